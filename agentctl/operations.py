@@ -1,0 +1,261 @@
+"""The port: what a caller can do.
+
+Two implementations stand behind it, and the command line cannot tell them apart:
+`service.Service.acting_as(principal)` here, and `remote.RemoteOperations(url, token)` over HTTP.
+Every method returns a JSON document (`records.document.Document`) or raises an
+`errors.AgentctlError`; nothing else. So no document names a path, host, process or door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
+    from agentctl.records.document import Document
+    from agentctl.records.kinds import Kind
+    from agentctl.records.runs import CancelRecord, RunPage, RunRecord, RunStatus
+    from agentctl.records.sessions import SessionDetail, SessionPage
+    from agentctl.records.system import (
+        ApiRecord,
+        ConfigRecord,
+        HealthRecord,
+        InfoRecord,
+        ModelEntry,
+        ReadinessRecord,
+    )
+
+__all__ = [
+    "DEFAULT_CANCEL_WAIT",
+    "DEFAULT_LIMIT",
+    "MAXIMUM_CANCEL_WAIT",
+    "MAXIMUM_LIMIT",
+    "MAXIMUM_OFFSET",
+    "BulkDeletion",
+    "CancelRequest",
+    "NewSession",
+    "Operations",
+    "Page",
+    "RunFilter",
+    "RunRequest",
+    "SessionFilter",
+    "SessionPatch",
+    "SessionRunsQuery",
+    "StreamEvent",
+    "Where",
+]
+
+DEFAULT_LIMIT = 20
+MAXIMUM_LIMIT = 100
+MAXIMUM_OFFSET = 10_000
+"""Beyond this many rows a list is read by cursor (contract.md 4)."""
+
+DEFAULT_CANCEL_WAIT = 1.0
+MAXIMUM_CANCEL_WAIT = 30.0
+"""Seconds that a cancel waits for the run to end (contract.md 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which session is meant, and where it is kept.
+
+    Attributes:
+        type: the kind that the session must be of, or None for whatever is stored.
+        user_id: narrows to this user's sessions, never widens.
+        db_id: id of a configured database; None for the default one.
+        table: `sessions` or None; any other name is not found.
+    """
+
+    type: Kind | None = None
+    user_id: str | None = None
+    db_id: str | None = None
+    table: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list: a page from 1, or what follows a cursor from an earlier answer."""
+
+    limit: int = DEFAULT_LIMIT
+    page: int = 1
+    cursor: str | None = None
+    sort_by: Literal["created_at", "updated_at"] = "created_at"
+    sort_order: Literal["asc", "desc"] = "desc"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """Which sessions to list. `session_name` is a prefix, compared without case."""
+
+    where: Where = field(default_factory=Where)
+    component_id: str | None = None
+    session_name: str | None = None
+    page: Page = field(default_factory=Page)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list, across sessions; newest first, by `created_at` only."""
+
+    status: RunStatus | None = None
+    component_type: Kind | None = None
+    component_id: str | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+    db_id: str | None = None
+    page: Page = field(default_factory=Page)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRunsQuery:
+    """Which runs of one session: all, oldest first, unless `limit` and `after` (a run id) say."""
+
+    where: Where = field(default_factory=Where)
+    limit: int | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session to create. `session_id` None: one is made."""
+
+    type: Kind = "agent"
+    session_id: str | None = None
+    session_name: str = ""
+    session_state: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    user_id: str | None = None
+    component_id: str | None = None
+    db_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPatch:
+    """New values for a session; each given one replaces the whole value.
+
+    `changes` maps any of `session_name`, `session_state`, `metadata` to its new value.
+    """
+
+    changes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkDeletion:
+    """Sessions to delete together: all or none. At most 100."""
+
+    session_ids: tuple[str, ...]
+    db_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A run to start (contract.md 5)."""
+
+    message: str
+    session_id: str | None = None
+    user_id: str | None = None
+    background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """A cancel: `wait` is how many seconds to wait for the run to end."""
+
+    session_id: str | None = None
+    wait: float = DEFAULT_CANCEL_WAIT
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One server-sent event of a run.
+
+    Attributes:
+        seq: its number in the stream, from 0.
+        name: `RunStarted`, `TeamRunContent`, ... (contract.md 5).
+        data: one line of JSON, UTF-8; always with `run_id`, `session_id`, `created_at`, `event`.
+    """
+
+    seq: int
+    name: str
+    data: bytes
+
+
+class Operations(Protocol):
+    """What a caller can do, as one principal. Failures are `errors.AgentctlError`."""
+
+    # What the instance says of itself
+    async def get_api(self) -> Document[ApiRecord]: ...
+    async def get_health(self) -> Document[HealthRecord]: ...
+    async def get_readiness(self) -> Document[ReadinessRecord]: ...
+    async def get_info(self) -> Document[InfoRecord]: ...
+    async def get_config(self) -> Document[ConfigRecord]: ...
+    async def get_models(self) -> Document[list[ModelEntry]]: ...
+
+    # Components
+    async def get_components(self, kind: Kind) -> Document[list[Any]]:
+        """The configured components of a kind that the caller may read."""
+        ...
+
+    async def get_component(self, kind: Kind, component_id: str) -> Document[Any]: ...
+
+    # Runs
+    async def create_run(
+        self, kind: Kind, component_id: str, request: RunRequest
+    ) -> Document[RunRecord]:
+        """Start a run and wait for its end, or with `background` only for its row."""
+        ...
+
+    def stream_run(
+        self, kind: Kind, component_id: str, request: RunRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Start a run and follow it. What is refused is raised before the first event."""
+        ...
+
+    async def get_runs(self, filter: RunFilter) -> Document[RunPage]: ...
+
+    async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]: ...
+
+    async def list_component_runs(
+        self, kind: Kind, component_id: str, filter: RunFilter
+    ) -> Document[RunPage]: ...
+
+    async def get_component_run(
+        self, kind: Kind, component_id: str, run_id: str, *, session_id: str | None = None
+    ) -> Document[RunRecord]: ...
+
+    async def cancel_run(
+        self, kind: Kind, component_id: str, run_id: str, request: CancelRequest
+    ) -> Document[CancelRecord]: ...
+
+    # Sessions
+    async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]: ...
+    async def create_session(self, session: NewSession) -> Document[SessionDetail]: ...
+
+    async def get_session_by_id(
+        self, session_id: str, where: Where = ...
+    ) -> Document[SessionDetail]: ...
+
+    async def update_session(
+        self, session_id: str, patch: SessionPatch, where: Where = ...
+    ) -> Document[SessionDetail]: ...
+
+    async def rename_session(
+        self, session_id: str, session_name: str, where: Where = ...
+    ) -> Document[SessionDetail]: ...
+
+    async def delete_session(
+        self, session_id: str, where: Where = ..., *, cancel: bool = False
+    ) -> None: ...
+
+    async def delete_sessions(self, deletion: BulkDeletion) -> None: ...
+
+    async def get_session_runs(
+        self, session_id: str, query: SessionRunsQuery = ...
+    ) -> Document[list[RunRecord]]: ...
+
+    async def get_session_run(
+        self, session_id: str, run_id: str, where: Where = ...
+    ) -> Document[RunRecord]: ...

@@ -1,0 +1,104 @@
+"""Agents, teams and workflows as the listings show them (spec.md "Team record", contract.md 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import NotRequired, TypedDict
+
+__all__ = [
+    "AgentRecord",
+    "MemberRecord",
+    "MemoryRecord",
+    "ModelRecord",
+    "StepRecord",
+    "TeamRecord",
+    "ToolRecord",
+    "WorkflowRecord",
+]
+
+
+class ModelRecord(TypedDict):
+    """A model: `name` is its id in the configuration, `model` what the provider calls it."""
+
+    name: str
+    model: str
+    provider: str
+
+
+class ToolRecord(TypedDict):
+    """A tool: `parameters` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class MemoryRecord(TypedDict):
+    """Where a team keeps memories. Null everywhere until the feature behind it exists."""
+
+    app_name: str
+    app_url: NotRequired[str]
+    model: ModelRecord
+
+
+class AgentRecord(TypedDict):
+    """A configured agent."""
+
+    agent_id: str
+    id: str
+    name: str
+    description: str
+    model: ModelRecord
+    tools: list[ToolRecord]
+    session_table: str
+    db_id: str
+
+
+class MemberRecord(TypedDict):
+    """An agent as a member of a team."""
+
+    agent_id: str
+    name: str
+    model: ModelRecord
+    memory: MemoryRecord | None
+    session_table: str
+    memory_table: str | None
+
+
+class TeamRecord(TypedDict):
+    """A configured team: metadata, the leader's model and tools, and the member roster."""
+
+    team_id: str
+    id: str
+    name: str
+    description: str
+    mode: str
+    model: ModelRecord
+    tools: list[ToolRecord]
+    members: list[MemberRecord | TeamRecord]
+    enable_agentic_context: bool
+    memory: MemoryRecord | None
+    async_mode: bool
+    session_table: str
+    memory_table: str | None
+    db_id: str
+
+
+class StepRecord(TypedDict):
+    """One step of a workflow: exactly one of `agent_id` and `team_id` is present."""
+
+    name: str
+    agent_id: NotRequired[str]
+    team_id: NotRequired[str]
+
+
+class WorkflowRecord(TypedDict):
+    """A configured workflow."""
+
+    workflow_id: str
+    id: str
+    name: str
+    description: str
+    steps: list[StepRecord]
+    db_id: str

@@ -1,0 +1,39 @@
+"""Ids: the grammars of contract.md 3, and the ids that we make."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+__all__ = ["COMPONENT_ID", "SESSION_ID", "is_component_id", "is_session_id", "new_id"]
+
+COMPONENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""Ids given in the configuration: agents, teams, workflows, models, databases."""
+
+SESSION_ID = r"^[A-Za-z0-9._~@-]{1,128}$"
+"""Session ids given by clients."""
+
+_component_id = re.compile(COMPONENT_ID[1:-1])
+_session_id = re.compile(SESSION_ID[1:-1])
+
+
+def is_component_id(text: str) -> bool:
+    """Whether `text` may name a configured thing."""
+    return _component_id.fullmatch(text) is not None
+
+
+def is_session_id(text: str) -> bool:
+    """Whether a client may name a session so."""
+    return _session_id.fullmatch(text) is not None
+
+
+def new_id() -> str:
+    """A UUIDv7 (RFC 9562 5.7): 48 bits of milliseconds, then random bits; lower case, hyphens."""
+    milliseconds = time.time_ns() // 1_000_000
+    rest = int.from_bytes(os.urandom(10), "big")
+    value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | rest
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -1,0 +1,45 @@
+"""The three kinds of component, and the one table of what each is called where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["KINDS", "Kind", "KindNames", "kind_named"]
+
+Kind = Literal["agent", "team", "workflow"]
+
+
+@dataclass(frozen=True, slots=True)
+class KindNames:
+    """What a kind is called.
+
+    Attributes:
+        kind: the word itself, as in `session_type` and in operation ids (`cancel_agent_run`).
+        path: plural, the first segment of its routes and the resource of its scopes (`agents`).
+        noun: for people (`Agent`).
+        tag: OpenAPI tag (`Agents`).
+        id_field: name of its id in records and path parameters (`agent_id`).
+        event_prefix: what its stream events start with (`TeamRunStarted`, `RunStarted`).
+    """
+
+    kind: Kind
+    path: str
+    noun: str
+    tag: str
+    id_field: str
+    event_prefix: str
+
+
+KINDS: dict[Kind, KindNames] = {
+    "agent": KindNames("agent", "agents", "Agent", "Agents", "agent_id", "Run"),
+    "team": KindNames("team", "teams", "Team", "Teams", "team_id", "TeamRun"),
+    "workflow": KindNames(
+        "workflow", "workflows", "Workflow", "Workflows", "workflow_id", "Workflow"
+    ),
+}
+
+
+def kind_named(text: str) -> Kind | None:
+    """The kind that `text` names exactly, or None."""
+    return next((kind for kind in KINDS if kind == text), None)

@@ -1,0 +1,74 @@
+"""Runs and their cancellation (contract.md 3 and 5)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import NotRequired, TypedDict
+
+from agentctl.records.sessions import PageMeta
+
+__all__ = [
+    "CancelOutcome",
+    "CancelRecord",
+    "RunErrorRecord",
+    "RunPage",
+    "RunRecord",
+    "RunStatus",
+]
+
+RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
+
+CancelOutcome = Literal["stopped", "requested", "already_final"]
+
+
+class RunErrorRecord(TypedDict):
+    """Why a run ended as ERROR."""
+
+    code: str
+    detail: str
+
+
+class RunRecord(TypedDict):
+    """One run. The one of `agent_id`, `team_id`, `workflow_id` that is its component is present."""
+
+    run_id: str
+    session_id: str
+    parent_run_id: str | None
+    agent_id: NotRequired[str]
+    team_id: NotRequired[str]
+    workflow_id: NotRequired[str]
+    user_id: str | None
+    status: RunStatus
+    input: str
+    content: str | None
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    metrics: dict[str, Any]
+    error: RunErrorRecord | None
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    cancel_requested_at: str | None
+    cancel_requested_by: str | None
+    cancel_reason: str | None
+    member_runs: list[str]
+
+
+class RunPage(TypedDict):
+    """A page of runs, across sessions."""
+
+    data: list[RunRecord]
+    meta: PageMeta
+
+
+class CancelRecord(TypedDict):
+    """What a cancel did: `stopped` is only ever said of a run that has ended as CANCELLED."""
+
+    run_id: str
+    session_id: str
+    status: RunStatus
+    cancel: CancelOutcome
+    cancel_requested_at: str | None
+    finished_at: str | None
+    reason: str | None

@@ -1,0 +1,130 @@
+"""Sessions as they are listed and looked up (spec.md "Resources", contract.md 3 and 4)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import NotRequired, TypedDict
+
+from agentctl.records.kinds import Kind
+
+__all__ = [
+    "AgentSessionDetailSchema",
+    "PageMeta",
+    "SessionDetail",
+    "SessionMetrics",
+    "SessionPage",
+    "SessionSummary",
+    "TeamSessionDetailSchema",
+    "WorkflowSessionDetailSchema",
+]
+
+
+class SessionMetrics(TypedDict):
+    """The nine counters, in tokens, summed over every run of the session."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    audio_input_tokens: int
+    audio_output_tokens: int
+    audio_total_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+
+
+class AgentSessionDetailSchema(TypedDict):
+    """One agent session with metadata, configuration and history."""
+
+    agent_session_id: str
+    session_id: str
+    session_name: str
+    user_id: NotRequired[str | None]
+    session_summary: NotRequired[dict[str, Any] | None]
+    session_state: NotRequired[dict[str, Any] | None]
+    agent_id: NotRequired[str | None]
+    total_tokens: NotRequired[int | None]
+    agent_data: NotRequired[dict[str, Any] | None]
+    metrics: NotRequired[dict[str, Any] | None]
+    metadata: NotRequired[dict[str, Any] | None]
+    chat_history: NotRequired[list[dict[str, Any]] | None]
+    created_at: NotRequired[str | None]
+    updated_at: NotRequired[str | None]
+
+
+class TeamSessionDetailSchema(TypedDict):
+    """One team session with metadata, configuration and history."""
+
+    session_id: str
+    session_name: str
+    user_id: NotRequired[str | None]
+    team_id: NotRequired[str | None]
+    session_summary: NotRequired[dict[str, Any] | None]
+    session_state: NotRequired[dict[str, Any] | None]
+    metrics: NotRequired[dict[str, Any] | None]
+    team_data: NotRequired[dict[str, Any] | None]
+    metadata: NotRequired[dict[str, Any] | None]
+    chat_history: NotRequired[list[dict[str, Any]] | None]
+    created_at: NotRequired[str | None]
+    updated_at: NotRequired[str | None]
+    total_tokens: NotRequired[int | None]
+
+
+class WorkflowSessionDetailSchema(TypedDict):
+    """One workflow session with metadata, configuration and state."""
+
+    session_id: str
+    session_name: str
+    user_id: NotRequired[str | None]
+    workflow_id: NotRequired[str | None]
+    workflow_name: NotRequired[str | None]
+    session_data: NotRequired[dict[str, Any] | None]
+    session_state: NotRequired[dict[str, Any] | None]
+    workflow_data: NotRequired[dict[str, Any] | None]
+    metadata: NotRequired[dict[str, Any] | None]
+    created_at: NotRequired[str | None]
+    updated_at: NotRequired[str | None]
+
+
+SessionDetail = AgentSessionDetailSchema | TeamSessionDetailSchema | WorkflowSessionDetailSchema
+
+
+class SessionSummary(TypedDict):
+    """A session in a list: summary columns only, so that a row costs the same whatever it holds.
+
+    The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled;
+    `history_bytes` is the size of the stored history, `last_status` the state of the newest run.
+    """
+
+    session_id: str
+    session_name: str
+    session_type: Kind
+    user_id: str | None
+    agent_id: str | None
+    team_id: str | None
+    workflow_id: str | None
+    total_tokens: int
+    run_count: int
+    history_bytes: int
+    last_status: Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"] | None
+    created_at: str
+    updated_at: str
+
+
+class PageMeta(TypedDict):
+    """Where a page stands. `total_count` is exact up to 10,000 and capped there."""
+
+    page: int
+    limit: int
+    total_count: int
+    total_pages: int
+    total_is_capped: bool
+    next_cursor: str | None
+
+
+class SessionPage(TypedDict):
+    """A page of sessions."""
+
+    data: list[SessionSummary]
+    meta: PageMeta
