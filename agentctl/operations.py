@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
     from agentctl.records.document import Document
     from agentctl.records.kinds import Kind
     from agentctl.records.runs import CancelRecord, RunPage, RunRecord, RunStatus

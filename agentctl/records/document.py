@@ -10,6 +10,7 @@ import orjson
 __all__ = ["Document", "document_of"]
 
 Record = TypeVar("Record", covariant=True)
+Built = TypeVar("Built")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,6 @@ class Document(Generic[Record]):
         return cast(Record, orjson.loads(self.raw))
 
 
-def document_of(record: Record) -> Document[Record]:
+def document_of(record: Built) -> Document[Built]:
     """The document of a record that was built in memory."""
     return Document(orjson.dumps(record))
