@@ -1,0 +1,54 @@
+"""Messages in the neutral form that transcripts, the store and histories share.
+
+    {"role": "system" | "user" | "assistant" | "tool", "content": str, "created_at": int seconds,
+     "tool_calls"?: [{"id", "name", "arguments": object}], "tool_call_id"?, "tool_name"?,
+     "metrics"?: {nine counters}}
+
+`tool_calls` and `metrics` are on assistants, `tool_call_id` and `tool_name` on tools. The
+conversion to the form of the model library is `runtime.conversion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["history", "system_of"]
+
+
+def history(
+    messages: Iterable[Mapping[str, Any]], previous_system: str | None
+) -> list[dict[str, Any]]:
+    """A run's messages as `chat_history` shows them (contract.md 3).
+
+    Args:
+        messages: the messages of one run.
+        previous_system: the instructions of the run before, None when there was none; equal
+            instructions are not shown again.
+    """
+    return [
+        _entry(message)
+        for message in messages
+        if (message["role"] == "user")
+        or (message["role"] == "assistant" and message["content"])
+        or (message["role"] == "system" and message["content"] != previous_system)
+    ]
+
+
+def system_of(messages: Iterable[Mapping[str, Any]]) -> str | None:
+    """The instructions that a run was given, or None: `previous_system` of the next one."""
+    texts = (str(message["content"]) for message in messages if message["role"] == "system")
+    return next(texts, None)
+
+
+def _entry(message: Mapping[str, Any]) -> dict[str, Any]:
+    entry = {
+        "content": message["content"],
+        "role": message["role"],
+        "from_history": False,
+        "stop_after_tool_call": False,
+        "created_at": message["created_at"],
+    }
+    if message["role"] == "assistant":
+        entry["metrics"] = dict(message.get("metrics") or {})
+    return entry

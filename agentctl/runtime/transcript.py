@@ -1,0 +1,198 @@
+"""What a run has said and done so far: whatever happens to the run, this is what is kept.
+
+It is filled as things arrive, so a task that is cancelled at any await leaves its partial text and
+its usage here. Messages have the neutral form of `runtime.messages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentctl.records import times
+
+__all__ = ["CANCELLED_RESULT", "COUNTERS", "Transcript"]
+
+COUNTERS = (
+    "input_tokens",
+    "output_tokens",
+    "total_tokens",
+    "audio_input_tokens",
+    "audio_output_tokens",
+    "audio_total_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+)
+"""The nine counters of `metrics`, in the order of spec.md's example."""
+
+CANCELLED_RESULT = "cancelled"
+"""What stands as the result of a tool call that was open when its run was stopped."""
+
+
+class Transcript:
+    """The record of one run in the making.
+
+    Attributes:
+        tools: one entry a tool call: `tool_call_id`, `tool_name`, `tool_args` (object),
+            `tool_call_error` and `result` (both None while it is open).
+        abandoned: names of synchronous tools whose thread was left behind, still running, when
+            the run was stopped or the tool's time was up; what they return is dropped.
+    """
+
+    def __init__(self) -> None:
+        self.tools: list[dict[str, Any]] = []
+        self.abandoned: list[str] = []
+        self._settled: list[dict[str, Any]] = []
+        self._spent = dict.fromkeys(COUNTERS, 0)
+        self._content: list[str] = []
+        self._answer: _Answer | None = None
+
+    @property
+    def content(self) -> str:
+        """The text of the answer so far."""
+        return "".join(self._content)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """All messages so far, an answer that is still arriving included."""
+        if self._answer is None or self._answer.is_empty:
+            return [*self._settled]
+        return [*self._settled, self._answer.message([])]
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        """The nine counters of this run alone, the call under way included."""
+        usage = self._answer.usage if self._answer is not None else {}
+        return {name: count + usage.get(name, 0) for name, count in self._spent.items()}
+
+    def add_content(self, delta: str) -> None:
+        """Append to the content of the run."""
+        self._content.append(delta)
+
+    def replace_content(self, text: str) -> None:
+        """Make `text` the content of the run, whatever was there."""
+        self._content = [text]
+
+    def add_system(self, text: str) -> None:
+        """Note the instructions that the model gets."""
+        self._settled.append(_message("system", text))
+
+    def add_user(self, text: str) -> None:
+        """Note the message that the run answers."""
+        self._settled.append(_message("user", text))
+
+    def add_answer(self, text: str) -> None:
+        """Note an answer that was not streamed from this run's model, at no cost in tokens."""
+        self.begin_answer()
+        self.extend_answer(text)
+        self.end_answer([])
+
+    def begin_answer(self) -> None:
+        """A model call begins. One that is still open is settled without its tool calls."""
+        self.end_answer([])
+        self._answer = _Answer()
+
+    def extend_answer(self, delta: str) -> None:
+        """More text of the answer that is arriving."""
+        if self._answer is not None:
+            self._answer.pieces.append(delta)
+
+    def set_usage(self, usage: Mapping[str, int]) -> None:
+        """The counters of the model call under way, as known now (not a difference)."""
+        if self._answer is not None:
+            self._answer.usage = {name: usage.get(name, 0) for name in COUNTERS}
+
+    def end_answer(self, tool_calls: list[dict[str, Any]]) -> None:
+        """The model call under way has ended, with these complete tool calls (may be none)."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        for name, count in answer.usage.items():
+            self._spent[name] += count
+        if tool_calls or not answer.is_empty:
+            self._settled.append(answer.message(tool_calls))
+
+    def open_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Note that a tool is about to run; returns a copy of its entry."""
+        entry = {
+            "tool_call_id": call_id,
+            "tool_name": name,
+            "tool_args": dict(arguments),
+            "tool_call_error": None,
+            "result": None,
+        }
+        self.tools.append(entry)
+        return dict(entry)
+
+    def close_call(self, call_id: str, result: str, *, error: bool) -> dict[str, Any] | None:
+        """Note the result of an open call; returns a copy of its entry, None when none is open."""
+        for entry in reversed(self.tools):
+            if entry["tool_call_id"] == call_id and entry["tool_call_error"] is None:
+                entry.update(tool_call_error=error, result=result)
+                self._answer_call(call_id, result, times.seconds(times.now()))
+                return dict(entry)
+        return None
+
+    def close_open_calls(self, now: int) -> None:
+        """Settle what is open when a run is stopped, so that the session stays usable.
+
+        Args:
+            now: microseconds since the epoch.
+        """
+        self.end_answer([])
+        for entry in self.tools:
+            if entry["tool_call_error"] is None:
+                entry.update(tool_call_error=True, result=CANCELLED_RESULT)
+        for call_id in self._unanswered():
+            self._answer_call(call_id, CANCELLED_RESULT, times.seconds(now))
+
+    def _answer_call(self, call_id: str, result: str, created_at: int) -> None:
+        """Add the tool message of a call, when a message asked for that call."""
+        names = self._unanswered()
+        if call_id in names:
+            self._settled.append(
+                {
+                    "role": "tool",
+                    "content": result,
+                    "created_at": created_at,
+                    "tool_call_id": call_id,
+                    "tool_name": names[call_id],
+                }
+            )
+
+    def _unanswered(self) -> dict[str, str]:
+        """Names of the tools by id of the calls that have no tool message yet."""
+        names: dict[str, str] = {}
+        for message in self._settled:
+            for call in message.get("tool_calls", ()):
+                names[call["id"]] = call["name"]
+            if message["role"] == "tool":
+                names.pop(message["tool_call_id"], None)
+        return names
+
+
+class _Answer:
+    """A model's answer while it arrives."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.usage = dict.fromkeys(COUNTERS, 0)
+        self.created_at = times.seconds(times.now())
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.pieces)
+
+    def message(self, tool_calls: list[dict[str, Any]]) -> dict[str, Any]:
+        message = {
+            "role": "assistant",
+            "content": "".join(self.pieces),
+            "created_at": self.created_at,
+            "metrics": dict(self.usage),
+        }
+        return {**message, "tool_calls": tool_calls} if tool_calls else message
+
+
+def _message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text, "created_at": times.seconds(times.now())}
