@@ -1,0 +1,179 @@
+"""The one renderer: documents of the port become table, JSON, JSON lines, TSV or names.
+
+stdout carries data and nothing else. `json` is the document's own bytes; only the other forms
+parse it. Nothing passes through Rich, which wraps and truncates off a terminal (contract.md 8).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+
+from agentctl.cli.terminal import is_terminal, note, printable, width
+from agentctl.errors import UsageFailed
+
+if TYPE_CHECKING:
+    from agentctl.records.document import Document
+
+__all__ = [
+    "Column",
+    "Format",
+    "chosen_format",
+    "show_list",
+    "show_page",
+    "show_record",
+    "write_bytes",
+    "write_line",
+]
+
+Format = Literal["table", "json", "jsonl", "tsv", "name"]
+Record = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column: its heading (the record's field name in TSV) and how to read it from a record.
+
+    Attributes:
+        name: the field, which is also the heading: `session_id` is shown as SESSION ID in tables.
+        read: what to show instead of the field of that name.
+    """
+
+    name: str
+    read: Callable[[Record], object] | None = None
+
+    def cell(self, record: Record) -> str:
+        """What `record` shows in this column, as one printable line."""
+        return _cell(self.read(record) if self.read else record.get(self.name))
+
+
+def chosen_format(option: Format | None) -> Format:
+    """The form of the output: `--output`, else AGENTCTL_OUTPUT, else by what stdout is.
+
+    Raises:
+        UsageFailed: AGENTCTL_OUTPUT names no form.
+    """
+    if option is not None:
+        return option
+    named = os.environ.get("AGENTCTL_OUTPUT")
+    if not named:
+        return "table" if is_terminal(sys.stdout) else "tsv"
+    if named in get_args(Format):
+        return cast(Format, named)
+    raise UsageFailed(
+        f"AGENTCTL_OUTPUT is {named!r}, which is not a form of output",
+        hint=f"use one of: {', '.join(get_args(Format))}",
+    )
+
+
+def show_list(
+    document: Document[Any], columns: Sequence[Column], format: Format, *, id_field: str
+) -> None:
+    """Write a document that is an array of records. `id_field` is what `-o name` prints of each."""
+    if format == "json":
+        write_bytes(document.raw)
+    else:
+        _show_records(document.value, columns, format, id_field)
+
+
+def show_page(
+    document: Document[Any], columns: Sequence[Column], format: Format, *, id_field: str
+) -> None:
+    """Write a page, `{"data": [...], "meta": {...}}`; a note on stderr says where it goes on."""
+    if format == "json":
+        write_bytes(document.raw)
+        return
+    page = document.value
+    _show_records(page["data"], columns, format, id_field)
+    cursor = page["meta"].get("next_cursor")
+    if cursor:
+        total = f"{page['meta']['total_count']}{'+' if page['meta']['total_is_capped'] else ''}"
+        note(f"{len(page['data'])} of {total}; the next ones: --cursor {cursor}")
+
+
+def show_record(
+    document: Document[Any], columns: Sequence[Column], format: Format, *, id_field: str
+) -> None:
+    """Write a document that is one record: a field a line in tables, else as a list of one."""
+    if format == "json":
+        write_bytes(document.raw)
+    elif format == "table":
+        _fields(document.value, columns)
+    else:
+        _show_records([document.value], columns, format, id_field)
+
+
+def write_bytes(data: bytes) -> None:
+    """Write data and a newline, byte for byte, at once."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def write_line(text: str) -> None:
+    """Write a line of data; what the encoding of stdout does not have is written out."""
+    write_bytes(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+
+
+def _show_records(
+    records: Sequence[Record], columns: Sequence[Column], format: Format, id_field: str
+) -> None:
+    if format == "table":
+        _table(records, columns)
+    elif format == "tsv":
+        head = "\t".join(column.name for column in columns)
+        rows = ("\t".join(column.cell(record) for column in columns) for record in records)
+        _write_lines([head, *rows])
+    elif format == "name":
+        _write_lines(_cell(record.get(id_field)) for record in records)
+    else:
+        import orjson
+
+        for record in records:
+            write_bytes(orjson.dumps(record))
+
+
+def _table(records: Sequence[Record], columns: Sequence[Column]) -> None:
+    if not records:
+        note("nothing to show")
+        return
+    rows = [[_heading(column) for column in columns]]
+    rows += [[column.cell(record) for column in columns] for record in records]
+    widths = [max(width(row[at]) for row in rows) for at in range(len(columns))]
+    _write_lines("  ".join(map(_pad, row, widths)).rstrip() for row in rows)
+
+
+def _fields(record: Record, columns: Sequence[Column]) -> None:
+    names = [column.name.replace("_", " ") for column in columns]
+    widest = max(map(width, names))
+    for name, column in zip(names, columns, strict=True):
+        write_line(f"{_pad(name, widest)}  {column.cell(record)}".rstrip())
+
+
+def _write_lines(lines: Iterable[str]) -> None:
+    text = "\n".join(lines)
+    if text:
+        write_line(text)
+
+
+def _heading(column: Column) -> str:
+    return column.name.replace("_", " ").upper()
+
+
+def _pad(text: str, columns: int) -> str:
+    return text + " " * (columns - width(text))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    import orjson
+
+    return printable(orjson.dumps(value).decode())

@@ -1,0 +1,92 @@
+"""What is special about a terminal: safe text, display width, notes, questions."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import unicodedata
+from typing import TextIO
+
+from agentctl.errors import Refused, UsageFailed
+
+__all__ = ["confirm", "is_terminal", "note", "printable", "width"]
+
+_CONTROLS = (
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # turn the direction of text around
+    "\u2028\u2029\ud800-\udfff"  # separators of lines and paragraphs, lone surrogates
+)
+_control = re.compile(f"[{_CONTROLS}]")
+_control_in_text = re.compile(f"(?![\n\t])[{_CONTROLS}]")
+_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""`text` with control characters written out (`\n`, `\x1b`), safe for a terminal.
+
+    Args:
+        text: data from anywhere.
+        lines: leave line feeds and tabs, for text of several lines; else the result is one line.
+    """
+    return (_control_in_text if lines else _control).sub(_written_out, text)
+
+
+def _written_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def width(text: str) -> int:
+    """Columns that `text` takes on a terminal: wide characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(character) for character in text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at `stream`."""
+    return stream.isatty()
+
+
+def note(text: str) -> None:
+    """Say something that is not data: one line on stderr."""
+    sys.stderr.write(printable(text) + "\n")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone (contract.md 8).
+
+    Args:
+        question: what is about to happen, as a question without answers.
+        yes: the `--yes` option: do not ask.
+
+    Raises:
+        UsageFailed: nobody can be asked: no terminal, or AGENTCTL_NO_INPUT is set.
+        Refused: the answer was not yes, or the input ended.
+    """
+    if yes:
+        return
+    if not _can_ask():
+        raise UsageFailed(
+            "this needs a confirmation, and there is nobody to ask",
+            hint="pass --yes to go ahead without being asked",
+        )
+    sys.stderr.write(f"{printable(question)} [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        sys.stderr.write("\n")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Refused("not confirmed, nothing was changed")
+
+
+def _can_ask() -> bool:
+    silent = os.environ.get("AGENTCTL_NO_INPUT", "") not in ("", "0")
+    return not silent and is_terminal(sys.stdin) and is_terminal(sys.stderr)
