@@ -31,6 +31,7 @@ and never holds a secret. The private reason of a failure goes to the log and no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -61,6 +62,8 @@ __all__ = [
     "from_response",
     "leaves",
 ]
+
+_SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 class AgentctlError(Exception):
@@ -149,7 +152,9 @@ class Forbidden(AgentctlError):
         return {**super().body(), "required_scopes": list(self.required_scopes)}
 
     def headers(self) -> dict[str, str]:
-        scope = f', scope="{" ".join(self.required_scopes)}"' if self.required_scopes else ""
+        # An id from the path is part of a scope: only what RFC 6750 3 allows may reach a header.
+        names = [scope for scope in self.required_scopes if _SCOPE_TOKEN.fullmatch(scope)]
+        scope = f', scope="{" ".join(names)}"' if names else ""
         return {"WWW-Authenticate": f'Bearer realm="agentctl", error="insufficient_scope"{scope}'}
 
 

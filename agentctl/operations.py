@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ConfigRecord,
         HealthRecord,
         InfoRecord,
+        MeRecord,
         ModelEntry,
         ReadinessRecord,
     )
@@ -192,6 +193,7 @@ class Operations(Protocol):
     async def get_info(self) -> Document[InfoRecord]: ...
     async def get_config(self) -> Document[ConfigRecord]: ...
     async def get_models(self) -> Document[list[ModelEntry]]: ...
+    async def get_me(self) -> Document[MeRecord]: ...
 
     # Components
     async def get_components(self, kind: Kind) -> Document[list[Any]]:

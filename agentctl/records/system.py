@@ -14,6 +14,7 @@ __all__ = [
     "ConfigRecord",
     "HealthRecord",
     "InfoRecord",
+    "MeRecord",
     "ModelEntry",
     "ReadinessRecord",
     "TeamEntry",
@@ -52,6 +53,15 @@ class InfoRecord(TypedDict):
     agent_count: int
     team_count: int
     workflow_count: int
+    auth_mode: Literal["none", "jwt"]
+
+
+class MeRecord(TypedDict):
+    """GET `/auth/me`: who the caller is to this instance, and what it holds."""
+
+    principal: str | None
+    scopes: list[str]
+    admin: bool
     auth_mode: Literal["none", "jwt"]
 
 
