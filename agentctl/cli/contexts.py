@@ -1,0 +1,249 @@
+"""The store of contexts: named servers, each with the file that holds its token.
+
+`contexts.toml` in the user's configuration directory, mode 0600 in a directory of mode 0700:
+
+    current = "demo"
+
+    [contexts.demo]
+    url = "http://127.0.0.1:7777"
+    token_file = "/home/me/.secrets/demo.token"
+
+The file names credentials and never holds one. A credential belongs to the origin of its
+context's URL and is used for no other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentctl import errors
+from agentctl.records.ids import is_component_id
+
+__all__ = [
+    "Context",
+    "Contexts",
+    "changing",
+    "check_name",
+    "chosen",
+    "credential_file",
+    "file_path",
+    "find",
+    "load",
+]
+
+_KEYS = ("url", "token_file")
+_LINE = re.compile(r"line (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A named server. `token_file` is absolute; None: the context has no credential."""
+
+    name: str
+    url: str
+    token_file: Path | None = None
+
+
+@dataclass(slots=True)
+class Contexts:
+    """All contexts by name, in the order they were added, and which one is current."""
+
+    current: str | None = None
+    by_name: dict[str, Context] = field(default_factory=dict)
+
+
+def file_path() -> Path:
+    """Where the contexts are kept; it need not exist."""
+    from platformdirs import user_config_path
+
+    return user_config_path("agentctl", appauthor=False) / "contexts.toml"
+
+
+def load() -> Contexts:
+    """The stored contexts; none when there is no file.
+
+    Raises:
+        errors.InvalidConfiguration: the file cannot be read or is damaged.
+    """
+    path = file_path()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Contexts()
+    except UnicodeDecodeError:
+        raise _damaged(path, "it is not UTF-8 text") from None
+    except OSError as error:
+        raise _unusable(path, error) from None
+    return _parsed(path, text)
+
+
+@contextmanager
+def changing() -> Iterator[Contexts]:
+    """The stored contexts, to be changed; written back when the block ends without a failure.
+
+    One process at a time: the directory is locked. The file is replaced whole or not at all.
+
+    Raises:
+        errors.InvalidConfiguration: the file is damaged, which leaves it as it is, or the
+            directory cannot be written.
+    """
+    path = file_path()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise _unusable(path, error) from None
+    try:
+        _lock(directory)
+        contexts = load()
+        yield contexts
+        _replace(path.resolve(), contexts)
+    finally:
+        os.close(directory)
+
+
+def chosen(environ: Mapping[str, str] | None = None, name: str | None = None) -> Context | None:
+    """The context to work in: `name`, else AGENTCTL_CONTEXT, else the current one, else None.
+
+    Raises:
+        errors.UsageFailed: there is no context of that name.
+        errors.InvalidConfiguration: the stored contexts are damaged.
+    """
+    wanted = name or (os.environ if environ is None else environ).get("AGENTCTL_CONTEXT") or None
+    contexts = load()
+    wanted = wanted or contexts.current
+    return None if wanted is None else find(contexts, wanted)
+
+
+def find(contexts: Contexts, name: str) -> Context:
+    """The context of this name.
+
+    Raises:
+        errors.UsageFailed: there is none; the hint has the nearest name.
+    """
+    found = contexts.by_name.get(name)
+    if found is not None:
+        return found
+    from agentctl.config.place import nearest
+
+    guess = nearest(name, contexts.by_name)
+    raise errors.UsageFailed(
+        f"there is no context named {name!r}",
+        hint=f"did you mean {guess}?" if guess else "see them with: agentctl context list",
+    )
+
+
+def credential_file(context: Context | None, url: str) -> Path | None:
+    """The file with the token for `url`: the context's, when `url` is of its origin.
+
+    Raises:
+        errors.UsageFailed: `url` is not the URL of a server.
+    """
+    if context is None or context.token_file is None:
+        return None
+    from agentctl.remote.address import read_address
+
+    same = read_address(context.url).origin == read_address(url).origin
+    return context.token_file if same else None
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot name a context.
+
+    Raises:
+        errors.UsageFailed: it breaks the grammar of configured ids (contract.md 3).
+    """
+    if not is_component_id(name):
+        raise errors.UsageFailed(
+            f"{name!r} cannot name a context",
+            hint="use up to 64 letters, digits, dots, dashes and underscores",
+        )
+
+
+def _parsed(path: Path, text: str) -> Contexts:
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = _LINE.search(str(error))
+        raise _damaged(path, f"line {line[1]} is not TOML" if line else "it is not TOML") from None
+    tables = document.pop("contexts", {})
+    current = document.pop("current", None)
+    if document or not isinstance(tables, dict) or not isinstance(current, str | None):
+        raise _damaged(path, 'it holds more than "current" and [contexts.NAME] tables')
+    contexts = Contexts(current, {name: _entry(path, name, tables[name]) for name in tables})
+    if current is not None and current not in contexts.by_name:
+        raise _damaged(path, f"current = {current!r} names no context")
+    return contexts
+
+
+def _entry(path: Path, name: str, table: object) -> Context:
+    if not isinstance(table, dict) or set(table) - set(_KEYS) or not is_component_id(name):
+        raise _damaged(path, f"[contexts.{name}] takes url and token_file only")
+    url, token_file = table.get("url"), table.get("token_file")
+    if not isinstance(url, str):
+        raise _damaged(path, f"contexts.{name}.url is not a URL")
+    if not (token_file is None or isinstance(token_file, str) and Path(token_file).is_absolute()):
+        raise _damaged(path, f"contexts.{name}.token_file is not an absolute path")
+    return Context(name, url, None if token_file is None else Path(token_file))
+
+
+def _replace(path: Path, contexts: Contexts) -> None:
+    import tempfile
+
+    import tomli_w
+
+    data = tomli_w.dumps(_document(contexts)).encode()
+    try:
+        # mkstemp makes the file 0600.
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise _unusable(path, error) from None
+
+
+def _document(contexts: Contexts) -> dict[str, Any]:
+    tables: dict[str, Any] = {}
+    for name, context in contexts.by_name.items():
+        tables[name] = {"url": context.url}
+        if context.token_file is not None:
+            tables[name]["token_file"] = str(context.token_file)
+    head = {} if contexts.current is None else {"current": contexts.current}
+    return {**head, "contexts": tables}
+
+
+def _lock(directory: int) -> None:
+    import fcntl
+
+    fcntl.flock(directory, fcntl.LOCK_EX)
+
+
+def _damaged(path: Path, cause: str) -> errors.InvalidConfiguration:
+    return errors.InvalidConfiguration(
+        f"the contexts in {path} cannot be read",
+        cause=cause,
+        hint="correct the file or move it away; nothing was changed",
+    )
+
+
+def _unusable(path: Path, error: OSError) -> errors.InvalidConfiguration:
+    return errors.InvalidConfiguration(
+        f"the contexts in {path} cannot be used",
+        cause=(error.strerror or "input or output failed").lower(),
+        hint="check who owns the file and its directory",
+    )

@@ -1,0 +1,261 @@
+"""The port, over HTTP: every operation is one request (contract.md 1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentctl import errors
+from agentctl.operations import (
+    BulkDeletion,
+    CancelRequest,
+    NewSession,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+    SessionPatch,
+    SessionRunsQuery,
+    StreamEvent,
+    Where,
+)
+from agentctl.records.kinds import KINDS
+from agentctl.remote import queries
+from agentctl.remote.address import check_credential, read_address
+from agentctl.remote.connection import Connection, Request, Timeouts, path_of
+from agentctl.remote.document import Received, Shape
+from agentctl.remote.events import EventParser, ServerEvent
+
+if TYPE_CHECKING:
+    from agentctl.records.document import Document
+    from agentctl.records.kinds import Kind
+    from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+    from agentctl.records.sessions import SessionDetail, SessionPage
+    from agentctl.records.system import (
+        ApiRecord,
+        ConfigRecord,
+        HealthRecord,
+        InfoRecord,
+        ModelEntry,
+        ReadinessRecord,
+    )
+
+__all__ = ["RemoteOperations"]
+
+Record = TypeVar("Record")
+
+_ANYWHERE = Where()
+_ALL_RUNS = SessionRunsQuery()
+_SEQUENCE = re.compile(r"[0-9]{1,18}")
+_DELETION_WAIT = 10.0
+"""Seconds that a deletion with cancel waits for runs to end (contract.md 4)."""
+
+
+class RemoteOperations:
+    """`operations.Operations` of the server at a URL. Use it as an async context manager.
+
+    Args:
+        url: of the server, with the path that it is mounted under, if any.
+        token: bearer credential, sent to the origin of `url` only; None: none is sent.
+        connect_timeout: seconds to wait for a connection.
+        read_timeout: seconds to wait for an answer; a cancel's own wait comes on top, and a run
+            that is waited for may take as long as it likes.
+        stream_timeout: seconds without a byte, comments included, after which a stream is lost.
+        allow_insecure: send the token over plain http to another machine.
+
+    Raises:
+        errors.UsageFailed: the URL is not one, or the token must not or cannot be sent.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        connect_timeout: float = 5.0,
+        read_timeout: float = 30.0,
+        stream_timeout: float = 60.0,
+        allow_insecure: bool = False,
+    ) -> None:
+        address = read_address(url)
+        if token is not None:
+            check_credential(address, token, allow_insecure=allow_insecure)
+        timeouts = Timeouts(connect_timeout, read_timeout, stream_timeout)
+        self._connection = Connection(address, token, timeouts)
+
+    def __repr__(self) -> str:
+        return f"RemoteOperations({self._connection.address.base!r})"
+
+    async def __aenter__(self) -> RemoteOperations:
+        await self._connection.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._connection.close()
+
+    # What the instance says of itself
+
+    async def get_api(self) -> Document[ApiRecord]:
+        return await self._get("/")
+
+    async def get_health(self) -> Document[HealthRecord]:
+        return await self._get(path_of("health"))
+
+    async def get_readiness(self) -> Document[ReadinessRecord]:
+        # Not ready is a 503 whose body is the record, not an error.
+        return await self._ask(Request("GET", path_of("ready"), also_answers=503))
+
+    async def get_info(self) -> Document[InfoRecord]:
+        return await self._get(path_of("info"))
+
+    async def get_config(self) -> Document[ConfigRecord]:
+        return await self._get(path_of("config"))
+
+    async def get_models(self) -> Document[list[ModelEntry]]:
+        return await self._get(path_of("models"), shape="array")
+
+    # Components
+
+    async def get_components(self, kind: Kind) -> Document[list[Any]]:
+        return await self._get(path_of(KINDS[kind].path), shape="array")
+
+    async def get_component(self, kind: Kind, component_id: str) -> Document[Any]:
+        return await self._get(path_of(KINDS[kind].path, component_id))
+
+    # Runs
+
+    async def create_run(
+        self, kind: Kind, component_id: str, request: RunRequest
+    ) -> Document[RunRecord]:
+        path = path_of(KINDS[kind].path, component_id, "runs")
+        body = queries.run_body(request, stream=False)
+        wait = 0.0 if request.background else None
+        return await self._ask(Request("POST", path, body=body, extra_wait=wait))
+
+    async def stream_run(
+        self, kind: Kind, component_id: str, request: RunRequest
+    ) -> AsyncIterator[StreamEvent]:
+        path = path_of(KINDS[kind].path, component_id, "runs")
+        body = queries.run_body(request, stream=True)
+        event: StreamEvent | None = None
+        async with self._connection.stream(Request("POST", path, body=body)) as chunks:
+            parser = EventParser()
+            async for chunk in chunks:
+                for received in parser.feed(chunk):
+                    event = _numbered(received, event)
+                    yield event
+        if event is None or not _is_end(kind, event):
+            raise _cut_off()
+
+    async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
+        return await self._get(path_of("runs"), queries.of_runs(filter))
+
+    async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
+        return await self._get(path_of("runs", run_id), queries.pairs(db_id=db_id))
+
+    async def list_component_runs(
+        self, kind: Kind, component_id: str, filter: RunFilter
+    ) -> Document[RunPage]:
+        path = path_of(KINDS[kind].path, component_id, "runs")
+        return await self._get(path, queries.of_component_runs(filter))
+
+    async def get_component_run(
+        self, kind: Kind, component_id: str, run_id: str, *, session_id: str | None = None
+    ) -> Document[RunRecord]:
+        path = path_of(KINDS[kind].path, component_id, "runs", run_id)
+        return await self._get(path, queries.pairs(session_id=session_id))
+
+    async def cancel_run(
+        self, kind: Kind, component_id: str, run_id: str, request: CancelRequest
+    ) -> Document[CancelRecord]:
+        path = path_of(KINDS[kind].path, component_id, "runs", run_id, "cancel")
+        query = queries.of_cancel(request)
+        return await self._ask(Request("POST", path, query, extra_wait=request.wait))
+
+    # Sessions
+
+    async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
+        return await self._get(path_of("sessions"), queries.of_sessions(filter))
+
+    async def create_session(self, session: NewSession) -> Document[SessionDetail]:
+        query = queries.pairs(type=session.type, db_id=session.db_id)
+        body = queries.session_body(session)
+        return await self._ask(Request("POST", path_of("sessions"), query, body))
+
+    async def get_session_by_id(
+        self, session_id: str, where: Where = _ANYWHERE
+    ) -> Document[SessionDetail]:
+        return await self._get(path_of("sessions", session_id), queries.of_where(where))
+
+    async def update_session(
+        self, session_id: str, patch: SessionPatch, where: Where = _ANYWHERE
+    ) -> Document[SessionDetail]:
+        path = path_of("sessions", session_id)
+        return await self._ask(Request("PATCH", path, queries.of_where(where), patch.changes))
+
+    async def rename_session(
+        self, session_id: str, session_name: str, where: Where = _ANYWHERE
+    ) -> Document[SessionDetail]:
+        path = path_of("sessions", session_id, "rename")
+        body = {"session_name": session_name}
+        return await self._ask(Request("POST", path, queries.of_where(where), body))
+
+    async def delete_session(
+        self, session_id: str, where: Where = _ANYWHERE, *, cancel: bool = False
+    ) -> None:
+        query = queries.of_where(where) + queries.pairs(cancel=cancel or None)
+        wait = _DELETION_WAIT if cancel else 0.0
+        path = path_of("sessions", session_id)
+        await self._connection.send(Request("DELETE", path, query, extra_wait=wait))
+
+    async def delete_sessions(self, deletion: BulkDeletion) -> None:
+        query = queries.pairs(db_id=deletion.db_id)
+        body = {"session_ids": list(deletion.session_ids)}
+        await self._connection.send(Request("DELETE", path_of("sessions"), query, body))
+
+    async def get_session_runs(
+        self, session_id: str, query: SessionRunsQuery = _ALL_RUNS
+    ) -> Document[list[RunRecord]]:
+        path = path_of("sessions", session_id, "runs")
+        return await self._get(path, queries.of_session_runs(query), shape="array")
+
+    async def get_session_run(
+        self, session_id: str, run_id: str, where: Where = _ANYWHERE
+    ) -> Document[RunRecord]:
+        path = path_of("sessions", session_id, "runs", run_id)
+        return await self._get(path, queries.of_where(where))
+
+    async def _get(
+        self, path: str, query: queries.Query = (), *, shape: Shape = "object"
+    ) -> Document[Any]:
+        return await self._ask(Request("GET", path, query), shape)
+
+    async def _ask(self, request: Request, shape: Shape = "object") -> Document[Any]:
+        return Received(await self._connection.fetch(request, shape))
+
+
+def _numbered(received: ServerEvent, before: StreamEvent | None) -> StreamEvent:
+    """The event with its number; a server that numbers none has them counted here."""
+    given = received.id or ""
+    counted = 0 if before is None else before.seq + 1
+    seq = int(given) if _SEQUENCE.fullmatch(given) else counted
+    return StreamEvent(seq, received.name, received.data)
+
+
+def _is_end(kind: Kind, event: StreamEvent) -> bool:
+    prefix = KINDS[kind].event_prefix
+    return event.name in {prefix + "Completed", prefix + "Cancelled", prefix + "Error"}
+
+
+def _cut_off() -> errors.Unavailable:
+    return errors.Unavailable(
+        "The stream ended before the run did",
+        cause="the server, or something on the way to it, closed the connection",
+        hint="see what became of the run with: agentctl runs list",
+    )

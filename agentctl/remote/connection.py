@@ -1,0 +1,221 @@
+"""One server over HTTP: requests out, bytes or a failure back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from agentctl import errors
+from agentctl.remote import failures
+from agentctl.remote.address import Address
+from agentctl.remote.document import Shape, check_shape
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["Connection", "Request", "Timeouts", "path_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait, in seconds: for a connection, an answer, the next bytes of a stream."""
+
+    connect: float = 5.0
+    read: float = 30.0
+    stream: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    Attributes:
+        path: below the address's prefix, quoted (see `path_of`).
+        query: names and values in order.
+        body: what is sent as JSON; None for no body.
+        extra_wait: seconds that the server may take on purpose, on top of the read timeout;
+            None: as long as it likes.
+        also_answers: a status above 400 that comes with a record instead of an error body.
+    """
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    body: dict[str, Any] | None = None
+    extra_wait: float | None = 0.0
+    also_answers: int | None = None
+
+
+def path_of(*segments: str) -> str:
+    """A path of these segments, each percent-quoted whole (RFC 3986 3.3).
+
+    Segments of dots are quoted too: they would be read as steps up and down.
+    """
+    return "".join("/" + _quoted(segment) for segment in segments)
+
+
+class Connection:
+    """A client for one address. The token goes there and nowhere else: redirects end here."""
+
+    def __init__(self, address: Address, token: str | None, timeouts: Timeouts) -> None:
+        self.address = address
+        self._token = token
+        self._timeouts = timeouts
+        self._client: httpx2.AsyncClient | None = None
+
+    def __repr__(self) -> str:
+        return f"Connection({self.address.base!r})"
+
+    async def open(self) -> None:
+        """Make the client. No connection is made yet."""
+        self._client = _make_client(self.address, self._token)
+
+    async def close(self) -> None:
+        """End every connection."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def fetch(self, request: Request, shape: Shape) -> bytes:
+        """The JSON that the server answers, as it was sent.
+
+        Raises:
+            errors.AgentctlError: what the server refused, or that it cannot be reached, or that
+                the answer is no JSON of this shape.
+        """
+        response = await self._exchange(request)
+        if _media_type(response) != "application/json" or not check_shape(response.content, shape):
+            raise failures.unlike_a_server(self.address, response)
+        return response.content
+
+    async def send(self, request: Request) -> None:
+        """Like `fetch` for what is answered without a body (204)."""
+        await self._exchange(request)
+
+    @contextlib.asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The chunks of an event stream. A refusal is raised before the first."""
+        outgoing = self._outgoing(request, "text/event-stream", self._timeouts.stream)
+        response = await self._sent(outgoing, stream=True)
+        try:
+            if response.status_code != 200 or _media_type(response) != "text/event-stream":
+                await self._read_to_end(response)
+                self._refuse_unless_ok(response)
+                raise failures.unlike_a_server(self.address, response)
+            yield self._chunks(response)
+        finally:
+            await response.aclose()
+
+    async def _exchange(self, request: Request) -> httpx2.Response:
+        wait = request.extra_wait
+        timeout = None if wait is None else self._timeouts.read + wait
+        outgoing = self._outgoing(request, "application/json", timeout)
+        response = await self._sent(outgoing, stream=False)
+        if response.status_code != request.also_answers or failures.is_error_body(response):
+            self._refuse_unless_ok(response)
+        return response
+
+    def _outgoing(self, request: Request, accept: str, timeout: float | None) -> httpx2.Request:
+        import httpx2
+
+        headers = {"accept": accept}
+        if request.body is not None:
+            headers["content-type"] = "application/json"
+        query = f"?{_encoded_query(request.query)}" if request.query else ""
+        return self._ready().build_request(
+            request.method,
+            self.address.base + request.path + query,
+            headers=headers,
+            content=None if request.body is None else _json(request.body),
+            timeout=httpx2.Timeout(timeout, connect=self._timeouts.connect),
+        )
+
+    async def _sent(self, outgoing: httpx2.Request, *, stream: bool) -> httpx2.Response:
+        import httpx2
+
+        try:
+            return await self._ready().send(outgoing, stream=stream)
+        except httpx2.HTTPError as error:
+            raise failures.cannot_reach(self.address, error) from error
+
+    async def _chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+        import httpx2
+
+        try:
+            async for chunk in response.aiter_bytes():
+                yield chunk
+        except httpx2.HTTPError as error:
+            raise failures.cannot_reach(self.address, error) from error
+
+    async def _read_to_end(self, response: httpx2.Response) -> None:
+        import httpx2
+
+        try:
+            await response.aread()
+        except httpx2.HTTPError as error:
+            raise failures.cannot_reach(self.address, error) from error
+
+    def _refuse_unless_ok(self, response: httpx2.Response) -> None:
+        if response.status_code >= 400:
+            with_token = self._token is not None
+            raise failures.from_answer(self.address, response, with_token=with_token)
+        if not response.is_success:
+            raise failures.unlike_a_server(self.address, response)
+
+    def _ready(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            raise RuntimeError("used outside of its 'async with'")
+        return self._client
+
+
+def _make_client(address: Address, token: str | None) -> httpx2.AsyncClient:
+    import ssl
+
+    import httpx2
+
+    import agentctl
+
+    headers = {"user-agent": f"agentctl/{agentctl.__version__}"}
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    try:
+        return httpx2.AsyncClient(
+            headers=headers,
+            follow_redirects=False,
+            # Certificates are loaded only where TLS is spoken: that costs some 20 ms.
+            verify=True if address.encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            # A proxy has no business between this machine and itself.
+            trust_env=not address.loopback,
+        )
+    except (ValueError, ImportError, OSError, httpx2.InvalidURL):
+        raise errors.UsageFailed(
+            "The environment names a proxy or certificates that cannot be used",
+            hint="look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
+        ) from None
+
+
+def _media_type(response: httpx2.Response) -> str:
+    return str(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
+
+
+def _quoted(segment: str) -> str:
+    if segment in (".", ".."):
+        return segment.replace(".", "%2E")
+    return quote(_utf8(segment), safe="")
+
+
+def _encoded_query(query: tuple[tuple[str, str], ...]) -> str:
+    return urlencode([(name, _utf8(value)) for name, value in query], quote_via=quote)
+
+
+def _utf8(text: str) -> bytes:
+    """UTF-8, lone surrogates included: it is the server that refuses them (contract.md 7)."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    # The standard library can write lone surrogates, as escapes; the server refuses them.
+    return json.dumps(body, separators=(",", ":")).encode()

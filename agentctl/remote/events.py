@@ -1,0 +1,97 @@
+"""Server-sent events, read as they arrive (WHATWG HTML 9.2.6), bytes in, bytes out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agentctl import errors
+
+__all__ = ["MAXIMUM_EVENT_BYTES", "EventParser", "ServerEvent"]
+
+MAXIMUM_EVENT_BYTES = 134_217_728
+"""An event beyond this size is no event of a run: a whole run is kept to `limits.run_bytes`."""
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """One event as it was sent. `id` is the last one given, None before any."""
+
+    id: str | None
+    name: str
+    data: bytes
+
+
+class EventParser:
+    """Turns chunks of a stream, cut anywhere, into events.
+
+    Lines end in LF, CR or CRLF. Comments and `retry` say nothing to us; an event without data is
+    none; one that the end of the stream cut off is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._after_cr = False
+        self._first_line = True
+        self._id: str | None = None
+        self._name = ""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[ServerEvent]:
+        """The events that `chunk` completes.
+
+        Raises:
+            errors.Unavailable: an event grows beyond MAXIMUM_EVENT_BYTES.
+        """
+        events = []
+        for line in self._lines(chunk):
+            event = self._take(line)
+            if event is not None:
+                events.append(event)
+        if self._size + len(self._line) > MAXIMUM_EVENT_BYTES:
+            raise errors.Unavailable("The server sent an event that is too large to be one")
+        return events
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        if self._after_cr and chunk:
+            self._after_cr = False
+            chunk = chunk[1:] if chunk[:1] == b"\n" else chunk
+        if not chunk:
+            return []
+        self._after_cr = chunk.endswith(b"\r")
+        first, *rest = _LINE_END.split(chunk)
+        self._line += first
+        if not rest:
+            return []
+        *middle, last = rest
+        lines = [bytes(self._line), *middle]
+        self._line = bytearray(last)
+        return lines
+
+    def _take(self, line: bytes) -> ServerEvent | None:
+        if self._first_line:
+            self._first_line = False
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data.append(value)
+            self._size += len(value)
+        elif field == b"event":
+            self._name = value.decode("utf-8", "replace")
+        elif field == b"id" and b"\0" not in value:
+            self._id = value.decode("utf-8", "replace")
+        return None
+
+    def _dispatch(self) -> ServerEvent | None:
+        name, data = self._name, self._data
+        self._name, self._data, self._size = "", [], 0
+        if not data:
+            return None
+        return ServerEvent(self._id, name or "message", b"\n".join(data))

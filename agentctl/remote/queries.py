@@ -1,0 +1,125 @@
+"""Query parameters: only what was asked for, in the names of the interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentctl.operations import (
+    DEFAULT_CANCEL_WAIT,
+    CancelRequest,
+    NewSession,
+    Page,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+    SessionRunsQuery,
+    Where,
+)
+from agentctl.records.kinds import KINDS
+
+__all__ = [
+    "Query",
+    "of_cancel",
+    "of_component_runs",
+    "of_runs",
+    "of_session_runs",
+    "of_sessions",
+    "of_where",
+    "pairs",
+    "run_body",
+    "session_body",
+]
+
+Query = tuple[tuple[str, str], ...]
+
+_PAGE = Page()
+
+
+def pairs(**values: object) -> Query:
+    """Names and values of a query; None leaves its name out, flags are `true` and `false`."""
+    return tuple((name, _text(value)) for name, value in values.items() if value is not None)
+
+
+def of_where(where: Where) -> Query:
+    """Which session, and where."""
+    return pairs(type=where.type, user_id=where.user_id, db_id=where.db_id, table=where.table)
+
+
+def of_sessions(filter: SessionFilter) -> Query:
+    """Which sessions to list."""
+    return (
+        of_where(filter.where)
+        + pairs(component_id=filter.component_id, session_name=filter.session_name)
+        + _of_page(filter.page)
+        + pairs(sort_by=_unless(filter.page.sort_by, _PAGE.sort_by))
+    )
+
+
+def of_runs(filter: RunFilter) -> Query:
+    """Which runs to list, across sessions."""
+    component = pairs(component_type=filter.component_type, component_id=filter.component_id)
+    return component + of_component_runs(filter)
+
+
+def of_component_runs(filter: RunFilter) -> Query:
+    """Which runs of one component to list: the path names the component."""
+    return pairs(
+        status=filter.status,
+        session_id=filter.session_id,
+        user_id=filter.user_id,
+        db_id=filter.db_id,
+    ) + _of_page(filter.page)
+
+
+def of_session_runs(query: SessionRunsQuery) -> Query:
+    """Which runs of one session."""
+    return of_where(query.where) + pairs(limit=query.limit, after=query.after)
+
+
+def of_cancel(request: CancelRequest) -> Query:
+    """How to cancel."""
+    return pairs(
+        session_id=request.session_id,
+        wait=_unless(request.wait, DEFAULT_CANCEL_WAIT),
+        reason=request.reason,
+    )
+
+
+def run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
+    """The body that starts a run. `stream` is always said: its default is true (contract.md 5)."""
+    body: dict[str, Any] = {"message": request.message, "stream": stream}
+    if request.background:
+        body["background"] = True
+    return body | _given(session_id=request.session_id, user_id=request.user_id)
+
+
+def session_body(session: NewSession) -> dict[str, Any]:
+    """The body that creates a session."""
+    return _given(
+        session_id=session.session_id,
+        session_name=session.session_name or None,
+        session_state=session.session_state,
+        metadata=session.metadata,
+        user_id=session.user_id,
+    ) | _given(**{KINDS[session.type].id_field: session.component_id})
+
+
+def _of_page(page: Page) -> Query:
+    return pairs(
+        limit=_unless(page.limit, _PAGE.limit),
+        page=_unless(page.page, _PAGE.page),
+        cursor=page.cursor,
+        sort_order=_unless(page.sort_order, _PAGE.sort_order),
+    )
+
+
+def _unless(value: object, default: object) -> object:
+    return None if value == default else value
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
