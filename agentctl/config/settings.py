@@ -1,24 +1,30 @@
 """What can be configured: one class a table of `agentctl.toml`, with its defaults (contract.md 7).
 
-The fields are the keys. A comment that a user needs stands in `sample-config.toml`, which a test
-holds against these defaults.
+The fields are the keys, and a key's annotation says what it may hold: the loader and the reference
+page read both. A comment that a user needs stands in `sample-config.toml`, which a test holds
+against these defaults.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from agentctl.config.rules import Form, Range, Refers, Secret
+from agentctl.records.ids import COMPONENT_ID
 
 __all__ = [
     "Agent",
     "Algorithm",
     "Authorization",
     "Database",
+    "DemoModel",
     "Limits",
     "Model",
     "OnBusy",
     "OnDisconnect",
+    "Provider",
     "Runs",
     "Server",
     "Settings",
@@ -36,18 +42,80 @@ Algorithm = Literal[
 OnDisconnect = Literal["cancel", "detach"]
 OnBusy = Literal["allow", "reject"]
 TeamMode = Literal["coordinate", "route", "broadcast"]
+Provider = Literal["openai", "demo"]
+DemoModel = Literal["echo", "slow", "leader"]
+
+Id = Annotated[
+    str,
+    Form(
+        COMPONENT_ID,
+        'an id: 1 to 64 letters, digits, ".", "_" and "-", starting with a letter or a digit',
+    ),
+]
+Host = Annotated[
+    str,
+    Form(
+        r"^([A-Za-z0-9][A-Za-z0-9._-]*|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%\w+)?)$",
+        "a host name or an address without a port",
+    ),
+]
+Origin = Annotated[
+    str,
+    Form(
+        r"^(\*|https?://[^\s/?#@]+)$",
+        'an origin like "https://app.example.org" without a path, or "*"',
+    ),
+]
+AdminScope = Annotated[
+    str,
+    Form(
+        r"^(?!.*:(read|run|write|delete)$)[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+){1,2}$",
+        'a scope like "agent_os:admin" that ends in none of read, run, write, delete',
+    ),
+]
+Tool = Annotated[
+    str,
+    Form(
+        r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
+        '"package.module:function"',
+    ),
+]
+BaseUrl = Annotated[
+    str,
+    Form(
+        r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$",
+        'a URL like "http://127.0.0.1:8000/v1" without credentials or query, or empty',
+    ),
+    Secret(masked=False),
+]
+VariableName = Annotated[
+    str,
+    Form(
+        r"^([A-Za-z_][A-Za-z0-9_]*)?$",
+        "the name of an environment variable that holds the API key, never the key itself",
+    ),
+    Secret(masked=False),
+]
+NotEmpty = Annotated[str, Form(r"^(?s:.*\S.*)$", "a text that is not empty")]
+ModelId = Annotated[str, Refers("models")]
+DatabaseId = Annotated[str, Refers("databases")]
+Seconds = Annotated[float, Range(0.01, 2_592_000)]
+HistoryRuns = Annotated[int, Range(0, 1_000)]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """`[server]`. `id` names the deployment and is the audience by default."""
+    """`[server]`. `id` names the deployment and is the audience by default.
 
-    id: str = "agentctl"
-    name: str = "agentctl"
-    host: str = "127.0.0.1"
-    port: int = 7777
-    cors_origins: tuple[str, ...] = ()
-    drain_seconds: float = 25
+    `port` 0: any free one.
+    """
+
+    id: Id = "agentctl"
+    name: NotEmpty = "agentctl"
+    host: Host = "127.0.0.1"
+    port: Annotated[int, Range(0, 65_535)] = 7777
+    cors_origins: tuple[Origin, ...] = ()
+    drain_seconds: Annotated[float, Range(0, 3_600)] = 25
     on_disconnect: OnDisconnect = "cancel"
 
 
@@ -64,7 +132,7 @@ class Authorization:
 
     enabled: bool = True
     algorithm: Algorithm = "RS256"
-    verification_keys: tuple[str, ...] = field(default=(), repr=False)
+    verification_keys: tuple[Annotated[NotEmpty, Secret()], ...] = field(default=(), repr=False)
     verification_key_files: tuple[Path, ...] = ()
     jwks_file: Path | None = None
     verify_audience: bool = False
@@ -72,8 +140,8 @@ class Authorization:
     issuer: str = ""
     require_exp: bool = False
     require_sub: bool = False
-    leeway_seconds: float = 10
-    admin_scope: str = "agent_os:admin"
+    leeway_seconds: Annotated[float, Range(0, 300)] = 10
+    admin_scope: AdminScope = "agent_os:admin"
     user_isolation: bool = True
 
 
@@ -92,20 +160,20 @@ class Signing:
 class Runs:
     """`[runs]`: bounds on the time of work, in seconds."""
 
-    timeout_seconds: float = 3600
-    tool_timeout_seconds: float = 300
+    timeout_seconds: Seconds = 3600
+    tool_timeout_seconds: Seconds = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`[limits]`: bounds on what is taken in and kept, in bytes."""
 
-    body_bytes: int = 1_048_576
-    message_bytes: int = 262_144
-    token_bytes: int = 8_192
-    tool_result_bytes: int = 1_048_576
-    run_bytes: int = 16_777_216
-    concurrent_runs: int = 1_000
+    body_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
+    message_bytes: Annotated[int, Range(1, 1 << 30)] = 262_144
+    token_bytes: Annotated[int, Range(1, 65_536)] = 8_192
+    tool_result_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
+    run_bytes: Annotated[int, Range(1, 1 << 30)] = 16_777_216
+    concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +183,7 @@ class Database:
     `url` is `sqlite:////absolute/path` once loaded.
     """
 
-    id: str
+    id: Id
     url: str
 
 
@@ -123,25 +191,25 @@ class Database:
 class Model:
     """`[[models]]`. The API key itself is read from the variable that `api_key_env` names."""
 
-    id: str
-    provider: str
-    model: str
-    base_url: str = ""
-    api_key_env: str = ""
+    id: Id
+    provider: Provider
+    model: NotEmpty
+    base_url: BaseUrl = ""
+    api_key_env: VariableName = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`[[agents]]`. `database` empty: the default one."""
+    """`[[agents]]`. The loader fills an empty `database` with the default one's id."""
 
-    id: str
-    model: str
+    id: Id
+    model: ModelId
     name: str = ""
     description: str = ""
     instructions: str = ""
-    history_runs: int = 5
-    tools: tuple[str, ...] = ()
-    database: str = ""
+    history_runs: HistoryRuns = 5
+    tools: tuple[Tool, ...] = ()
+    database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 
 
@@ -149,16 +217,16 @@ class Agent:
 class Team:
     """`[[teams]]`. `members` are ids of agents and teams."""
 
-    id: str
-    model: str
-    members: tuple[str, ...]
+    id: Id
+    model: ModelId
+    members: tuple[Annotated[str, Refers("agents", "teams")], ...]
     name: str = ""
     description: str = ""
     mode: TeamMode = "coordinate"
     instructions: str = ""
-    history_runs: int = 5
-    tools: tuple[str, ...] = ()
-    database: str = ""
+    history_runs: HistoryRuns = 5
+    tools: tuple[Tool, ...] = ()
+    database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 
 
@@ -166,20 +234,20 @@ class Team:
 class Step:
     """One step of a workflow: exactly one of `agent` and `team`."""
 
-    name: str
-    agent: str = ""
-    team: str = ""
+    name: NotEmpty
+    agent: Annotated[str, Refers("agents")] = ""
+    team: Annotated[str, Refers("teams")] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """`[[workflows]]`."""
 
-    id: str
+    id: Id
     steps: tuple[Step, ...]
     name: str = ""
     description: str = ""
-    database: str = ""
+    database: DatabaseId = ""
     on_busy: OnBusy = "allow"
 
 

@@ -1,0 +1,170 @@
+"""What holds between keys: references, ids, and keys that would do nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from agentctl.config.convert import key_kinds
+from agentctl.config.place import Place, listed, nearest
+from agentctl.config.settings import Database, DemoModel, Settings, Step, Team
+from agentctl.config.tables import LISTS
+
+__all__ = ["absolute_url", "check"]
+
+SQLITE = "sqlite:///"
+
+Places = Mapping[str, Place]
+
+
+def check(settings: Settings, places: Places) -> None:
+    """Hold the settings against each other.
+
+    Args:
+        settings: all keys converted, paths and urls absolute.
+        places: where each key came from, for the message.
+
+    Raises:
+        InvalidConfiguration: for the first thing that does not fit.
+    """
+    checks: tuple[Callable[[Settings, Places], None], ...] = (
+        _check_audience,
+        _check_databases,
+        _check_models,
+        _check_references,
+        _check_steps,
+        _check_shared_ids,
+        _check_members,
+    )
+    for one in checks:
+        one(settings, places)
+
+
+def absolute_url(url: str, base: Path, place: Place) -> str:
+    """A database url with its path made absolute: `sqlite:///a.db` is relative to `base`.
+
+    Raises:
+        InvalidConfiguration: not a SQLite url, or one without the path of a file.
+    """
+    allowed = '"sqlite:///" and the path of a file, like "sqlite:///agentctl.db"'
+    if not url.startswith(SQLITE):
+        place.refuse(f"must be {allowed}; this version has no other database")
+    path = url.removeprefix(SQLITE)
+    if not path.strip() or path.endswith("/") or ":memory:" in path or set(path) & set("?#"):
+        place.refuse(f"must be {allowed}, without a query")
+    return SQLITE + os.path.normpath(base / path)
+
+
+def _check_audience(settings: Settings, places: Places) -> None:
+    if settings.authorization.audience and not settings.authorization.verify_audience:
+        places["authorization.audience"].refuse(
+            "does nothing while authorization.verify_audience is false",
+            hint="set verify_audience = true, or remove audience",
+        )
+
+
+def _check_databases(settings: Settings, places: Places) -> None:
+    owners: dict[str, Database] = {}
+    for database in settings.databases:
+        if owner := owners.get(database.url):
+            places[f"databases.{database.id}.url"].refuse(
+                f'is the same file as database "{owner.id}"'
+            )
+        owners[database.url] = database
+
+
+def _check_models(settings: Settings, places: Places) -> None:
+    names = get_args(DemoModel)
+    for model in settings.models:
+        if model.provider != "demo":
+            continue
+        key = f"models.{model.id}"
+        if model.model not in names:
+            places[f"{key}.model"].refuse(f'must be {listed(names)} with the provider "demo"')
+        for name in ("base_url", "api_key_env"):
+            if getattr(model, name):
+                places[f"{key}.{name}"].refuse('does nothing with the provider "demo"')
+
+
+def _check_references(settings: Settings, places: Places) -> None:
+    """Every key that names an entry of another table names one that is there."""
+    ids = {table: [entry.id for entry in getattr(settings, table)] for table in LISTS}
+    for table in LISTS:
+        for entry in getattr(settings, table):
+            _check_entry(entry, f"{table}.{entry.id}", ids, places)
+    for workflow in settings.workflows:
+        for index, step in enumerate(workflow.steps):
+            _check_entry(step, f"workflows.{workflow.id}.steps[{index}]", ids, places)
+
+
+def _check_entry(entry: Any, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
+    for name, kind in key_kinds(type(entry)).items():
+        refers = kind.item.refers if kind.is_list else kind.refers
+        if refers is None:
+            continue
+        value = getattr(entry, name)
+        known = [known for table in refers.tables for known in ids[table]]
+        for wanted in value if kind.is_list else (value,):
+            if wanted and wanted not in known:
+                _refuse_dangling(wanted, refers.tables, known, places[f"{key}.{name}"])
+
+
+def _refuse_dangling(wanted: str, tables: Iterable[str], known: list[str], place: Place) -> None:
+    near = nearest(wanted, known)
+    guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
+    where = " or ".join(f"[[{table}]]" for table in tables)
+    place.refuse(f'"{wanted}" is the id of no entry of {where}; {guess}')
+
+
+def _check_steps(settings: Settings, places: Places) -> None:
+    for workflow in settings.workflows:
+        key = f"workflows.{workflow.id}.steps"
+        if not workflow.steps:
+            places[key].refuse("must hold at least one step")
+        names: set[str] = set()
+        for index, step in enumerate(workflow.steps):
+            _check_step(step, places[key].item(f"[{index}]"), names)
+
+
+def _check_step(step: Step, place: Place, names: set[str]) -> None:
+    if bool(step.agent) == bool(step.team):
+        place.refuse("must have exactly one of agent and team")
+    if step.name in names:
+        place.item(".name").refuse(f'"{step.name}" is the name of another step')
+    names.add(step.name)
+
+
+def _check_shared_ids(settings: Settings, places: Places) -> None:
+    """Members name agents and teams alike, so an id stands for one of them only."""
+    agents = {agent.id for agent in settings.agents}
+    for team in settings.teams:
+        if team.id in agents:
+            places[f"teams.{team.id}.id"].refuse(
+                f'"{team.id}" is the id of an agent, and members are named by id alone'
+            )
+
+
+def _check_members(settings: Settings, places: Places) -> None:
+    teams = {team.id: team for team in settings.teams}
+    done: set[str] = set()
+    for team in settings.teams:
+        if not team.members:
+            places[f"teams.{team.id}.members"].refuse("must hold at least one member")
+        _check_cycle(team, teams, (), done, places)
+
+
+def _check_cycle(
+    team: Team, teams: Mapping[str, Team], above: tuple[str, ...], done: set[str], places: Places
+) -> None:
+    """Walk down from `team`; `done` are the teams that are known to end."""
+    if team.id in above:
+        circle = " -> ".join((*above[above.index(team.id) :], team.id))
+        places[f"teams.{team.id}.members"].refuse(f"the team is a member of itself: {circle}")
+    if team.id in done:
+        return
+    for member in team.members:
+        if member in teams:
+            _check_cycle(teams[member], teams, (*above, team.id), done, places)
+    done.add(team.id)

@@ -1,0 +1,160 @@
+"""From the file and the environment to Settings (contract.md 7)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agentctl.config.checks import absolute_url, check
+from agentctl.config.convert import convert, key_kinds
+from agentctl.config.environment import VERIFICATION_KEY, variables
+from agentctl.config.lines import line_numbers
+from agentctl.config.place import Place
+from agentctl.config.settings import Authorization, Database, Settings
+from agentctl.config.tables import LISTS, SECTIONS, Reader, section_keys
+from agentctl.errors import InvalidConfiguration
+
+__all__ = ["FILE_NAME", "find", "load"]
+
+FILE_NAME = "agentctl.toml"
+DEFAULT_DATABASE = "main"
+_KEYS = "authorization.verification_keys"
+
+
+def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
+    """The configuration file to read, absolute.
+
+    The one that is named by `path`, else by AGENTCTL_CONFIG, else `agentctl.toml` here, else in the
+    user's configuration directory. A named file is not looked at.
+
+    Raises:
+        InvalidConfiguration: none was named and none is there.
+    """
+    named = path or (os.environ if environ is None else environ).get("AGENTCTL_CONFIG")
+    if named:
+        return Path(os.path.normpath(Path(named).absolute()))
+    here = Path.cwd() / FILE_NAME
+    if _is_file(here):
+        return here
+    from platformdirs import user_config_path
+
+    users = user_config_path("agentctl") / FILE_NAME
+    if _is_file(users):
+        return users
+    raise InvalidConfiguration(
+        f"No configuration: neither {here} nor {users} is there",
+        hint="run `agentctl init` to write one, or name one with --config or AGENTCTL_CONFIG",
+    )
+
+
+def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Find, read and check the configuration. Reads no key file and no other file.
+
+    Args:
+        path: the file; None: see `find`.
+        environ: the environment; None: this process's.
+
+    Raises:
+        InvalidConfiguration: for the first thing that is wrong, with file and key.
+    """
+    environ = os.environ if environ is None else environ
+    file = find(path, environ)
+    text = _read(file)
+    document = _parse(text, file)
+    reader = Reader(str(file), file.parent, line_numbers(text))
+    reader.check_names(document)
+    reader.variables = variables(environ, section_keys())
+    settings = _settings(document, reader, environ.get(VERIFICATION_KEY, ""), file)
+    check(settings, reader.places)
+    return settings
+
+
+def _is_file(path: Path) -> bool:
+    """A folder that may not be searched counts as having no such file."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _read(file: Path) -> str:
+    place = Place(str(file))
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        place.refuse("there is no such file", hint="run `agentctl init` to write one")
+    except UnicodeDecodeError:
+        place.refuse("must be UTF-8 text")
+    except IsADirectoryError:
+        place.refuse("must be a file, not a directory")
+    except OSError as error:
+        place.refuse(f"cannot be read: {os.strerror(error.errno or 0)}")
+
+
+def _parse(text: str, file: Path) -> dict[str, Any]:
+    """Raises InvalidConfiguration with the line; the parser's words are the cause."""
+    import re
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        words, _, position = str(error).partition(" (at ")
+        at = re.match(r"line (\d+), column (\d+)", position)
+        where = f"line {at[1]}, column {at[2]}" if at else "at its end" if position else "it"
+        raise InvalidConfiguration(
+            f"{file}: {where}: is not valid TOML",
+            cause=words if isinstance(error, tomllib.TOMLDecodeError) else None,
+            hint="texts stand in quotes, true and false and numbers do not: https://toml.io",
+        ) from None
+
+
+def _settings(document: dict[str, Any], reader: Reader, key: str, file: Path) -> Settings:
+    """Every table converted, what may be left out filled in, paths absolute."""
+    sections: dict[str, Any] = {name: reader.section(document, name) for name in SECTIONS}
+    entries: dict[str, Any] = {name: reader.entries(document, name) for name in LISTS}
+    sections["authorization"] = _with_key(sections["authorization"], key, reader)
+    entries["databases"] = _databases(entries["databases"], reader)
+    default = entries["databases"][0].id
+    for name in ("agents", "teams", "workflows"):
+        entries[name] = tuple(
+            replace(entry, name=entry.name or entry.id, database=entry.database or default)
+            for entry in entries[name]
+        )
+    return Settings(**sections, **entries, path=file, sources=_sources(reader, key))
+
+
+def _with_key(authorization: Authorization, key: str, reader: Reader) -> Authorization:
+    """JWT_VERIFICATION_KEY is added to the list (spec.md "Authentication" 3)."""
+    if not key.strip() or key in authorization.verification_keys:
+        return authorization
+    place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY)
+    convert(key, key_kinds(Authorization)["verification_keys"].item, place, reader.base)
+    return replace(authorization, verification_keys=(*authorization.verification_keys, key))
+
+
+def _databases(given: tuple[Database, ...], reader: Reader) -> tuple[Database, ...]:
+    """Urls absolute; without any entry, one beside the file."""
+    if not given:
+        given = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
+        for name in ("id", "url"):
+            key = f"databases.{DEFAULT_DATABASE}.{name}"
+            reader.places[key] = Place(reader.file, key, given=False)
+    return tuple(
+        replace(
+            one, url=absolute_url(one.url, reader.base, reader.places[f"databases.{one.id}.url"])
+        )
+        for one in given
+    )
+
+
+def _sources(reader: Reader, key: str) -> dict[str, str]:
+    """Where every key came from; a step's parts count as the list."""
+    sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
+    if key.strip():
+        listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
+        sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY}"])
+    return sources

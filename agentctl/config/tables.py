@@ -1,0 +1,171 @@
+"""The tables of the file: which there are, which class each is, and how one is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentctl.config import settings
+from agentctl.config.convert import Kind, convert, from_text, key_kinds, sanitized
+from agentctl.config.environment import Variable
+from agentctl.config.lines import KeyPath
+from agentctl.config.place import Place, nearest
+
+__all__ = ["LISTS", "SECTIONS", "Reader", "section_keys"]
+
+SECTIONS: dict[str, type] = {
+    "server": settings.Server,
+    "authorization": settings.Authorization,
+    "signing": settings.Signing,
+    "runs": settings.Runs,
+    "limits": settings.Limits,
+}
+LISTS: dict[str, type] = {
+    "databases": settings.Database,
+    "models": settings.Model,
+    "agents": settings.Agent,
+    "teams": settings.Team,
+    "workflows": settings.Workflow,
+}
+
+
+def section_keys() -> list[str]:
+    """Every key that the environment can set: `server.id`, `server.name`, …."""
+    return [f"{name}.{key}" for name, table in SECTIONS.items() for key in key_kinds(table)]
+
+
+@dataclasses.dataclass(slots=True)
+class Reader:
+    """Reads tables, and keeps where each key came from.
+
+    Attributes:
+        file: the configuration file, as messages name it.
+        base: the folder that relative paths are relative to.
+        lines: the lines of the file's keys.
+        variables: what the environment sets, by key.
+        places: filled: every key and where its value came from.
+    """
+
+    file: str
+    base: Path
+    lines: Mapping[KeyPath, int]
+    variables: Mapping[str, Variable] = dataclasses.field(default_factory=dict)
+    places: dict[str, Place] = dataclasses.field(default_factory=dict)
+
+    def check_names(self, document: Mapping[str, object]) -> None:
+        """Refuse what is no table of ours."""
+        self._refuse_unknown(document, {**SECTIONS, **LISTS}, (), "")
+
+    def section(self, document: Mapping[str, object], name: str) -> Any:
+        """The settings of `[name]`, from the environment, the file and the defaults.
+
+        Raises:
+            InvalidConfiguration: one line that says what is wrong.
+        """
+        value = document.get(name, {})
+        place = self._place((name,), name)
+        if not isinstance(value, dict):
+            place.refuse(f"must be a table, written [{name}]")
+        return self._table(value, SECTIONS[name], (name,), name)
+
+    def entries(self, document: Mapping[str, object], name: str) -> tuple[Any, ...]:
+        """The settings of every `[[name]]`, in order.
+
+        Raises:
+            InvalidConfiguration: one line that says what is wrong, an id given twice included.
+        """
+        value = document.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+            self._place((name,), name).refuse(f"must be a list of tables, each written [[{name}]]")
+        read: dict[str, Any] = {}
+        for index, entry in enumerate(value):
+            made = self._entry(entry, name, index)
+            if made.id in read:
+                self._place((name, index, "id"), f"{name}[{index}].id").refuse(
+                    f'"{made.id}" is the id of another entry of [[{name}]]'
+                )
+            read[made.id] = made
+        return tuple(read.values())
+
+    def _entry(self, entry: Mapping[str, object], name: str, index: int) -> Any:
+        """One entry; messages name it by its id once that is known to be one."""
+        path, label = (name, index), f"{name}[{index}]"
+        id_kind = key_kinds(LISTS[name])["id"]
+        if "id" not in entry:
+            self._place(path, f"{label}.id").refuse(f"is missing; it must be {id_kind.words}")
+        known = convert(entry["id"], id_kind, self._place((*path, "id"), f"{label}.id"), self.base)
+        return self._table(entry, LISTS[name], path, f"{name}.{known}")
+
+    def _table(self, table: Mapping[str, object], cls: type, path: KeyPath, key: str) -> Any:
+        kinds = key_kinds(cls)
+        self._refuse_unknown(table, kinds, path, key)
+        defaults = {field.name: field for field in dataclasses.fields(cls)}
+        values = {
+            name: self._value(table, kind, (*path, name), f"{key}.{name}", defaults[name])
+            for name, kind in kinds.items()
+        }
+        return cls(**values)
+
+    def _value(
+        self,
+        table: Mapping[str, object],
+        kind: Kind,
+        path: KeyPath,
+        key: str,
+        field: dataclasses.Field[Any],
+    ) -> object:
+        """One key's value: the environment over the file over the default."""
+        place = self._place(path, key)
+        if variable := self.variables.get(key):
+            place = Place(self.file, key, variable=variable.name)
+            value = convert(from_text(variable.text, kind), kind, place, self.base)
+        elif field.name not in table:
+            place = Place(self.file, key, given=False)
+            value = self._default(kind, place, field)
+        elif kind.is_list and kind.item.type is settings.Step:
+            value = self._steps(table[field.name], place, path)
+        else:
+            value = convert(table[field.name], kind, place, self.base)
+        self.places[key] = place
+        return value
+
+    def _default(self, kind: Kind, place: Place, field: dataclasses.Field[Any]) -> object:
+        """A key's default; a path among the defaults is relative to the file as well."""
+        if field.default is dataclasses.MISSING:
+            place.refuse(f"is missing; it must be {kind.words}")
+        return self.base / field.default if isinstance(field.default, Path) else field.default
+
+    def _steps(self, value: object, place: Place, path: KeyPath) -> tuple[object, ...]:
+        if not isinstance(value, list) or not all(isinstance(step, dict) for step in value):
+            place.refuse('must be a list of steps, each like { name = "draft", agent = "writer" }')
+        steps = []
+        for index, step in enumerate(value):
+            key = f"{place.key}[{index}]"
+            steps.append(self._table(step, settings.Step, (*path, index), key))
+        return tuple(steps)
+
+    def _place(self, path: KeyPath, key: str) -> Place:
+        return Place(self.file, key, line=self._line(path))
+
+    def _line(self, path: KeyPath) -> int | None:
+        """The line of the key, else of the nearest table around it."""
+        while path:
+            if path in self.lines:
+                return self.lines[path]
+            path = path[:-1]
+        return None
+
+    def _refuse_unknown(
+        self, table: Mapping[str, object], known: Mapping[str, object], path: KeyPath, key: str
+    ) -> None:
+        for name in table:
+            if name in known:
+                continue
+            near = nearest(name, known)
+            guess = f', did you mean "{near}"?' if near else f"; it has {', '.join(known)}"
+            shown = name if name.isidentifier() else sanitized(name)
+            self._place((*path, name), f"{key}.{shown}" if key else shown).refuse(
+                f"this version has no such key{guess}", hint="correct or remove the key"
+            )
