@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ConfigRecord,
         HealthRecord,
         InfoRecord,
+        MeRecord,
         ModelEntry,
         ReadinessRecord,
     )
@@ -119,6 +120,9 @@ class RemoteOperations:
 
     async def get_models(self) -> Document[list[ModelEntry]]:
         return await self._get(path_of("models"), shape="array")
+
+    async def get_me(self) -> Document[MeRecord]:
+        return await self._get(path_of("auth", "me"))
 
     # Components
 

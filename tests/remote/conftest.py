@@ -1,0 +1,105 @@
+"""A small real HTTP server that answers with the very bytes that a test wrote down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request as it arrived."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass
+class Scripted:
+    """A server with one answer for everything, written in pieces."""
+
+    url: str
+    seen: list[Seen] = field(default_factory=list)
+    release: threading.Event = field(default_factory=threading.Event)
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+Pieces = Sequence[bytes | None]
+Serve = Callable[..., Scripted]
+
+
+def answer(
+    status: int = 200,
+    body: bytes = b"{}",
+    content_type: str = "application/json",
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """A whole HTTP answer."""
+    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Type: {content_type}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def stream_head(content_type: str = "text/event-stream") -> bytes:
+    """The head of an answer that ends when the connection does."""
+    return f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nConnection: close\r\n\r\n".encode()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start servers: `serve(b"...")`, or pieces, where None waits for `release` to be set."""
+    running: list[tuple[ThreadingHTTPServer, threading.Thread, Scripted]] = []
+
+    def start(*pieces: bytes | None) -> Scripted:
+        scripted = Scripted("")
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(scripted, pieces))
+        scripted.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        running.append((server, thread, scripted))
+        return scripted
+
+    yield start
+    for server, thread, scripted in running:
+        scripted.release.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _handler(scripted: Scripted, pieces: Pieces) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", "0")))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            scripted.seen.append(Seen(self.command, self.path, headers, body))
+            self.close_connection = True
+            try:
+                self._write()
+            except OSError:
+                scripted.gone.set()
+
+        def _write(self) -> None:
+            for piece in pieces:
+                if piece is None:
+                    scripted.release.wait(30)
+                else:
+                    self.wfile.write(piece)
+                    self.wfile.flush()
+
+        do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Handler

@@ -1,0 +1,62 @@
+"""Server-sent events: the framing, wherever the chunks are cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentctl import errors
+from agentctl.remote import events
+from agentctl.remote.events import EventParser, ServerEvent
+
+STREAM = (
+    b"\xef\xbb\xbf: hello\n\nid: 0\nevent: RunStarted\ndata: {\"a\": 1}\n\n"
+    b"id: 1\r\nevent: RunContent\r\ndata: {\"content\": \"gr\xc3\xbc\xc3\x9fe\"}\r\n\r\n"
+    b": ping\r\revent:RunContent\rdata:one\rdata: two\rretry: 5\r\r"
+    b"event: Nothing\n\nid: 7\ndata\n\ndata: cut off\n"
+)  # fmt: skip
+EVENTS = [
+    ServerEvent("0", "RunStarted", b'{"a": 1}'),
+    ServerEvent("1", "RunContent", '{"content": "grüße"}'.encode()),
+    ServerEvent("1", "RunContent", b"one\ntwo"),
+    ServerEvent("7", "message", b""),
+]
+
+
+def _parsed(*chunks: bytes) -> list[ServerEvent]:
+    parser = EventParser()
+    return [event for chunk in chunks for event in parser.feed(chunk)]
+
+
+def test_one_chunk() -> None:
+    assert _parsed(STREAM) == EVENTS
+
+
+def test_byte_by_byte() -> None:
+    assert _parsed(*(bytes([byte]) for byte in STREAM)) == EVENTS
+
+
+@pytest.mark.parametrize("at", range(len(STREAM)))
+def test_cut_in_two_anywhere(at: int) -> None:
+    assert _parsed(STREAM[:at], b"", STREAM[at:]) == EVENTS
+
+
+@given(st.lists(st.sampled_from([b"data: x", b"id: 3", b"event: e", b"\n", b"\r", b"\r\n", b":"])))
+def test_the_cuts_never_matter(pieces: list[bytes]) -> None:
+    whole = b"".join(pieces)
+    assert _parsed(whole) == _parsed(*(bytes([byte]) for byte in whole))
+
+
+def test_an_id_with_nul_is_ignored() -> None:
+    assert _parsed(b"id: 1\nid: 2\0\ndata: x\n\n") == [ServerEvent("1", "message", b"x")]
+
+
+def test_bytes_that_are_no_utf8_break_nothing() -> None:
+    assert _parsed(b"event: \xff\ndata: \xff\n\n") == [ServerEvent(None, "�", b"\xff")]
+
+
+def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAXIMUM_EVENT_BYTES", 100)
+    with pytest.raises(errors.Unavailable):
+        _parsed(b"data: " + b"x" * 50 + b"\n", b"data: " + b"x" * 60)

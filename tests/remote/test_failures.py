@@ -1,0 +1,365 @@
+"""What a server, or something that is none, can answer instead of what was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agentctl import errors
+from agentctl.operations import CancelRequest, Operations, RunRequest
+from agentctl.remote import RemoteOperations
+from tests.remote.conftest import Serve, answer
+
+TOKEN = "head.payload.s3cret"
+
+
+def _failure(
+    url: str,
+    call: Callable[[Operations], Awaitable[Any]] = lambda o: o.get_components("team"),
+    token: str | None = TOKEN,
+    **options: Any,
+) -> errors.AgentctlError:
+    """The failure of one call, which never names the token."""
+
+    async def run() -> Any:
+        async with RemoteOperations(url, token, **options) as operations:
+            return await call(operations)
+
+    with pytest.raises(errors.AgentctlError) as caught:
+        asyncio.run(run())
+    failure = caught.value
+    assert "s3cret" not in f"{failure!r} {failure.cause} {failure.hint} {failure.__cause__!r}"
+    return failure
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def speak() -> Iterator[Callable[[bytes], str]]:
+    """A listener that says some bytes to everyone, whatever it hears, and hangs up."""
+    stop = threading.Event()
+    threads = []
+
+    def start(data: bytes) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.settimeout(0.02)
+        thread = threading.Thread(target=_speak, args=(listener, data, stop))
+        thread.start()
+        threads.append(thread)
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def _speak(listener: socket.socket, data: bytes, stop: threading.Event) -> None:
+    with listener:
+        while not stop.is_set():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(data)
+
+
+def test_nothing_listens() -> None:
+    url = f"http://127.0.0.1:{_free_port()}"
+    failure = _failure(url)
+    assert isinstance(failure, errors.Unavailable)
+    assert failure.detail == "Cannot reach the server"
+    assert failure.cause == f"nothing listens at {url}"
+    assert failure.hint
+    assert failure.exit_code == 7
+
+
+def test_an_unknown_host() -> None:
+    failure = _failure("https://no-such-host.invalid")
+    assert isinstance(failure, errors.Unavailable)
+    assert failure.cause == "the host of https://no-such-host.invalid is not known"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"SSH-2.0-Nonsense\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x00\xff" * 99, b"HTTP/1.1 2"]
+)
+def test_no_http(speak: Callable[[bytes], str], data: bytes) -> None:
+    url = speak(data)
+    failure = _failure(url)
+    assert isinstance(failure, errors.Unavailable)
+    assert url in (failure.cause or "")
+
+
+def test_no_tls(speak: Callable[[bytes], str]) -> None:
+    url = speak(b"HTTP/1.1 400 Bad Request\r\n\r\n").replace("http", "https")
+    failure = _failure(url)
+    assert isinstance(failure, errors.Unavailable)
+    assert failure.cause == f"{url} does not speak TLS"
+
+
+def test_a_certificate_of_nobody(tmp_path: Any) -> None:
+    context = _self_signed(tmp_path)
+    stop = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(0.02)
+    thread = threading.Thread(target=_handshakes, args=(listener, context, stop))
+    thread.start()
+    try:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        failure = _failure(url)
+    finally:
+        stop.set()
+        thread.join()
+    assert isinstance(failure, errors.Unavailable)
+    assert failure.cause == f"the certificate of {url} is not one to trust"
+
+
+def _self_signed(folder: Any) -> ssl.SSLContext:
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "nobody")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "both.pem"
+    file.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return context
+
+
+def _handshakes(listener: socket.socket, context: ssl.SSLContext, stop: threading.Event) -> None:
+    with listener:
+        while not stop.is_set():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                try:
+                    context.wrap_socket(connection, server_side=True).close()
+                except OSError:
+                    continue
+
+
+def test_silence(serve: Serve) -> None:
+    server = serve(None)
+    failure = _failure(server.url, read_timeout=0.05)
+    assert isinstance(failure, errors.Unavailable)
+    assert failure.detail == "The server did not answer in time"
+
+
+def test_a_cancel_may_take_its_wait(serve: Serve) -> None:
+    server = serve(None, answer())
+    threading.Timer(0.3, server.release.set).start()
+
+    async def cancel() -> bytes:
+        async with RemoteOperations(server.url, None, read_timeout=0.1) as operations:
+            request = CancelRequest("s", wait=10)
+            return (await operations.cancel_run("agent", "a", "r", request)).raw
+
+    assert asyncio.run(cancel()) == b"{}"
+
+
+def test_a_run_may_take_its_time_and_its_row_may_not(serve: Serve) -> None:
+    server = serve(None, answer())
+    request = RunRequest("hi", background=True)
+    failure = _failure(server.url, lambda o: o.create_run("agent", "a", request), read_timeout=0.1)
+    assert failure.detail == "The server did not answer in time"
+    threading.Timer(0.3, server.release.set).start()
+
+    async def run() -> bytes:
+        async with RemoteOperations(server.url, None, read_timeout=0.1) as operations:
+            return (await operations.create_run("agent", "a", RunRequest("hi"))).raw
+
+    assert asyncio.run(run()) == b"{}"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(serve: Serve, status: int) -> None:
+    other = serve(answer(body=b"[]"))
+    location = {"Location": f"http://u:s3cret@{other.url.removeprefix('http://')}/teams?k=s3cret"}
+    server = serve(answer(status, b"", headers=location))
+    failure = _failure(server.url)
+    assert isinstance(failure, errors.Unavailable)
+    assert f"{server.url} answered GET /teams with {status} to {other.url}" == failure.cause
+    assert "--url" in (failure.hint or "")
+    assert not other.seen
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        (400, errors.BadRequest, 1),
+        (401, errors.Unauthenticated, 4),
+        (403, errors.Forbidden, 4),
+        (404, errors.NotFound, 5),
+        (405, errors.MethodNotAllowed, 1),
+        (409, errors.Conflict, 6),
+        (413, errors.TooLarge, 1),
+        (415, errors.UnsupportedMediaType, 1),
+        (422, errors.ValidationFailed, 2),
+        (429, errors.TooManyRequests, 7),
+        (431, errors.HeaderTooLarge, 1),
+        (500, errors.InternalFailure, 1),
+        (502, errors.Unavailable, 7),
+        (503, errors.Unavailable, 7),
+        (504, errors.Unavailable, 7),
+    ],
+)
+@pytest.mark.parametrize("extra", [b"", b', "error_code": null', b', "error_code": "X", "y": [1]'])
+def test_refusals(
+    serve: Serve, status: int, kind: type[errors.AgentctlError], code: int, extra: bytes
+) -> None:
+    server = serve(answer(status, b'{"detail": "No such thing"' + extra + b"}"))
+    failure = _failure(server.url)
+    assert type(failure) is kind
+    assert (failure.detail, failure.exit_code) == ("No such thing", code)
+
+
+def test_the_scopes_of_a_403(serve: Serve) -> None:
+    body = b'{"detail": "No", "error_code": "FORBIDDEN", "required_scopes": ["teams:read"]}'
+    failure = _failure(serve(answer(403, body)).url)
+    assert isinstance(failure, errors.Forbidden)
+    assert failure.required_scopes == ("teams:read",)
+
+
+def test_the_hints_of_a_401(serve: Serve) -> None:
+    server = serve(answer(401, b'{"detail": "No"}'))
+    assert "AGENTCTL_TOKEN" in (_failure(server.url, token=None).hint or "")
+    assert "token inspect" in (_failure(server.url).hint or "")
+
+
+def test_the_request_id_of_a_500(serve: Serve) -> None:
+    headers = {"X-Request-ID": "abc-1"}
+    failure = _failure(serve(answer(500, b'{"detail": "Oh"}', headers=headers)).url)
+    assert failure.cause == "the server's log has it under request id abc-1"
+
+
+@pytest.mark.parametrize("body", [b'{"detail": {"a": 1}}', b'{"detail": null}', b"{}"])
+def test_a_refusal_without_a_text(serve: Serve, body: bytes) -> None:
+    assert _failure(serve(answer(404, body)).url).detail == "The server answered 404"
+
+
+def test_control_characters_of_a_refusal_stay_off_the_terminal(serve: Serve) -> None:
+    body = b'{"detail": "a\\u001b[31mb\\nc' + b"x" * 9_000 + b'"}'
+    failure = _failure(serve(answer(404, body)).url)
+    assert failure.detail.startswith("a [31mb cxxx")
+    assert len(failure.detail) < 600
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "content_type"),
+    [
+        (200, b"<html>Welcome</html>", "text/html"),
+        (200, b"<html>Welcome</html>", "application/json"),
+        (200, b"", "application/json"),
+        (200, b"[1, 2", "application/json"),
+        (200, b'{"hello": "world"}', "application/json"),
+        (200, b"[]", "text/plain"),
+        (204, b"", "application/json"),
+        (404, b"<html>nginx</html>", "text/html"),
+        (404, b"[]", "application/json"),
+        (405, b"", "text/plain"),
+        (400, b"\x1b[31m", "text/\x1b[31m"),
+        (304, b"", "text/plain"),
+    ],
+)
+def test_some_other_server(serve: Serve, status: int, body: bytes, content_type: str) -> None:
+    server = serve(answer(status, body, content_type))
+    failure = _failure(server.url)
+    assert isinstance(failure, errors.Unavailable)
+    told = f"{failure.detail} {failure.cause}"
+    assert "does not look like" in told or "elsewhere" in told or "does not speak HTTP" in told
+    assert server.url in told
+    assert "\x1b" not in told
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, errors.Unauthenticated), (403, errors.Forbidden), (502, errors.Unavailable)],
+)
+def test_a_proxy_that_speaks_no_json(
+    serve: Serve, status: int, kind: type[errors.AgentctlError]
+) -> None:
+    failure = _failure(serve(answer(status, b"<html>", "text/html")).url)
+    assert type(failure) is kind
+    assert failure.detail == f"The server answered {status}"
+
+
+def test_json_that_is_none_inside(serve: Serve) -> None:
+    server = serve(answer(body=b"[nonsense]"))
+
+    async def teams() -> Any:
+        async with RemoteOperations(server.url, None) as operations:
+            return await operations.get_components("team")
+
+    document = asyncio.run(teams())
+    assert document.raw == b"[nonsense]"
+    with pytest.raises(errors.Unavailable, match="not the JSON"):
+        _ = document.value
+
+
+def test_a_body_that_is_cut_off(serve: Serve) -> None:
+    whole = answer(body=b"[" + b"1," * 100 + b"1]")
+    failure = _failure(serve(whole[:-20]).url)
+    assert isinstance(failure, errors.Unavailable)
+    assert "broke off" in (failure.cause or "")
+
+
+def test_a_body_that_is_no_gzip(serve: Serve) -> None:
+    server = serve(answer(body=b"[]", headers={"Content-Encoding": "gzip"}))
+    assert isinstance(_failure(server.url), errors.Unavailable)
+
+
+def test_not_ready_is_an_answer(serve: Serve) -> None:
+    raw = b'{"status": "unavailable", "checks": {"main": "failed"}}'
+
+    async def ready(url: str) -> bytes:
+        async with RemoteOperations(url, None) as operations:
+            return (await operations.get_readiness()).raw
+
+    assert asyncio.run(ready(serve(answer(503, raw)).url)) == raw
+    failure = _failure(
+        serve(answer(503, b'{"detail": "Draining"}')).url, lambda o: o.get_readiness()
+    )
+    assert failure.detail == "Draining"
+
+
+def test_an_environment_that_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "nonsense://x")
+    failure = _failure("https://host.invalid")
+    assert isinstance(failure, errors.UsageFailed)
+    assert "HTTPS_PROXY" in (failure.hint or "")

@@ -1,0 +1,194 @@
+"""Every operation is the request that the interface names (contract.md 1), and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agentctl.operations import (
+    BulkDeletion,
+    CancelRequest,
+    NewSession,
+    Operations,
+    Page,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+    SessionPatch,
+    SessionRunsQuery,
+    Where,
+)
+from agentctl.remote import RemoteOperations
+from tests.remote.conftest import Serve, answer
+
+Call = Callable[[Operations], Awaitable[Any]]
+
+WHERE = Where(type="team", user_id="u/1", db_id="other", table="sessions")
+PAGE = Page(limit=5, page=2, sort_by="updated_at", sort_order="asc")
+ODD = "a b/ü?%"
+ODD_QUOTED = "a%20b%2F%C3%BC%3F%25"
+
+READS: list[tuple[Call, str]] = [
+    (lambda o: o.get_api(), "/"),
+    (lambda o: o.get_health(), "/health"),
+    (lambda o: o.get_readiness(), "/ready"),
+    (lambda o: o.get_info(), "/info"),
+    (lambda o: o.get_config(), "/config"),
+    (lambda o: o.get_models(), "/models"),
+    (lambda o: o.get_me(), "/auth/me"),
+    (lambda o: o.get_components("agent"), "/agents"),
+    (lambda o: o.get_components("team"), "/teams"),
+    (lambda o: o.get_component("workflow", ODD), f"/workflows/{ODD_QUOTED}"),
+    (lambda o: o.get_component("agent", ".."), "/agents/%2E%2E"),
+    (lambda o: o.get_component("agent", "\udcff"), "/agents/%ED%B3%BF"),
+    (lambda o: o.get_runs(RunFilter()), "/runs"),
+    (
+        lambda o: o.get_runs(
+            RunFilter("RUNNING", "team", "t", "s", "u", "d", Page(cursor="c=", sort_order="asc"))
+        ),
+        "/runs?component_type=team&component_id=t&status=RUNNING&session_id=s&user_id=u&db_id=d"
+        "&cursor=c%3D&sort_order=asc",
+    ),
+    (lambda o: o.get_run("r"), "/runs/r"),
+    (lambda o: o.get_run("r", db_id="d"), "/runs/r?db_id=d"),
+    (
+        lambda o: o.list_component_runs("team", "t", RunFilter(status="ERROR", page=PAGE)),
+        "/teams/t/runs?status=ERROR&limit=5&page=2&sort_order=asc",
+    ),
+    (lambda o: o.get_component_run("agent", "a", "r"), "/agents/a/runs/r"),
+    (
+        lambda o: o.get_component_run("agent", "a", "r", session_id="s"),
+        "/agents/a/runs/r?session_id=s",
+    ),
+    (lambda o: o.get_sessions(SessionFilter()), "/sessions"),
+    (
+        lambda o: o.get_sessions(SessionFilter(WHERE, "t", "pre fix", PAGE)),
+        "/sessions?type=team&user_id=u%2F1&db_id=other&table=sessions&component_id=t"
+        "&session_name=pre%20fix&limit=5&page=2&sort_order=asc&sort_by=updated_at",
+    ),
+    (lambda o: o.get_session_by_id(ODD), f"/sessions/{ODD_QUOTED}"),
+    (
+        lambda o: o.get_session_by_id("s", WHERE),
+        "/sessions/s?type=team&user_id=u%2F1&db_id=other&table=sessions",
+    ),
+    (lambda o: o.get_session_runs("s"), "/sessions/s/runs"),
+    (
+        lambda o: o.get_session_runs("s", SessionRunsQuery(Where(db_id="d"), 3, "r")),
+        "/sessions/s/runs?db_id=d&limit=3&after=r",
+    ),
+    (lambda o: o.get_session_run("s", "r"), "/sessions/s/runs/r"),
+    (
+        lambda o: o.get_session_run("s", "r", Where(user_id="u")),
+        "/sessions/s/runs/r?user_id=u",
+    ),
+]
+
+WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
+    (
+        lambda o: o.create_run("agent", "a", RunRequest("hi \ud800")),
+        "POST", "/agents/a/runs", {"message": "hi \ud800", "stream": False},
+    ),
+    (
+        lambda o: o.create_run("workflow", "w", RunRequest("hi", "s", "u", background=True)),
+        "POST", "/workflows/w/runs",
+        {"message": "hi", "stream": False, "background": True, "session_id": "s", "user_id": "u"},
+    ),
+    (
+        lambda o: o.cancel_run("team", "t", "r", CancelRequest()),
+        "POST", "/teams/t/runs/r/cancel", None,
+    ),
+    (
+        lambda o: o.cancel_run("team", "t", "r", CancelRequest("s", 0, "no more")),
+        "POST", "/teams/t/runs/r/cancel?session_id=s&wait=0&reason=no%20more", None,
+    ),
+    (lambda o: o.create_session(NewSession()), "POST", "/sessions?type=agent", {}),
+    (
+        lambda o: o.create_session(
+            NewSession("team", "s", "name", {"a": 1}, {"b": [2]}, "u", "t", "d")
+        ),
+        "POST", "/sessions?type=team&db_id=d",
+        {"session_id": "s", "session_name": "name", "session_state": {"a": 1},
+         "metadata": {"b": [2]}, "user_id": "u", "team_id": "t"},
+    ),
+    (
+        lambda o: o.update_session("s", SessionPatch({"metadata": None}), Where(db_id="d")),
+        "PATCH", "/sessions/s?db_id=d", {"metadata": None},
+    ),
+    (
+        lambda o: o.rename_session("s", "new"),
+        "POST", "/sessions/s/rename", {"session_name": "new"},
+    ),
+    (lambda o: o.delete_session("s"), "DELETE", "/sessions/s", None),
+    (
+        lambda o: o.delete_session("s", WHERE, cancel=True),
+        "DELETE",
+        "/sessions/s?type=team&user_id=u%2F1&db_id=other&table=sessions&cancel=true", None,
+    ),
+    (
+        lambda o: o.delete_sessions(BulkDeletion(("a", "b"), "d")),
+        "DELETE", "/sessions?db_id=d", {"session_ids": ["a", "b"]},
+    ),
+]  # fmt: skip
+
+
+def _call(url: str, call: Call, token: str | None = None) -> Any:
+    async def run() -> Any:
+        async with RemoteOperations(url, token) as operations:
+            return await call(operations)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("call", "target"), READS, ids=[target for _, target in READS])
+def test_reads(serve: Serve, call: Call, target: str) -> None:
+    arrays = ("/models", "/agents", "/teams", "/sessions/s/runs")
+    raw = b' [1, "\xc3\xbc"]' if target.partition("?")[0] in arrays else b'{"a" : "\xc3\xbc"}'
+    server = serve(answer(body=raw))
+    assert _call(server.url, call).raw == raw
+    (seen,) = server.seen
+    assert (seen.method, seen.target, seen.body) == ("GET", target, b"")
+    assert "authorization" not in seen.headers
+
+
+@pytest.mark.parametrize(("call", "method", "target", "body"), WRITES)
+def test_writes(
+    serve: Serve, call: Call, method: str, target: str, body: dict[str, Any] | None
+) -> None:
+    server = serve(answer(204, b"") if method == "DELETE" else answer(201, b'{"id":1}'))
+    document = _call(server.url, call)
+    assert document is None if method == "DELETE" else document.raw == b'{"id":1}'
+    (seen,) = server.seen
+    assert (seen.method, seen.target) == (method, target)
+    assert (json.loads(seen.body) if seen.body else None) == body
+
+
+def test_a_prefix_and_a_token(serve: Serve) -> None:
+    server = serve(answer(body=b"[]"))
+    _call(server.url + "/mounted/here/", lambda o: o.get_components("team"), "a.b.c")
+    (seen,) = server.seen
+    assert seen.target == "/mounted/here/teams"
+    assert seen.headers["authorization"] == "Bearer a.b.c"
+    assert seen.headers["user-agent"].startswith("agentctl/")
+
+
+def test_no_proxy_stands_between_this_machine_and_itself(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, server = serve(answer(500)), serve(answer())
+    monkeypatch.setenv("HTTP_PROXY", proxy.url)
+    monkeypatch.setenv("ALL_PROXY", "nonsense://x")
+    assert _call(server.url, lambda o: o.get_info(), "a.b.c").raw == b"{}"
+    assert not proxy.seen
+
+
+def test_every_operation_of_the_port_is_tried_here() -> None:
+    operations: Operations = RemoteOperations("http://localhost", None)
+    named = {name for name in vars(Operations) if not name.startswith("_")}
+    assert named <= set(dir(operations))
+    calls = [call for call, _ in READS] + [call for call, *_ in WRITES]
+    tried = {name for call in calls for name in call.__code__.co_names}
+    assert named - tried == {"stream_run"}
