@@ -26,6 +26,7 @@ __all__ = ["Group", "Root", "edge", "report"]
 USAGE = 2
 
 _suggestion = re.compile(r"(.*?)\.? (?:Did you mean (.+)\?|\(Possible options: (.+)\))", re.DOTALL)
+_plain_word = re.compile(r"[A-Z][a-z]*(?:[ ,]|$)")
 
 
 class Group(TyperGroup):
@@ -79,24 +80,28 @@ def report(failure: Exception) -> int:
 
 
 def _report_usage(failure: typer.TyperException) -> int:
-    text = " ".join(failure.format_message().split())
+    text = " ".join(failure.format_message().split()).replace("Value error, ", "")
     found = _suggestion.fullmatch(text)
     detail, guess = (found[1], found[2] or found[3]) if found else (text, None)
     context = getattr(failure, "ctx", None)
     command = context.command_path if context is not None else "agentctl"
     hint = f"did you mean {guess}?" if guess else f"`{command} --help` shows what it takes"
-    detail = detail[:1].lower() + detail[1:].removesuffix(".")
-    return _say(detail, None, hint, failure.exit_code)
+    return _say(detail.removesuffix("."), None, hint, failure.exit_code)
 
 
 def _say(detail: str, cause: str | None, hint: str | None, code: int) -> int:
-    lines = [f"error: {printable(detail)}"]
+    lines = [f"error: {printable(_lower(detail))}"]
     if cause:
         lines.append(f"  cause: {printable(cause)}")
     if hint:
         lines += ["", f"hint: {printable(hint)}"]
     sys.stderr.write("\n".join(lines) + "\n")
     return code
+
+
+def _lower(text: str) -> str:
+    """`text` in the middle of a line: details are sentences for HTTP too. Names stay as they are."""
+    return text[:1].lower() + text[1:] if _plain_word.match(text) else text
 
 
 def _silence_stdout() -> None:

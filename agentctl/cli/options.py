@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from agentctl.cli.output import Format
+from agentctl.operations import MAXIMUM_LIMIT
+from agentctl.records.kinds import Kind
 
 __all__ = [
+    "AgentId",
     "AsUser",
     "Config",
     "ContextName",
+    "Cursor",
     "DbId",
     "InsecureHttp",
+    "KindOption",
+    "Limit",
     "Output",
+    "PageNumber",
+    "SessionOption",
+    "SortOrder",
     "Table",
+    "TeamId",
     "TokenFile",
     "Url",
     "UserId",
+    "WorkflowId",
     "Yes",
 ]
 
@@ -60,3 +71,18 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirm
 DbId = Annotated[str | None, typer.Option("--db", metavar="ID", help="Id of the database")]
 Table = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Name of the table")]
 UserId = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only of this user")]
+KindOption = Annotated[Kind | None, typer.Option("--type", help="Only of this type")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MAXIMUM_LIMIT, help="How many at most")]
+PageNumber = Annotated[int, typer.Option("--page", min=1, help="Which page, from 1")]
+Cursor = Annotated[
+    str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on where an answer ended")
+]
+SortOrder = Annotated[Literal["asc", "desc"], typer.Option("--sort-order", help="Which end first")]
+AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Id of the agent")]
+TeamId = Annotated[str | None, typer.Option("--team", metavar="ID", help="Id of the team")]
+WorkflowId = Annotated[
+    str | None, typer.Option("--workflow", metavar="ID", help="Id of the workflow")
+]
+SessionOption = Annotated[
+    str | None, typer.Option("--session", metavar="ID", help="Id of the session")
+]

@@ -26,6 +26,7 @@ __all__ = [
     "show_record",
     "write_bytes",
     "write_line",
+    "write_text",
 ]
 
 Format = Literal["table", "json", "jsonl", "tsv", "name"]
@@ -114,6 +115,14 @@ def write_bytes(data: bytes) -> None:
 def write_line(text: str) -> None:
     """Write a line of data; what the encoding of stdout does not have is written out."""
     write_bytes(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+
+
+def write_text(text: str) -> None:
+    """Write text of several lines as it is; to a terminal without what a terminal obeys."""
+    safe = printable(text, lines=True) if is_terminal(sys.stdout) else text
+    sys.stdout.flush()
+    sys.stdout.buffer.write(safe.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+    sys.stdout.buffer.flush()
 
 
 def _show_records(

@@ -38,20 +38,16 @@ def root(
 
 
 # While the modules land one by one.
-for _name in (
-    "agents",
-    "teams",
-    "workflows",
-    "sessions",
-    "runs",
-    "token",
-    "keys",
-    "config",
-    "context",
-):
-    try:
-        from importlib import import_module
+from importlib import import_module  # noqa
+from agentctl.cli import components, runs, sessions  # noqa
 
+app.add_typer(components.agents, name="agents", cls=Group)
+app.add_typer(components.teams, name="teams", cls=Group)
+app.add_typer(components.workflows, name="workflows", cls=Group)
+app.add_typer(sessions.app, name="sessions", cls=Group)
+app.add_typer(runs.app, name="runs", cls=Group)
+for _name in ("token", "keys", "config", "context"):
+    try:
         app.add_typer(import_module(f"agentctl.cli.{_name}").app, name=_name, cls=Group)
     except ModuleNotFoundError:
         continue

@@ -1,0 +1,202 @@
+"""Which port a command talks through: a server over HTTP, or the same service right here.
+
+`--url`, else the context, is remote; else, or with `--config`, it is local (contract.md 8).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from agentctl.cli import contexts
+from agentctl.cli.credentials import VARIABLE, given_token, token_from_file
+from agentctl.cli.options import AsUser, Config, ContextName, InsecureHttp, TokenFile, Url
+from agentctl.cli.terminal import note
+from agentctl.errors import UsageFailed
+
+if TYPE_CHECKING:
+    from agentctl.operations import Operations
+
+__all__ = ["Connection", "Door", "Local", "open_door", "with_door"]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The options of every command that can be remote; all None or False when none is given."""
+
+    url: Url = None
+    token_file: TokenFile = None
+    context: ContextName = None
+    insecure_http: InsecureHttp = False
+    config: Config = None
+    as_user: AsUser = None
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """An open port.
+
+    Attributes:
+        operations: what can be done, as the caller that the options say.
+        target: where it is done, for people: `on http://127.0.0.1:7777`.
+        remote: whether that is a server.
+    """
+
+    operations: Operations
+    target: str
+    remote: bool
+
+    def did(self, what: str) -> None:
+        """Say on stderr what was changed, and where."""
+        note(f"{what} {self.target}")
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What holds when a command works locally.
+
+    Attributes:
+        create: whether a database that is not there is made.
+        refused: flags that were given and need a server.
+    """
+
+    create: bool = False
+    refused: tuple[str, ...] = ()
+
+
+_READ_ONLY = Local()
+
+
+@asynccontextmanager
+async def open_door(connection: Connection, local: Local = _READ_ONLY) -> AsyncIterator[Door]:
+    """Open the port that the options choose.
+
+    Args:
+        connection: the options.
+        local: what holds should this turn out to be local.
+
+    Raises:
+        UsageFailed: options that exclude each other, or a token that cannot be read or sent.
+        AgentctlError: what keeps the configuration or the database from being used.
+    """
+    url, context = _server(connection)
+    opened = _here(connection, local) if url is None else _there(connection, url, context)
+    async with opened as door:
+        yield door
+
+
+def with_door(
+    *, create: bool = False, needs_server: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Make a command of a coroutine function whose first parameter is a `Door`.
+
+    The command has the function's other parameters, and the options of `Connection`.
+
+    Args:
+        create: whether a local database that is not there is made.
+        needs_server: the function's flags that are refused locally (exit code 2).
+    """
+
+    def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @functools.wraps(body)
+        def command(**values: Any) -> None:
+            import asyncio
+
+            connection = Connection(**{name: values.pop(name) for name in _connection_names})
+            refused = tuple(name for name in needs_server if values[name])
+            asyncio.run(_through_door(body, connection, values, Local(create, refused)))
+
+        own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+        parameters = [*own, *_connection_parameters]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
+
+
+async def _through_door(
+    body: Callable[..., Awaitable[None]],
+    connection: Connection,
+    values: dict[str, Any],
+    local: Local,
+) -> None:
+    async with open_door(connection, local) as door:
+        await body(door, **values)
+
+
+def _server(connection: Connection) -> tuple[str | None, contexts.Context | None]:
+    """The URL to talk to, None for here; and the context whose credential may go there."""
+    if connection.config is not None:
+        _refuse(connection, ("url", "context"), "--config works locally")
+        return None, None
+    context = contexts.chosen(name=connection.context)
+    return connection.url or (context.url if context else None), context
+
+
+@asynccontextmanager
+async def _there(
+    connection: Connection, url: str, context: contexts.Context | None
+) -> AsyncIterator[Door]:
+    from agentctl.remote import RemoteOperations
+
+    _refuse(connection, ("as_user",), "a server knows the user from the token")
+    token = given_token(connection.token_file)
+    if token is None:
+        file = contexts.credential_file(context, url)
+        token = token_from_file(str(file)) if file else None
+    insecure = connection.insecure_http
+    async with RemoteOperations(url, token, allow_insecure=insecure) as operations:
+        yield Door(operations, f"on {url}", remote=True)
+
+
+@asynccontextmanager
+async def _here(connection: Connection, local: Local) -> AsyncIterator[Door]:
+    _refuse(connection, ("token_file", "insecure_http"), "tokens are for servers only")
+    for name in local.refused:
+        raise UsageFailed(f"{_option(name)} needs a server", hint="name one with --url")
+    from agentctl import config
+    from agentctl.auth import principal
+    from agentctl.service.service import Service
+
+    if os.environ.get(VARIABLE):
+        note(f"{VARIABLE} is not read: without --url or a context this works locally")
+    settings = config.load(connection.config)
+    caller = principal.local(_user(), acting_for=connection.as_user)
+    async with Service.open(settings, create=local.create) as service:
+        yield Door(service.acting_as(caller), f"in {settings.path} (local)", remote=False)
+
+
+def _refuse(connection: Connection, names: tuple[str, ...], why: str) -> None:
+    """Refuse options that would do nothing here."""
+    for name in names:
+        if getattr(connection, name):
+            raise UsageFailed(f"{_option(name)} makes no sense here: {why}")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _user() -> str:
+    """The operating system's name of who runs this; the number when it has no name."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _parameters_of_connection() -> list[inspect.Parameter]:
+    made = inspect.signature(Connection, eval_str=True).parameters.values()
+    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in made]
+
+
+_connection_parameters = _parameters_of_connection()
+_connection_names = [field.name for field in fields(Connection)]

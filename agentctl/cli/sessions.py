@@ -1,0 +1,179 @@
+"""`agentctl sessions`: what is remembered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from agentctl.cli import bulk, columns
+from agentctl.cli.door import Door, with_door
+from agentctl.cli.options import (
+    Cursor,
+    DbId,
+    KindOption,
+    Limit,
+    Output,
+    PageNumber,
+    SortOrder,
+    Table,
+    UserId,
+    Yes,
+)
+from agentctl.cli.output import chosen_format, show_list, show_page, show_record, write_line
+from agentctl.cli.terminal import confirm
+from agentctl.operations import (
+    DEFAULT_LIMIT,
+    BulkDeletion,
+    Page,
+    SessionFilter,
+    SessionRunsQuery,
+    Where,
+)
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look up, list, rename and delete sessions")
+
+SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID")]
+
+
+@app.command("list")
+@with_door()
+async def list_sessions(
+    door: Door,
+    type: KindOption = None,
+    component: Annotated[
+        str | None, typer.Option("--component", metavar="ID", help="Only of this component")
+    ] = None,
+    user: UserId = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="PREFIX", help="Only names that begin so")
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    page: PageNumber = 1,
+    cursor: Cursor = None,
+    sort_by: Annotated[
+        Literal["created_at", "updated_at"], typer.Option("--sort-by", help="Which time sorts")
+    ] = "created_at",
+    sort_order: SortOrder = "desc",
+    db: DbId = None,
+    table: Table = None,
+    output: Output = None,
+) -> None:
+    """List sessions, newest first."""
+    form = chosen_format(output)
+    where = Where(type=type, user_id=user, db_id=db, table=table)
+    part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
+    document = await door.operations.get_sessions(SessionFilter(where, component, name, part))
+    show_page(document, columns.SESSIONS, form, id_field="session_id")
+
+
+@app.command("get")
+@with_door()
+async def get_session(
+    door: Door,
+    session_id: SessionId,
+    type: KindOption = None,
+    user: UserId = None,
+    db: DbId = None,
+    table: Table = None,
+    output: Output = None,
+) -> None:
+    """Show one session with its history."""
+    form = chosen_format(output)
+    where = Where(type=type, user_id=user, db_id=db, table=table)
+    document = await door.operations.get_session_by_id(session_id, where)
+    show_record(document, columns.SESSION, form, id_field="session_id")
+    if form == "table":
+        columns.show_history(document.value)
+
+
+@app.command("runs")
+@with_door()
+async def list_session_runs(
+    door: Door,
+    session_id: SessionId,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, max=100, help="How many at most; all if absent")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="RUN_ID", help="Only what follows this run")
+    ] = None,
+    type: KindOption = None,
+    user: UserId = None,
+    db: DbId = None,
+    table: Table = None,
+    output: Output = None,
+) -> None:
+    """List the runs of a session, oldest first."""
+    form = chosen_format(output)
+    where = Where(type=type, user_id=user, db_id=db, table=table)
+    query = SessionRunsQuery(where, limit, after)
+    document = await door.operations.get_session_runs(session_id, query)
+    show_list(document, columns.RUNS, form, id_field="run_id")
+
+
+@app.command("rename")
+@with_door()
+async def rename_session(
+    door: Door,
+    session_id: SessionId,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    db: DbId = None,
+    table: Table = None,
+    output: Output = None,
+) -> None:
+    """Give a session another name."""
+    form = chosen_format(output)
+    where = Where(db_id=db, table=table)
+    document = await door.operations.rename_session(session_id, name, where)
+    show_record(document, columns.RENAMED, form, id_field="session_id")
+    door.did(f"renamed session {session_id}")
+
+
+@app.command("delete")
+@with_door()
+async def delete_sessions(
+    door: Door,
+    session_ids: Annotated[list[str], typer.Argument(metavar="SESSION_ID...")],
+    yes: Yes = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel what runs in them first; each for itself")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be deleted")
+    ] = False,
+    db: DbId = None,
+) -> None:
+    """Delete sessions and all that is in them; several together: all or none."""
+    unique = tuple(dict.fromkeys(session_ids))
+    if dry_run:
+        await _print_existing(door, unique, Where(db_id=db))
+        return
+    what = f"session {unique[0]}" if len(unique) == 1 else f"{len(unique)} sessions"
+    confirm(f"Delete {what} and all that is in there, {door.target}?", yes=yes)
+    if cancel or len(unique) == 1:
+        await _delete_each(door, unique, Where(db_id=db), cancel)
+        return
+    await door.operations.delete_sessions(BulkDeletion(unique, db))
+    door.did(f"deleted {what}")
+
+
+async def _delete_each(
+    door: Door, session_ids: tuple[str, ...], where: Where, cancel: bool
+) -> None:
+    async def delete(session_id: str) -> None:
+        await door.operations.delete_session(session_id, where, cancel=cancel)
+        door.did(f"deleted session {session_id}")
+
+    results = await bulk.do_all(session_ids, delete)
+    bulk.raise_failures(session_ids, results)
+
+
+async def _print_existing(door: Door, session_ids: tuple[str, ...], where: Where) -> None:
+    """Look each one up, so that a name that does not exist fails as the deletion would."""
+    for session_id in session_ids:
+        await door.operations.get_session_by_id(session_id, where)
+    for session_id in session_ids:
+        write_line(session_id)

@@ -1,0 +1,117 @@
+"""`agentctl runs start`: start a run and follow it.
+
+In tables and TSV stdout is the answer's text, as it arrives; ids and states go to stderr. `json` is
+the run's record, `jsonl` one event of the stream a line, `name` the run's id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from agentctl.cli import columns
+from agentctl.cli.answer import Answer
+from agentctl.cli.chosen import Chosen, chosen_component
+from agentctl.cli.door import Door, with_door
+from agentctl.cli.options import AgentId, Output, SessionOption, TeamId, WorkflowId
+from agentctl.cli.output import Format, chosen_format, show_record, write_bytes, write_text
+from agentctl.cli.terminal import note
+from agentctl.errors import RunFailed, UsageFailed
+from agentctl.operations import RunRequest
+
+__all__ = ["start_run"]
+
+
+@with_door(create=True, needs_server=("background",))
+async def start_run(
+    door: Door,
+    message: Annotated[
+        str, typer.Option("--message", "-m", metavar="TEXT", help="What to say, - for stdin")
+    ],
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    session: SessionOption = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="USER", help="Whose run it is (admins only)")
+    ] = None,
+    background: Annotated[
+        bool, typer.Option("--background", help="Leave it running on the server")
+    ] = False,
+    stream: Annotated[
+        bool | None,
+        typer.Option("--stream/--no-stream", help="Show the answer as it arrives, or at the end"),
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Start a run and show its answer. Ctrl-C cancels the run."""
+    form = chosen_format(output)
+    component = chosen_component(agent, team, workflow)
+    if component is None:
+        raise UsageFailed("nothing to run is named", hint="give --agent, --team or --workflow ID")
+    request = RunRequest(_message(message), session, user, background)
+    if stream is None:
+        stream = not background and form in ("table", "tsv", "jsonl")
+    if stream and form in ("json", "name"):
+        raise UsageFailed(f"-o {form} shows no stream", hint="use -o jsonl, or --no-stream")
+    await (_follow if stream else _wait)(door, component, request, form)
+
+
+async def _follow(door: Door, component: Chosen, request: RunRequest, form: Format) -> None:
+    """Show what the stream of the run brings, until its end."""
+    kind, component_id = component
+    answer = Answer(kind, to_stdout=form != "jsonl")
+    events = door.operations.stream_run(kind, component_id, request)
+    # Closed at once when this is interrupted: whoever runs it learns that nobody listens.
+    async with contextlib.aclosing(events):  # type: ignore[type-var]
+        async for event in events:
+            if form == "jsonl":
+                write_bytes(event.data)
+            if answer.take(event):
+                door.did(f"started run {answer.run_id} in session {answer.session_id}")
+    answer.finish()
+    _judge(answer.run_id, answer.end)
+
+
+async def _wait(door: Door, component: Chosen, request: RunRequest, form: Format) -> None:
+    """Wait for the record of the run: at its end, or with `background` at its start."""
+    document = await door.operations.create_run(*component, request)
+    run = document.value
+    door.did(f"started run {run['run_id']} in session {run['session_id']}")
+    if form in ("table", "tsv") and not request.background:
+        write_text(f"{run['content'] or ''}\n")
+    else:
+        show_record(document, columns.RUN, form, id_field="run_id")
+    _judge(run["run_id"], run)
+
+
+def _judge(run_id: str, end: Mapping[str, Any]) -> None:
+    """Say how the run ended.
+
+    Raises:
+        RunFailed: it ended as ERROR, or was cancelled.
+    """
+    status = end["status"]
+    if status == "ERROR":
+        error = end.get("error") or {}
+        raise RunFailed(
+            f"run {run_id} ended as ERROR", cause=f"{error.get('code')}: {error.get('detail')}"
+        )
+    if status == "CANCELLED":
+        raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
+    tokens = (end.get("metrics") or {}).get("total_tokens")
+    note(f"run {run_id} is {status}" + (f", {tokens} tokens" if tokens is not None else ""))
+
+
+def _message(option: str) -> str:
+    """The message: the option's value, or stdin without its last line feed for `-`."""
+    if option != "-":
+        return option
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError:
+        raise UsageFailed("the message on stdin is not UTF-8 text") from None
