@@ -1,0 +1,93 @@
+"""`agentctl config`: what is configured, and where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.options import Config, Output
+from agentctl.cli.output import Column, chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.terminal import note
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Look at the configuration and check it",
+    epilog="Example: agentctl config show --sources",
+)
+
+
+@app.command("show", epilog="Example: agentctl config show --sources -o json")
+def show_config(
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Say of every value where it came from")
+    ] = False,
+    config: Config = None,
+    output: Output = None,
+) -> None:
+    """Show every value that is in force; secrets are masked."""
+    from agentctl.config import effective, load
+    from agentctl.records.document import document_of
+
+    form = chosen_format(output)
+    settings = load(config)
+    tables = effective(settings)
+    if form == "json":
+        whole = {**tables, "sources": settings.sources} if sources else tables
+        write_bytes(document_of(whole).raw)
+        return
+    rows = [
+        {"key": key, "value": value, "source": settings.sources.get(key)}
+        for key, value in _flat(tables)
+    ]
+    columns = [Column("key"), Column("value"), *([Column("source")] if sources else [])]
+    show_list(document_of(rows), columns, form, id_field="key")
+
+
+@app.command("check", epilog="Example: agentctl config check --config agentctl.toml")
+def check_config(config: Config = None) -> None:
+    """Check the configuration and its verification keys.
+
+    As the start of a server would, but nothing is started.
+    """
+    from agentctl.auth.verifier import Verifier
+    from agentctl.config import load, require_keys
+
+    settings = load(config)
+    require_keys(settings)
+    Verifier(settings)
+    note(f"{settings.path} is good: {_counted(settings)}")
+
+
+@app.command("path", epilog="Example: $EDITOR $(agentctl config path)")
+def config_path(config: Config = None) -> None:
+    """Print which configuration file is read."""
+    from agentctl.config import find
+
+    write_line(str(find(config)))
+
+
+def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """`server.port`, `agents.writer.model`, ... with their values."""
+    for name, table in tables.items():
+        if isinstance(table, dict):
+            yield from ((f"{name}.{key}", value) for key, value in table.items())
+        else:
+            for entry in table:
+                yield from ((f"{name}.{entry['id']}.{key}", entry[key]) for key in entry)
+
+
+def _counted(settings: Settings) -> str:
+    counts = {
+        "agent": len(settings.agents),
+        "team": len(settings.teams),
+        "workflow": len(settings.workflows),
+    }
+    return ", ".join(
+        f"{count} {name if count == 1 else name + 's'}" for name, count in counts.items()
+    )

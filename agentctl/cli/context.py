@@ -1,0 +1,143 @@
+"""`agentctl context`: servers by name, so that commands need no --url."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentctl.cli import contexts
+from agentctl.cli.options import Output, Yes
+from agentctl.cli.output import Column, chosen_format, show_list, write_line
+from agentctl.cli.terminal import confirm, note
+from agentctl.errors import Conflict, NotFound, UsageFailed
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Name servers, and choose the one that commands talk to",
+    epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context")]
+
+_COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file")]
+
+
+@app.command("add", epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use")
+def add_context(
+    name: Name,
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="URL of the server")],
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", help="File with the token for this server, and no other"
+        ),
+    ] = None,
+    use: Annotated[bool, typer.Option("--use", help="Make it the current context")] = False,
+) -> None:
+    """Remember a server under a name; its token stays in its file."""
+    from agentctl.remote.address import read_address
+
+    contexts.check_name(name)
+    address = read_address(url)
+    file = _checked(token_file) if token_file is not None else None
+    with contexts.changing() as stored:
+        if name in stored.by_name:
+            raise Conflict(
+                f"there is a context named {name!r} already",
+                hint=f"remove it first: agentctl context remove {name}",
+            )
+        stored.by_name[name] = contexts.Context(name, address.base, file)
+        stored.current = name if use else stored.current
+    note(f"added {name} ({address.base}) to {contexts.file_path()}")
+    if file is not None and not (address.encrypted or address.loopback):
+        note("its token is sent over plain http with --insecure-http only")
+    note(f"{name} is current" if use else f"make it current with: agentctl context use {name}")
+
+
+@app.command("list", epilog="Example: agentctl context list -o json")
+def list_contexts(output: Output = None) -> None:
+    """List the contexts."""
+    from agentctl.records.document import document_of
+
+    form = chosen_format(output)
+    stored = contexts.load()
+    current = os.environ.get("AGENTCTL_CONTEXT") or stored.current
+    rows = [
+        {
+            "name": context.name,
+            "current": context.name == current,
+            "url": context.url,
+            "token_file": None if context.token_file is None else str(context.token_file),
+        }
+        for context in stored.by_name.values()
+    ]
+    show_list(document_of(rows), _COLUMNS, form, id_field="name")
+
+
+@app.command("use", epilog="Example: agentctl context use demo")
+def use_context(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the context")] = None,
+    none: Annotated[
+        bool, typer.Option("--none", help="Make none current: work locally again")
+    ] = False,
+) -> None:
+    """Make a context the one that commands talk to."""
+    if (name is None) is not none:
+        raise UsageFailed("give the name of a context, or --none")
+    with contexts.changing() as stored:
+        context = None if name is None else contexts.find(stored, name)
+        stored.current = name
+    note("commands work locally" if context is None else f"commands talk to {context.url}")
+    if os.environ.get("AGENTCTL_CONTEXT"):
+        note("as long as AGENTCTL_CONTEXT is set, it is what chooses")
+
+
+@app.command("current", epilog="Example: agentctl context current")
+def current_context() -> None:
+    """Print the name of the context that commands talk to."""
+    context = contexts.chosen()
+    if context is None:
+        raise NotFound(
+            "no context is current: commands without --url work locally",
+            hint="choose one with: agentctl context use NAME",
+        )
+    write_line(context.name)
+    note(f"{context.url}, token from {context.token_file or 'AGENTCTL_TOKEN or --token-file'}")
+
+
+@app.command("remove", epilog="Example: agentctl context remove demo --yes")
+def remove_context(name: Name, yes: Yes = False) -> None:
+    """Forget a context; the file with its token stays."""
+    context = contexts.find(contexts.load(), name)
+    confirm(f"Forget the context {name} ({context.url})?", yes=yes)
+    with contexts.changing() as stored:
+        contexts.find(stored, name)
+        del stored.by_name[name]
+        was_current = stored.current == name
+        stored.current = None if was_current else stored.current
+    note(f"removed {name} from {contexts.file_path()}")
+    if was_current:
+        note("no context is current now: commands without --url work locally")
+
+
+def _checked(file: Path) -> Path:
+    """The absolute path of a token file; what is odd about it is said, not refused."""
+    if str(file) == "-":
+        raise UsageFailed("a context keeps the name of a file, stdin has none")
+    path = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - links stay as they are
+    try:
+        str(path).encode()
+        mode = path.stat().st_mode
+    except UnicodeEncodeError:
+        raise UsageFailed("the path of the token file is not UTF-8 text") from None
+    except OSError:
+        note(f"{path} cannot be read yet")
+        return path
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        note(f"others may be able to read {path}; keep it to yourself: chmod 600 {path}")
+    return path

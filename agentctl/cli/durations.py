@@ -1,0 +1,68 @@
+"""Spans of time as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from agentctl.errors import UsageFailed
+
+__all__ = ["parse_until", "spoken"]
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SPAN = re.compile(r"(?:[0-9]{1,9}[smhdw])+")
+_PART = re.compile(r"([0-9]+)([smhdw])")
+_MOMENT = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+_LONGEST = timedelta(days=36_500)
+_HINT = "write 15m, 2h, 7d, 1h30m, or a moment like 2030-01-31T12:00:00Z"
+
+
+def parse_until(text: str, *, now: datetime) -> timedelta:
+    """How long from `now` until what `text` says.
+
+    Args:
+        text: `15m`, `2h`, `7d`, `1h30m`, or a moment of RFC 3339 in the future. A bare number is
+            refused: nobody knows whether it means seconds or minutes.
+        now: an aware moment.
+
+    Raises:
+        UsageFailed: anything else, nothing at all, the past, or beyond a hundred years.
+    """
+    span = _span(text) if _SPAN.fullmatch(text) else _until_moment(text, now)
+    if not timedelta(0) < span <= _LONGEST:
+        raise UsageFailed(f"{text!r} is not between now and a hundred years from now", hint=_HINT)
+    return span
+
+
+def spoken(seconds: float) -> str:
+    """A span for people, in its one or two largest units: `45 s`, `12 min`, `3 h 5 min`, `9 d`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3_600:
+        return f"{whole // 60} min"
+    large, small, names = (
+        (whole // 3_600, whole % 3_600 // 60, ("h", "min"))
+        if whole < 86_400
+        else (whole // 86_400, whole % 86_400 // 3_600, ("d", "h"))
+    )
+    return f"{large} {names[0]} {small} {names[1]}" if small else f"{large} {names[0]}"
+
+
+def _span(text: str) -> timedelta:
+    try:
+        return timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _PART.findall(text)))
+    except OverflowError:
+        return timedelta.max
+
+
+def _until_moment(text: str, now: datetime) -> timedelta:
+    if not _MOMENT.fullmatch(text):
+        cause = "a bare number has no unit" if text.strip().isdigit() else None
+        raise UsageFailed(f"{text!r} is not a span of time", cause=cause, hint=_HINT)
+    try:
+        return datetime.fromisoformat(text.upper()).astimezone(UTC) - now
+    except (ValueError, OverflowError):
+        raise UsageFailed(f"{text!r} is not a moment in time", hint=_HINT) from None

@@ -1,0 +1,70 @@
+"""`agentctl init`: a configuration and a key pair to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentctl.cli.terminal import note
+from agentctl.errors import UsageFailed
+
+__all__ = ["app", "init"]
+
+app = typer.Typer()
+
+_ALGORITHM = "RS256"
+_NEXT = """
+next, in one terminal:
+{folder}  agentctl serve
+and in another:
+{folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope teams:read)
+  agentctl teams list --url http://127.0.0.1:7777
+"""
+
+
+@app.command()
+def init(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where to write; made when it is not there")
+    ] = Path(),
+) -> None:
+    """Write a commented agentctl.toml and a key pair; nothing is ever overwritten.
+
+    Example: agentctl init my-server
+    """
+    from agentctl import config
+    from agentctl.cli.keypair import public_path, refuse_existing, write_key_pair, write_new
+
+    settings = directory / "agentctl.toml"
+    private = directory / "keys" / "signing.pem"
+    refuse_existing(settings, private, public_path(private))
+    _make_folder(directory)
+    write_new(settings, config.SAMPLE.encode())
+    try:
+        pair = write_key_pair(private, _ALGORITHM)
+    except BaseException:
+        settings.unlink(missing_ok=True)
+        raise
+    for path in (settings, pair.private, pair.public):
+        note(f"wrote {path}")
+    _say_what_is_next(directory)
+
+
+def _make_folder(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as failure:
+        raise UsageFailed(
+            f"{directory} cannot be made a directory", cause=(failure.strerror or "").lower()
+        ) from None
+
+
+def _say_what_is_next(directory: Path) -> None:
+    import shlex
+
+    here = directory.resolve() == Path.cwd()
+    folder = "" if here else f"  cd {shlex.quote(str(directory))}\n"
+    for line in _NEXT.format(folder=folder).splitlines():
+        note(line)

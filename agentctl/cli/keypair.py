@@ -1,0 +1,92 @@
+"""A key pair in two files: the private key for its owner only, the public one beside it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentctl.errors import Conflict, UsageFailed
+
+__all__ = ["KeyPair", "public_path", "refuse_existing", "write_key_pair", "write_new"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """What was written. `public` is None for a shared secret, which has no public half."""
+
+    private: Path
+    public: Path | None
+    key_id: str
+
+
+def public_path(private: Path) -> Path:
+    """`signing.pub.pem` for `signing.pem`."""
+    return private.with_name(private.name.removesuffix(".pem") + ".pub.pem")
+
+
+def refuse_existing(*paths: Path) -> None:
+    """Nothing is overwritten.
+
+    Raises:
+        Conflict: one of these is there already, be it a link to nothing.
+    """
+    for path in paths:
+        if os.path.lexists(path):
+            raise Conflict(
+                f"{path} exists already",
+                hint="nothing was written or changed; name another place, or move it away",
+            )
+
+
+def write_key_pair(private: Path, algorithm: str) -> KeyPair:
+    """Make a key and write it to `private` (0600) and `public_path(private)` (0644).
+
+    Raises:
+        Conflict: one of the files is there already.
+        InvalidKey: no such algorithm, or a file cannot be written; nothing is left behind.
+    """
+    from agentctl.auth import keys
+
+    public = None if algorithm.startswith("HS") else public_path(private)
+    refuse_existing(private, *([public] if public else []))
+    secret = keys.generate(algorithm)
+    keys.write_private_key(private, secret)
+    try:
+        if public is not None:
+            write_new(public, keys.public_pem(secret, algorithm))
+    except BaseException:
+        private.unlink(missing_ok=True)
+        raise
+    return KeyPair(private, public, keys.thumbprint(secret, algorithm))
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that is not there yet, for everybody to read.
+
+    Raises:
+        Conflict: it is there already.
+        UsageFailed: it cannot be written; nothing is left behind.
+    """
+    try:
+        with path.open("xb") as file:
+            _write(file.fileno(), data, path)
+    except FileExistsError:
+        refuse_existing(path)
+        raise
+    except OSError as failure:
+        raise UsageFailed(
+            f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
+        ) from None
+
+
+def _write(descriptor: int, data: bytes, path: Path) -> None:
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+        os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        raise
