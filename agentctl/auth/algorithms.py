@@ -1,0 +1,79 @@
+"""The algorithms of RFC 7518 3 that a server can be set to, and what each demands of a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Algorithm
+
+__all__ = ["ALGORITHMS", "CURVES", "Curve", "Family", "Spec", "spec_of"]
+
+Family = Literal["RSA", "EC", "OKP", "oct"]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """An elliptic curve of RFC 7518 6.2.1.1: `size` is the bytes of one coordinate."""
+
+    name: str
+    algorithm: Algorithm
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What an algorithm is made of.
+
+    Attributes:
+        name: the `alg` value, compared exactly.
+        family: `kty` of its keys.
+        hash_bits: of SHA-2; an HMAC secret has at least as many (RFC 7518 3.2). 0: EdDSA has none.
+        curve: `crv` of its keys, or None.
+    """
+
+    name: Algorithm
+    family: Family
+    hash_bits: int
+    curve: str | None = None
+
+
+CURVES = {
+    "P-256": Curve("P-256", "ES256", 32),
+    "P-384": Curve("P-384", "ES384", 48),
+    "P-521": Curve("P-521", "ES512", 66),
+}
+
+ALGORITHMS: dict[str, Spec] = {
+    spec.name: spec
+    for spec in (
+        Spec("RS256", "RSA", 256),
+        Spec("RS384", "RSA", 384),
+        Spec("RS512", "RSA", 512),
+        Spec("PS256", "RSA", 256),
+        Spec("PS384", "RSA", 384),
+        Spec("PS512", "RSA", 512),
+        Spec("ES256", "EC", 256, "P-256"),
+        Spec("ES384", "EC", 384, "P-384"),
+        Spec("ES512", "EC", 512, "P-521"),
+        Spec("EdDSA", "OKP", 0, "Ed25519"),
+        Spec("HS256", "oct", 256),
+        Spec("HS384", "oct", 384),
+        Spec("HS512", "oct", 512),
+    )
+}
+
+
+def spec_of(name: str) -> Spec:
+    """What the algorithm `name` demands.
+
+    Raises:
+        InvalidKey: no such algorithm; `none` is not one.
+    """
+    spec = ALGORITHMS.get(name)
+    if spec is None:
+        from agentctl.errors import InvalidKey
+
+        raise InvalidKey("The algorithm is not known", hint=f"use one of: {', '.join(ALGORITHMS)}")
+    return spec

@@ -1,0 +1,178 @@
+"""JSON Web Keys and sets of them (RFC 7517, RFC 7518 6, RFC 8037, RFC 7638)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from agentctl.auth.algorithms import CURVES, Spec
+from agentctl.auth.material import (
+    PublicKey,
+    VerificationKey,
+    check_public,
+    check_secret,
+    jwk_curve,
+)
+from agentctl.auth.strict import NotStrict, decode_base64url, encode_base64url
+from agentctl.errors import InvalidKey
+
+__all__ = ["LeftOut", "algorithm_of", "key_from_jwk", "left_out", "public_jwk", "thumbprint"]
+
+_PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
+_CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
+_THUMBPRINT_MEMBERS = {
+    "RSA": ("e", "kty", "n"),
+    "EC": ("crv", "kty", "x", "y"),
+    "OKP": ("crv", "kty", "x"),
+    "oct": ("k", "kty"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An entry of a set that is not used here, and why."""
+
+    kid: str | None
+    reason: str
+
+
+def algorithm_of(entry: Mapping[str, Any]) -> str | None:
+    """The signature algorithm that an entry is for: its `alg`, else what its type suggests."""
+    alg, kty, crv = entry.get("alg"), entry.get("kty"), entry.get("crv")
+    if isinstance(alg, str):
+        return alg
+    if kty == "EC" and isinstance(crv, str):
+        return CURVES[crv].algorithm if crv in CURVES else None
+    if kty == "OKP":
+        return "EdDSA" if crv == "Ed25519" else None
+    return {"RSA": "RS256", "oct": "HS256"}.get(str(kty))
+
+
+def left_out(entry: Mapping[str, Any], spec: Spec, label: str) -> str | None:
+    """Why an entry is not for verifying tokens of this algorithm; None: it is.
+
+    Raises:
+        InvalidKey: a member that says what the key is for is malformed (RFC 7517 4).
+    """
+    for name in ("kty", "use", "alg", "kid", "crv"):
+        if name in entry and not isinstance(entry[name], str):
+            raise InvalidKey(f"{label} has a {name} that is not a string")
+    if "kty" not in entry:
+        raise InvalidKey(f"{label} has no kty")
+    if entry.get("use", "sig") != "sig":
+        return "it is for another use"
+    if not _may_verify(entry, label):
+        return "its key_ops do not allow to verify"
+    if entry.get("alg", spec.name) != spec.name:
+        return "it is for another algorithm"
+    if entry["kty"] != spec.family:
+        return "it is of another key type"
+    if "alg" not in entry and spec.curve is not None and entry.get("crv", spec.curve) != spec.curve:
+        return "it is on another curve"
+    return None
+
+
+def _may_verify(entry: Mapping[str, Any], label: str) -> bool:
+    operations = entry.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or not all(isinstance(name, str) for name in operations):
+        raise InvalidKey(f"{label} has key_ops that are not an array of strings")
+    if len(set(operations)) != len(operations):
+        raise InvalidKey(f"{label} names an operation twice in key_ops")
+    return "verify" in operations
+
+
+def key_from_jwk(entry: Mapping[str, Any], spec: Spec, label: str) -> VerificationKey:
+    """The verification key of an entry that is meant for the algorithm.
+
+    Raises:
+        InvalidKey: malformed, private or weak.
+    """
+    if spec.family != "oct" and not _PRIVATE_MEMBERS.isdisjoint(entry):
+        raise InvalidKey(f"{label} is a private key", hint="publish its public members only")
+    kid = entry.get("kid")
+    if spec.family == "oct":
+        secret = _octets(entry, "k", label)
+        check_secret(secret, spec, label)
+        return VerificationKey(spec, secret, kid)
+    if spec.curve is not None and entry.get("crv") != spec.curve:
+        raise InvalidKey(f"{label} is not on the curve {spec.curve} that {spec.name} demands")
+    try:
+        key = _public(entry, spec, label)
+    except (ValueError, UnsupportedAlgorithm):
+        raise InvalidKey(f"{label} is not a valid {spec.family} key") from None
+    return VerificationKey(spec, check_public(key, spec, label), kid)
+
+
+def _public(entry: Mapping[str, Any], spec: Spec, label: str) -> PublicKey:
+    if spec.family == "RSA":
+        modulus, exponent = _integer(entry, "n", label), _integer(entry, "e", label)
+        return rsa.RSAPublicNumbers(exponent, modulus).public_key()
+    if spec.family == "OKP":
+        return ed25519.Ed25519PublicKey.from_public_bytes(_octets(entry, "x", label))
+    size = CURVES[str(spec.curve)].size
+    x, y = _octets(entry, "x", label), _octets(entry, "y", label)
+    if len(x) != size or len(y) != size:
+        raise InvalidKey(f"{label} has coordinates that are not of {size} bytes")
+    numbers = ec.EllipticCurvePublicNumbers(
+        int.from_bytes(x, "big"), int.from_bytes(y, "big"), _CURVES[str(spec.curve)]
+    )
+    return numbers.public_key()
+
+
+def _octets(entry: Mapping[str, Any], name: str, label: str) -> bytes:
+    value = entry.get(name)
+    if not isinstance(value, str):
+        raise InvalidKey(f"{label} has no {name}")
+    try:
+        return decode_base64url(value)
+    except NotStrict as failure:
+        raise InvalidKey(f"{label} has a member {name} that {failure}") from None
+
+
+def _integer(entry: Mapping[str, Any], name: str, label: str) -> int:
+    """RFC 7518 2: Base64urlUInt is without leading zero octets."""
+    data = _octets(entry, name, label)
+    if not data or data[0] == 0:
+        raise InvalidKey(f"{label} has a member {name} that is empty or begins with a zero byte")
+    return int.from_bytes(data, "big")
+
+
+def public_jwk(key: PublicKey) -> dict[str, str]:
+    """The members that make up a public key: `kty` and its parameters."""
+    if isinstance(key, rsa.RSAPublicKey):
+        rsa_numbers = key.public_numbers()
+        return {"kty": "RSA", "n": _uint(rsa_numbers.n), "e": _uint(rsa_numbers.e)}
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        return {"kty": "OKP", "crv": "Ed25519", "x": encode_base64url(key.public_bytes_raw())}
+    numbers, curve = key.public_numbers(), jwk_curve(key)
+    size = CURVES[curve].size
+    return {
+        "kty": "EC",
+        "crv": curve,
+        "x": encode_base64url(numbers.x.to_bytes(size, "big")),
+        "y": encode_base64url(numbers.y.to_bytes(size, "big")),
+    }
+
+
+def _uint(value: int) -> str:
+    return encode_base64url(value.to_bytes((value.bit_length() + 7) // 8, "big"))
+
+
+def thumbprint(jwk: Mapping[str, Any]) -> str:
+    """The SHA-256 thumbprint of a key (RFC 7638 3), base64url.
+
+    Raises:
+        InvalidKey: a member that it is made of is missing.
+    """
+    try:
+        members = {name: jwk[name] for name in _THUMBPRINT_MEMBERS[jwk["kty"]]}
+    except KeyError:
+        raise InvalidKey("The key lacks what its thumbprint is made of") from None
+    text = json.dumps(members, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    return encode_base64url(hashlib.sha256(text.encode("utf-8")).digest())

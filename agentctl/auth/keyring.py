@@ -1,0 +1,154 @@
+"""The keys that the configuration names, and whether their files have changed since."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentctl.auth.algorithms import Spec, spec_of
+from agentctl.auth.jws import KeySet
+from agentctl.auth.keyfiles import read_key_file
+from agentctl.auth.material import keys_from_text
+from agentctl.auth.strict import NotStrict, parse_object
+from agentctl.errors import InvalidKey
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Authorization
+
+__all__ = ["Keyring", "load_keys", "read_files"]
+
+Files = dict[Path, bytes]
+Stamp = tuple[int, int, int, int] | None
+
+_UNSETTLED = 2_000_000_000
+"""Nanoseconds: a file that changed this shortly ago may change again under the same time stamp."""
+
+
+class Keyring:
+    """The key set in use, and the state of the files that it came from.
+
+    Attributes:
+        keys: the last good set.
+        problem: why the files as they are now are not in use, or None.
+
+    Args:
+        given: `[authorization]`.
+
+    Raises:
+        InvalidKey: a key is refused, or there is none.
+    """
+
+    def __init__(self, given: Authorization) -> None:
+        self._given = given
+        self._stamps = _stamps(given)
+        self._files = read_files(given)
+        self.keys = load_keys(given, self._files)
+        self.problem: str | None = None
+
+    def reload(self) -> bool:
+        """Read the files if they changed; True when other keys are in use now.
+
+        A set that is refused changes nothing but `problem`.
+        """
+        found = _stamps(self._given)
+        if found == self._stamps and not _unsettled(found):
+            return False
+        # Looked at first, read afterwards: a write in between shows as a change the next time.
+        self._stamps = found
+        try:
+            return self._take(read_files(self._given))
+        except InvalidKey as failure:
+            why = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
+            self.problem = f"{why}; the previous keys stay in use"
+            return False
+
+    def _take(self, files: Files) -> bool:
+        changed = files != self._files
+        if changed:
+            self.keys = load_keys(self._given, files)
+            self._files = files
+        self.problem = None
+        return changed
+
+
+def _key_files(given: Authorization) -> tuple[Path, ...]:
+    jwks = () if given.jwks_file is None else (given.jwks_file,)
+    return (*given.verification_key_files, *jwks)
+
+
+def read_files(given: Authorization) -> Files:
+    """The contents of every file that holds verification keys.
+
+    Raises:
+        InvalidKey: a file is refused; one with a secret must be its owner's alone.
+    """
+    secret = spec_of(given.algorithm).family == "oct"
+    return {path: read_key_file(path, private=secret) for path in _key_files(given)}
+
+
+def _stamps(given: Authorization) -> list[Stamp]:
+    return [_stamp(path) for path in _key_files(given)]
+
+
+def _stamp(path: Path) -> Stamp:
+    """What changes when a file does, without reading it; None: it cannot be seen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _unsettled(found: list[Stamp]) -> bool:
+    now = time.time_ns()
+    return any(stamp is not None and abs(now - stamp[0]) < _UNSETTLED for stamp in found)
+
+
+def load_keys(given: Authorization, files: Files) -> KeySet:
+    """All verification keys of the configuration (spec.md "Authentication" 3) as one set.
+
+    Args:
+        given: `[authorization]`; JWT_VERIFICATION_KEY and JWT_JWKS_FILE are already in it.
+        files: what `read_files` read.
+
+    Raises:
+        InvalidKey: a key is refused, or none is configured.
+    """
+    spec = spec_of(given.algorithm)
+    texts = [
+        (f"authorization.verification_keys entry {number}", text)
+        for number, text in enumerate(given.verification_keys, start=1)
+    ]
+    texts += [
+        (f"Key file {path}", files[path].decode("utf-8", "surrogateescape"))
+        for path in given.verification_key_files
+    ]
+    in_turn = [key for label, text in texts for key in keys_from_text(text, spec, label)]
+    if given.jwks_file is None and not in_turn:
+        raise _no_keys()
+    if given.jwks_file is None:
+        return KeySet.of_keys(spec, in_turn)
+    named = _from_file(given.jwks_file, files[given.jwks_file], spec)
+    return named.joined(KeySet.of_keys(spec, in_turn)) if in_turn else named
+
+
+def _from_file(path: Path, data: bytes, spec: Spec) -> KeySet:
+    try:
+        document = parse_object(data)
+    except NotStrict as failure:
+        raise InvalidKey(f"JWKS file {path} {failure}") from None
+    try:
+        return KeySet.from_jwks(document, algorithm=spec.name)
+    except InvalidKey as failure:
+        raise InvalidKey(
+            f"JWKS file {path} is refused", cause=failure.detail, hint=failure.hint
+        ) from None
+
+
+def _no_keys() -> InvalidKey:
+    return InvalidKey(
+        "Authorization is on and no verification key is configured",
+        hint="set authorization.verification_key_files, authorization.jwks_file, "
+        "JWT_VERIFICATION_KEY or JWT_JWKS_FILE",
+    )

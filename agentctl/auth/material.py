@@ -1,0 +1,225 @@
+"""Verification keys: parsed once, checked once, bound to exactly one algorithm (RFC 8725 3.1).
+
+The request path never sees key text. What is weak or of the wrong kind is refused here, when it is
+loaded, and never at the first request. No message repeats key material.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+from agentctl.auth.algorithms import Spec
+from agentctl.errors import InvalidKey
+
+__all__ = [
+    "PublicKey",
+    "VerificationKey",
+    "check_public",
+    "check_secret",
+    "jwk_curve",
+    "keys_from_text",
+    "secret_text",
+]
+
+PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
+
+_MINIMUM_RSA_BITS = 2048
+_MAXIMUM_RSA_BITS = 8192
+_MINIMUM_EXPONENT = 65537
+_MINIMUM_DIFFERENT_BYTES = 5
+_SAMPLES = frozenset(
+    {
+        b"a-string-secret-at-least-256-bits-long",
+        b"a-valid-string-secret-that-is-at-least-512-bits-long-which-is-very-long",
+    }
+)
+"""Secrets that a well-known site puts into its sample tokens."""
+
+_CURVE_NAMES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
+_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
+_PRIVATE_LABEL = "PRIVATE KEY"
+_PUBLIC_LABELS = frozenset({"PUBLIC KEY", "RSA PUBLIC KEY"})
+_KEY_TEXT = re.compile(rb"-----? ?(BEGIN|END) |^\s*(ssh-|ecdsa-sha2-|sk-)")
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationKey:
+    """A key that verifies tokens of one algorithm.
+
+    Attributes:
+        spec: the algorithm.
+        material: the parsed public key, or the bytes of an HMAC secret.
+        kid: its name in a JWKS; None for a PEM key or a secret.
+    """
+
+    spec: Spec
+    material: PublicKey | bytes = field(repr=False)
+    kid: str | None = None
+
+
+def keys_from_text(text: str, spec: Spec, label: str) -> list[VerificationKey]:
+    """The keys of one configured text: PEM public keys, or one shared secret for HS algorithms.
+
+    Args:
+        text: the value as configured.
+        spec: the algorithm that the server is set to.
+        label: where the text comes from, for the message of a refusal.
+
+    Raises:
+        InvalidKey: it is a private key, weak, or not of the kind that the algorithm demands.
+    """
+    if spec.family == "oct":
+        secret = secret_text(text)
+        check_secret(secret, spec, label)
+        return [VerificationKey(spec, secret)]
+    blocks = list(_PEM.finditer(text))
+    if not blocks:
+        raise InvalidKey(
+            f"{label} is not a PEM public key",
+            hint=f'{spec.name} needs "-----BEGIN PUBLIC KEY-----"; a JWKS goes into jwks_file',
+        )
+    return [
+        VerificationKey(spec, _public_from_pem(block[0], block[1], spec, label)) for block in blocks
+    ]
+
+
+def secret_text(text: str) -> bytes:
+    """The bytes of a configured secret: its UTF-8 without the line ends at its end."""
+    try:
+        return text.rstrip("\r\n").encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidKey("The shared secret is not valid text") from None
+
+
+def _public_from_pem(pem: str, kind: str, spec: Spec, label: str) -> PublicKey:
+    if kind.endswith(_PRIVATE_LABEL):
+        raise InvalidKey(
+            f"{label} is a private key",
+            hint="verification needs the public key; keep the private one under [signing]",
+        )
+    if kind not in _PUBLIC_LABELS:
+        raise InvalidKey(
+            f"{label} is not a PEM public key",
+            hint="take the key out of a certificate with `openssl x509 -pubkey -noout`",
+        )
+    try:
+        key = serialization.load_pem_public_key(pem.encode("ascii", "replace"))
+    except (ValueError, UnsupportedAlgorithm):
+        raise InvalidKey(f"{label} is not a readable PEM public key") from None
+    return check_public(key, spec, label)
+
+
+def check_public(key: object, spec: Spec, label: str) -> PublicKey:
+    """`key`, if it is of the kind and strength that the algorithm demands.
+
+    Raises:
+        InvalidKey: another kind, another curve, or weak (RFC 7518 3.3 to 3.5).
+    """
+    if spec.family == "RSA" and isinstance(key, RSAPublicKey):
+        _check_rsa(key, label)
+        return key
+    if spec.family == "EC" and isinstance(key, EllipticCurvePublicKey):
+        if jwk_curve(key) != spec.curve:
+            raise InvalidKey(f"{label} is not on the curve {spec.curve} that {spec.name} demands")
+        return key
+    if spec.family == "OKP" and isinstance(key, Ed25519PublicKey):
+        return key
+    raise InvalidKey(f"{label} is not a key for {spec.name}")
+
+
+def jwk_curve(key: EllipticCurvePublicKey) -> str:
+    """The JWK name of a key's curve (RFC 7518 6.2.1.1), or its own name when it has none there."""
+    return _CURVE_NAMES.get(key.curve.name, key.curve.name)
+
+
+def _check_rsa(key: RSAPublicKey, label: str) -> None:
+    if not _MINIMUM_RSA_BITS <= key.key_size <= _MAXIMUM_RSA_BITS:
+        raise InvalidKey(
+            f"{label} is an RSA key of {key.key_size} bits",
+            hint=f"use {_MINIMUM_RSA_BITS} to {_MAXIMUM_RSA_BITS} bits",
+        )
+    exponent = key.public_numbers().e
+    if exponent < _MINIMUM_EXPONENT or exponent % 2 == 0:
+        raise InvalidKey(f"{label} is an RSA key with a weak exponent", hint="use 65537")
+
+
+def check_secret(secret: bytes, spec: Spec, label: str) -> None:
+    """Refuse an HMAC secret that can be guessed or that others may know.
+
+    Raises:
+        InvalidKey: shorter than the hash (RFC 7518 3.2), of hardly any different bytes, a known
+            sample, or the text of a key in any encoding (a public one would be known to all).
+    """
+    needed = spec.hash_bits // 8
+    if len(secret) < needed:
+        raise InvalidKey(
+            f"{label} is a secret of {len(secret)} bytes",
+            hint=f"{spec.name} needs at least {needed}; `agentctl keys generate` makes one",
+        )
+    if len(set(secret)) < _MINIMUM_DIFFERENT_BYTES or secret in _SAMPLES:
+        raise InvalidKey(f"{label} is a secret that can be guessed")
+    if _is_key_text(secret):
+        raise InvalidKey(
+            f"{label} is a key and no shared secret",
+            hint=f"{spec.name} needs a random secret; a public key is known to everybody",
+        )
+
+
+def _is_key_text(secret: bytes) -> bool:
+    """Whether `secret` is a PEM, SSH, DER or JSON key, itself or under base64 or hex."""
+    return any(
+        _KEY_TEXT.search(form) is not None or _is_json_key(form) or _is_der_key(form)
+        for form in (secret, *_decodings(secret))
+    )
+
+
+def _decodings(secret: bytes) -> list[bytes]:
+    compact = b"".join(secret.split()).rstrip(b"=")
+    standard = compact.replace(b"-", b"+").replace(b"_", b"/")
+    found = []
+    for decode, text in (
+        (binascii.a2b_hex, compact),
+        (base64.b64decode, standard + b"=" * (-len(standard) % 4)),
+    ):
+        try:
+            found.append(decode(text))
+        except ValueError:
+            continue
+    return found
+
+
+def _is_json_key(data: bytes) -> bool:
+    try:
+        value = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict | list)
+
+
+def _is_der_key(data: bytes) -> bool:
+    """Every DER key and certificate is a SEQUENCE; only those are tried."""
+    if not data.startswith(b"\x30"):
+        return False
+    from cryptography import x509
+
+    for load in (
+        serialization.load_der_public_key,
+        lambda der: serialization.load_der_private_key(der, password=None),
+        x509.load_der_x509_certificate,
+    ):
+        try:
+            load(data)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            continue
+        return True
+    return False

@@ -1,0 +1,201 @@
+"""One table: what each operation asks of its caller (contract.md 1).
+
+Routes, the OpenAPI document and the local door read it; a route whose operation has no row stops
+the start, and asking about one is a KeyError, never a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentctl.auth.principal import Principal
+from agentctl.auth.scopes import alternatives, held_ids, satisfies
+from agentctl.errors import Forbidden, Unauthenticated
+from agentctl.records.kinds import KINDS, Kind
+
+__all__ = [
+    "POLICY",
+    "Authenticated",
+    "FamilyOperations",
+    "Needs",
+    "Public",
+    "Rule",
+    "allowed_ids",
+    "decide",
+    "operations_of",
+    "required_scopes",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Public:
+    """Open to everybody; a credential is not even looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """Any identified caller, whatever its scopes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """A scope.
+
+    Attributes:
+        resource: first part of the scope.
+        action: last part of the scope.
+        id_param: the path parameter that names the one thing acted on, or None.
+        listed: a list that callers with scopes for single ids get a part of.
+    """
+
+    resource: str
+    action: str
+    id_param: str | None = None
+    listed: bool = False
+
+
+Rule = Public | Authenticated | Needs
+
+
+class FamilyOperations(NamedTuple):
+    """The operation ids of one kind of component."""
+
+    list: str
+    get: str
+    create_run: str
+    list_runs: str
+    get_run: str
+    cancel_run: str
+
+
+def operations_of(kind: Kind) -> FamilyOperations:
+    """The operation ids of a kind: `get_agents`, `get_agent`, `create_agent_run`, ..."""
+    return FamilyOperations(
+        list=f"get_{kind}s",
+        get=f"get_{kind}",
+        create_run=f"create_{kind}_run",
+        list_runs=f"list_{kind}_runs",
+        get_run=f"get_{kind}_run",
+        cancel_run=f"cancel_{kind}_run",
+    )
+
+
+def _family(kind: Kind) -> dict[str, Rule]:
+    names, ids = KINDS[kind], operations_of(kind)
+    read = Needs(names.path, "read", names.id_field)
+    run = Needs(names.path, "run", names.id_field)
+    return {
+        ids.list: Needs(names.path, "read", listed=True),
+        ids.get: read,
+        ids.create_run: run,
+        ids.list_runs: read,
+        ids.get_run: read,
+        ids.cancel_run: run,
+    }
+
+
+def _session(action: str) -> Needs:
+    return Needs("sessions", action, "session_id")
+
+
+POLICY: dict[str, Rule] = {
+    "get_api": Public(),
+    "get_health": Public(),
+    "get_info": Public(),
+    "get_readiness": Public(),
+    "get_docs": Public(),
+    "get_docs_asset": Public(),
+    "get_oauth2_redirect": Public(),
+    "get_openapi": Public(),
+    "get_redoc": Public(),
+    "get_config": Needs("config", "read"),
+    "get_models": Needs("config", "read"),
+    "get_me": Authenticated(),
+    **{operation: rule for kind in KINDS for operation, rule in _family(kind).items()},
+    "get_sessions": Needs("sessions", "read"),
+    "create_session": Needs("sessions", "write"),
+    "delete_sessions": Needs("sessions", "delete"),
+    "get_session_by_id": _session("read"),
+    "update_session": _session("write"),
+    "rename_session": _session("write"),
+    "delete_session": _session("delete"),
+    "get_session_runs": _session("read"),
+    "get_session_run": _session("read"),
+    "get_runs": Needs("sessions", "read"),
+    "get_run": Needs("sessions", "read"),
+}
+
+
+def required_scopes(operation: str, path_params: Mapping[str, str]) -> tuple[str, ...]:
+    """The scopes of which any one allows `operation`, the most specific first.
+
+    The admin scope always suffices too and is never listed: whoever is refused is told of the
+    least that would help.
+
+    Args:
+        operation: a key of POLICY.
+        path_params: the parameters of the matched route, decoded.
+    """
+    rule = POLICY[operation]
+    if not isinstance(rule, Needs):
+        return ()
+    return alternatives(rule.resource, rule.action, _identifier(rule, path_params))
+
+
+def decide(principal: Principal | None, operation: str, path_params: Mapping[str, str]) -> None:
+    """Let the caller pass, or refuse.
+
+    Args:
+        principal: the caller, or None when no valid credential came.
+        operation: a key of POLICY.
+        path_params: the parameters of the matched route, decoded.
+
+    Raises:
+        Unauthenticated: the operation is not public and nobody is known.
+        Forbidden: the caller holds none of the required scopes.
+    """
+    rule = POLICY[operation]
+    if isinstance(rule, Public):
+        return
+    if principal is None:
+        raise Unauthenticated
+    if principal.admin or isinstance(rule, Authenticated) or _holds(principal, rule, path_params):
+        return
+    raise _refusal(operation, path_params)
+
+
+def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
+    """Which ids of a list the caller may see; None: all of them.
+
+    Raises:
+        Forbidden: it holds neither a scope for all nor for a single id.
+    """
+    rule = POLICY[operation]
+    if principal.admin or not isinstance(rule, Needs):
+        return None
+    if satisfies(principal.scopes, rule.resource, rule.action):
+        return None
+    ids = held_ids(principal.scopes, rule.resource, rule.action) if rule.listed else frozenset()
+    if not ids:
+        raise _refusal(operation, {})
+    return ids
+
+
+def _holds(principal: Principal, rule: Needs, path_params: Mapping[str, str]) -> bool:
+    identifier = _identifier(rule, path_params)
+    if satisfies(principal.scopes, rule.resource, rule.action, identifier):
+        return True
+    return rule.listed and bool(held_ids(principal.scopes, rule.resource, rule.action))
+
+
+def _identifier(rule: Needs, path_params: Mapping[str, str]) -> str | None:
+    return path_params.get(rule.id_param) if rule.id_param is not None else None
+
+
+def _refusal(operation: str, path_params: Mapping[str, str]) -> Forbidden:
+    return Forbidden(
+        "Insufficient scopes for this operation",
+        required_scopes=required_scopes(operation, path_params),
+    )

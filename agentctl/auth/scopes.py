@@ -1,0 +1,99 @@
+"""Scopes: `resource:action`, `resource:<id>:action`, `resource:*:action` (contract.md 6)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+
+__all__ = [
+    "KNOWN_SCOPES",
+    "RESOURCES_WITH_IDS",
+    "alternatives",
+    "held_ids",
+    "known",
+    "nearest",
+    "satisfies",
+    "well_formed",
+]
+
+RESOURCES_WITH_IDS = frozenset({"agents", "teams", "workflows", "sessions"})
+"""The resources whose scopes may name one thing or `*`."""
+
+KNOWN_SCOPES: tuple[str, ...] = (
+    "agents:read",
+    "agents:run",
+    "config:read",
+    "sessions:delete",
+    "sessions:read",
+    "sessions:write",
+    "system:read",
+    "teams:read",
+    "teams:run",
+    "workflows:read",
+    "workflows:run",
+)
+"""Every scope that some operation asks for, without ids; the admin scope is configured."""
+
+_ALIASES = {"config": ("config", "system")}
+_scope = re.compile(
+    r"[A-Za-z][A-Za-z0-9_-]{0,63}(?::(?:\*|[A-Za-z0-9._~@-]{1,128}))?:[A-Za-z][A-Za-z0-9_-]{0,63}"
+)
+
+
+def well_formed(scope: str) -> bool:
+    """Whether `scope` has one of the three forms; others grant nothing."""
+    return _scope.fullmatch(scope) is not None
+
+
+def alternatives(resource: str, action: str, identifier: str | None = None) -> tuple[str, ...]:
+    """The scopes of which any one suffices, the most specific first.
+
+    Args:
+        resource: `agents`, `sessions`, ...
+        action: `read`, `run`, ...
+        identifier: the one thing that is acted on; left out of the answer when no scope can name
+            it, so that a path parameter never reaches a response header as it came.
+    """
+    scopes = [f"{name}:{action}" for name in _ALIASES.get(resource, (resource,))]
+    if resource in RESOURCES_WITH_IDS:
+        scopes.insert(0, f"{resource}:*:{action}")
+        one = f"{resource}:{identifier}:{action}"
+        if identifier not in (None, "*") and well_formed(one):
+            scopes.insert(0, one)
+    return tuple(scopes)
+
+
+def satisfies(held: Set[str], resource: str, action: str, identifier: str | None = None) -> bool:
+    """Whether the scopes `held` allow `action` on `resource`, or on its one `identifier`."""
+    return not held.isdisjoint(alternatives(resource, action, identifier))
+
+
+def held_ids(held: Set[str], resource: str, action: str) -> frozenset[str]:
+    """The ids for which `held` has a scope of their own."""
+    parts = (scope.split(":") for scope in held)
+    return frozenset(
+        part[1]
+        for part in parts
+        if len(part) == 3 and part[0] == resource and part[2] == action and part[1] != "*"
+    )
+
+
+def known(scope: str) -> bool:
+    """Whether some operation asks for `scope`, with an id or `*` where one is allowed."""
+    resource, *rest = scope.split(":")
+    if len(rest) == 2 and resource in RESOURCES_WITH_IDS:
+        return well_formed(scope) and f"{resource}:{rest[1]}" in KNOWN_SCOPES
+    return scope in KNOWN_SCOPES
+
+
+def nearest(scope: str) -> str | None:
+    """The known scope that `scope` was probably meant to be, keeping its id; None: none is near."""
+    import difflib
+
+    parts = scope.split(":")
+    names = difflib.get_close_matches(f"{parts[0]}:{parts[-1]}".lower(), KNOWN_SCOPES, n=1)
+    if not names:
+        return None
+    resource, action = names[0].split(":")
+    with_id = f"{resource}:{parts[1]}:{action}" if len(parts) == 3 else names[0]
+    return with_id if known(with_id) else names[0]

@@ -1,0 +1,117 @@
+"""Strict readers of what strangers send: base64url and JSON, one text for one value.
+
+PyJWT takes `=` padding and UTF-16; two texts for one token make a raw token useless as an
+identity. RFC 7515 2 and RFC 7519 4 allow refusing, so everything lax is refused here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+__all__ = ["MAXIMUM_DEPTH", "NotStrict", "decode_base64url", "encode_base64url", "parse_object"]
+
+MAXIMUM_DEPTH = 8
+"""Objects and arrays within each other; parsers recurse on more (security.md J13)."""
+
+_MAXIMUM_DIGITS = 64
+_alphabet = re.compile(r"[A-Za-z0-9_-]*")
+_string = re.compile(r'"(?:[^"\\]|\\.)*"')
+_OPENING = frozenset("{[")
+
+
+class NotStrict(ValueError):
+    """A text that breaks the rules. Its message is ours and never repeats the input."""
+
+
+def decode_base64url(text: str) -> bytes:
+    """The bytes of an unpadded base64url text (RFC 7515 2).
+
+    Raises:
+        NotStrict: other characters, padding, white space, or unused bits that are not zero.
+    """
+    if _alphabet.fullmatch(text) is None:
+        raise NotStrict("has characters outside base64url")
+    if len(text) % 4 == 1:
+        raise NotStrict("is cut off")
+    data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if encode_base64url(data) != text:
+        raise NotStrict("is not the canonical base64url of its bytes")
+    return data
+
+
+def encode_base64url(data: bytes) -> str:
+    """`data` as unpadded base64url."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """One JSON object in UTF-8.
+
+    Raises:
+        NotStrict: no UTF-8, a byte order mark, a member named twice, NaN or an infinite number, a
+            number of more than 64 characters, nesting beyond MAXIMUM_DEPTH, or no object.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise NotStrict("is not UTF-8") from None
+    _check_depth(text)
+    try:
+        value = _decoder.decode(text)
+    except NotStrict:
+        raise
+    except (ValueError, RecursionError):
+        raise NotStrict("is not JSON") from None
+    if not isinstance(value, dict):
+        raise NotStrict("is not a JSON object")
+    return value
+
+
+def _check_depth(text: str) -> None:
+    """Count brackets outside strings before a parser recurses over them."""
+    if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
+        return
+    depth = 0
+    for character in re.findall(r"[\[\]{}]", _string.sub("", text)):
+        depth += 1 if character in _OPENING else -1
+        if depth > MAXIMUM_DEPTH:
+            raise NotStrict(f"is nested deeper than {MAXIMUM_DEPTH} levels")
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """RFC 7515 4: member names are unique; compared after escapes are resolved."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise NotStrict("names a member twice")
+    return members
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MAXIMUM_DIGITS:
+        raise NotStrict("has a number that is too long")
+    return int(digits)
+
+
+def _fraction(digits: str) -> float:
+    if len(digits) > _MAXIMUM_DIGITS:
+        raise NotStrict("has a number that is too long")
+    value = float(digits)
+    if not math.isfinite(value):
+        raise NotStrict("has a number that is too large")
+    return value
+
+
+def _constant(name: str) -> NoReturn:
+    raise NotStrict("has a number that JSON does not know")
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_members,
+    parse_int=_integer,
+    parse_float=_fraction,
+    parse_constant=_constant,
+)

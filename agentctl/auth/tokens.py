@@ -1,0 +1,207 @@
+"""Making tokens and looking into them: what the `token` commands stand on.
+
+Nothing heavy is imported until a key is needed: a local `token mint` is a short command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from agentctl.auth import scopes as scope_names
+from agentctl.auth.algorithms import spec_of
+from agentctl.auth.claims import ClaimRules, check
+from agentctl.auth.strict import NotStrict, encode_base64url, parse_object
+from agentctl.errors import InvalidToken, UsageFailed
+from agentctl.records.times import rfc3339
+
+if TYPE_CHECKING:
+    from agentctl.auth.signing import SigningKey
+    from agentctl.config.settings import Settings
+
+__all__ = ["DEFAULT_LIFETIME", "check_scopes", "inspect", "mint", "verify_report"]
+
+DEFAULT_LIFETIME = timedelta(hours=1)
+
+_TIMES = ("iat", "nbf", "exp")
+
+
+def check_scopes(scopes: Iterable[str], admin_scope: str) -> None:
+    """Refuse scopes that no operation asks for: they would grant nothing.
+
+    Raises:
+        UsageFailed: names the first such scope and the known one nearest to it.
+    """
+    for scope in scopes:
+        if scope == admin_scope or scope_names.known(scope):
+            continue
+        near = scope_names.nearest(scope)
+        everything = f"the scopes are: {', '.join((*scope_names.KNOWN_SCOPES, admin_scope))}"
+        raise UsageFailed(
+            f"Scope {scope!r} is not known",
+            hint=f"did you mean {near!r}?" if near else everything,
+        )
+
+
+def mint(
+    settings: Settings,
+    subject: str | None = None,
+    scopes: Iterable[str] = (),
+    expires_in: timedelta = DEFAULT_LIFETIME,
+    *,
+    audience: str | None = None,
+    session_id: str | None = None,
+) -> str:
+    """A token signed with the key of `[signing]`, for the `[authorization]` of the settings.
+
+    Args:
+        settings: the configuration.
+        subject: `sub`, or None for a token without.
+        scopes: what it grants.
+        expires_in: how long it is good for.
+        audience: `aud`; None: the configured one when `aud` is verified, else none.
+        session_id: the session that runs and cancels belong to by default.
+
+    Raises:
+        UsageFailed: a scope is not known, or the server would not accept such a token.
+        InvalidKey: the signing key is refused.
+    """
+    granted = list(dict.fromkeys(scopes))
+    check_scopes(granted, settings.authorization.admin_scope)
+    claims = {
+        "iss": settings.authorization.issuer or None,
+        "sub": subject,
+        "aud": audience or ClaimRules.from_settings(settings).audience,
+        **_lifetime(expires_in),
+        "jti": os.urandom(16).hex(),
+        "scopes": granted,
+        "session_id": session_id,
+    }
+    payload = _compact({name: value for name, value in claims.items() if value is not None})
+    _check_acceptable(payload, settings)
+    token = _signed(payload, settings)
+    if len(token) > settings.limits.token_bytes:
+        raise UsageFailed(
+            f"The token would be {len(token)} bytes long",
+            hint=f"limits.token_bytes is {settings.limits.token_bytes}; grant fewer scopes",
+        )
+    return token
+
+
+def _lifetime(expires_in: timedelta) -> dict[str, int]:
+    now, seconds = int(time.time()), int(expires_in.total_seconds())
+    if seconds < 1:
+        raise UsageFailed("A token must be good for at least a second")
+    return {"iat": now, "exp": now + seconds}
+
+
+def _check_acceptable(payload: bytes, settings: Settings) -> None:
+    """Hold a new token to the rules that the server will hold it to."""
+    try:
+        check(payload, ClaimRules.from_settings(settings), time.time())
+    except InvalidToken as failure:
+        raise UsageFailed(
+            "The server would not accept such a token", cause=failure.reason
+        ) from None
+
+
+def _signed(payload: bytes, settings: Settings) -> str:
+    from agentctl.auth.keyfiles import read_private_key
+    from agentctl.auth.signing import load_signing_key, sign
+
+    spec = spec_of(settings.authorization.algorithm)
+    key = load_signing_key(read_private_key(settings.signing.key_file), spec)
+    header = {"alg": spec.name, "kid": settings.signing.key_id or _kid(key), "typ": "JWT"}
+    signing_input = f"{encode_base64url(_compact(header))}.{encode_base64url(payload)}"
+    signature = sign(signing_input.encode("ascii"), key)
+    return f"{signing_input}.{encode_base64url(signature)}"
+
+
+def _kid(key: SigningKey) -> str:
+    from agentctl.auth.keys import thumbprint_of
+
+    return thumbprint_of(key)
+
+
+def _compact(value: dict[str, Any]) -> bytes:
+    """JSON as it is signed; a lone surrogate stays an escape, for the claims check to refuse."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def inspect(token: str) -> dict[str, Any]:
+    """What a token says, without verifying anything.
+
+    Returns:
+        `header` and `claims` as they stand, `times` with `iat`, `nbf` and `exp` in RFC 3339,
+        `expired` (None without `exp`), and `verified`, always false.
+
+    Raises:
+        InvalidToken: it is no token; `cause` says why.
+    """
+    from agentctl.auth.jws import split
+
+    try:
+        parts = split(token)
+        claims = _payload(parts.payload)
+    except InvalidToken as failure:
+        failure.cause = failure.reason
+        raise
+    exp = claims.get("exp")
+    return {
+        "header": parts.header,
+        "claims": claims,
+        "times": {name: text for name in _TIMES if (text := _moment(claims.get(name)))},
+        "expired": None if exp is None or not _moment(exp) else time.time() >= exp,
+        "verified": False,
+    }
+
+
+def _payload(payload: bytes) -> dict[str, Any]:
+    try:
+        return parse_object(payload)
+    except NotStrict as failure:
+        raise InvalidToken(f"the payload {failure}") from None
+
+
+def _moment(value: object) -> str | None:
+    """A NumericDate in RFC 3339, or None for what is no such number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return rfc3339(int(value * 1_000_000))
+    except OverflowError:
+        return None
+
+
+def verify_report(token: str, settings: Settings) -> dict[str, Any]:
+    """What the server of these settings would make of a token.
+
+    Returns:
+        `verified` with either `reason`, why not, or what it stands for: `header`, `claims`,
+        `subject`, `scopes` (those that count), `admin`.
+
+    Raises:
+        InvalidKey: the configured keys are refused.
+    """
+    from agentctl.auth.jws import verify
+    from agentctl.auth.keyring import load_keys, read_files
+
+    given = settings.authorization
+    keys = load_keys(given, read_files(given))
+    try:
+        verified = verify(token, keys, maximum=settings.limits.token_bytes)
+        claims = check(verified.payload, ClaimRules.from_settings(settings), time.time())
+    except InvalidToken as failure:
+        return {"verified": False, "reason": failure.reason}
+    return {
+        "verified": True,
+        "header": verified.header,
+        "claims": _payload(verified.payload),
+        "subject": claims.subject,
+        "scopes": sorted(claims.scopes),
+        "admin": given.admin_scope in claims.scopes,
+    }

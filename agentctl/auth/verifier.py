@@ -1,0 +1,169 @@
+"""From the Authorization header to a principal."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from agentctl.auth.claims import ClaimRules, Claims, check
+from agentctl.auth.jws import KeySet, verify
+from agentctl.auth.keyring import Keyring
+from agentctl.auth.principal import Principal, anonymous
+from agentctl.errors import InvalidToken, Unauthenticated
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Authorization, Settings
+
+__all__ = ["Verifier"]
+
+_CACHE_SIZE = 4_096
+_CACHE_SECONDS = 30.0
+_WATCH_SECONDS = 1.0
+
+_log = logging.getLogger("agentctl.auth")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A token that was verified.
+
+    Attributes:
+        principal: whom it stands for.
+        expires_at: its `exp`, on the wall clock.
+        stale_at: when it is verified again, on the monotonic clock.
+    """
+
+    principal: Principal
+    expires_at: float
+    stale_at: float
+
+
+class Verifier:
+    """Turns credentials into principals, with the keys of the configuration.
+
+    Key files are looked at once a second at most and read again when they changed. A replacement
+    that is refused leaves the last good keys in use and is told in `problem`. Verified tokens are
+    remembered by their SHA-256 for 30 seconds at most, until their `exp` or a change of keys.
+
+    Args:
+        settings: the configuration.
+        clock: the wall clock in seconds since the epoch: tokens live by it.
+        monotonic: a clock that never jumps: watching and remembering live by it.
+
+    Raises:
+        InvalidKey: authorization is on and the keys are refused, or there are none.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._given = settings.authorization
+        self._rules = ClaimRules.from_settings(settings)
+        self._maximum = settings.limits.token_bytes
+        self._clock = clock
+        self._monotonic = monotonic
+        self._cache: dict[bytes, _Entry] = {}
+        self._keyring = Keyring(self._given) if self._given.enabled else None
+        self._look_at = monotonic() + _WATCH_SECONDS
+
+    @property
+    def mode(self) -> Literal["jwt", "none"]:
+        """How callers are identified."""
+        return "none" if self._keyring is None else "jwt"
+
+    @property
+    def problem(self) -> str | None:
+        """Why changed key files are not in use, or None; it names files: for the operator only."""
+        return None if self._keyring is None else self._keyring.problem
+
+    @property
+    def keys(self) -> KeySet | None:
+        """The keys in use; None with authorization off."""
+        return None if self._keyring is None else self._keyring.keys
+
+    def principal(self, authorization: str | None) -> Principal:
+        """Who sends this Authorization header.
+
+        Args:
+            authorization: the header's value; None: there was none.
+
+        Raises:
+            Unauthenticated: there was none.
+            InvalidToken: it does not hold.
+        """
+        if self._keyring is None:
+            return anonymous()
+        if authorization is None:
+            raise Unauthenticated
+        token = _bearer(authorization, self._maximum)
+        moment = self._monotonic()
+        if moment >= self._look_at:
+            self.refresh()
+        # The cache before the keys: what old keys verified never enters the cache of new ones.
+        cache, keys = self._cache, self._keyring.keys
+        digest = hashlib.sha256(token.encode("ascii")).digest()
+        entry = cache.get(digest)
+        if entry is not None and moment < entry.stale_at and self._clock() < entry.expires_at:
+            return entry.principal
+        cache.pop(digest, None)
+        fresh = self._verified(token, keys, moment)
+        _remember(cache, digest, fresh)
+        return fresh.principal
+
+    def refresh(self) -> None:
+        """Look at the key files now, and take over what changed."""
+        if self._keyring is None:
+            return
+        self._look_at = self._monotonic() + _WATCH_SECONDS
+        before = self._keyring.problem
+        if self._keyring.reload():
+            self._cache = {}
+            _log.info("verification keys changed")
+        if self._keyring.problem not in (None, before):
+            _log.error("%s", self._keyring.problem)
+
+    def _verified(self, token: str, keys: KeySet, moment: float) -> _Entry:
+        verified = verify(token, keys, maximum=self._maximum)
+        claims = check(verified.payload, self._rules, self._clock())
+        expires_at = math.inf if claims.expires_at is None else claims.expires_at
+        return _Entry(_principal(claims, self._given), expires_at, moment + _CACHE_SECONDS)
+
+
+def _remember(cache: dict[bytes, _Entry], digest: bytes, entry: _Entry) -> None:
+    """Keep an entry; the oldest makes room."""
+    while len(cache) >= _CACHE_SIZE:
+        cache.pop(next(iter(cache)), None)
+    cache[digest] = entry
+
+
+def _bearer(authorization: str, maximum: int) -> str:
+    """The token of `Bearer <token>`: one space, the scheme in any case (RFC 6750 2.1).
+
+    What is longer than any token is refused unread.
+    """
+    if len(authorization) > len("Bearer ") + maximum:
+        raise InvalidToken(f"the token is longer than {maximum} bytes")
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token or not token.isascii():
+        raise InvalidToken("the Authorization header is not Bearer and one token")
+    return token
+
+
+def _principal(claims: Claims, given: Authorization) -> Principal:
+    admin = given.admin_scope in claims.scopes
+    return Principal(
+        subject=claims.subject,
+        scopes=claims.scopes,
+        admin=admin,
+        everyone=admin or not given.user_isolation,
+        session_id=claims.session_id,
+    )
