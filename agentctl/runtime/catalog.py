@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         WorkflowRecord,
     )
     from agentctl.records.kinds import Kind
-    from agentctl.runtime.runner import Runners
+    from agentctl.runtime.runners import Runners
     from agentctl.runtime.tools import Tool
 
 __all__ = ["SESSION_TABLE", "Catalog", "Component"]
@@ -139,7 +139,7 @@ class Catalog:
     def runners(self) -> Runners:
         """The models and agents that were built for this catalog's runs."""
         if self._runners is None:
-            from agentctl.runtime.runner import Runners
+            from agentctl.runtime.runners import Runners
 
             self._runners = Runners(self)
         return self._runners

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["history", "system_of"]
+__all__ = ["history"]
 
 
 def history(
@@ -33,12 +33,6 @@ def history(
         or (message["role"] == "assistant" and message["content"])
         or (message["role"] == "system" and message["content"] != previous_system)
     ]
-
-
-def system_of(messages: Iterable[Mapping[str, Any]]) -> str | None:
-    """The instructions that a run was given, or None: `previous_system` of the next one."""
-    texts = (str(message["content"]) for message in messages if message["role"] == "system")
-    return next(texts, None)
 
 
 def _entry(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,142 @@
+"""One run of an agent: the model and its tools in turn, until the model has no more calls.
+
+The model always streams, so that partial text exists whatever the caller asked for.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai import Agent as LibraryAgent
+from pydantic_ai.exceptions import AgentRunError
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    FunctionToolResultEvent,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+)
+from pydantic_ai.usage import UsageLimits
+
+from agentctl.runtime.classify import classified
+from agentctl.runtime.conversation import Conversation
+from agentctl.runtime.conversion import counters, to_model
+
+if TYPE_CHECKING:
+    from pydantic_ai.agent import CallToolsNode, ModelRequestNode
+    from pydantic_ai.run import AgentRun
+
+    from agentctl.runtime.catalog import Catalog, Component
+    from agentctl.runtime.context import RunContext
+    from agentctl.runtime.runners import Runner
+
+    LibraryRun = AgentRun[Conversation, str | None]
+
+__all__ = ["MAXIMUM_MODEL_CALLS", "converse", "run_agent"]
+
+MAXIMUM_MODEL_CALLS = 50
+"""Model calls of one run; a model that still calls tools then ends the run with MODEL_REJECTED."""
+
+
+async def run_agent(
+    agent: Component,
+    message: str,
+    history: list[dict[str, Any]],
+    context: RunContext,
+    catalog: Catalog,
+) -> None:
+    """Run an agent to its end; the result is in the transcript.
+
+    Raises:
+        RunFailure: the model or a tool ended the run.
+    """
+    runner = catalog.runners.runner(agent)
+    conversation = Conversation(context, message, runner.actions)
+    conversation.begin(runner.system)
+    await converse(runner, message, history, conversation)
+
+
+async def converse(
+    runner: Runner, prompt: str, history: list[dict[str, Any]], conversation: Conversation
+) -> None:
+    """Let the model answer a prompt; what it says and calls goes to the conversation.
+
+    Args:
+        prompt: what the model is asked; for the leader of a broadcast more than the message.
+        history: neutral messages of earlier runs, oldest first.
+
+    Raises:
+        RunFailure: the model or a tool ended the run.
+    """
+    limits = UsageLimits(request_limit=MAXIMUM_MODEL_CALLS)
+    try:
+        async with runner.agent.iter(
+            prompt, message_history=to_model(history), deps=conversation, usage_limits=limits
+        ) as run:
+            await _drive(run, conversation)
+    except AgentRunError as error:
+        raise classified(error, conversation.context.run_id) from error
+
+
+async def _drive(run: LibraryRun, conversation: Conversation) -> None:
+    async for node in run:
+        if LibraryAgent.is_model_request_node(node):
+            await _listen(run, node, conversation)
+        elif LibraryAgent.is_call_tools_node(node):
+            await _act(run, node, conversation)
+            if conversation.routed is not None:
+                return
+
+
+async def _listen(
+    run: LibraryRun, node: ModelRequestNode[Conversation, str | None], conversation: Conversation
+) -> None:
+    """One call of the model. Text and usage so far are kept however it ends."""
+    conversation.context.checkpoint()
+    conversation.begin_answer()
+    before = copy(run.usage)
+    async with node.stream(run.ctx) as stream:
+        try:
+            async for event in stream:
+                conversation.say(_text(event))
+        finally:
+            conversation.context.transcript.set_usage(counters(stream.usage, before))
+    conversation.end_answer(_calls(stream.response))
+
+
+async def _act(
+    run: LibraryRun, node: CallToolsNode[Conversation, str | None], conversation: Conversation
+) -> None:
+    """The calls of one answer. Known tools note themselves; what the library refuses is added."""
+    calls = {part.tool_call_id: part for part in node.model_response.tool_calls}
+    async with node.stream(run.ctx) as events:
+        async for event in events:
+            if not isinstance(event, FunctionToolResultEvent):
+                continue
+            call = calls.get(event.tool_call_id)
+            if call is not None and not conversation.has_answered(call.tool_call_id):
+                why = f"There is no tool {call.tool_name}"
+                conversation.refuse_call(
+                    call.tool_call_id, call.tool_name, call.args_as_dict(), why
+                )
+
+
+def _text(event: AgentStreamEvent) -> str:
+    """What an event adds to the answer."""
+    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+        return event.part.content
+    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+        return event.delta.content_delta
+    return ""
+
+
+def _calls(response: ModelResponse) -> list[dict[str, Any]]:
+    return [_call(part) for part in response.tool_calls]
+
+
+def _call(part: ToolCallPart) -> dict[str, Any]:
+    return {"id": part.tool_call_id, "name": part.tool_name, "arguments": part.args_as_dict()}

@@ -1,0 +1,46 @@
+"""What a failure of the model library, or of a provider behind it, means for a run."""
+
+from __future__ import annotations
+
+import logging
+
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    ModelAPIError,
+    ModelHTTPError,
+    ModelRequestRejectedError,
+    ModelRequestTimeout,
+    ModelTimeoutError,
+    UnexpectedModelBehavior,
+    UsageLimitExceeded,
+)
+
+from agentctl.runtime.failures import FailureCode, RunFailure
+
+__all__ = ["classified"]
+
+_log = logging.getLogger("agentctl.runtime")
+
+_GATEWAY_TIMEOUTS = {408, 504}
+_TOO_MANY_CALLS = "The model did not come to an end within the model calls that a run may make"
+
+
+def classified(error: AgentRunError, run_id: str) -> RunFailure:
+    """The public failure; what the provider said goes to the log."""
+    _log.warning("run %s: the model failed", run_id, exc_info=error)
+    if isinstance(error, UsageLimitExceeded):
+        return RunFailure("MODEL_REJECTED", _TOO_MANY_CALLS)
+    return RunFailure(_code(error))
+
+
+def _code(error: AgentRunError) -> FailureCode:
+    """MODEL_REJECTED is for what trying again unchanged will not mend."""
+    if isinstance(error, ModelTimeoutError | ModelRequestTimeout):
+        return "MODEL_TIMEOUT"
+    if isinstance(error, ModelHTTPError) and error.status_code in _GATEWAY_TIMEOUTS:
+        return "MODEL_TIMEOUT"
+    if isinstance(error, ModelRequestRejectedError | UnexpectedModelBehavior):
+        return "MODEL_REJECTED"
+    if isinstance(error, ModelAPIError):
+        return "MODEL_UNAVAILABLE"
+    return "INTERNAL"

@@ -1,0 +1,184 @@
+"""One run's talk between a model and its tools, as it is kept and told.
+
+Everything that arrives goes through here: it is cleaned, bounded, put into the transcript at once,
+and told to the listeners. It knows nothing of the model library.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentctl.records.text import clean
+from agentctl.runtime.actions import Action, Outcome
+from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.failures import RunFailure
+
+if TYPE_CHECKING:
+    from agentctl.runtime.context import RunContext
+
+__all__ = ["MAXIMUM_FAILURES", "NOT_AN_OBJECT", "Conversation"]
+
+MAXIMUM_FAILURES = 3
+"""After so many failures of one tool in a row the run ends with TOOL_FAILED."""
+
+NOT_AN_OBJECT = "INVALID_JSON"
+"""The only argument of a call whose arguments were not a JSON object; its value is what came."""
+
+_BETWEEN_ANSWERS = "\n\n"
+"""Stands in the content between what the model said before and after a tool call."""
+
+
+class Conversation:
+    """The state of one run while its model is at work.
+
+    Args:
+        message: what the user asks.
+        actions: what the model may call, by name.
+        speaks: whether what the model says is the run's content; when not (a leader that routes),
+            it is in the messages only.
+
+    Attributes:
+        routed: the answer of the member that the message was passed on to, in mode route.
+        routing: whether a member is answering in the place of the leader.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        message: str,
+        actions: Mapping[str, Action],
+        *,
+        speaks: bool = True,
+    ) -> None:
+        self.context = context
+        self.message = message
+        self.actions = actions
+        self.routed: str | None = None
+        self.routing = False
+        self._speaks = speaks
+        self._transcript = context.transcript
+        self._separate = False
+        self._unspoken: list[str] = []
+        self._kept = 0
+        self._failures: Counter[str] = Counter()
+
+    def begin(self, system: str) -> None:
+        """Note what the model is told at the start: instructions (`""`: none) and the message."""
+        if system:
+            self._transcript.add_system(system)
+        self._transcript.add_user(self.message)
+
+    def begin_answer(self) -> None:
+        """The model is about to be called."""
+        self._transcript.begin_answer()
+        self._separate = bool(self._transcript.content)
+        self._unspoken.clear()
+
+    def say(self, text: str) -> None:
+        """The model said more.
+
+        Raises:
+            RunFailure: the run would outgrow `limits.run_bytes`.
+        """
+        text = clean(text)
+        if not text:
+            return
+        self._keep(text)
+        self._transcript.extend_answer(text)
+        if self._speaks:
+            self._tell(text)
+        else:
+            self._unspoken.append(text)
+
+    def speak_last_answer(self) -> None:
+        """What the model said last, and was held back, is the run's answer after all."""
+        text = "".join(self._unspoken)
+        if text:
+            self._tell(text)
+
+    def answer_for_model(self, text: str) -> None:
+        """The run's answer comes from elsewhere: it is noted and told as the run's own."""
+        self._transcript.add_answer(text)
+        self._separate = False
+        self._transcript.replace_content(text)
+        self.context.emit(Content(text))
+
+    def end_answer(self, calls: list[dict[str, Any]]) -> None:
+        """The model has ended its answer, with these calls: `id`, `name`, `arguments`."""
+        cleaned: list[dict[str, Any]] = [_clean(call) for call in calls]
+        self._keep(orjson.dumps(cleaned).decode())
+        self._transcript.end_answer(cleaned)
+
+    async def call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> str:
+        """Carry out a call; returns what the model is told.
+
+        Raises:
+            RunFailure: the tool failed once too often in a row.
+        """
+        self.context.checkpoint()
+        cleaned: dict[str, Any] = _clean(arguments)
+        self._open(call_id, name, cleaned)
+        if NOT_AN_OBJECT in cleaned:
+            outcome = Outcome("The arguments are not a JSON object", failed=True)
+        else:
+            outcome = await self.actions[name].perform(cleaned, self)
+        text = clean(outcome.text)
+        self._close(call_id, text, error=outcome.failed)
+        self._count(name, outcome)
+        return text
+
+    def refuse_call(self, call_id: str, name: str, arguments: Mapping[str, Any], why: str) -> None:
+        """Note a call that could not be carried out, such as one of an unknown tool."""
+        self._open(call_id, clean(name), _clean(arguments))
+        self._close(call_id, clean(why), error=True)
+
+    def has_answered(self, call_id: str) -> bool:
+        """Whether a call has had its result."""
+        return any(
+            entry["tool_call_id"] == call_id and entry["tool_call_error"] is not None
+            for entry in self._transcript.tools
+        )
+
+    def _open(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+        self.context.emit(ToolCallStarted(self._transcript.open_call(call_id, name, arguments)))
+
+    def _close(self, call_id: str, text: str, *, error: bool) -> None:
+        self._keep(text)
+        entry = self._transcript.close_call(call_id, text, error=error)
+        if entry is not None:
+            self.context.emit(ToolCallCompleted(entry))
+
+    def _tell(self, text: str) -> None:
+        """Add to the content; all deltas, joined, are the content."""
+        delta = _BETWEEN_ANSWERS + text if self._separate else text
+        self._separate = False
+        self._transcript.add_content(delta)
+        self.context.emit(Content(delta))
+
+    def _keep(self, text: str) -> None:
+        self._kept += len(text.encode())
+        if self._kept > self.context.limits.run_bytes:
+            raise RunFailure("MODEL_REJECTED", "The run grew beyond what a run may hold")
+
+    def _count(self, name: str, outcome: Outcome) -> None:
+        if not outcome.failed:
+            self._failures[name] = 0
+        elif outcome.counts:
+            self._failures[name] += 1
+        if self._failures[name] >= MAXIMUM_FAILURES:
+            raise RunFailure("TOOL_FAILED", f"The tool {name} failed {MAXIMUM_FAILURES} times")
+
+
+def _clean(value: Any) -> Any:
+    """A JSON value with every text in it storable."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {clean(str(name)): _clean(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return value

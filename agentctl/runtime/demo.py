@@ -1,0 +1,233 @@
+"""Models that need no network: `echo`, `slow` and `leader` of the provider `demo`.
+
+They are deterministic, stream like any other model, and count a token for every word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.usage import RequestUsage
+
+from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.delegation import DELEGATE, ROUTE
+
+__all__ = ["SLOW_SECONDS", "SLOW_WORDS", "demo_model"]
+
+SLOW_WORDS = 200
+SLOW_SECONDS = 0.3
+"""`slow` says this many words, one every so many seconds: about a minute."""
+
+_CHUNKS = 4
+"""In how many pieces `echo` answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A tool call as a piece of an answer."""
+
+    tool_name: str
+    arguments: dict[str, Any]
+
+
+Piece = str | _Call
+Answer = AsyncIterator[Piece]
+Speaker = Callable[[Sequence[ModelMessage], Sequence[ToolDefinition]], Answer]
+
+
+def demo_model(name: str) -> Model:
+    """The demo model of that name.
+
+    Raises:
+        InvalidConfiguration: there is none.
+    """
+    speaker = _SPEAKERS.get(name)
+    if speaker is None:
+        raise InvalidConfiguration(
+            f"The provider demo has no model {name!r}", hint=f"use one of: {', '.join(_SPEAKERS)}"
+        )
+    return _DemoModel(name, speaker)
+
+
+async def _echo(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
+    """Answers with what the user said."""
+    for chunk in _chunks(_last(messages, UserPromptPart)):
+        await asyncio.sleep(0)
+        yield chunk
+
+
+async def _slow(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
+    """Says what the user said, word by word, over and over, for about a minute."""
+    words = _last(messages, UserPromptPart).split() or ["slow"]
+    for number in range(SLOW_WORDS):
+        yield words[number % len(words)] + " "
+        await asyncio.sleep(SLOW_SECONDS)
+
+
+async def _leader(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
+    """Gives the message to the first member and answers with what comes back; alone, echoes."""
+    delegation = next((tool for tool in tools if tool.name in (DELEGATE, ROUTE)), None)
+    answer = _last(messages, ToolReturnPart) if _was_answered(messages) else None
+    if delegation is None or answer is not None:
+        for chunk in _chunks(_last(messages, UserPromptPart) if answer is None else answer):
+            await asyncio.sleep(0)
+            yield chunk
+        return
+    properties = delegation.parameters_json_schema["properties"]
+    arguments = {"member_id": properties["member_id"]["enum"][0]}
+    if "task" in properties:
+        arguments["task"] = _last(messages, UserPromptPart)
+    yield _Call(delegation.name, arguments)
+
+
+_SPEAKERS: dict[str, Speaker] = {"echo": _echo, "slow": _slow, "leader": _leader}
+
+
+class _DemoModel(Model):
+    """A model whose answers a function makes."""
+
+    def __init__(self, name: str, speaker: Speaker) -> None:
+        super().__init__()
+        self._name = name
+        self._speaker = speaker
+
+    @property
+    def model_name(self) -> str:
+        return self._name
+
+    @property
+    def system(self) -> str:
+        return "demo"
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        async with self.request_stream(
+            messages, model_settings, model_request_parameters
+        ) as response:
+            async for _ in response:
+                pass
+        return response.get()
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        pieces = self._speaker(messages, model_request_parameters.function_tools)
+        yield _DemoResponse(
+            model_request_parameters=model_request_parameters,
+            name=self._name,
+            pieces=pieces,
+            heard=sum(map(_words, _texts(messages))),
+        )
+
+
+@dataclass
+class _DemoResponse(StreamedResponse):
+    """An answer while it is being said.
+
+    Attributes:
+        heard: how many words the model was given.
+    """
+
+    name: str
+    pieces: Answer
+    heard: int
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        self._usage = RequestUsage(input_tokens=self.heard)
+        async for piece in self.pieces:
+            for event in self._events(piece):
+                yield event
+
+    def _events(self, piece: Piece) -> list[ModelResponseStreamEvent]:
+        if isinstance(piece, str):
+            self._usage += RequestUsage(output_tokens=_words(piece))
+            return [*self._parts_manager.handle_text_delta(vendor_part_id="text", content=piece)]
+        text = json.dumps(piece.arguments)
+        self._usage += RequestUsage(output_tokens=_words(text))
+        return [
+            *self._parts_manager.handle_tool_call_delta_events(
+                vendor_part_id="call", tool_name=piece.tool_name, args=text, tool_call_id=None
+            )
+        ]
+
+    async def close_stream(self) -> None:
+        """Nothing to close: there is no connection."""
+
+    @property
+    def model_name(self) -> str:
+        return self.name
+
+    @property
+    def provider_name(self) -> str:
+        return "demo"
+
+    @property
+    def provider_url(self) -> None:
+        return None
+
+    @property
+    def timestamp(self) -> datetime:
+        return self.started
+
+
+def _parts(messages: Sequence[ModelMessage]) -> list[Any]:
+    return [part for message in messages for part in message.parts]
+
+
+def _last(messages: Sequence[ModelMessage], kind: type[Any]) -> str:
+    """Text of the last part of a kind, `""` when there is none."""
+    texts = [part.content for part in _parts(messages) if isinstance(part, kind)]
+    return str(texts[-1]) if texts else ""
+
+
+def _was_answered(messages: Sequence[ModelMessage]) -> bool:
+    """Whether the last thing that was said to the model is the result of a tool."""
+    requests = [message for message in messages if isinstance(message, ModelRequest)]
+    return bool(requests) and any(isinstance(part, ToolReturnPart) for part in requests[-1].parts)
+
+
+def _texts(messages: Sequence[ModelMessage]) -> list[str]:
+    instructions = [
+        message.instructions or "" for message in messages[-1:] if isinstance(message, ModelRequest)
+    ]
+    return [*instructions, *(str(getattr(part, "content", "")) for part in _parts(messages))]
+
+
+def _words(text: str) -> int:
+    """Words in a text; what counts as a token here."""
+    return len(text.split())
+
+
+def _chunks(text: str) -> list[str]:
+    """The text in a few pieces, cut behind white space, each word whole."""
+    words = re.findall(r"\S+\s*|\s+", text)
+    size = max(1, -(-len(words) // _CHUNKS))
+    return ["".join(words[start : start + size]) for start in range(0, len(words), size)]

@@ -1,0 +1,114 @@
+"""What a team's leader is told and may do (contract.md 5, team modes)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentctl.config.settings import Team
+from agentctl.runtime.actions import Action, Outcome
+from agentctl.runtime.delegation import DELEGATE, delegation_tools
+
+if TYPE_CHECKING:
+    from agentctl.records.components import ToolRecord
+    from agentctl.runtime.catalog import Component
+    from agentctl.runtime.context import MemberResult
+    from agentctl.runtime.conversation import Conversation
+
+__all__ = ["leader_instructions", "member_actions", "outcome_of"]
+
+_DUTIES = {
+    "coordinate": "You lead a team. Give tasks to its members where that helps, and answer the "
+    "user from what they report.",
+    "route": "You lead a team. Pass the user's message to the one member who is best suited to "
+    "answer it.",
+    "broadcast": "You lead a team. Every member was given the user's message. Answer the user "
+    "from what they report.",
+}
+
+
+def leader_instructions(team: Component, members: Mapping[str, Component]) -> str:
+    """The team's own instructions, what its mode asks of the leader, and who the members are."""
+    assert isinstance(team.spec, Team)
+    roster = "\n".join(_introduced(member) for member in members.values())
+    parts = [team.spec.instructions, _DUTIES[team.spec.mode], f"Members:\n{roster}"]
+    return "\n\n".join(part for part in parts if part)
+
+
+def member_actions(team: Component, members: Mapping[str, Component]) -> list[Action]:
+    """What the mode of a team lets its leader call."""
+    assert isinstance(team.spec, Team)
+    return [
+        _Delegate(tool, members) if tool["name"] == DELEGATE else _Route(tool, members)
+        for tool in delegation_tools(team.spec)
+    ]
+
+
+def outcome_of(member: Component, result: MemberResult) -> Outcome:
+    """How a member's run ended, as the leader is told. It never counts as a tool that is broken."""
+    if result.status == "COMPLETED":
+        return Outcome(result.content)
+    if result.status == "CANCELLED":
+        return Outcome(f"The member {member.id} was cancelled", failed=True, counts=False)
+    why = result.error_detail or "no reason is known"
+    return Outcome(f"The member {member.id} failed: {why}", failed=True, counts=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Delegate:
+    """Mode coordinate: a member does a task and the leader gets its answer."""
+
+    tool: ToolRecord
+    members: Mapping[str, Component]
+
+    def record(self) -> ToolRecord:
+        return self.tool
+
+    async def perform(self, arguments: Mapping[str, Any], conversation: Conversation) -> Outcome:
+        member = _named(self.members, arguments)
+        if isinstance(member, Outcome):
+            return member
+        task = arguments.get("task")
+        if not isinstance(task, str) or not task:
+            return Outcome("The argument task is missing: say what to do", failed=True)
+        return outcome_of(member, await conversation.context.run_member(member, task))
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Mode route: a member gets the user's own message and answers for the team."""
+
+    tool: ToolRecord
+    members: Mapping[str, Component]
+
+    def record(self) -> ToolRecord:
+        return self.tool
+
+    async def perform(self, arguments: Mapping[str, Any], conversation: Conversation) -> Outcome:
+        member = _named(self.members, arguments)
+        if isinstance(member, Outcome):
+            return member
+        if conversation.routing:
+            return Outcome("The message was passed to another member already", failed=True)
+        conversation.routing = True
+        result = await conversation.context.run_member(member, conversation.message)
+        if result.status == "COMPLETED":
+            conversation.routed = result.content
+        else:
+            conversation.routing = False
+        return outcome_of(member, result)
+
+
+def _named(members: Mapping[str, Component], arguments: Mapping[str, Any]) -> Component | Outcome:
+    """The member that is meant, or what to tell the leader."""
+    member_id = arguments.get("member_id")
+    member = members.get(member_id) if isinstance(member_id, str) else None
+    if member is None:
+        return Outcome(f"The argument member_id is one of: {', '.join(members)}", failed=True)
+    return member
+
+
+def _introduced(member: Component) -> str:
+    about = f": {member.description}" if member.description else ""
+    return f"- {member.id} ({member.name}){about}"

@@ -1,0 +1,105 @@
+"""Models of providers, built from their configuration."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.failures import RunFailure
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+    from agentctl.config import settings as config
+
+__all__ = ["CONNECT_SECONDS", "READ_SECONDS", "RETRIES", "Connection", "connect"]
+
+_log = logging.getLogger("agentctl.runtime")
+
+CONNECT_SECONDS = 10.0
+"""How long a connection to a provider may take."""
+
+READ_SECONDS = 300.0
+"""How long a provider may be silent, before and in the middle of an answer."""
+
+RETRIES = 1
+"""How often a call that failed for the moment is tried again, before the run fails."""
+
+_OPENAI_URL = "https://api.openai.com/v1"
+"""Named here so that OPENAI_BASE_URL in the environment does not redirect a configured model."""
+
+_NO_KEY = "not-needed"
+"""Stands for the key of an endpoint of one's own that asks for none; the client insists on one."""
+
+
+class Connection:
+    """A model that is ready for use, with the connections that it shares among runs."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    async def close(self) -> None:
+        """Close the connections to the provider."""
+
+
+def connect(model: config.Model) -> Connection:
+    """Build a model.
+
+    Raises:
+        RunFailure: MODEL_UNAVAILABLE when the key of the model is not set.
+        InvalidConfiguration: the provider or the demo model is not known.
+    """
+    if model.provider == "openai":
+        return _openai(model)
+    if model.provider == "demo":
+        from agentctl.runtime.demo import demo_model
+
+        return Connection(demo_model(model.model))
+    raise InvalidConfiguration(
+        f"The model {model.id} has an unknown provider {model.provider!r}",
+        hint="use openai (any compatible endpoint by base_url) or demo",
+    )
+
+
+class _OpenAIConnection(Connection):
+    def __init__(self, model: config.Model, key: str) -> None:
+        import httpx2
+        from openai import AsyncOpenAI
+        from pydantic_ai.models.openai import OpenAIChatModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+        self._client = AsyncOpenAI(
+            api_key=key,
+            base_url=model.base_url or _OPENAI_URL,
+            max_retries=RETRIES,
+            timeout=timeout,
+            http_client=httpx2.AsyncClient(timeout=timeout, limits=limits),
+        )
+        provider = OpenAIProvider(openai_client=self._client)
+        super().__init__(OpenAIChatModel(model.model, provider=provider))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _openai(model: config.Model) -> Connection:
+    return _OpenAIConnection(model, _key(model))
+
+
+def _key(model: config.Model) -> str:
+    """The API key of a model. Only the name of its variable ever reaches the log."""
+    if not model.api_key_env and model.base_url:
+        return _NO_KEY
+    key = os.environ.get(model.api_key_env, "") if model.api_key_env else ""
+    if not key:
+        _log.error(
+            "model %s: the environment variable %s is not set",
+            model.id,
+            model.api_key_env or "that api_key_env should name",
+        )
+        raise RunFailure("MODEL_UNAVAILABLE", "The API key of the model is not set")
+    return key

@@ -1,0 +1,123 @@
+"""The model library's agents, built once a component, and the models that they share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentctl.config.settings import Agent, Team
+from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.actions import Action, ToolAction
+from agentctl.runtime.leadership import leader_instructions, member_actions
+from agentctl.runtime.models import Connection, connect
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent as LibraryAgent
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.tools import RunContext as LibraryContext
+
+    from agentctl.config import settings as config
+    from agentctl.records.kinds import Kind
+    from agentctl.runtime.catalog import Catalog, Component
+    from agentctl.runtime.conversation import Conversation
+
+__all__ = ["Runner", "Runners"]
+
+_EMPTY_ANSWER_RETRIES = 1
+"""How often a model is asked again that called a tool which is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """What runs of one agent, or of one team's leader, need.
+
+    Attributes:
+        agent: the library's agent; its dependencies are the run's conversation.
+        actions: what the model may call, by name.
+        system: the instructions that the model gets; `""` for none.
+        routes: whether a member answers in the place of the leader (mode route).
+    """
+
+    agent: LibraryAgent[Conversation, str | None]
+    actions: Mapping[str, Action]
+    system: str
+    routes: bool
+
+
+class Runners:
+    """The runners of a catalog. Belongs to one event loop: the connections do."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._connections: dict[str, Connection] = {}
+        self._runners: dict[tuple[Kind, str], Runner] = {}
+
+    def runner(self, component: Component) -> Runner:
+        """The runner of an agent or of a team's leader.
+
+        Raises:
+            RunFailure: the model's API key is not set.
+            InvalidConfiguration: a tool or the provider cannot be used.
+        """
+        key = (component.kind, component.id)
+        if key not in self._runners:
+            self._runners[key] = self._built(component)
+        return self._runners[key]
+
+    async def close(self) -> None:
+        """Close the connections to the providers."""
+        connections, self._connections = self._connections, {}
+        self._runners.clear()
+        for connection in connections.values():
+            await connection.close()
+
+    def _built(self, component: Component) -> Runner:
+        from pydantic_ai import Agent as LibraryAgent
+
+        from agentctl.runtime.conversation import Conversation
+        from agentctl.runtime.toolset import ActionToolset
+
+        # Its banner on the first run in a process has no place on our stderr.
+        os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
+        system, actions = self._equipment(component)
+        routes = isinstance(component.spec, Team) and component.spec.mode == "route"
+        agent: LibraryAgent[Conversation, str | None] = LibraryAgent(
+            self._connection(self._catalog.model(component)).model,
+            output_type=[str, type(None)],
+            instructions=system or None,
+            deps_type=Conversation,
+            name=component.id,
+            model_settings=_first_a_member if routes else None,
+            retries=_EMPTY_ANSWER_RETRIES,
+            toolsets=[ActionToolset(actions)] if actions else None,
+        )
+        return Runner(agent, actions, system, routes)
+
+    def _equipment(self, component: Component) -> tuple[str, dict[str, Action]]:
+        """Instructions and actions."""
+        tools: list[Action] = [ToolAction(tool) for tool in self._catalog.tools(component)]
+        if component.kind == "team":
+            members = self._catalog.members(component)
+            system = leader_instructions(component, members)
+            tools = [*member_actions(component, members), *tools]
+        else:
+            assert isinstance(component.spec, Agent)
+            system = component.spec.instructions
+        actions = {action.record()["name"]: action for action in tools}
+        if len(actions) < len(tools):
+            raise InvalidConfiguration(
+                f"The {component.kind} {component.id} has a tool named like its delegation tool"
+            )
+        return system, actions
+
+    def _connection(self, model: config.Model) -> Connection:
+        if model.id not in self._connections:
+            self._connections[model.id] = connect(model)
+        return self._connections[model.id]
+
+
+def _first_a_member(context: LibraryContext[Conversation]) -> ModelSettings:
+    """Mode route: the first thing that a leader does is to pick a member."""
+    return {"tool_choice": "required"} if context.run_step <= 1 else {}

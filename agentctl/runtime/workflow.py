@@ -1,0 +1,46 @@
+"""One run of a workflow: its steps in order, each with the output of the one before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from agentctl.runtime.events import StepCompleted, StepStarted
+from agentctl.runtime.failures import FailureCode, RunFailure
+
+if TYPE_CHECKING:
+    from agentctl.runtime.catalog import Catalog, Component
+    from agentctl.runtime.context import MemberResult, RunContext
+
+__all__ = ["run_workflow"]
+
+
+async def run_workflow(
+    workflow: Component, message: str, context: RunContext, catalog: Catalog
+) -> None:
+    """Run a workflow to its end; its content is the output of the last step that ended well.
+
+    A workflow has no messages of its own: what was said is in the runs of its steps.
+
+    Raises:
+        RunFailure: a step failed or was cancelled by itself.
+    """
+    output = message
+    for index, (name, worker) in enumerate(catalog.steps(workflow)):
+        context.checkpoint()
+        context.emit(StepStarted(name, index))
+        result = await context.run_member(worker, output)
+        if result.status != "COMPLETED":
+            raise _failure(name, result)
+        output = result.content
+        context.transcript.replace_content(output)
+        context.emit(StepCompleted(name, index, output))
+
+
+def _failure(step: str, result: MemberResult) -> RunFailure:
+    """A failed step ends the run with the step's own code."""
+    if result.status == "CANCELLED":
+        return RunFailure("INTERNAL", f"The step {step} was cancelled")
+    code: FailureCode = next(
+        (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
+    )
+    return RunFailure(code, f"The step {step} failed: {result.error_detail or 'no reason known'}")
