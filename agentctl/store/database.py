@@ -11,15 +11,18 @@ many units a commit; PostgreSQL on a connection of its pool.
 
 Statements are `Sql`: the portable subset of SQLite and PostgreSQL, parameters as `:name`, columns
 of TEXT and BIGINT only, `cast(:x as text)` where a type is not evident, `NULLS LAST` spelled out,
-RETURNING for what was changed. The suite has a real PostgreSQL parse every one of them.
+RETURNING for what was changed. Text is ordered by code point and `lower()` folds ASCII letters
+only, on both (see the migrations). The suite has a real PostgreSQL parse every one of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Database", "Row", "Sql", "Statement", "Value", "Work"]
+__all__ = ["Database", "Row", "Sql", "Statement", "Value", "Work", "compile_dollar"]
 
 Value = str | int | None
 Row = Sequence[Any]
@@ -56,4 +59,41 @@ class Database(Protocol):
         """Run a unit in one transaction; returns once it is durable."""
         ...
 
+    def changes(self) -> int:
+        """A number that changes when the database was written to, by whichever process."""
+        ...
+
     async def close(self) -> None: ...
+
+
+_TOKEN = re.compile(
+    r"""
+      '(?:[^']|'')*'            # a literal
+    | "(?:[^"]|"")*"            # a quoted name
+    | --[^\n]*                  # a comment to the end of the line
+    | /\*.*?\*/                 # a comment between marks
+    | ::                        # a PostgreSQL cast
+    | :(?P<name>[A-Za-z_]\w*)   # a parameter
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@cache
+def compile_dollar(sql: Sql) -> tuple[str, tuple[str, ...]]:
+    """The statement with `$1`, `$2`, ... for its parameters, as asyncpg takes it.
+
+    Returns:
+        The text, and the names of the parameters in the order of their numbers; a name that occurs
+        twice has one number.
+    """
+    numbers: dict[str, int] = {}
+
+    def numbered(token: re.Match[str]) -> str:
+        name = token["name"]
+        if name is None:
+            return token[0]
+        return f"${numbers.setdefault(name, len(numbers) + 1)}"
+
+    text = _TOKEN.sub(numbered, sql)
+    return text, tuple(numbers)

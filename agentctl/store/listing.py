@@ -1,0 +1,178 @@
+"""Lists: filters, order, pages and cursors, as statements that each find an index.
+
+A filter that may be absent, written as `(:x is null or column = :x)`, keeps a database from using
+the column's index. So there is one statement for each set of filters that is present, built of
+fixed pieces; values are always parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain, combinations, product
+from typing import Generic, Literal, TypeVar
+
+from agentctl.store.database import Sql, Statement, Value, Work
+
+__all__ = ["COUNTED", "Cursor", "Listed", "Listing", "Order", "Slice", "prefix_range"]
+
+COUNTED = 10_000
+"""Up to here a total is exact (contract.md 4)."""
+
+R = TypeVar("R")
+
+Order = Literal["asc", "desc"]
+
+Cursor = tuple[int, str]
+"""The time and the id of the last row of a page: what the next one follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Which part of a list, in which order.
+
+    Attributes:
+        limit: rows at most.
+        offset: rows to skip; 0 with `after`.
+        after: the row that the part follows.
+    """
+
+    sort: str
+    order: Order
+    limit: int
+    offset: int
+    after: Cursor | None
+
+    def parameters(self) -> dict[str, Value]:
+        """Those of the statement; one row more is read, to know whether there is another page."""
+        values: dict[str, Value] = {"limit": self.limit + 1, "offset": self.offset}
+        if self.after is not None:
+            values["after_key"], values["after_id"] = self.after
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[R]):
+    """One page of a list.
+
+    Attributes:
+        rows: the page.
+        total: how many rows the filters leave, at most `COUNTED`.
+        capped: whether there are more than that.
+        next: what the next page follows; None on the last one.
+    """
+
+    rows: list[R]
+    total: int
+    capped: bool
+    next: Cursor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What can be listed of a table.
+
+    Attributes:
+        table: its name.
+        columns: what is selected, with commas.
+        id: the column that breaks ties.
+        sorts: the columns that it can be ordered by.
+        free: filters that can be present in any combination, name to condition; the parameter of
+            a condition has the name of its filter.
+        choices: groups of filters, of which one set at a time is present, or none.
+        when_many: filters that are written in another way when they leave more than `COUNTED` rows.
+    """
+
+    table: str
+    columns: str
+    id: str
+    sorts: tuple[str, ...]
+    free: Mapping[str, str]
+    choices: tuple[tuple[Mapping[str, str], ...], ...]
+    when_many: Mapping[str, str] = field(default_factory=dict)
+
+    def page(
+        self, filters: Mapping[str, Value], part: Slice, make: Callable[..., R]
+    ) -> Work[Listed[R]]:
+        """Read a page and count what the filters leave.
+
+        Args:
+            filters: the filters that are present, with their values.
+            part: which page.
+            make: makes a row of the columns.
+        """
+        counted = yield Statement(self.count(tuple(filters)), filters)
+        total: int = counted[0][0]
+        capped = total > COUNTED
+        if capped:
+            filters = {self.when_many.get(name, name): filters[name] for name in filters}
+        sql = self.select(tuple(filters), part.sort, part.order, part.after is not None)
+        found = yield Statement(sql, {**filters, **part.parameters()})
+        rows = [make(*row) for row in found[: part.limit]]
+        last = rows[-1] if len(found) > part.limit else None
+        following = None if last is None else (getattr(last, part.sort), getattr(last, self.id))
+        return Listed(rows, min(total, COUNTED), capped, following)
+
+    def count(self, present: tuple[str, ...]) -> Sql:
+        """The statement that counts rows, at most one more than `COUNTED`."""
+        return _count(self.table, self._conditions(present))
+
+    def select(self, present: tuple[str, ...], sort: str, order: Order, after: bool) -> Sql:
+        """The statement that reads a page; with `after` it follows (:after_key, :after_id)."""
+        conditions = self._conditions(present)
+        if after:
+            sign = ">" if order == "asc" else "<"
+            conditions = (*conditions, f"({sort}, {self.id}) {sign} (:after_key, :after_id)")
+        return _select(self.table, self.columns, conditions, f"{sort} {order}, {self.id} {order}")
+
+    def variants(self) -> Iterator[Sql]:
+        """Every statement that `page` can run."""
+        subsets = chain.from_iterable(combinations(self.free, n) for n in range(len(self.free) + 1))
+        for subset, *chosen in product(subsets, *self.choices):
+            present = (*subset, *chain.from_iterable(chosen))
+            yield self.count(present)
+            for sort, order, after in product(self.sorts, ("asc", "desc"), (False, True)):
+                yield self.select(present, sort, "asc" if order == "asc" else "desc", after)
+
+    def _conditions(self, present: tuple[str, ...]) -> tuple[str, ...]:
+        known = dict(self.free)
+        for group in self.choices:
+            for filters in group:
+                known.update(filters)
+        return tuple(condition for name, condition in known.items() if name in present)
+
+
+def prefix_range(prefix: str) -> tuple[str, str | None]:
+    """The range of texts that begin with `prefix`, without regard to the case of ASCII letters.
+
+    Ordered by code point, as both databases order: a text begins with the prefix just when it is
+    not before the first result and before the second. None: nothing is behind them. Only ASCII
+    letters are folded, as `lower()` does in both: the same answer everywhere, from an index.
+    """
+    start = "".join(letter.lower() if letter.isascii() else letter for letter in prefix)
+    trimmed = start.rstrip(chr(0x10FFFF))
+    if not trimmed:
+        return start, None
+    following = ord(trimmed[-1]) + 1
+    if 0xD800 <= following <= 0xDFFF:  # surrogates are no characters of UTF-8
+        following = 0xE000
+    return start, trimmed[:-1] + chr(following)
+
+
+def _where(conditions: tuple[str, ...]) -> str:
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+@cache
+def _count(table: str, conditions: tuple[str, ...]) -> Sql:
+    rows = f"SELECT 1 FROM {table}{_where(conditions)} LIMIT {COUNTED + 1}"
+    return Sql(f"SELECT count(*) FROM ({rows}) AS counted")
+
+
+@cache
+def _select(table: str, columns: str, conditions: tuple[str, ...], order: str) -> Sql:
+    return Sql(
+        f"SELECT {columns} FROM {table}{_where(conditions)}"
+        f" ORDER BY {order} LIMIT :limit OFFSET :offset"
+    )

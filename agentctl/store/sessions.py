@@ -1,0 +1,288 @@
+"""Sessions: one row each, with counters, so that a list never reads what a session holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, fields
+from itertools import combinations
+
+from agentctl.store.database import Sql, Statement, Value, Work
+from agentctl.store.listing import Listed, Listing, Slice, prefix_range
+from agentctl.store.session_rows import Foreign, SessionQuery, SessionRow, SummaryRow
+from agentctl.store.usage import NO_USAGE, added
+from agentctl.store.visibility import VISIBLE, Visibility
+
+__all__ = [
+    "Foreign",
+    "SessionList",
+    "SessionQuery",
+    "SessionRow",
+    "SummaryRow",
+    "add_usage",
+    "create",
+    "delete",
+    "get",
+    "new_session",
+    "open_for_run",
+    "page",
+    "set_last_status",
+    "statements",
+    "take_seq",
+    "update",
+]
+
+
+SessionList = Listed[SummaryRow]
+
+_NAMES = tuple(field.name for field in fields(SessionRow))
+_COLUMNS = ", ".join(_NAMES)
+
+_GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {VISIBLE}")
+
+_CREATE = Sql(
+    f"INSERT INTO sessions ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+    " ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
+)
+
+_ADOPT = Sql(
+    "UPDATE sessions SET component_id = :component_id, component_name = :component_name,"
+    " component_data = :component_data WHERE session_id = :session_id AND component_data IS NULL"
+    f" RETURNING {_COLUMNS}"
+)
+
+_NAME = Sql(
+    "UPDATE sessions SET session_name = :session_name"
+    " WHERE session_id = :session_id AND session_name = ''"
+)
+
+_TAKE_SEQ = Sql(
+    "UPDATE sessions SET run_count = run_count + 1, updated_at = :now,"
+    " last_status = coalesce(cast(:last_status as text), last_status)"
+    " WHERE session_id = :session_id RETURNING run_count"
+)
+
+_COUNT_BYTES = Sql(
+    "UPDATE sessions SET history_bytes = history_bytes + :history_bytes, updated_at = :now"
+    " WHERE session_id = :session_id RETURNING metrics"
+)
+
+_WRITE_USAGE = Sql(
+    "UPDATE sessions SET metrics = :metrics, total_tokens = :total_tokens"
+    " WHERE session_id = :session_id"
+)
+
+# A statement of its own, after one that has locked the session's row: on PostgreSQL it sees the
+# runs that were committed while this transaction waited for the lock.
+_LAST_STATUS = Sql(
+    "UPDATE sessions SET last_status = :last_status WHERE session_id = :session_id"
+    " AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session_id = :session_id"
+    " AND runs.seq > :seq AND runs.parent_run_id IS NULL)"
+)
+
+# Runs before the session, in the order in which the end of a run takes its locks.
+_DELETE_RUNS = Sql("DELETE FROM runs WHERE session_id = :session_id")
+_DELETE = Sql("DELETE FROM sessions WHERE session_id = :session_id RETURNING session_id")
+
+_CHANGEABLE = ("metadata", "session_name", "session_state")
+
+_UPDATES = {
+    names: Sql(
+        f"UPDATE sessions SET {', '.join(f'{name} = :{name}' for name in names)},"
+        f" updated_at = :now WHERE session_id = :session_id AND {VISIBLE} RETURNING {_COLUMNS}"
+    )
+    for count in range(1, len(_CHANGEABLE) + 1)
+    for names in combinations(_CHANGEABLE, count)
+}
+
+_NAME_FROM = {"name_from": "lower(session_name) >= :name_from"}
+_NAME_TO = {"name_to": "lower(session_name) < :name_to"}
+# The same without the index of names. When many match, reading the sessions in the order that was
+# asked for finds a page after few rows, where the index would have all matches sorted.
+_WALK_FROM = {"walk_from": "lower(session_name) || '' >= :walk_from"}
+_WALK_TO = {"walk_to": "lower(session_name) || '' < :walk_to"}
+
+LISTING = Listing(
+    table="sessions",
+    columns=", ".join(field.name for field in fields(SummaryRow)),
+    id="session_id",
+    sorts=("created_at", "updated_at"),
+    free={
+        "user_id": "user_id = :user_id",
+        "component_id": "component_id = :component_id",
+        "session_type": "session_type = :session_type",
+    },
+    choices=(
+        ({}, {"viewer": "user_id = :viewer"}, {"ownerless": "user_id IS NULL"}),
+        ({}, _NAME_FROM, _NAME_FROM | _NAME_TO, _WALK_FROM, _WALK_FROM | _WALK_TO),
+    ),
+    when_many={"name_from": "walk_from", "name_to": "walk_to"},
+)
+
+
+def get(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
+    """The session, or None when there is none that is visible."""
+    rows = yield Statement(_GET, {"session_id": session_id, **visibility.parameters()})
+    return SessionRow(*rows[0]) if rows else None
+
+
+def new_session(
+    session_id: str,
+    session_type: str,
+    *,
+    user_id: str | None,
+    now: int,
+    component_id: str | None = None,
+    component_name: str | None = None,
+    component_data: str | None = None,
+    session_name: str = "",
+    session_state: str | None = None,
+    metadata: str | None = None,
+) -> SessionRow:
+    """A session without runs, to be created. `component_data`, state and metadata: JSON texts."""
+    return SessionRow(
+        session_id, session_type, component_id, component_name, user_id, session_name,
+        total_tokens=0, run_count=0, history_bytes=0, last_status=None,
+        created_at=now, updated_at=now, metrics=NO_USAGE, component_data=component_data,
+        metadata=metadata, summary=None, session_state=session_state,
+    )  # fmt: skip
+
+
+def create(row: SessionRow) -> Work[bool]:
+    """Store a new session; False when its id is taken, whoever has it."""
+    rows = yield Statement(_CREATE, dict(zip(_NAMES, astuple(row), strict=True)))
+    return bool(rows)
+
+
+def open_for_run(row: SessionRow, visibility: Visibility) -> Work[SessionRow | Foreign]:
+    """The session of a run that is about to be created, made when it does not exist.
+
+    A session that was created without a component gets that of its first run (contract.md 3).
+
+    Args:
+        row: the session to make, of `new_session`, with the component of the run.
+        visibility: what the caller sees.
+
+    Returns:
+        The stored session, or Foreign (and nothing was changed) when it exists and is not visible
+        or of another type than `row`.
+    """
+    if (yield from create(row)):
+        return row
+    found = yield Statement(_GET, {"session_id": row.session_id, "everyone": 1, "viewer": None})
+    if not found:
+        # Deleted between the two statements; SQLite cannot get here.
+        return (yield from open_for_run(row, visibility))
+    stored = SessionRow(*found[0])
+    if not visibility.sees(stored.user_id) or stored.session_type != row.session_type:
+        return Foreign(stored)
+    if stored.component_data is not None:
+        return stored
+    adopted = yield Statement(
+        _ADOPT,
+        {
+            "session_id": row.session_id,
+            "component_id": row.component_id,
+            "component_name": row.component_name,
+            "component_data": row.component_data,
+        },
+    )
+    return SessionRow(*adopted[0]) if adopted else stored
+
+
+def update(
+    session_id: str, visibility: Visibility, changes: Mapping[str, str | None], now: int
+) -> Work[SessionRow | None]:
+    """Replace some of `session_name`, `session_state` and `metadata` (JSON texts, or None).
+
+    Returns:
+        The session as it is now, or None when there is none that is visible. Without changes it is
+        left as it is, `updated_at` included.
+    """
+    if not changes:
+        return (yield from get(session_id, visibility))
+    values: dict[str, Value] = {"session_id": session_id, "now": now, **changes}
+    sql = _UPDATES[tuple(sorted(changes))]
+    rows = yield Statement(sql, {**values, **visibility.parameters()})
+    return SessionRow(*rows[0]) if rows else None
+
+
+def delete(session_id: str) -> Work[bool]:
+    """Remove a session with its runs and their events; False when there is none."""
+    yield Statement(_DELETE_RUNS, {"session_id": session_id})
+    rows = yield Statement(_DELETE, {"session_id": session_id})
+    return bool(rows)
+
+
+def page(query: SessionQuery) -> Work[SessionList]:
+    """One page of the sessions that are visible, and how many there are."""
+    part = Slice(query.sort_by, query.sort_order, query.limit, query.offset, query.after)
+    return (yield from LISTING.page(_filters(query), part, SummaryRow))
+
+
+def _filters(query: SessionQuery) -> dict[str, Value]:
+    filters = query.visibility.filters()
+    for name in LISTING.free:
+        value = getattr(query, name)
+        if value is not None:
+            filters[name] = value
+    if query.name_prefix:
+        filters["name_from"], end = prefix_range(query.name_prefix)
+        if end is not None:
+            filters["name_to"] = end
+    return filters
+
+
+def take_seq(
+    session_id: str, now: int, last_status: str | None, session_name: str | None = None
+) -> Work[int | None]:
+    """The number of the session's next run, from 1; locks the session's row.
+
+    Args:
+        last_status: state of the new run; None leaves the session's as it is (a member's run).
+        session_name: the name that the session gets when it has none.
+
+    Returns:
+        The number, or None when there is no such session.
+    """
+    rows = yield Statement(
+        _TAKE_SEQ, {"session_id": session_id, "now": now, "last_status": last_status}
+    )
+    if not rows:
+        return None
+    if session_name:
+        yield Statement(_NAME, {"session_id": session_id, "session_name": session_name})
+    seq: int = rows[0][0]
+    return seq
+
+
+def add_usage(
+    session_id: str, delta: Mapping[str, int], history_bytes: int, now: int
+) -> Work[None]:
+    """Add what a run used to the session's counters; nothing happens when the session is gone.
+
+    Args:
+        delta: tokens of the run itself, of the nine counters; its children add their own.
+        history_bytes: bytes of UTF-8 that it adds to what `runs.histories` reads.
+    """
+    rows = yield Statement(
+        _COUNT_BYTES, {"session_id": session_id, "history_bytes": history_bytes, "now": now}
+    )
+    if not rows or not any(delta.values()):
+        return
+    metrics, total = added(rows[0][0], delta)
+    yield Statement(
+        _WRITE_USAGE, {"session_id": session_id, "metrics": metrics, "total_tokens": total}
+    )
+
+
+def set_last_status(session_id: str, seq: int, status: str) -> Work[None]:
+    """Note the state of a top-level run, unless a newer one has been created."""
+    yield Statement(_LAST_STATUS, {"session_id": session_id, "seq": seq, "last_status": status})
+
+
+def statements() -> Iterator[Sql]:
+    """Every statement of this module, for the test that has PostgreSQL parse them."""
+    yield from (_GET, _CREATE, _ADOPT, _NAME, _TAKE_SEQ, _COUNT_BYTES, _WRITE_USAGE, _LAST_STATUS)
+    yield from (_DELETE_RUNS, _DELETE)
+    yield from _UPDATES.values()
+    yield from LISTING.variants()

@@ -1,0 +1,163 @@
+"""The SQLite driver: reads on the loop or on reader threads, writes on one thread.
+
+Every connection is opened when it is first needed: a command that reads opens one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar, cast
+
+import apsw
+
+from agentctl import errors
+from agentctl.store.database import Work
+from agentctl.store.sqlite_connection import connect_reader, public_error, run_unit_on_snapshot
+from agentctl.store.sqlite_writer import Writer
+
+__all__ = ["SqliteDatabase"]
+
+T = TypeVar("T")
+
+READERS = 4
+"""Threads for large reads."""
+
+
+class SqliteDatabase:
+    """A database in a SQLite file (`database.Database`).
+
+    Args:
+        id: its id in the configuration.
+        path: the file, which exists and has the schema; `open.open_database` sees to both.
+    """
+
+    def __init__(self, id: str, path: Path) -> None:
+        self.id = id
+        self.path = path
+        self._closed = False
+        self._lock = threading.Lock()
+        self._reader: apsw.Connection | None = None
+        self._writer: Writer | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._idle: deque[apsw.Connection] = deque()
+
+    async def read(self, work: Work[T], *, large: bool = False) -> T:
+        """Run a unit that only reads, on one snapshot.
+
+        Args:
+            work: the unit. A statement of it that writes fails.
+            large: run it on a reader thread, so that the event loop is not held up. Without it the
+                unit runs on the loop: for point reads and what is known to be small.
+        """
+        if large:
+            return await asyncio.wrap_future(self._readers().submit(self._read_apart, work))
+        return self.read_now(work)
+
+    def read_now(self, work: Work[T]) -> T:
+        """Like `read` on the loop, for callers without one."""
+        try:
+            with self._lock:
+                return run_unit_on_snapshot(self._loop_reader(), work)
+        except apsw.Error as error:
+            raise public_error(error, self.id) from None
+
+    async def write(self, work: Work[T]) -> T:
+        """Run a unit in one transaction; returns once it is on the disk.
+
+        A unit that was handed over runs even when the waiting task is cancelled.
+        """
+        with self._lock:
+            self._refuse_when_closed()
+            if self._writer is None:
+                self._writer = Writer(self.id, self.path)
+            future: asyncio.Future[T] = self._writer.submit(work)
+        return await future
+
+    def changes(self) -> int:
+        """A number that changes when the file was written to, by this process or another.
+
+        It tells of every commit since the last call and costs some microseconds.
+        """
+        try:
+            with self._lock:
+                rows = self._loop_reader().execute("PRAGMA data_version").fetchall()
+        except apsw.Error as error:
+            raise public_error(error, self.id) from None
+        return cast(int, rows[0][0])
+
+    async def close(self) -> None:
+        """Finish the writes that were handed over, then close every connection."""
+        waits = self._end()
+        if waits:
+            await asyncio.get_running_loop().run_in_executor(None, _call_each, waits)
+
+    def close_now(self) -> None:
+        """Like `close`, for callers without an event loop."""
+        _call_each(self._end())
+
+    def _end(self) -> list[Callable[[], None]]:
+        """Refuse new work; returns what is to be waited for, off the event loop."""
+        with self._lock:
+            self._closed = True
+            waits: list[Callable[[], None]] = []
+            if self._pool is not None:
+                waits.append(self._pool.shutdown)
+                waits.append(self._close_idle)
+            if self._reader is not None:
+                self._reader.close(True)
+                self._reader = None
+            if self._writer is not None:
+                # Last, so that the checkpoint of the last connection is on the writer thread.
+                waits.append(self._writer.stop)
+                waits.append(self._writer.join)
+            return waits
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise errors.Unavailable("The database is closed", cause=f"database {self.id!r}")
+
+    def _loop_reader(self) -> apsw.Connection:
+        if self._reader is None:
+            self._refuse_when_closed()
+            self._reader = connect_reader(self.path, on_loop=True)
+        return self._reader
+
+    def _readers(self) -> ThreadPoolExecutor:
+        with self._lock:
+            self._refuse_when_closed()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(READERS, f"store-{self.id}-reader")
+            return self._pool
+
+    def _read_apart(self, work: Work[T]) -> T:
+        try:
+            with self._borrowed() as connection:
+                return run_unit_on_snapshot(connection, work)
+        except apsw.Error as error:
+            raise public_error(error, self.id) from None
+
+    @contextlib.contextmanager
+    def _borrowed(self) -> Iterator[apsw.Connection]:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = connect_reader(self.path)
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close(True)
+
+
+def _call_each(steps: list[Callable[[], None]]) -> None:
+    for step in steps:
+        step()

@@ -1,0 +1,141 @@
+"""One connection to a SQLite file: how it is set up, how a unit runs on it, what its errors mean.
+
+A connection is used by one thread at a time; apsw refuses anything else.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TypeVar, cast
+
+import apsw
+
+from agentctl import errors
+from agentctl.store.database import Row, Work
+
+__all__ = ["connect_reader", "connect_writer", "public_error", "run_unit", "run_unit_on_snapshot"]
+
+T = TypeVar("T")
+
+log = logging.getLogger("agentctl.store")
+
+WAIT_MILLISECONDS = 5_000
+"""How long a writer, or a reader beside the event loop, waits for another process's lock."""
+
+LOOP_WAIT_MILLISECONDS = 500
+"""How long a read on the event loop waits. In WAL mode only a recovery makes a reader wait."""
+
+STATEMENTS = 256
+"""Prepared statements that a connection keeps: more than the repositories use at a time."""
+
+WAL_BYTES = 64 * 1024 * 1024
+"""What is left of the write-ahead log after a checkpoint, however far a long read let it grow."""
+
+_FAILURES: dict[type[Exception], tuple[str, str]] = {
+    apsw.BusyError: (
+        "The database is busy",
+        "another process holds its lock; try again",
+    ),
+    apsw.FullError: ("The database's disk is full", "free some space"),
+    apsw.IOError: (
+        "The database cannot be read or written",
+        "check the disk and the permissions of the file and its folder",
+    ),
+    apsw.CorruptError: ("The database is damaged", "restore it from a backup"),
+    apsw.NotADBError: (
+        "The file is not a database",
+        "name another file in [[databases]] url",
+    ),
+    apsw.ReadOnlyError: (
+        "The database is read-only",
+        "check the permissions of the file and its folder",
+    ),
+    apsw.CantOpenError: (
+        "The database cannot be opened",
+        "check that the folder exists and the permissions of the file",
+    ),
+}
+
+_FAULTS = (
+    apsw.SQLError,
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    apsw.BindingsError,
+    apsw.MisuseError,
+    apsw.RangeError,
+    apsw.ThreadingViolationError,
+)
+"""Errors that no user can do anything about: a statement of ours is wrong."""
+
+
+def public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
+    """What a caller is told of an error of apsw: Unavailable, or InternalFailure for a fault of
+    ours. Its own text goes to the log.
+
+    Args:
+        error: what was raised.
+        name: id of the database.
+    """
+    log.error("database %s: %s: %s", name, type(error).__name__, error)
+    if isinstance(error, _FAULTS):
+        return errors.InternalFailure()
+    for kind, (detail, hint) in _FAILURES.items():
+        if isinstance(error, kind):
+            return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
+    return errors.Unavailable("The database failed", cause=f"database {name!r}")
+
+
+def connect_reader(path: Path, *, on_loop: bool = False) -> apsw.Connection:
+    """A connection that refuses to write. The file must exist. Raises apsw's errors."""
+    connection = _connect(path, LOOP_WAIT_MILLISECONDS if on_loop else WAIT_MILLISECONDS)
+    connection.pragma("query_only", True)
+    return connection
+
+
+def connect_writer(path: Path) -> apsw.Connection:
+    """A connection for writing, durable at each commit (design.md "Store"). Raises apsw's errors.
+
+    The journal mode is a property of the file, set when it was made; `open` sees to that.
+    """
+    connection = _connect(path, WAIT_MILLISECONDS)
+    connection.pragma("synchronous", "FULL")
+    connection.pragma("foreign_keys", True)
+    connection.pragma("journal_size_limit", WAL_BYTES)
+    return connection
+
+
+def _connect(path: Path, wait: int) -> apsw.Connection:
+    connection = apsw.Connection(
+        str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS
+    )
+    connection.set_busy_timeout(wait)
+    return connection
+
+
+def run_unit(connection: apsw.Connection, work: Work[T]) -> T:
+    """Run a unit in the transaction that is open. The caller undoes what a failure leaves behind.
+
+    Raises:
+        Whatever a statement or the unit itself raises.
+    """
+    send = work.send
+    rows: list[Row] | None = None
+    try:
+        while True:
+            sql, parameters = send(cast("list[Row]", rows))
+            rows = cast("list[Row]", connection.execute(sql, parameters).fetchall())
+    except StopIteration as end:
+        return cast(T, end.value)
+    finally:
+        work.close()
+
+
+def run_unit_on_snapshot(connection: apsw.Connection, work: Work[T]) -> T:
+    """Run a unit that reads, in a transaction of its own: all its statements see one state."""
+    connection.execute("BEGIN")
+    try:
+        return run_unit(connection, work)
+    finally:
+        if connection.in_transaction:
+            connection.execute("COMMIT")

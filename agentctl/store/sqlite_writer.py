@@ -1,0 +1,163 @@
+"""The one thread of a process that writes to a SQLite file: group commit.
+
+A commit waits for the disk, and SQLite takes one writer at a time. So the thread takes every unit
+that waits, runs each in a savepoint of one transaction, commits once, and answers them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import apsw
+
+from agentctl import errors
+from agentctl.store.database import Work
+from agentctl.store.sqlite_connection import connect_writer, log, public_error, run_unit
+
+__all__ = ["Writer"]
+
+GROUP = 512
+"""Units in one transaction at most: a bound on how long other processes are kept waiting."""
+
+
+class _Unit:
+    """A unit of work, who waits for it, and how it ended."""
+
+    __slots__ = ("error", "future", "loop", "result", "work")
+
+    def __init__(
+        self, work: Work[Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
+    ) -> None:
+        self.work = work
+        self.loop = loop
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def answer(self) -> None:
+        """Tell the waiting task; one that was cancelled meanwhile is not there to be told."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class Writer:
+    """The writer thread of one file. Started with the object; `stop` ends it."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self._name = name
+        self._path = path
+        self._queue: SimpleQueue[_Unit | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work[Any]) -> asyncio.Future[Any]:
+        """Hand over a unit. It runs even when the task that waits for the future is cancelled."""
+        loop = asyncio.get_running_loop()
+        unit = _Unit(work, loop, loop.create_future())
+        self._queue.put(unit)
+        return unit.future
+
+    def stop(self) -> None:
+        """End the thread after the units that were handed over."""
+        self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait for the thread's end; its connection is closed then."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection: apsw.Connection | None = None
+        stopping = False
+        while not stopping:
+            group, stopping = self._take()
+            try:
+                connection = connection or connect_writer(self._path)
+                self._commit(connection, group)
+            except BaseException as error:
+                self._undo(connection)
+                self._fail(group, error)
+            _answer(group)
+        if connection is not None:
+            connection.close(True)
+
+    def _take(self) -> tuple[list[_Unit], bool]:
+        """The units that wait, once there is one, and whether `stop` was among them."""
+        group: list[_Unit] = []
+        unit = self._queue.get()
+        try:
+            while unit is not None:
+                group.append(unit)
+                if len(group) == GROUP:
+                    return group, False
+                unit = self._queue.get_nowait()
+        except Empty:
+            return group, False
+        return group, True
+
+    def _commit(self, connection: apsw.Connection, group: list[_Unit]) -> None:
+        if not group:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        for unit in group:
+            self._apply(connection, unit)
+        connection.execute("COMMIT")
+
+    def _apply(self, connection: apsw.Connection, unit: _Unit) -> None:
+        """Run one unit; its failure undoes its own changes, not those of its group."""
+        connection.execute("SAVEPOINT unit")
+        try:
+            unit.result = run_unit(connection, unit.work)
+        except BaseException as error:
+            unit.error = self._shown(error)
+            if not connection.in_transaction:
+                # A full disk or an I/O error: SQLite has undone the transaction, so the units
+                # before this one are lost as well.
+                raise
+            connection.execute("ROLLBACK TO unit")
+        connection.execute("RELEASE unit")
+
+    def _fail(self, group: list[_Unit], error: BaseException) -> None:
+        """Nothing of the group was kept: every unit that has no error of its own gets this one."""
+        shown = self._shown(error)
+        if shown is error:
+            log.error("database %s: the writer failed", self._name, exc_info=error)
+            shown = errors.InternalFailure()
+        for unit in group:
+            unit.work.close()
+            unit.error = unit.error or shown
+
+    def _shown(self, error: BaseException) -> BaseException:
+        return public_error(error, self._name) if isinstance(error, apsw.Error) else error
+
+    def _undo(self, connection: apsw.Connection | None) -> None:
+        if connection is None or not connection.in_transaction:
+            return
+        try:
+            connection.execute("ROLLBACK")
+        except apsw.Error as error:
+            public_error(error, self._name)
+
+
+def _answer(group: list[_Unit]) -> None:
+    """Wake the waiting tasks: one call for each event loop, whatever the size of the group."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Unit]] = {}
+    for unit in group:
+        by_loop.setdefault(unit.loop, []).append(unit)
+    for loop, units in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_answer_each, units)
+        except RuntimeError:
+            log.warning("%d writes ended after their event loop had closed", len(units))
+
+
+def _answer_each(units: list[_Unit]) -> None:
+    for unit in units:
+        unit.answer()
