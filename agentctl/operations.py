@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ALL_RUNS",
+    "ANYWHERE",
     "DEFAULT_CANCEL_WAIT",
     "DEFAULT_LIMIT",
     "MAXIMUM_CANCEL_WAIT",
@@ -74,6 +76,10 @@ class Where:
     table: str | None = None
 
 
+ANYWHERE = Where()
+"""Whatever is stored under the id, in the default database."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Which part of a list: a page from 1, or what follows a cursor from an earlier answer."""
@@ -115,6 +121,10 @@ class SessionRunsQuery:
     where: Where = field(default_factory=Where)
     limit: int | None = None
     after: str | None = None
+
+
+ALL_RUNS = SessionRunsQuery()
+"""Every run of the session, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,27 +246,27 @@ class Operations(Protocol):
     async def create_session(self, session: NewSession) -> Document[SessionDetail]: ...
 
     async def get_session_by_id(
-        self, session_id: str, where: Where = ...
+        self, session_id: str, where: Where = ANYWHERE
     ) -> Document[SessionDetail]: ...
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: Where = ...
+        self, session_id: str, patch: SessionPatch, where: Where = ANYWHERE
     ) -> Document[SessionDetail]: ...
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: Where = ...
+        self, session_id: str, session_name: str, where: Where = ANYWHERE
     ) -> Document[SessionDetail]: ...
 
     async def delete_session(
-        self, session_id: str, where: Where = ..., *, cancel: bool = False
+        self, session_id: str, where: Where = ANYWHERE, *, cancel: bool = False
     ) -> None: ...
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None: ...
 
     async def get_session_runs(
-        self, session_id: str, query: SessionRunsQuery = ...
+        self, session_id: str, query: SessionRunsQuery = ALL_RUNS
     ) -> Document[list[RunRecord]]: ...
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: Where = ...
+        self, session_id: str, run_id: str, where: Where = ANYWHERE
     ) -> Document[RunRecord]: ...

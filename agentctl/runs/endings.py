@@ -1,0 +1,103 @@
+"""What a run needs from earlier ones, and what it leaves behind when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, cast
+
+import orjson
+
+from agentctl import errors
+from agentctl.records.text import clean
+from agentctl.records.times import now
+from agentctl.runs.live import LiveRun
+from agentctl.runs.states import Ending, FinalStatus
+from agentctl.runtime import messages
+from agentctl.store import runs
+from agentctl.store.database import Work
+
+__all__ = ["load_history", "settle"]
+
+RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0)
+"""Pauses between attempts to write an end while the database does not answer."""
+
+_log = logging.getLogger("agentctl.runs")
+
+
+async def load_history(run: LiveRun) -> list[dict[str, Any]]:
+    """The messages of the last `history_runs` runs of the session, oldest first.
+
+    Bounded, so that the cost of a run does not know the history (contract.md 5). A member's run
+    and a workflow start from nothing.
+    """
+    wanted = run.component.history_runs
+    if run.parent is not None or run.component.kind == "workflow":
+        return []
+    stored = await run.database.read(runs.recent_messages(run.session_id, max(wanted, 1)))
+    earlier = [orjson.loads(text) for text in stored]
+    run.previous_system = _system_of(earlier[-1]) if earlier else None
+    kept = earlier if wanted else []
+    return [entry for run_messages in kept for entry in run_messages if entry["role"] != "system"]
+
+
+def _system_of(run_messages: list[dict[str, Any]]) -> str | None:
+    return next((entry["content"] for entry in run_messages if entry["role"] == "system"), None)
+
+
+async def settle(run: LiveRun, ending: Ending) -> Ending:
+    """Write the end, once; returns the end that is stored, which may be another's."""
+    if ending.status != "COMPLETED":
+        run.transcript.close_open_calls(now())
+    end = _run_end(run, ending)
+    for pause in RETRY_SECONDS:
+        try:
+            return await run.database.write(_end(run, ending, end))
+        except errors.Unavailable:
+            _log.warning("run %s: its end could not be written yet", run.run_id)
+            await asyncio.sleep(pause)
+    _log.error("run %s: its end was not written", run.run_id)
+    return ending
+
+
+def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Work[Ending]:
+    """CANCELLED always implies a recorded request, so both are one transaction."""
+    if ending.status == "CANCELLED":
+        yield from runs.request_cancel(run.run_id, now(), ending.actor or "system", ending.reason)
+    if (yield from runs.finish(end)):
+        return ending
+    stored = yield from runs.state(run.run_id)
+    if stored is None or stored.status == ending.status:
+        return ending
+    status = cast(FinalStatus, stored.status)
+    return Ending(status, actor=stored.cancel_requested_by, reason=stored.cancel_reason)
+
+
+def _run_end(run: LiveRun, ending: Ending) -> runs.RunEnd:
+    transcript = run.transcript
+    at = now()
+    return runs.RunEnd(
+        run_id=run.run_id,
+        attempt=run.attempt,
+        status=ending.status,
+        content=clean(transcript.content),
+        history=_history(run),
+        messages=_json(transcript.messages),
+        tools=_json(transcript.tools),
+        metrics=_json(dict(transcript.metrics)),
+        error_code=ending.error_code,
+        error_detail=ending.error_detail,
+        finished_at=at,
+        stopped_at=None if run.left_behind or run.transcript.abandoned else at,
+    )
+
+
+def _history(run: LiveRun) -> str | None:
+    """What `chat_history` shows of the run: top-level runs of agents and teams only."""
+    if run.parent is not None or run.component.kind == "workflow":
+        return None
+    return _json(messages.history(run.transcript.messages, run.previous_system))
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,107 @@
+"""One run while it is worked on in this process: what its component may ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from agentctl.config.settings import Limits
+from agentctl.runs import wire
+from agentctl.runs.states import Ending
+from agentctl.runs.stream import Stream
+from agentctl.runtime.catalog import Component
+from agentctl.runtime.context import MemberResult
+from agentctl.runtime.events import RunEvent
+from agentctl.runtime.transcript import Transcript
+from agentctl.store.database import Database
+
+__all__ = ["LiveRun", "Spawn"]
+
+Spawn = Callable[["LiveRun", Component, str], Awaitable[MemberResult]]
+"""Makes a member's run under the given one, works it, and returns how it went."""
+
+
+class LiveRun:
+    """A run of this process; the `runtime.context.RunContext` of its component.
+
+    A member's run shares its root's stream and database. What has arrived stands in `transcript`,
+    so that a run that is stopped half way keeps it.
+
+    Args:
+        parent: the run that asked for this one, or None for a root.
+        database: where the run's row is.
+        spawn: how the engine makes a member's run.
+        tool_timeout: seconds that one tool call may take.
+
+    Attributes:
+        left_behind: whether the work went on after its cancellation, unheard.
+    """
+
+    attempt = 1
+
+    def __init__(
+        self,
+        run_id: str,
+        session_id: str,
+        component: Component,
+        message: str,
+        *,
+        user_id: str | None,
+        parent: LiveRun | None,
+        database: Database,
+        spawn: Spawn,
+        limits: Limits,
+        tool_timeout: float,
+    ) -> None:
+        self.run_id = run_id
+        self.session_id = session_id
+        self.component = component
+        self.message = message
+        self.user_id = user_id
+        self.parent = parent
+        self.database = database
+        self.limits = limits
+        self.tool_timeout = tool_timeout
+        self.transcript = Transcript()
+        self.stream: Stream = parent.stream if parent is not None else Stream()
+        self.previous_system: str | None = None
+        self.children: list[LiveRun] = []
+        self.stopping: Ending | None = None
+        self.stop_requested = asyncio.Event()
+        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self.left_behind = False
+        self._detached = False
+        self._spawn = spawn
+        if parent is not None:
+            parent.children.append(self)
+
+    def stop(self, ending: Ending) -> None:
+        """Ask this run and the runs that it asked for to end so. The first request stands."""
+        if self.stopping is None:
+            self.stopping = ending
+            self.stop_requested.set()
+        for child in self.children:
+            child.stop(ending)
+
+    def detach(self) -> None:
+        """From now on nothing that the work still does is heard: its end is settled."""
+        self._detached = True
+
+    def emit(self, event: RunEvent) -> None:
+        """Tell followers of an event of the work."""
+        if not self._detached:
+            self.stream.publish(*wire.happened(self, event))
+
+    def checkpoint(self) -> None:
+        """Called before every model call and every tool call.
+
+        Raises:
+            asyncio.CancelledError: the run is to stop, so the call must not be made.
+        """
+        if self.stopping is not None or self._detached:
+            raise asyncio.CancelledError
+
+    async def run_member(self, component: Component, message: str) -> MemberResult:
+        """Have a member do a task, as a run of its own under this one."""
+        self.checkpoint()
+        return await self._spawn(self, component, message)

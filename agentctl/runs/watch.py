@@ -1,0 +1,47 @@
+"""How a process hears of cancel requests that another process recorded.
+
+The row is the truth. While this process works on runs it looks whether another connection has
+committed (`PRAGMA data_version`, 0.1 ms of CPU a look), and only then asks for requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from agentctl import errors
+from agentctl.runs.engine import Engine
+from agentctl.runs.states import cancelled
+from agentctl.store import runs
+from agentctl.store.database import Database
+
+__all__ = ["watch_requests"]
+
+LOOK_SECONDS = 0.02
+
+_log = logging.getLogger("agentctl.runs")
+
+
+async def watch_requests(engine: Engine, databases: Mapping[str, Database]) -> None:
+    """Stop the engine's runs whose cancel was requested elsewhere. Runs until cancelled."""
+    seen = dict.fromkeys(databases, -1)
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if not engine.live_runs():
+            continue
+        for database_id, database in databases.items():
+            try:
+                version = database.changes()
+                if version != seen[database_id]:
+                    seen[database_id] = version
+                    await _stop_requested(engine, database)
+            except errors.Unavailable:
+                _log.warning("cancel requests of database %s could not be read", database_id)
+
+
+async def _stop_requested(engine: Engine, database: Database) -> None:
+    for state in await database.read(runs.cancel_requests(engine.worker_id)):
+        live = engine.live(state.run_id)
+        if live is not None:
+            live.stop(cancelled(state.cancel_requested_by or "system", state.cancel_reason))

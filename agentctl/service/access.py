@@ -1,0 +1,144 @@
+"""Who may see and use what: policy, data scoping and addresses, the same for every door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentctl import errors
+from agentctl.auth import policy
+from agentctl.auth.principal import Principal
+from agentctl.config.settings import Settings
+from agentctl.operations import Where
+from agentctl.records.ids import is_session_id
+from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.text import is_storable
+from agentctl.runs.engine import Engine
+from agentctl.runtime.catalog import Catalog, Component
+from agentctl.store.database import Database
+from agentctl.store.visibility import Visibility
+
+__all__ = ["TABLE", "Access", "Hosting", "checked_json", "checked_session_id", "checked_text"]
+
+TABLE = "sessions"
+"""The only name of our session table; `table` never reaches SQL (contract.md 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """What stands behind the port, whoever calls."""
+
+    settings: Settings
+    databases: Mapping[str, Database]
+    catalog: Catalog
+    engine: Engine
+
+
+class Access:
+    """One principal in front of what is hosted: the base of every group of operations.
+
+    Every method of the port asks `require` first, then looks things up through the helpers here,
+    so that what a principal may not see is not found, and both read the same.
+    """
+
+    def __init__(self, hosting: Hosting, principal: Principal) -> None:
+        self.hosting = hosting
+        self.principal = principal
+
+    def require(self, operation: str, **path_params: str) -> None:
+        """Refuse the operation unless the policy allows it (contract.md 1).
+
+        Raises:
+            Forbidden: the principal lacks the scopes.
+        """
+        policy.decide(self.principal, operation, path_params)
+
+    @property
+    def visibility(self) -> Visibility:
+        """Whose data the principal sees (contract.md 6)."""
+        return Visibility(everyone=self.principal.everyone, user_id=self.principal.subject)
+
+    def owner(self, asked_for: str | None) -> str | None:
+        """Who is to own what the principal makes: only one who sees everybody may say."""
+        if self.principal.everyone and asked_for is not None:
+            return checked_text("user_id", asked_for)
+        return self.principal.subject
+
+    def usable(self, asked_for: str | None) -> Visibility:
+        """The existing sessions in which a run may be started (contract.md 4)."""
+        if self.principal.everyone and asked_for is not None:
+            return Visibility(everyone=False, user_id=asked_for)
+        return self.visibility
+
+    def database(self, db_id: str | None) -> Database:
+        """The database of this id, or the default one.
+
+        Raises:
+            NotFound: there is no such database.
+        """
+        if db_id is None:
+            return next(iter(self.hosting.databases.values()))
+        found = self.hosting.databases.get(db_id)
+        if found is None:
+            raise errors.NotFound("Database not found")
+        return found
+
+    def database_of(self, where: Where) -> Database:
+        """The database that `where` names, its table checked.
+
+        Raises:
+            NotFound: there is no such database or table.
+        """
+        if where.table is not None and where.table != TABLE:
+            raise errors.NotFound("Table not found")
+        return self.database(where.db_id)
+
+    def component(self, kind: Kind, component_id: str) -> Component:
+        """The configured component.
+
+        Raises:
+            NotFound: there is none of this kind and id.
+        """
+        found = self.hosting.catalog.get(kind, component_id)
+        if found is None:
+            raise errors.NotFound(f"{KINDS[kind].noun} not found")
+        return found
+
+
+def checked_text(name: str, text: str) -> str:
+    """Text from outside that every database keeps as it is (contract.md 7).
+
+    Raises:
+        ValidationFailed: it holds NUL or a lone surrogate.
+    """
+    if not is_storable(text):
+        raise errors.ValidationFailed(f"{name} must not contain NUL or lone surrogates")
+    return text
+
+
+def checked_json(name: str, value: Any) -> Any:
+    """A JSON value from outside, every text in it checked as `checked_text` does."""
+    if isinstance(value, str):
+        checked_text(name, value)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            checked_text(name, key)
+            checked_json(name, inner)
+    elif isinstance(value, list):
+        for inner in value:
+            checked_json(name, inner)
+    return value
+
+
+def checked_session_id(session_id: str) -> str:
+    """A session id from a client (contract.md 3).
+
+    Raises:
+        ValidationFailed: it breaks the grammar.
+    """
+    if not is_session_id(session_id):
+        raise errors.ValidationFailed(
+            "session_id must be 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -"
+        )
+    return session_id

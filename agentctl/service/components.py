@@ -1,0 +1,148 @@
+"""What is hosted, and what the instance says of itself."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import agentctl
+from agentctl import errors
+from agentctl.auth import policy
+from agentctl.records.document import Document, document_of
+from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.system import (
+    ApiRecord,
+    ComponentEntry,
+    ConfigRecord,
+    HealthRecord,
+    InfoRecord,
+    MeRecord,
+    ModelEntry,
+    ReadinessRecord,
+    TeamEntry,
+    WorkflowEntry,
+)
+from agentctl.runtime.catalog import Component
+from agentctl.service.access import Access
+from agentctl.store.probe import probe
+
+__all__ = ["ComponentOperations"]
+
+
+class ComponentOperations(Access):
+    """Reads that need no session: components, configuration, health."""
+
+    async def get_components(self, kind: Kind) -> Document[list[Any]]:
+        """The configured components of a kind that the caller may read, in configured order."""
+        allowed = policy.allowed_ids(self.principal, policy.operations_of(kind).list)
+        catalog = self.hosting.catalog
+        shown = [
+            catalog.record(component)
+            for component in catalog.components(kind).values()
+            if allowed is None or component.id in allowed
+        ]
+        return document_of(shown)
+
+    async def get_component(self, kind: Kind, component_id: str) -> Document[Any]:
+        """One configured component."""
+        self.require(policy.operations_of(kind).get, **{KINDS[kind].id_field: component_id})
+        return document_of(self.hosting.catalog.record(self.component(kind, component_id)))
+
+    async def get_api(self) -> Document[ApiRecord]:
+        """The name of the service, for whoever asks at its root."""
+        self.require("get_api")
+        server = self.hosting.settings.server
+        return document_of(
+            ApiRecord(name=server.name, id=server.id, version=agentctl.INTERFACE_VERSION)
+        )
+
+    async def get_health(self) -> Document[HealthRecord]:
+        """That the process lives."""
+        self.require("get_health")
+        return document_of(HealthRecord(status="ok"))
+
+    async def get_readiness(self) -> Document[ReadinessRecord]:
+        """Whether every database answers. No internals are named."""
+        self.require("get_readiness")
+        return document_of(await self._readiness())
+
+    async def _readiness(self) -> ReadinessRecord:
+        for database in self.hosting.databases.values():
+            try:
+                await database.read(probe())
+            except errors.Unavailable:
+                return ReadinessRecord(status="unavailable", checks={"database": "failed"})
+        return ReadinessRecord(status="ready", checks={"database": "ok"})
+
+    async def get_info(self) -> Document[InfoRecord]:
+        """Versions, counts and the authorization mode."""
+        self.require("get_info")
+        settings = self.hosting.settings
+        return document_of(
+            InfoRecord(
+                os_id=settings.server.id,
+                name=settings.server.name,
+                version=agentctl.__version__,
+                interface_version=agentctl.INTERFACE_VERSION,
+                agent_count=len(settings.agents),
+                team_count=len(settings.teams),
+                workflow_count=len(settings.workflows),
+                auth_mode=self._auth_mode(),
+            )
+        )
+
+    async def get_me(self) -> Document[MeRecord]:
+        """Who the caller is here, and what it holds."""
+        self.require("get_me")
+        return document_of(
+            MeRecord(
+                principal=self.principal.subject,
+                scopes=sorted(self.principal.scopes),
+                admin=self.principal.admin,
+                auth_mode=self._auth_mode(),
+            )
+        )
+
+    def _auth_mode(self) -> Literal["none", "jwt"]:
+        return "jwt" if self.hosting.settings.authorization.enabled else "none"
+
+    async def get_models(self) -> Document[list[ModelEntry]]:
+        """The configured models."""
+        self.require("get_models")
+        models = self.hosting.settings.models
+        return document_of([ModelEntry(id=model.id, provider=model.provider) for model in models])
+
+    async def get_config(self) -> Document[ConfigRecord]:
+        """What is configured, without secrets, paths or hosts."""
+        self.require("get_config")
+        settings = self.hosting.settings
+        components = self.hosting.catalog.components
+        databases = list(self.hosting.databases)
+        return document_of(
+            ConfigRecord(
+                os_id=settings.server.id,
+                name=settings.server.name,
+                databases=databases,
+                os_database=databases[0],
+                available_models=[model.id for model in settings.models],
+                agents=[self._agent(component) for component in components("agent").values()],
+                teams=[self._team(component) for component in components("team").values()],
+                workflows=[_entry(component) for component in components("workflow").values()],
+            )
+        )
+
+    def _agent(self, component: Component) -> ComponentEntry:
+        record: Any = self.hosting.catalog.record(component)
+        return ComponentEntry(**_entry(component), model=record["model"])
+
+    def _team(self, component: Component) -> TeamEntry:
+        record: Any = self.hosting.catalog.record(component)
+        return TeamEntry(**_entry(component), mode=record["mode"], model=record["model"])
+
+
+def _entry(component: Component) -> WorkflowEntry:
+    return WorkflowEntry(
+        id=component.id,
+        name=component.name,
+        description=component.description,
+        db_id=component.database,
+    )

@@ -1,0 +1,214 @@
+"""Rows as documents: stored JSON is spliced into the answer, not parsed and written again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+import orjson
+
+from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.times import rfc3339
+from agentctl.store.runs import RunRow
+from agentctl.store.sessions import SessionRow, SummaryRow
+
+__all__ = [
+    "array",
+    "cancel_document",
+    "page_document",
+    "run_document",
+    "session_document",
+    "summary_document",
+]
+
+
+def _object(members: Mapping[str, bytes]) -> bytes:
+    return (
+        b"{" + b",".join(b'"%b":%b' % (key.encode(), text) for key, text in members.items()) + b"}"
+    )
+
+
+def array(items: Iterable[bytes]) -> bytes:
+    """A JSON array of documents."""
+    return b"[" + b",".join(items) + b"]"
+
+
+def _plain(value: str | int | None) -> bytes:
+    return orjson.dumps(value)
+
+
+def _stored(text: str | None) -> bytes:
+    """A column that holds JSON."""
+    return b"null" if text is None else text.encode()
+
+
+def _time(microseconds: int | None) -> bytes:
+    return b"null" if microseconds is None else b'"%b"' % rfc3339(microseconds).encode()
+
+
+def _joined(arrays: Sequence[str]) -> bytes:
+    """Several JSON arrays as one, without reading them."""
+    inner = (text[1:-1] for text in arrays)
+    return ("[" + ",".join(part for part in inner if part) + "]").encode()
+
+
+def session_document(row: SessionRow, histories: Sequence[str]) -> bytes:
+    """One of the three detail schemas of spec.md "Resources", by the type of the session.
+
+    Args:
+        row: the session.
+        histories: the `history` of its top-level runs, oldest first; workflows show none.
+    """
+    shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
+    return _object(shape[row.session_type](row, histories))
+
+
+def _agent_session(row: SessionRow, histories: Sequence[str]) -> dict[str, bytes]:
+    return {
+        "agent_session_id": _plain(row.session_id),
+        **_heading(row),
+        "session_summary": _stored(row.summary),
+        "session_state": _stored(row.session_state),
+        "agent_id": _plain(row.component_id),
+        "total_tokens": _plain(row.total_tokens),
+        "agent_data": _stored(row.component_data),
+        "metrics": _stored(row.metrics),
+        "metadata": _stored(row.metadata),
+        "chat_history": _joined(histories),
+        **_times(row),
+    }
+
+
+def _team_session(row: SessionRow, histories: Sequence[str]) -> dict[str, bytes]:
+    return {
+        **_heading(row),
+        "team_id": _plain(row.component_id),
+        "session_summary": _stored(row.summary),
+        "session_state": _stored(row.session_state),
+        "metrics": _stored(row.metrics),
+        "team_data": _stored(row.component_data),
+        "metadata": _stored(row.metadata),
+        "chat_history": _joined(histories),
+        **_times(row),
+        "total_tokens": _plain(row.total_tokens),
+    }
+
+
+def _workflow_session(row: SessionRow, _: Sequence[str]) -> dict[str, bytes]:
+    data = {
+        "session_name": _plain(row.session_name),
+        "session_state": _stored(row.session_state),
+        "session_metrics": _stored(row.metrics),
+    }
+    return {
+        **_heading(row),
+        "workflow_id": _plain(row.component_id),
+        "workflow_name": _plain(row.component_name),
+        "session_data": _object(data),
+        "session_state": _stored(row.session_state),
+        "workflow_data": _stored(row.component_data),
+        "metadata": _stored(row.metadata),
+        **_times(row),
+    }
+
+
+def _heading(row: SessionRow) -> dict[str, bytes]:
+    return {
+        "session_id": _plain(row.session_id),
+        "session_name": _plain(row.session_name),
+        "user_id": _plain(row.user_id),
+    }
+
+
+def _times(row: SessionRow | SummaryRow) -> dict[str, bytes]:
+    return {"created_at": _time(row.created_at), "updated_at": _time(row.updated_at)}
+
+
+def _component_ids(row: SummaryRow) -> dict[str, bytes]:
+    """All three id fields, the one of the session's type filled."""
+    return {
+        names.id_field: _plain(row.component_id if names.kind == row.session_type else None)
+        for names in KINDS.values()
+    }
+
+
+def summary_document(row: SummaryRow) -> bytes:
+    """A session in a list."""
+    members = {
+        "session_id": _plain(row.session_id),
+        "session_name": _plain(row.session_name),
+        "session_type": _plain(row.session_type),
+        "user_id": _plain(row.user_id),
+        **_component_ids(row),
+        "total_tokens": _plain(row.total_tokens),
+        "run_count": _plain(row.run_count),
+        "history_bytes": _plain(row.history_bytes),
+        "last_status": _plain(row.last_status),
+        **_times(row),
+    }
+    return _object(members)
+
+
+def page_document(
+    items: Iterable[bytes], *, page: int, limit: int, total: int, capped: bool, cursor: str | None
+) -> bytes:
+    """A page of a list (contract.md 4)."""
+    meta = {
+        "page": page,
+        "limit": limit,
+        "total_count": total,
+        "total_pages": -(-total // limit),
+        "total_is_capped": capped,
+        "next_cursor": cursor,
+    }
+    return _object({"data": array(items), "meta": orjson.dumps(meta)})
+
+
+def run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
+    """A run (contract.md 3). `member_runs` are the ids of the runs that it asked for."""
+    error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
+    members = {
+        "run_id": _plain(row.run_id),
+        "session_id": _plain(row.session_id),
+        "parent_run_id": _plain(row.parent_run_id),
+        KINDS[cast(Kind, row.component_type)].id_field: _plain(row.component_id),
+        "user_id": _plain(row.user_id),
+        "status": _plain(row.status),
+        "input": _plain(row.input),
+        "content": _plain(row.content),
+        "messages": _stored(row.messages or "[]"),
+        "tools": _stored(row.tools or "[]"),
+        "metrics": _stored(row.metrics or "{}"),
+        "error": orjson.dumps(error),
+        "created_at": _time(row.created_at),
+        "started_at": _time(row.started_at),
+        "finished_at": _time(row.finished_at),
+        "cancel_requested_at": _time(row.cancel_requested_at),
+        "cancel_requested_by": _plain(row.cancel_requested_by),
+        "cancel_reason": _plain(row.cancel_reason),
+        "member_runs": orjson.dumps(list(member_runs)),
+    }
+    return _object(members)
+
+
+def cancel_document(
+    run_id: str,
+    session_id: str,
+    status: str,
+    outcome: str,
+    *,
+    requested_at: int | None,
+    finished_at: int | None,
+    reason: str | None,
+) -> bytes:
+    """The answer to a cancel (contract.md 5)."""
+    members = {
+        "run_id": _plain(run_id),
+        "session_id": _plain(session_id),
+        "status": _plain(status),
+        "cancel": _plain(outcome),
+        "cancel_requested_at": _time(requested_at),
+        "finished_at": _time(finished_at),
+        "reason": _plain(reason),
+    }
+    return _object(members)

@@ -1,0 +1,61 @@
+"""Pages of lists: numbered up to an offset, then by cursor (contract.md 4)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from agentctl import errors
+from agentctl.operations import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page
+
+__all__ = ["decode_cursor", "encode_cursor", "offset_of"]
+
+Position = tuple[int, str]
+"""Where a page ended: the sort key (microseconds UTC) and the id of its last row."""
+
+
+def offset_of(page: Page) -> int:
+    """Rows to skip for a numbered page.
+
+    Raises:
+        ValidationFailed: a number out of its range.
+    """
+    if not 1 <= page.limit <= MAXIMUM_LIMIT:
+        raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+    if page.page < 1:
+        raise errors.ValidationFailed("page must be a number from 1")
+    offset = (page.page - 1) * page.limit
+    if page.cursor is None and offset > MAXIMUM_OFFSET:
+        raise errors.ValidationFailed(
+            f"page reaches beyond row {MAXIMUM_OFFSET:,}: use cursor with meta.next_cursor"
+        )
+    return 0 if page.cursor is not None else offset
+
+
+def encode_cursor(page: Page, position: Position | None) -> str | None:
+    """The cursor for what follows a page. It is bound to the order that it was made for."""
+    if position is None:
+        return None
+    key, row_id = position
+    text = f"{page.sort_by}:{page.sort_order}:{key}:{row_id}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode_cursor(page: Page) -> Position | None:
+    """Where the page of a cursor begins.
+
+    Raises:
+        ValidationFailed: it is not one of ours, or was made for another order.
+    """
+    if page.cursor is None:
+        return None
+    try:
+        padded = page.cursor + "=" * (-len(page.cursor) % 4)
+        text = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
+        sort_by, sort_order, key, row_id = text.split(":", 3)
+        position = int(key), row_id
+    except (ValueError, binascii.Error):
+        raise errors.ValidationFailed("cursor must be a next_cursor of an earlier answer") from None
+    if (sort_by, sort_order) != (page.sort_by, page.sort_order) or abs(position[0]) >= 2**63:
+        raise errors.ValidationFailed("cursor belongs to a list in another order")
+    return position

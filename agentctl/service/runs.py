@@ -1,0 +1,241 @@
+"""What a caller can do with runs (contract.md 5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from agentctl import errors
+from agentctl.auth.policy import operations_of
+from agentctl.operations import (
+    MAXIMUM_CANCEL_WAIT,
+    CancelRequest,
+    RunFilter,
+    RunRequest,
+    StreamEvent,
+)
+from agentctl.records.document import Document
+from agentctl.records.ids import new_id
+from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.runs.cancel import cancel
+from agentctl.runs.engine import Submission
+from agentctl.runs.live import LiveRun
+from agentctl.service import documents, paging
+from agentctl.service.access import Access, checked_session_id, checked_text
+from agentctl.store import runs
+from agentctl.store.database import Database, Work
+from agentctl.store.runs import RunRow
+
+__all__ = ["RunOperations"]
+
+MAXIMUM_REASON = 500
+"""Characters of the reason of a cancel."""
+
+
+class RunOperations(Access):
+    """Runs of every kind of component."""
+
+    async def create_run(
+        self, kind: Kind, component_id: str, request: RunRequest
+    ) -> Document[RunRecord]:
+        """Start a run and wait for its end; with `background` only for its row.
+
+        A caller that goes away stops its run, unless it is a background run or
+        `server.on_disconnect` is `detach`.
+        """
+        run = await self._start(kind, component_id, request)
+        if not request.background:
+            try:
+                await asyncio.shield(run.ended)
+            except asyncio.CancelledError:
+                await self._leave(run, "The client went away")
+                raise
+        return Document(await run.database.read(self._document(run.run_id)))
+
+    async def stream_run(
+        self, kind: Kind, component_id: str, request: RunRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Start a run and follow it to its end. What is refused is raised before any event."""
+        run = await self._start(kind, component_id, request)
+        try:
+            async for event in run.stream.follow():
+                yield event
+        finally:
+            if not request.background and not run.ended.done():
+                await self._leave(run, "The client went away")
+
+    async def _leave(self, run: LiveRun, reason: str) -> None:
+        """The caller of a run has gone: stop it, as a recorded request, unless it may go on."""
+        if self.hosting.settings.server.on_disconnect == "detach" and self.principal.via == "http":
+            return
+        await asyncio.shield(
+            cancel(
+                self.hosting.engine,
+                run.database,
+                run.run_id,
+                actor=self.principal.actor,
+                reason=reason,
+                wait=1.0,
+            )
+        )
+
+    async def _start(self, kind: Kind, component_id: str, request: RunRequest) -> LiveRun:
+        self.require(operations_of(kind).create_run, **{KINDS[kind].id_field: component_id})
+        component = self.component(kind, component_id)
+        self._check_message(request.message)
+        session_id = request.session_id or self.principal.session_id or new_id()
+        submission = Submission(
+            component=component,
+            session_id=checked_session_id(session_id),
+            user_id=self.owner(request.user_id),
+            message=request.message,
+            background=request.background,
+            visibility=self.usable(request.user_id),
+        )
+        return await self.hosting.engine.submit(submission)
+
+    def _check_message(self, message: str) -> None:
+        if not message:
+            raise errors.ValidationFailed("message must not be empty")
+        checked_text("message", message)
+        limit = self.hosting.settings.limits.message_bytes
+        if len(message.encode()) > limit:
+            raise errors.TooLarge(f"message must be at most {limit} bytes")
+
+    async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
+        """A page of the runs that the caller sees, across sessions, newest first."""
+        self.require("get_runs")
+        return await self._page(self.database(filter.db_id), filter)
+
+    async def list_component_runs(
+        self, kind: Kind, component_id: str, filter: RunFilter
+    ) -> Document[RunPage]:
+        """A page of the runs of one component that the caller sees."""
+        self.require(operations_of(kind).list_runs, **{KINDS[kind].id_field: component_id})
+        component = self.component(kind, component_id)
+        narrowed = replace(filter, component_type=kind, component_id=component_id)
+        return await self._page(self.database(filter.db_id or component.database), narrowed)
+
+    async def _page(self, database: Database, filter: RunFilter) -> Document[RunPage]:
+        if filter.page.sort_by != "created_at":
+            raise errors.ValidationFailed("sort_by must be created_at: runs have no other order")
+        query = runs.RunQuery(
+            visibility=self.visibility,
+            status=filter.status,
+            component_type=filter.component_type,
+            component_id=filter.component_id,
+            session_id=filter.session_id,
+            user_id=filter.user_id,
+            sort_order=filter.page.sort_order,
+            limit=filter.page.limit,
+            offset=paging.offset_of(filter.page),
+            after=paging.decode_cursor(filter.page),
+        )
+        return Document(await database.read(_page(query, filter), large=True))
+
+    async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
+        """One run, wherever it is."""
+        self.require("get_run", run_id=run_id)
+        return Document(await self.database(db_id).read(self._document(run_id)))
+
+    async def get_component_run(
+        self, kind: Kind, component_id: str, run_id: str, *, session_id: str | None = None
+    ) -> Document[RunRecord]:
+        """One run of a component."""
+        names = KINDS[kind]
+        self.require(
+            operations_of(kind).get_run, **{names.id_field: component_id, "run_id": run_id}
+        )
+        component = self.component(kind, component_id)
+        database = self.database(component.database)
+        found = await database.read(self._seen_run(run_id))
+        _belongs(found, kind, component_id, session_id)
+        return Document(await database.read(self._document(run_id)))
+
+    def _seen_run(self, run_id: str) -> Work[RunRow]:
+        """The run as the caller may see it.
+
+        Raises:
+            NotFound: it is not there, or not the caller's.
+        """
+        row = yield from runs.get(run_id, self.visibility)
+        if row is None:
+            raise errors.NotFound("Run not found")
+        return row
+
+    def _document(self, run_id: str) -> Work[bytes]:
+        row = yield from self._seen_run(run_id)
+        members = yield from runs.children([run_id])
+        return documents.run_document(row, members.get(run_id, []))
+
+    async def cancel_run(
+        self, kind: Kind, component_id: str, run_id: str, request: CancelRequest
+    ) -> Document[CancelRecord]:
+        """Ask a run to stop, wait for its end, and say which of the two happened.
+
+        Raises:
+            BadRequest: no session is given by a caller who is no administrator (spec.md
+                "Authentication" 8).
+            NotFound: not a run of this component and session, or not the caller's.
+        """
+        names = KINDS[kind]
+        self.require(
+            operations_of(kind).cancel_run, **{names.id_field: component_id, "run_id": run_id}
+        )
+        session_id = request.session_id or self.principal.session_id
+        if session_id is None and not self.principal.admin:
+            raise errors.BadRequest("session_id is required to cancel a run")
+        _check_cancel(request)
+        database = self.database(self.component(kind, component_id).database)
+        _belongs(await database.read(self._seen_run(run_id)), kind, component_id, session_id)
+        done = await cancel(
+            self.hosting.engine,
+            database,
+            run_id,
+            actor=self.principal.actor,
+            reason=request.reason,
+            wait=request.wait,
+        )
+        raw = documents.cancel_document(
+            run_id,
+            done.state.session_id,
+            done.state.status,
+            done.outcome,
+            requested_at=done.state.cancel_requested_at,
+            finished_at=done.state.finished_at,
+            reason=done.state.cancel_reason,
+        )
+        return Document(raw)
+
+
+def _page(query: runs.RunQuery, filter: RunFilter) -> Work[bytes]:
+    found = yield from runs.page(query)
+    members = yield from runs.children([row.run_id for row in found.rows])
+    return documents.page_document(
+        [documents.run_document(row, members.get(row.run_id, [])) for row in found.rows],
+        page=filter.page.page,
+        limit=filter.page.limit,
+        total=found.total,
+        capped=found.capped,
+        cursor=paging.encode_cursor(filter.page, found.next),
+    )
+
+
+def _belongs(row: RunRow, kind: Kind, component_id: str, session_id: str | None) -> None:
+    if (row.component_type, row.component_id) != (kind, component_id) or (
+        session_id is not None and row.session_id != session_id
+    ):
+        raise errors.NotFound("Run not found")
+
+
+def _check_cancel(request: CancelRequest) -> None:
+    if not 0 <= request.wait <= MAXIMUM_CANCEL_WAIT:
+        raise errors.ValidationFailed(
+            f"wait must be a number of seconds from 0 to {MAXIMUM_CANCEL_WAIT:g}"
+        )
+    if request.reason is not None:
+        checked_text("reason", request.reason)
+        if len(request.reason) > MAXIMUM_REASON:
+            raise errors.ValidationFailed(f"reason must be at most {MAXIMUM_REASON} characters")

@@ -1,0 +1,67 @@
+"""The port, here: one object for what is hosted, one view of it a principal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from agentctl.auth.principal import Principal
+from agentctl.config.settings import Settings
+from agentctl.runs.engine import Engine
+from agentctl.runs.watch import watch_requests
+from agentctl.runtime.catalog import Catalog
+from agentctl.service.access import Hosting
+from agentctl.service.components import ComponentOperations
+from agentctl.service.runs import RunOperations
+from agentctl.service.sessions import SessionOperations
+from agentctl.store.open import open_all
+
+__all__ = ["Acting", "Service"]
+
+
+class Acting(ComponentOperations, RunOperations, SessionOperations):
+    """`operations.Operations` as one principal, on what is hosted here."""
+
+
+class Service:
+    """What a configuration hosts, open for use. Made by `Service.open`."""
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    @property
+    def settings(self) -> Settings:
+        """The configuration behind it."""
+        return self._hosting.settings
+
+    def acting_as(self, principal: Principal) -> Acting:
+        """The port as this principal."""
+        return Acting(self._hosting, principal)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, settings: Settings, *, create: bool = False) -> AsyncIterator[Service]:
+        """Open the databases, and close everything at the end; live runs are cancelled then.
+
+        Args:
+            settings: the configuration.
+            create: make databases that are not there; else a missing one is an error.
+
+        Raises:
+            Unavailable: a database is missing, unreadable or not one of ours.
+            SchemaMismatch: a database is older or newer than this code.
+        """
+        databases = open_all(settings, create=create)
+        catalog = Catalog.from_settings(settings)
+        engine = Engine(databases, catalog, settings)
+        watcher = asyncio.create_task(watch_requests(engine, databases))
+        try:
+            yield cls(Hosting(settings, databases, catalog, engine))
+        finally:
+            await engine.close()
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+            await catalog.close()
+            for database in databases.values():
+                await database.close()

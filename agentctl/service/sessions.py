@@ -1,0 +1,268 @@
+"""What a caller can do with sessions (contract.md 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from agentctl import errors
+from agentctl.operations import (
+    ALL_RUNS,
+    ANYWHERE,
+    MAXIMUM_LIMIT,
+    BulkDeletion,
+    NewSession,
+    SessionFilter,
+    SessionPatch,
+    SessionRunsQuery,
+    Where,
+)
+from agentctl.records.document import Document
+from agentctl.records.ids import new_id
+from agentctl.records.runs import RunRecord
+from agentctl.records.sessions import SessionDetail, SessionPage
+from agentctl.records.times import now
+from agentctl.runs.cancel import cancel
+from agentctl.service import documents, paging
+from agentctl.service.access import Access, checked_json, checked_session_id, checked_text
+from agentctl.store import runs, sessions
+from agentctl.store.database import Database, Work
+from agentctl.store.sessions import SessionRow
+from agentctl.store.visibility import EVERYONE
+
+__all__ = ["SessionOperations"]
+
+LARGE_HISTORY_BYTES = 262_144
+"""A history above this is read off the event loop."""
+
+DELETE_WAIT_SECONDS = 10.0
+"""How long a deletion with `cancel` waits for the session's runs to end (contract.md 4)."""
+
+MAXIMUM_DELETED = 100
+
+
+class SessionOperations(Access):
+    """The sessions family."""
+
+    async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
+        """A page of the sessions that the caller sees."""
+        self.require("get_sessions")
+        database = self.database_of(filter.where)
+        page = filter.page
+        query = sessions.SessionQuery(
+            visibility=self.visibility,
+            session_type=filter.where.type,
+            component_id=filter.component_id,
+            user_id=filter.where.user_id,
+            name_prefix=filter.session_name,
+            sort_by=page.sort_by,
+            sort_order=page.sort_order,
+            limit=page.limit,
+            offset=paging.offset_of(page),
+            after=paging.decode_cursor(page),
+        )
+        found = await database.read(sessions.page(query), large=True)
+        raw = documents.page_document(
+            map(documents.summary_document, found.rows),
+            page=page.page,
+            limit=page.limit,
+            total=found.total,
+            capped=found.capped,
+            cursor=paging.encode_cursor(page, found.next),
+        )
+        return Document(raw)
+
+    async def create_session(self, session: NewSession) -> Document[SessionDetail]:
+        """Make an empty session, owned by the caller.
+
+        Raises:
+            Conflict: the id is taken, by whomever.
+            NotFound: the component or the database is not there.
+        """
+        self.require("create_session")
+        database = self.database(session.db_id)
+        row = self._new_row(session)
+        if not await database.write(sessions.create(row)):
+            raise errors.Conflict("The session id is taken")
+        return Document(documents.session_document(row, []))
+
+    def _new_row(self, session: NewSession) -> SessionRow:
+        session_id = checked_session_id(session.session_id or new_id())
+        name, data = None, None
+        if session.component_id is not None:
+            component = self.component(session.type, session.component_id)
+            name = component.name
+            data = orjson.dumps(self.hosting.catalog.data(component)).decode()
+        return sessions.new_session(
+            session_id,
+            session.type,
+            user_id=self.owner(session.user_id),
+            now=now(),
+            component_id=session.component_id,
+            component_name=name,
+            component_data=data,
+            session_name=checked_text("session_name", session.session_name),
+            session_state=_stored("session_state", session.session_state),
+            metadata=_stored("metadata", session.metadata),
+        )
+
+    async def get_session_by_id(
+        self, session_id: str, where: Where = ANYWHERE
+    ) -> Document[SessionDetail]:
+        """One session with its history."""
+        self.require("get_session_by_id", session_id=session_id)
+        database = self.database_of(where)
+        row = await database.read(self._seen_session(session_id, where))
+        return await self._detail(database, row)
+
+    async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
+        histories: list[str] = []
+        if row.session_type != "workflow" and row.run_count:
+            large = row.history_bytes > LARGE_HISTORY_BYTES
+            histories = await database.read(runs.histories(row.session_id), large=large)
+        return Document(documents.session_document(row, histories))
+
+    def _seen_session(self, session_id: str, where: Where) -> Work[SessionRow]:
+        """The session as the caller may see it; `where` narrows.
+
+        Raises:
+            NotFound: it is not there, not the caller's, or not what `where` says.
+        """
+        row = yield from sessions.get(session_id, self.visibility)
+        if (
+            row is None
+            or (where.type is not None and row.session_type != where.type)
+            or (where.user_id is not None and row.user_id != where.user_id)
+        ):
+            raise errors.NotFound("Session not found")
+        return row
+
+    async def update_session(
+        self, session_id: str, patch: SessionPatch, where: Where = ANYWHERE
+    ) -> Document[SessionDetail]:
+        """Replace the name, the state or the metadata of a session."""
+        self.require("update_session", session_id=session_id)
+        return await self._change(session_id, _changes(patch), where)
+
+    async def rename_session(
+        self, session_id: str, session_name: str, where: Where = ANYWHERE
+    ) -> Document[SessionDetail]:
+        """Give a session another name."""
+        self.require("rename_session", session_id=session_id)
+        changes: dict[str, str | None] = {
+            "session_name": checked_text("session_name", session_name)
+        }
+        return await self._change(session_id, changes, where)
+
+    async def _change(
+        self, session_id: str, changes: dict[str, str | None], where: Where
+    ) -> Document[SessionDetail]:
+        database = self.database_of(where)
+        row = await database.write(self._changed(session_id, changes, where))
+        return await self._detail(database, row)
+
+    def _changed(
+        self, session_id: str, changes: dict[str, str | None], where: Where
+    ) -> Work[SessionRow]:
+        yield from self._seen_session(session_id, where)
+        changed = yield from sessions.update(session_id, self.visibility, changes, now())
+        if changed is None:
+            raise errors.NotFound("Session not found")
+        return changed
+
+    async def delete_session(
+        self, session_id: str, where: Where = ANYWHERE, *, cancel: bool = False
+    ) -> None:
+        """Remove a session with its runs and events.
+
+        Raises:
+            Conflict: a run of it is not final; with `cancel`, not even after the wait.
+        """
+        self.require("delete_session", session_id=session_id)
+        database = self.database_of(where)
+        if cancel:
+            await self._cancel_all(database, session_id, where)
+        await database.write(self._deleted([session_id], where))
+
+    async def delete_sessions(self, deletion: BulkDeletion) -> None:
+        """Remove up to 100 sessions, all or none."""
+        self.require("delete_sessions")
+        database = self.database(deletion.db_id)
+        if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED:
+            raise errors.ValidationFailed(f"session_ids must hold 1 to {MAXIMUM_DELETED} ids")
+        wanted = list(dict.fromkeys(deletion.session_ids))
+        await database.write(self._deleted(wanted, ANYWHERE))
+
+    def _deleted(self, session_ids: list[str], where: Where) -> Work[None]:
+        for session_id in session_ids:
+            yield from self._seen_session(session_id, where)
+            live = yield from runs.live_in_session(session_id)
+            if live:
+                raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
+            yield from sessions.delete(session_id)
+
+    async def _cancel_all(self, database: Database, session_id: str, where: Where) -> None:
+        await database.read(self._seen_session(session_id, where))
+        for run_id in await database.read(runs.live_in_session(session_id)):
+            await cancel(
+                self.hosting.engine,
+                database,
+                run_id,
+                actor=self.principal.actor,
+                reason="The session is deleted",
+                wait=DELETE_WAIT_SECONDS,
+            )
+
+    async def get_session_runs(
+        self, session_id: str, query: SessionRunsQuery = ALL_RUNS
+    ) -> Document[list[RunRecord]]:
+        """The runs of a session, oldest first, members' and steps' included."""
+        self.require("get_session_runs", session_id=session_id)
+        database = self.database_of(query.where)
+        work = self._runs(session_id, query)
+        return Document(documents.array(await database.read(work, large=True)))
+
+    def _runs(self, session_id: str, query: SessionRunsQuery) -> Work[list[bytes]]:
+        yield from self._seen_session(session_id, query.where)
+        if query.limit is not None and not 1 <= query.limit <= MAXIMUM_LIMIT:
+            raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+        after_seq = None
+        if query.after is not None:
+            last = yield from runs.get(query.after, EVERYONE)
+            if last is None or last.session_id != session_id:
+                raise errors.ValidationFailed("after must be the id of a run of the session")
+            after_seq = last.seq
+        rows = yield from runs.of_session(session_id, limit=query.limit, after_seq=after_seq)
+        members = yield from runs.children([row.run_id for row in rows])
+        return [documents.run_document(row, members.get(row.run_id, [])) for row in rows]
+
+    async def get_session_run(
+        self, session_id: str, run_id: str, where: Where = ANYWHERE
+    ) -> Document[RunRecord]:
+        """One run of a session."""
+        self.require("get_session_run", session_id=session_id, run_id=run_id)
+        return Document(await self.database_of(where).read(self._run(session_id, run_id, where)))
+
+    def _run(self, session_id: str, run_id: str, where: Where) -> Work[bytes]:
+        yield from self._seen_session(session_id, where)
+        row = yield from runs.get(run_id, EVERYONE)
+        if row is None or row.session_id != session_id:
+            raise errors.NotFound("Run not found")
+        members = yield from runs.children([run_id])
+        return documents.run_document(row, members.get(run_id, []))
+
+
+def _changes(patch: SessionPatch) -> dict[str, str | None]:
+    changes: dict[str, str | None] = {}
+    for name, value in patch.changes.items():
+        if name == "session_name":
+            changes[name] = checked_text(name, value)
+        else:
+            changes[name] = _stored(name, value)
+    return changes
+
+
+def _stored(name: str, value: dict[str, Any] | None) -> str | None:
+    """A JSON value from outside as it is kept."""
+    return None if value is None else orjson.dumps(checked_json(name, value)).decode()
