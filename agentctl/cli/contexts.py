@@ -190,7 +190,7 @@ def _entry(path: Path, name: str, table: object) -> Context:
     url, token_file = table.get("url"), table.get("token_file")
     if not isinstance(url, str):
         raise _damaged(path, f"contexts.{name}.url is not a URL")
-    if not (token_file is None or isinstance(token_file, str) and Path(token_file).is_absolute()):
+    if not (token_file is None or (isinstance(token_file, str) and Path(token_file).is_absolute())):
         raise _damaged(path, f"contexts.{name}.token_file is not an absolute path")
     return Context(name, url, None if token_file is None else Path(token_file))
 

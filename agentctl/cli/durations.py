@@ -41,14 +41,17 @@ def spoken(seconds: float) -> str:
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
-    if whole < 3_600:
-        return f"{whole // 60} min"
-    large, small, names = (
-        (whole // 3_600, whole % 3_600 // 60, ("h", "min"))
-        if whole < 86_400
-        else (whole // 86_400, whole % 86_400 // 3_600, ("d", "h"))
-    )
-    return f"{large} {names[0]} {small} {names[1]}" if small else f"{large} {names[0]}"
+    minutes = round(whole / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = round(minutes / 60)
+    if minutes < 24 * 60:
+        return _two(minutes // 60, "h", minutes % 60, "min")
+    return _two(hours // 24, "d", hours % 24, "h")
+
+
+def _two(large: int, name: str, small: int, small_name: str) -> str:
+    return f"{large} {name} {small} {small_name}" if small else f"{large} {name}"
 
 
 def _span(text: str) -> timedelta:

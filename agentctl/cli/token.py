@@ -1,0 +1,223 @@
+"""`agentctl token`: make tokens, look into them, check them. No token is ever an argument."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.options import Config, Output, TokenFile
+from agentctl.cli.terminal import is_terminal, note
+from agentctl.errors import InvalidConfiguration, InvalidToken, UsageFailed
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Make tokens, look into them, check them",
+    epilog="Example: export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope teams:read)",
+)
+
+Source = Annotated[
+    str | None,
+    typer.Argument(metavar="-", help="A dash: read the token from stdin", show_default=False),
+]
+
+_TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*", re.ASCII)
+_NOT_THERE = (
+    "pipe the token into `-`, name its file with --token-file, or put it into AGENTCTL_TOKEN"
+)
+
+
+@app.command(
+    "mint", epilog="Example: agentctl token mint --sub me --scope agents:run --expires-in 15m"
+)
+def mint_token(
+    sub: Annotated[
+        str | None, typer.Option("--sub", metavar="USER", help="Whom it stands for")
+    ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", metavar="SCOPE", help="What it allows; may be repeated"),
+    ] = None,
+    expires_in: Annotated[
+        str,
+        typer.Option("--expires-in", metavar="TIME", help="15m, 2h, 7d, or a moment in RFC 3339"),
+    ] = "1h",
+    audience: Annotated[
+        str | None,
+        typer.Option("--audience", metavar="AUD", help="Whom it is for, when that is verified"),
+    ] = None,
+    issuer: Annotated[
+        str | None, typer.Option("--issuer", metavar="ISS", help="Who issues it, if not configured")
+    ] = None,
+    session_id: Annotated[
+        str | None,
+        typer.Option("--session-id", metavar="ID", help="Default session of its runs and cancels"),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not warn about the admin scope")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Sign a token and print it, and nothing else, on stdout."""
+    from datetime import UTC, datetime
+
+    from agentctl.auth import tokens
+    from agentctl.cli.durations import parse_until
+    from agentctl.cli.output import write_line
+    from agentctl.config import load
+
+    span = parse_until(expires_in, now=datetime.now(UTC))
+    settings = _issued_by(issuer, load(config))
+    token = tokens.mint(settings, sub, scope or (), span, audience=audience, session_id=session_id)
+    _summarize(token, settings, quiet=yes)
+    write_line(token)
+
+
+@app.command("inspect", epilog="Example: agentctl token inspect --token-file my.token -o json")
+def inspect_token(
+    source: Source = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    output: Output = None,
+) -> None:
+    """Show what a token says, and whether it holds."""
+    from agentctl.auth import tokens
+    from agentctl.cli import tokenview
+    from agentctl.cli.output import chosen_format, show_list, write_bytes
+    from agentctl.records.document import document_of
+
+    form = chosen_format(output)
+    token = _given(source, token_file)
+    seen = tokens.inspect(token)
+    settings, reason = _settings(config)
+    if settings is not None:
+        reason = _reason(token, settings)
+    view = tokenview.view(seen, reason, _admin_scope(settings))
+    note("verified" if reason is None else f"NOT VERIFIED: {reason}")
+    if form == "json":
+        write_bytes(document_of(view).raw)
+    else:
+        show_list(document_of(list(tokenview.rows(view))), tokenview.COLUMNS, form, id_field="name")
+
+
+@app.command("verify", epilog="Example: agentctl token verify - < my.token && echo good")
+def verify_token(
+    source: Source = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    output: Output = None,
+) -> None:
+    """Check a token as the server of the configuration would.
+
+    The exit code is 0 when it holds, and 4 with the reason when it does not.
+    """
+    from agentctl.auth import tokens
+    from agentctl.cli import tokenview
+    from agentctl.cli.output import chosen_format, show_record
+    from agentctl.config import load
+    from agentctl.records.document import document_of
+
+    form = chosen_format(output)
+    token = _given(source, token_file)
+    report = tokens.verify_report(token, load(config))
+    if not report["verified"]:
+        failure = InvalidToken(report["reason"], hint="look into it with: agentctl token inspect")
+        failure.cause = report["reason"]
+        raise failure
+    record = tokenview.held(report)
+    show_record(document_of(record), tokenview.HELD, form, id_field="subject")
+
+
+def _given(source: str | None, token_file: str | None) -> str:
+    """The token from stdin, a file or the environment."""
+    from agentctl.cli.credentials import given_token
+
+    for argument in (source, token_file):
+        if argument is not None and _TOKEN.fullmatch(argument) and not _is_there(argument):
+            raise UsageFailed(
+                "a token does not belong on the command line, where others can read it",
+                hint=_NOT_THERE,
+            )
+    if source not in (None, "-"):
+        raise UsageFailed("the only argument is a dash, for stdin", hint=_NOT_THERE)
+    if source and token_file:
+        raise UsageFailed("the token is either on stdin or in a file", hint=_NOT_THERE)
+    file = source or token_file
+    if file == "-" and is_terminal(sys.stdin):
+        note("paste the token, then press Enter and Ctrl-D")
+    token = given_token(file)
+    if token is None:
+        raise UsageFailed("no token was given", hint=_NOT_THERE)
+    return token
+
+
+def _is_there(name: str) -> bool:
+    """Whether a file has this name; a name that no file can have names none."""
+    try:
+        return Path(name).exists()
+    except OSError:
+        return False
+
+
+def _settings(config: Path | None) -> tuple[Settings | None, str | None]:
+    """The configuration to verify with, or why there is none. A named one has to be good."""
+    from agentctl.config import load
+
+    try:
+        return load(config), None
+    except InvalidConfiguration as failure:
+        if config is not None:
+            raise
+        return None, f"there is nothing to verify it with: {failure.detail}"
+
+
+def _reason(token: str, settings: Settings) -> str | None:
+    """Why a token does not hold; None: it does."""
+    from agentctl.auth import tokens
+
+    try:
+        report: dict[str, Any] = tokens.verify_report(token, settings)
+    except UsageFailed as failure:
+        return f"there is nothing to verify it with: {failure.detail}"
+    return report.get("reason")
+
+
+def _issued_by(issuer: str | None, settings: Settings) -> Settings:
+    """The settings with `--issuer` in the place of an issuer that is not configured."""
+    from dataclasses import replace
+
+    given = settings.authorization
+    if issuer in (None, given.issuer):
+        return settings
+    if given.issuer:
+        raise UsageFailed(
+            "the server would not accept such a token",
+            cause=f"authorization.issuer is {given.issuer!r}, not {issuer!r}",
+        )
+    return replace(settings, authorization=replace(given, issuer=issuer))
+
+
+def _admin_scope(settings: Settings | None) -> str:
+    from agentctl.config.settings import Authorization
+
+    return (Authorization() if settings is None else settings.authorization).admin_scope
+
+
+def _summarize(token: str, settings: Settings, *, quiet: bool) -> None:
+    """Say on stderr what was minted: never the token."""
+    from agentctl.auth import tokens
+    from agentctl.cli import tokenview
+
+    seen = tokens.inspect(token)
+    admin_scope = settings.authorization.admin_scope
+    for line in tokenview.summary(seen):
+        note(line)
+    if admin_scope in seen["claims"]["scopes"] and not quiet:
+        note(f"warning: {admin_scope} allows everything, on the data of every user")
