@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from agentctl.config.convert import key_kinds
 from agentctl.config.place import Place, listed, nearest
@@ -99,7 +99,7 @@ def _check_references(settings: Settings, places: Places) -> None:
             _check_entry(step, f"workflows.{workflow.id}.steps[{index}]", ids, places)
 
 
-def _check_entry(entry: Any, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
+def _check_entry(entry: object, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
     for name, kind in key_kinds(type(entry)).items():
         refers = kind.item.refers if kind.is_list else kind.refers
         if refers is None:

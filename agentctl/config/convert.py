@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import types
 from pathlib import Path
@@ -14,6 +13,7 @@ from agentctl.config.rules import Form, Range, Refers, Rule, Secret
 __all__ = ["Kind", "convert", "from_text", "key_kinds", "sanitized"]
 
 _SHOWN = 40
+_known: dict[type, dict[str, Kind]] = {}
 
 
 class Kind(NamedTuple):
@@ -61,7 +61,10 @@ class Kind(NamedTuple):
 
 def key_kinds(table: type) -> dict[str, Kind]:
     """What each key of a settings class holds, in order."""
-    return {name: _kind(hint) for name, hint in get_type_hints(table, include_extras=True).items()}
+    if table not in _known:
+        hints = get_type_hints(table, include_extras=True)
+        _known[table] = {name: _kind(hint) for name, hint in hints.items()}
+    return _known[table]
 
 
 def convert(value: object, kind: Kind, place: Place, base: Path) -> object:
@@ -106,6 +109,8 @@ def from_text(text: str, kind: Kind) -> object:
 
 def sanitized(text: str) -> str:
     """`text` in quotes on one line, cut at 40 characters: for messages."""
+    import json
+
     return json.dumps(text if len(text) <= _SHOWN else text[:_SHOWN] + "…", ensure_ascii=False)
 
 

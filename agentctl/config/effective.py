@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,9 @@ def effective(settings: Settings) -> dict[str, Any]:
     return tables
 
 
-def _table(table: Any) -> dict[str, Any]:
-    kinds = key_kinds(type(table))
+def _table(table: object) -> dict[str, Any]:
     return {
-        field.name: _plain(getattr(table, field.name), kinds[field.name]) for field in fields(table)
+        name: _plain(getattr(table, name), kind) for name, kind in key_kinds(type(table)).items()
     }
 
 

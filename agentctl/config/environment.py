@@ -50,10 +50,20 @@ def variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str, Vari
 
 
 def _refuse(name: str, known: list[str]) -> None:
-    near = nearest(name, known)
+    near = _nearest(name, known)
     guess = f"; did you mean {near}?" if near else ""
     Place("", variable=name).refuse(
         f"this version has no such key{guess}",
         hint=f"unset it; lists of tables are set in the file only, single keys as "
         f"{variable_name('section.key')}, like {variable_name('server.port')}",
     )
+
+
+def _nearest(name: str, known: list[str]) -> str | None:
+    """Within a section that exists only the key can be the slip."""
+    section, _, key = name.partition("__")
+    keys = [other.partition("__")[2] for other in known if other.startswith(f"{section}__")]
+    if not keys:
+        return nearest(name, known)
+    near = nearest(key, keys)
+    return near and f"{section}__{near}"

@@ -1,0 +1,65 @@
+# agentctl. The first two to know: `make demo` and `make test`.
+# Variables: PYTHON (an interpreter, 3.11 or later), VENV (default .venv).
+
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; \
+	done)
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url
+
+.PHONY: demo test lint docs bench serve lock clean
+
+demo: $(VENV)/.installed
+	@$(BIN)/agentctl serve --demo
+
+serve: $(VENV)/.installed
+	@$(BIN)/agentctl serve
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@if [ -f docs/generate.py ]; then $(BIN)/python docs/generate.py --check; fi
+
+docs: $(VENV)/.installed-test
+	$(BIN)/python docs/generate.py
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m tests.benchmarks
+
+lock: $(VENV)/.installed
+	$(PIP) install 'uv>=0.13'
+	(echo '# What agentctl runs on, every file by its hash. Written by `make lock`; do not edit.'; \
+		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade) > requirements.lock.new
+	(echo '# requirements.lock and the tools for tests and checks. Written by `make lock`; do not edit.'; \
+		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade --extra test \
+		--constraint requirements.lock.new) > requirements-test.lock.new
+	mv requirements.lock.new requirements.lock
+	mv requirements-test.lock.new requirements-test.lock
+
+clean:
+	rm -rf $(VENV) .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'make: Python 3.11 or later is missing; name one with PYTHON=...' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo 'make: $(PYTHON) has no venv with pip (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
+	@echo 'Making an environment in $(VENV), which takes a minute the first time'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed requirements-test.lock
+	@$(PIP) install --require-hashes -r requirements-test.lock
+	@touch $@

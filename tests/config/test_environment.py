@@ -1,0 +1,133 @@
+"""Environment over file over default, and where each value came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.config import effective, require_keys
+from agentctl.errors import InvalidConfiguration
+from tests.config.conftest import AGENT, Reads, Refuses
+
+GIVEN: list[tuple[str, str, Any]] = [
+    ("server.port", "8080", 8080),
+    ("server.host", "0.0.0.0", "0.0.0.0"),
+    ("server.name", "7", "7"),
+    ("server.name", 'with "quotes" and = signs', 'with "quotes" and = signs'),
+    ("server.cors_origins", '["https://a.example", "https://b.example"]',
+     ("https://a.example", "https://b.example")),
+    ("server.cors_origins", "['https://a.example']", ("https://a.example",)),
+    ("server.cors_origins", "[]", ()),
+    ("server.drain_seconds", "2.5", 2.5),
+    ("server.on_disconnect", "detach", "detach"),
+    ("authorization.enabled", "false", False),
+    ("authorization.enabled", "True", True),
+    ("authorization.algorithm", "ES256", "ES256"),
+    ("authorization.verification_keys", '["one\\nline"]', ("one\nline",)),
+    ("limits.body_bytes", "1_000", 1000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "text", "expected"), GIVEN)
+def test_a_variable_wins_over_file_and_default(
+    key: str, text: str, expected: object, reads: Reads
+) -> None:
+    section, _, name = key.partition(".")
+    variable = f"AGENTCTL_{section}__{name}".upper()
+    settings = reads("[server]\nport = 1\n", {variable: text})
+    assert getattr(getattr(settings, section), name) == expected
+    assert settings.sources[key] == f"env {variable}"
+
+
+WRONG = {
+    ("AGENTCTL_SERVER__PORT", "x"): 'must be a whole number from 0 to 65535, not "x"',
+    ("AGENTCTL_SERVER__PORT", ""): 'must be a whole number from 0 to 65535, not ""',
+    ("AGENTCTL_SERVER__PORT", "1\nport = 2"): (
+        'must be a whole number from 0 to 65535, not "1\\nport = 2"'
+    ),
+    ("AGENTCTL_SERVER__PORT", "9" * 5000): (
+        f'must be a whole number from 0 to 65535, not "{"9" * 40}…"'
+    ),
+    ("AGENTCTL_AUTHORIZATION__ENABLED", "yes"): 'must be true or false, not "yes"',
+    ("AGENTCTL_SERVER__CORS_ORIGINS", "https://a.example"): (
+        'must be a list, each an origin like "https://app.example.org" without a path, or "*", '
+        'not "https://a.example"'
+    ),
+    ("AGENTCTL_SERVER__PRT", "1"): (
+        "this version has no such key; did you mean AGENTCTL_SERVER__PORT?"
+    ),
+    ("AGENTCTL_SERVER__WORKERS", "2"): "this version has no such key",
+    ("AGENTCTL_DATABASES__MAIN__URL", "x"): "this version has no such key",
+    ("JWT_VERIFICATION_KEY", "a\udc80"): (
+        "must not hold a NUL character or half of a surrogate pair"
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), WRONG.items())
+def test_a_wrong_variable_is_one_line_with_its_name(
+    given: tuple[str, str], expected: str, refuses: Refuses
+) -> None:
+    assert refuses("", dict([given])) == f"{given[0]}: {expected}"
+
+
+def test_other_variables_are_no_settings(reads: Reads) -> None:
+    others = ("CONFIG", "TOKEN", "CONTEXT", "OUTPUT", "NO_INPUT", "TEST_A__B", "PORT", "PORT_80")
+    settings = reads("", {f"AGENTCTL_{name}": "tcp://10.0.0.1:80" for name in others})
+    assert set(settings.sources.values()) == {"default"}
+
+
+def test_the_verification_key_of_the_environment_is_added(reads: Reads, file: Path) -> None:
+    text = '[authorization]\nverification_keys = ["first"]\n'
+    settings = reads(text, {"JWT_VERIFICATION_KEY": "second"})
+    assert settings.authorization.verification_keys == ("first", "second")
+    source = settings.sources["authorization.verification_keys"]
+    assert source == f"{file}:2, env JWT_VERIFICATION_KEY"
+
+    alone = reads("", {"JWT_VERIFICATION_KEY": "second"})
+    assert alone.sources["authorization.verification_keys"] == "env JWT_VERIFICATION_KEY"
+    again = reads(text, {"JWT_VERIFICATION_KEY": "first"})
+    assert again.authorization.verification_keys == ("first",)
+
+
+def test_the_jwks_file_of_the_environment_wins(reads: Reads, file: Path) -> None:
+    environ = {"JWT_JWKS_FILE": "a.json", "AGENTCTL_AUTHORIZATION__JWKS_FILE": "b.json"}
+    settings = reads('[authorization]\njwks_file = "c.json"\n', environ)
+    assert settings.authorization.jwks_file == file.parent / "a.json"
+    assert settings.sources["authorization.jwks_file"] == "env JWT_JWKS_FILE"
+    unset = reads('[authorization]\njwks_file = "c.json"\n', {"JWT_JWKS_FILE": ""})
+    assert unset.authorization.jwks_file == file.parent / "c.json"
+
+
+def test_sources_name_every_key_that_is_in_force(reads: Reads, file: Path) -> None:
+    settings = reads("[server]\nport = 1\n" + AGENT)
+    assert settings.sources["server.port"] == f"{file}:2"
+    assert settings.sources["agents.writer.model"] == f"{file}:11"
+    assert settings.sources["agents.writer.name"] == "default"
+    assert settings.sources["databases.main.url"] == "default"
+    shown: set[str] = set()
+    for table, value in effective(settings).items():
+        for entry in value if isinstance(value, list) else [value]:
+            prefix = f"{table}.{entry['id']}" if isinstance(value, list) else table
+            shown |= {f"{prefix}.{key}" for key in entry}
+    assert shown == settings.sources.keys()
+
+
+def test_what_is_shown_masks_keys(reads: Reads) -> None:
+    settings = reads("", {"JWT_VERIFICATION_KEY": "hunter2"})
+    shown = effective(settings)
+    assert shown["authorization"]["verification_keys"] == ["********"]
+    assert "hunter2" not in f"{shown} {settings!r} {settings.sources}"
+    assert shown["authorization"]["jwks_file"] == ""
+
+
+def test_a_server_with_authorization_needs_a_key(reads: Reads) -> None:
+    with pytest.raises(InvalidConfiguration, match="no key to verify tokens with") as caught:
+        require_keys(reads(""))
+    assert "JWT_VERIFICATION_KEY" in (caught.value.hint or "")
+    require_keys(reads("[authorization]\nenabled = false\n"))
+    require_keys(reads("", {"JWT_VERIFICATION_KEY": "k"}))
+    require_keys(reads("", {"JWT_JWKS_FILE": "k.json"}))
+    require_keys(reads('[authorization]\nverification_key_files = ["k.pem"]\n'))

@@ -1,0 +1,115 @@
+"""Which file is read, and what a file that cannot be read is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentctl.config import find, load
+from agentctl.errors import InvalidConfiguration
+from tests.config.conftest import Reads
+
+
+def refused(path: Path | None, environ: dict[str, str] | None = None) -> InvalidConfiguration:
+    with pytest.raises(InvalidConfiguration) as caught:
+        load(path, environ or {})
+    assert "\n" not in caught.value.detail
+    return caught.value
+
+
+def test_the_named_file_wins_then_the_variable_then_here_then_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, users = tmp_path / "here", tmp_path / "users" / "agentctl"
+    here.mkdir()
+    users.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "users"))
+
+    error = refused(None)
+    assert str(here / "agentctl.toml") in error.detail
+    assert "agentctl init" in (error.hint or "")
+
+    (users / "agentctl.toml").touch()
+    assert find(None, {"AGENTCTL_CONFIG": ""}) == users / "agentctl.toml"
+    (here / "agentctl.toml").touch()
+    assert find(None, {}) == here / "agentctl.toml"
+    assert find(None, {"AGENTCTL_CONFIG": "other.toml"}) == here / "other.toml"
+    assert find(Path("../named.toml"), {"AGENTCTL_CONFIG": "x"}) == tmp_path / "named.toml"
+
+
+def test_paths_are_relative_to_the_file(
+    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    settings = reads(
+        "[authorization]\nverification_key_files = ['k.pem', '/abs.pem']\njwks_file = '../j.json'\n"
+        "[signing]\nkey_file = 'deep/s.pem'\n"
+        "[[databases]]\nid = 'one'\nurl = 'sqlite:///data/a b.db'\n"
+        "[[databases]]\nid = 'two'\nurl = 'sqlite:////var/b.db'\n"
+    )
+    assert settings.authorization.verification_key_files == (
+        tmp_path / "k.pem",
+        Path("/abs.pem"),
+    )
+    assert settings.authorization.jwks_file == tmp_path.parent / "j.json"
+    assert settings.signing.key_file == tmp_path / "deep" / "s.pem"
+    assert [one.url for one in settings.databases] == [
+        f"sqlite:///{tmp_path}/data/a b.db",
+        "sqlite:////var/b.db",
+    ]
+    assert settings.path == tmp_path / "agentctl.toml"
+
+
+def test_an_empty_file_gives_the_defaults_beside_it(tmp_path: Path, reads: Reads) -> None:
+    settings = reads("")
+    assert [(one.id, one.url) for one in settings.databases] == [
+        ("main", f"sqlite:///{tmp_path}/agentctl.db")
+    ]
+    assert settings.signing.key_file == tmp_path / "keys" / "signing.pem"
+    assert settings.authorization.jwks_file is None
+
+
+def test_a_file_that_is_not_there_is_named(file: Path) -> None:
+    error = refused(file)
+    assert error.detail == f"{file}: there is no such file"
+    assert "agentctl init" in (error.hint or "")
+    assert refused(None, {"AGENTCTL_CONFIG": str(file)}).detail == error.detail
+
+
+def test_a_directory_and_bytes_are_refused(tmp_path: Path, file: Path) -> None:
+    assert refused(tmp_path).detail == f"{tmp_path}: must be a file, not a directory"
+    file.write_bytes(b"\xff\xfe")
+    assert refused(file).detail == f"{file}: must be UTF-8 text"
+    assert refused(file / "below").detail == f"{file / 'below'}: cannot be read: Not a directory"
+
+
+def test_a_byte_order_mark_does_no_harm(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbf[server]\r\nport = 1\r\n")
+    assert load(file, {}).server.port == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[server]\nport = \n", "line 2, column 8"),
+        ("[server]\nport = 1\nport = 2\n", "line 3, column 9"),
+        ("[server]\nhost = localhost", "line 2, column 8"),
+        ("[server", "at its end"),
+        ("a = " + "[" * 5000, "it"),
+        ("a = " + "9" * 5000, "it"),
+    ],
+)
+def test_a_file_that_does_not_parse_names_the_line(file: Path, text: str, where: str) -> None:
+    file.write_text(text)
+    assert refused(file).detail == f"{file}: {where}: is not valid TOML"
+
+
+def test_a_wrong_key_names_its_line(file: Path) -> None:
+    file.write_text('[server]\nname = """\nport = 5\n"""\n\nport = "x"\n')
+    assert refused(file).cause == "line 6 of the file"
+    file.write_text('[server]\n"port" = "x"\n')
+    assert refused(file).cause == "line 1 of the file"
+    file.write_text('server.port = "x"\n')
+    assert refused(file).cause == "line 1 of the file"

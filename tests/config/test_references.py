@@ -1,0 +1,151 @@
+"""What holds between tables: ids, references, steps and members."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.config.conftest import AGENT, Reads, Refuses
+
+
+def team(id: str, *members: str) -> str:
+    return f'\n[[teams]]\nid = "{id}"\nmodel = "fast"\nmembers = {list(members)!r}\n'
+
+
+def workflow(steps: str) -> str:
+    return f'\n[[workflows]]\nid = "flow"\nsteps = {steps}\n'
+
+
+def model(keys: str) -> str:
+    return f'[[models]]\nid = "m"\n{keys}\n'
+
+
+def database(id: str, url: str) -> str:
+    return f'[[databases]]\nid = "{id}"\nurl = "{url}"\n'
+
+
+SQLITE = '"sqlite:///" and the path of a file, like "sqlite:///agentctl.db"'
+
+WRONG = {
+    AGENT + "[[agents]]\nid = 'other'\nmodel = 'fsat'": (
+        'agents.other.model: "fsat" is the id of no entry of [[models]]; did you mean "fast"?'
+    ),
+    AGENT + "database = 'x'": (
+        'agents.writer.database: "x" is the id of no entry of [[databases]]; configured: main'
+    ),
+    "[[agents]]\nid = 'a'\nmodel = 'x'": (
+        'agents.a.model: "x" is the id of no entry of [[models]]; configured: none'
+    ),
+    AGENT + team("duo", "writer", "nobody"): (
+        'teams.duo.members: "nobody" is the id of no entry of [[agents]] or [[teams]]; '
+        "configured: writer, duo"
+    ),
+    AGENT + team("duo"): "teams.duo.members: must hold at least one member",
+    AGENT + team("duo", "writer", "writer"): 'teams.duo.members: must not hold "writer" twice',
+    AGENT + team("duo", "duo"): "teams.duo.members: the team is a member of itself: duo -> duo",
+    AGENT + team("a", "b") + team("b", "c") + team("c", "writer", "b"): (
+        "teams.b.members: the team is a member of itself: b -> c -> b"
+    ),
+    AGENT + team("writer", "writer"): (
+        'teams.writer.id: "writer" is the id of an agent, and members are named by id alone'
+    ),
+    AGENT + "\n[[agents]]\nid = 'writer'\nmodel = 'fast'": (
+        'agents[1].id: "writer" is the id of another entry of [[agents]]'
+    ),
+    "[[agents]]\nmodel = 'fast'": (
+        'agents[0].id: is missing; it must be an id: 1 to 64 letters, digits, ".", "_" and "-", '
+        "starting with a letter or a digit"
+    ),
+    "[[agents]]\nid = 'a b'\nmodel = 'fast'": (
+        'agents[0].id: must be an id: 1 to 64 letters, digits, ".", "_" and "-", starting with a '
+        'letter or a digit, not "a b"'
+    ),
+    "[[agents]]\nid = 'a'": "agents.a.model: is missing; it must be a text",
+    "[[workflows]]\nid = 'flow'": (
+        "workflows.flow.steps: is missing; it must be a list, each a table"
+    ),
+    workflow("[]"): "workflows.flow.steps: must hold at least one step",
+    workflow("['a']"): (
+        "workflows.flow.steps: must be a list of steps, "
+        'each like { name = "draft", agent = "writer" }'
+    ),
+    AGENT + workflow("[{ name = 'a' }]"): (
+        "workflows.flow.steps[0]: must have exactly one of agent and team"
+    ),
+    AGENT + team("t", "writer") + workflow("[{ name = 'a', agent = 'writer', team = 't' }]"): (
+        "workflows.flow.steps[0]: must have exactly one of agent and team"
+    ),
+    AGENT + workflow("[{ agent = 'writer' }]"): (
+        "workflows.flow.steps[0].name: is missing; it must be a text that is not empty"
+    ),
+    AGENT + workflow("[{ name = 'a', agent = 'writer' }, { name = 'a', agent = 'writer' }]"): (
+        'workflows.flow.steps[1].name: "a" is the name of another step'
+    ),
+    AGENT + workflow("[{ name = 'a', team = 'writer' }]"): (
+        'workflows.flow.steps[0].team: "writer" is the id of no entry of [[teams]]; '
+        "configured: none"
+    ),
+    AGENT + workflow("[{ name = 'a', agnet = 'writer' }]"): (
+        'workflows.flow.steps[0].agnet: this version has no such key, did you mean "agent"?'
+    ),
+    AGENT + "tools = ['shop.price']": (
+        'agents.writer.tools[0]: must be "package.module:function", not "shop.price"'
+    ),
+    model("provider = 'anthropic'\nmodel = 'x'"): (
+        'models.m.provider: must be "openai" or "demo", not "anthropic"'
+    ),
+    model("provider = 'demo'\nmodel = 'gpt'"): (
+        'models.m.model: must be "echo", "slow" or "leader" with the provider "demo"'
+    ),
+    model("provider = 'demo'\nmodel = 'echo'\nbase_url = 'http://127.0.0.1/v1'"): (
+        'models.m.base_url: does nothing with the provider "demo"'
+    ),
+    model("provider = 'demo'\nmodel = 'echo'\napi_key_env = 'KEY'"): (
+        'models.m.api_key_env: does nothing with the provider "demo"'
+    ),
+    database("main", "postgresql://me@host/name"): (
+        f"databases.main.url: must be {SQLITE}; this version has no other database"
+    ),
+    database(
+        "main", "sqlite:///:memory:"
+    ): f"databases.main.url: must be {SQLITE}, without a query",
+    database("main", "sqlite:///"): f"databases.main.url: must be {SQLITE}, without a query",
+    database("main", "sqlite:///a.db?mode=ro"): (
+        f"databases.main.url: must be {SQLITE}, without a query"
+    ),
+    database("main", "sqlite:///a.db") + database("other", "sqlite:///./x/../a.db"): (
+        'databases.other.url: is the same file as database "main"'
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG.items())
+def test_what_does_not_fit_is_one_line(text: str, expected: str, refuses: Refuses) -> None:
+    assert refuses(text) == expected
+
+
+def test_teams_may_be_members_of_several_teams(reads: Reads) -> None:
+    settings = reads(
+        AGENT + team("top", "left", "right") + team("left", "base") + team("right", "base")
+        + team("base", "writer")
+    )  # fmt: skip
+    assert [one.id for one in settings.teams] == ["top", "left", "right", "base"]
+
+
+def test_steps_may_be_written_as_tables(reads: Reads) -> None:
+    text = AGENT + (
+        "[[workflows]]\nid = 'flow'\n"
+        "[[workflows.steps]]\nname = 'one'\nagent = 'writer'\n"
+        "[[workflows.steps]]\nname = 'two'\nagent = 'writer'\n"
+    )
+    assert [step.name for step in reads(text).workflows[0].steps] == ["one", "two"]
+
+
+def test_names_and_databases_are_filled_in(reads: Reads) -> None:
+    text = database("first", "sqlite:///1.db") + database("second", "sqlite:///2.db") + AGENT
+    agent = reads(text).agents[0]
+    assert (agent.name, agent.database) == ("writer", "first")
+
+
+def test_a_variable_that_is_not_set_is_no_error(reads: Reads) -> None:
+    text = model("provider = 'openai'\nmodel = 'x'\napi_key_env = 'NOT_SET_ANYWHERE'")
+    assert reads(text).models[0].api_key_env == "NOT_SET_ANYWHERE"

@@ -1,0 +1,77 @@
+"""The sample and the demonstration: they load, and say what is true."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from agentctl.config import SAMPLE, load, require_keys
+from agentctl.config.demo import DEMO_CONFIG
+from agentctl.config.settings import Agent, Settings, Team, Workflow
+
+TOP = Path(__file__).parents[2]
+
+NOT_DEFAULT = {("authorization", "verification_key_files")}
+"""What `agentctl init` needs to name: the public half of the key pair that it makes."""
+
+
+def test_the_sample_at_the_top_is_what_init_writes() -> None:
+    assert (TOP / "sample-config.toml").read_text(encoding="utf-8") == SAMPLE
+
+
+@pytest.mark.parametrize("table", ["server", "authorization", "signing", "runs", "limits"])
+def test_the_sample_shows_every_key_with_its_default(table: str) -> None:
+    shown = tomllib.loads(SAMPLE)[table]
+    defaults = dataclasses.asdict(getattr(Settings(), table))
+    assert shown.keys() == defaults.keys()
+    for key, value in defaults.items():
+        plain = {None: "", (): []}.get(value, value) if not isinstance(value, list) else value
+        plain = str(plain) if isinstance(plain, Path) else plain
+        if (table, key) not in NOT_DEFAULT:
+            assert (key, shown[key]) == (key, plain)
+
+
+@pytest.mark.parametrize(
+    ("table", "kind"), [("agents", Agent), ("teams", Team), ("workflows", Workflow)]
+)
+def test_the_sample_shows_every_key_of_a_component(table: str, kind: type) -> None:
+    shown = tomllib.loads(SAMPLE)[table][0]
+    assert shown.keys() == {field.name for field in dataclasses.fields(kind)}
+    for field in dataclasses.fields(kind):
+        if field.name in {"history_runs", "on_busy", "mode"}:
+            assert shown[field.name] == field.default
+
+
+def test_the_sample_loads_runs_offline_and_finds_the_keys_of_init(tmp_path: Path) -> None:
+    file = tmp_path / "agentctl.toml"
+    file.write_text(SAMPLE, encoding="utf-8")
+    settings = load(file, {})
+    require_keys(settings)
+    assert settings.signing.key_file == tmp_path / "keys/signing.pem"
+    assert settings.authorization.verification_key_files == (tmp_path / "keys/signing.pub.pem",)
+    assert {model.provider for model in settings.models} == {"demo"}
+
+
+def test_the_model_in_the_samples_comment_loads(tmp_path: Path) -> None:
+    start = SAMPLE.index("# [[models]]")
+    commented = SAMPLE[start : SAMPLE.index("\n\n", start)]
+    file = tmp_path / "agentctl.toml"
+    file.write_text("\n".join(line.removeprefix("# ") for line in commented.splitlines()))
+    (model,) = load(file, {}).models
+    assert (model.provider, model.api_key_env) == ("openai", "OPENAI_API_KEY")
+
+
+def test_the_demonstration_hosts_two_agents_a_team_and_a_workflow(tmp_path: Path) -> None:
+    file = tmp_path / "agentctl.toml"
+    file.write_text(DEMO_CONFIG, encoding="utf-8")
+    settings = load(file, {})
+    require_keys(settings)
+    assert [agent.id for agent in settings.agents] == ["echo", "slow"]
+    assert [(team.id, team.members) for team in settings.teams] == [("duo", ("echo", "slow"))]
+    (relay,) = settings.workflows
+    assert [(step.agent, step.team) for step in relay.steps] == [("echo", ""), ("", "duo")]
+    assert {model.provider for model in settings.models} == {"demo"}
+    assert settings.server.host == "127.0.0.1"

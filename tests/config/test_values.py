@@ -1,0 +1,166 @@
+"""Wrong keys, types and values: one line each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.config.conftest import AGENT, Reads, Refuses
+
+WRONG_VALUES = {
+    '[server]\nport = "x"': 'server.port: must be a whole number from 0 to 65535, not "x"',
+    "[server]\nport = true": "server.port: must be a whole number from 0 to 65535, not true",
+    "[server]\nport = 1.5": "server.port: must be a whole number from 0 to 65535, not 1.5",
+    "[server]\nport = 65536": "server.port: must be a whole number from 0 to 65535, not 65536",
+    "[server]\nport = -1": "server.port: must be a whole number from 0 to 65535, not -1",
+    "[server]\nport = [1]": "server.port: must be a whole number from 0 to 65535, not a list",
+    "[server]\nport = {}": "server.port: must be a whole number from 0 to 65535, not a table",
+    "[server]\nport = 2020-01-01": (
+        "server.port: must be a whole number from 0 to 65535, not a date or time"
+    ),
+    "[server]\ndrain_seconds = nan": (
+        "server.drain_seconds: must be a number from 0 to 3600, not nan"
+    ),
+    "[server]\ndrain_seconds = inf": (
+        "server.drain_seconds: must be a number from 0 to 3600, not inf"
+    ),
+    '[server]\non_disconnect = "stop"': (
+        'server.on_disconnect: must be "cancel" or "detach", not "stop"'
+    ),
+    '[server]\nhost = "localhost:80"': (
+        'server.host: must be a host name or an address without a port, not "localhost:80"'
+    ),
+    '[server]\nhost = ""': (
+        'server.host: must be a host name or an address without a port, not ""'
+    ),
+    '[server]\nname = " "': 'server.name: must be a text that is not empty, not " "',
+    '[server]\nname = "a\\u0000b"': (
+        "server.name: must not hold a NUL character or half of a surrogate pair"
+    ),
+    '[server]\nid = "-x"': (
+        'server.id: must be an id: 1 to 64 letters, digits, ".", "_" and "-", starting with a '
+        'letter or a digit, not "-x"'
+    ),
+    '[server]\ncors_origins = "*"': (
+        'server.cors_origins: must be a list, each an origin like "https://app.example.org" '
+        'without a path, or "*", not "*"'
+    ),
+    '[server]\ncors_origins = ["*", "app.example.org"]': (
+        'server.cors_origins[1]: must be an origin like "https://app.example.org" without a path, '
+        'or "*", not "app.example.org"'
+    ),
+    '[server]\ncors_origins = ["*", "*"]': 'server.cors_origins: must not hold "*" twice',
+    "[server]\ncors_origins = [1]": (
+        'server.cors_origins[0]: must be an origin like "https://app.example.org" without a path, '
+        'or "*", not 1'
+    ),
+    '[authorization]\nenabled = "yes"': ('authorization.enabled: must be true or false, not "yes"'),
+    "[authorization]\nenabled = 1": "authorization.enabled: must be true or false, not 1",
+    "[authorization]\nleeway_seconds = 301": (
+        "authorization.leeway_seconds: must be a number from 0 to 300, not 301"
+    ),
+    "[authorization]\njwks_file = 1": (
+        "authorization.jwks_file: must be the path of a file, not 1"
+    ),
+    '[authorization]\nverification_key_files = [""]': (
+        'authorization.verification_key_files[0]: must be the path of a file, not ""'
+    ),
+    '[authorization]\nadmin_scope = "agents:run"': (
+        'authorization.admin_scope: must be a scope like "agent_os:admin" that ends in none of '
+        'read, run, write, delete, not "agents:run"'
+    ),
+    '[authorization]\naudience = "me"': (
+        "authorization.audience: does nothing while authorization.verify_audience is false"
+    ),
+    "[runs]\ntimeout_seconds = 0": (
+        "runs.timeout_seconds: must be a number from 0.01 to 2592000, not 0"
+    ),
+    "server = 5": "server: must be a table, written [server]",
+    "[agents]": "agents: must be a list of tables, each written [[agents]]",
+    "agents = [1]": "agents: must be a list of tables, each written [[agents]]",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG_VALUES.items())
+def test_a_wrong_value_is_one_line_that_says_what_is_allowed(
+    text: str, expected: str, refuses: Refuses
+) -> None:
+    assert refuses(text) == expected
+
+
+UNKNOWN_KEYS = {
+    "[server]\nprot = 1": 'server.prot: this version has no such key, did you mean "port"?',
+    "[serve]": 'serve: this version has no such key, did you mean "server"?',
+    "[runs]\nretries = 1": (
+        "runs.retries: this version has no such key; it has timeout_seconds, tool_timeout_seconds"
+    ),
+    '[runs]\n"a\\nb" = 1': (
+        'runs."a\\nb": this version has no such key; it has timeout_seconds, tool_timeout_seconds'
+    ),
+    AGENT + 'modle = "fast"': (
+        'agents.writer.modle: this version has no such key, did you mean "model"?'
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), UNKNOWN_KEYS.items())
+def test_an_unknown_key_gets_the_nearest_one_or_all(
+    text: str, expected: str, refuses: Refuses
+) -> None:
+    assert refuses(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[server]\nworkers = 1",
+        "[audit]\nreads = false",
+        '[authorization]\ntoken_prefix = "agentctl"',
+        "[limits]\nheader_bytes = 16_384",
+        "[limits]\nheader_count = 100",
+        "[limits]\nheader_seconds = 10",
+        "[limits]\nbody_seconds = 30",
+        'layout = "agentos"',
+        'compatibility = "agentos"',
+    ],
+)
+def test_keys_of_what_comes_later_are_refused(text: str, refuses: Refuses) -> None:
+    line = refuses(text)
+    assert "this version has no such key" in line
+    assert "did you mean" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ('[authorization]\nverification_keys = "hunter2"', "hunter2"),
+        ('[authorization]\nverification_keys = ["hunter2", "hunter2"]', "hunter2"),
+        ('[authorization]\nverification_keys = ["hunter2\\u0000"]', "hunter2"),
+        (
+            '[[models]]\nid = "a"\nprovider = "openai"\nmodel = "m"\napi_key_env = "sk-hunter2"',
+            "hunter2",
+        ),
+        (
+            '[[models]]\nid = "a"\nprovider = "openai"\nmodel = "m"\n'
+            'base_url = "https://me:hunter2@example.org"',
+            "hunter2",
+        ),
+    ],
+)
+def test_a_refusal_never_repeats_a_secret(text: str, secret: str, refuses: Refuses) -> None:
+    assert secret not in refuses(text)
+
+
+def test_numbers_may_be_whole_where_fractions_are_allowed(reads: Reads) -> None:
+    settings = reads("[server]\ndrain_seconds = 0\nport = 0\n[runs]\ntimeout_seconds = 0.5")
+    assert (settings.server.drain_seconds, settings.server.port) == (0, 0)
+    assert settings.runs.timeout_seconds == 0.5
+
+
+@pytest.mark.parametrize("host", ["localhost", "0.0.0.0", "::", "::1", "fe80::1%eth0", "a-b.c"])
+def test_hosts_are_names_and_addresses(host: str, reads: Reads) -> None:
+    assert reads(f'[server]\nhost = "{host}"').server.host == host
+
+
+def test_a_value_in_a_message_is_one_short_line(refuses: Refuses) -> None:
+    line = refuses('[server]\nhost = "a\\n' + "b" * 100 + '"')
+    assert line.endswith('not "a\\n' + "b" * 38 + '…"')

@@ -1,0 +1,43 @@
+"""Every test starts from the same environment, whatever the shell that started the suite has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_OURS = ("AGENTCTL_", "JWT_")
+_KEPT = "AGENTCTL_TEST_"
+_SCRUBBED = frozenset({
+    "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID",
+    "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES",
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
+})  # fmt: skip
+_FIXED = {"NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "NO_PROXY": "*", "no_proxy": "*"}
+
+
+def _unwanted() -> list[str]:
+    return [
+        name
+        for name in os.environ
+        if name in _SCRUBBED or (name.startswith(_OURS) and not name.startswith(_KEPT))
+    ]
+
+
+def pytest_configure() -> None:
+    """For fixtures of a wider scope, which run before the one below."""
+    for name in _unwanted():
+        del os.environ[name]
+    os.environ.update(_FIXED)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting, credential or user's configuration of the surroundings reaches a test."""
+    for name in _unwanted():
+        monkeypatch.delenv(name)
+    for name, value in _FIXED.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / f".{name.lower()}"))
