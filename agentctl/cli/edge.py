@@ -100,7 +100,7 @@ def _say(detail: str, cause: str | None, hint: str | None, code: int) -> int:
 
 
 def _lower(text: str) -> str:
-    """`text` in the middle of a line: details are sentences for HTTP too. Names stay as they are."""
+    """`text` in the middle of a line: details are sentences for HTTP too; names stay."""
     return text[:1].lower() + text[1:] if _plain_word.match(text) else text
 
 

@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from agentctl import __version__
+from agentctl.cli import components, config, context, keys, runs, sessions, token
 from agentctl.cli.edge import Group, Root
+from agentctl.cli.init import init
+from agentctl.cli.serve import serve
 
 __all__ = ["app"]
 
@@ -17,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Try: agentctl serve --demo, then agentctl teams list",
+    epilog="To begin with: agentctl serve --demo",
 )
 
 
@@ -37,22 +40,14 @@ def root(
     """Serve agents, teams and workflows, and administer such a server, here or remotely."""
 
 
-# While the modules land one by one.
-from importlib import import_module  # noqa
-from agentctl.cli import components, runs, sessions  # noqa
-
+app.command(epilog="Example: agentctl init my-server")(init)
+app.command(epilog="Example: agentctl serve --demo")(serve)
+app.add_typer(token.app, name="token", cls=Group)
+app.add_typer(keys.app, name="keys", cls=Group)
 app.add_typer(components.agents, name="agents", cls=Group)
 app.add_typer(components.teams, name="teams", cls=Group)
 app.add_typer(components.workflows, name="workflows", cls=Group)
 app.add_typer(sessions.app, name="sessions", cls=Group)
 app.add_typer(runs.app, name="runs", cls=Group)
-for _name in ("token", "keys", "config", "context"):
-    try:
-        app.add_typer(import_module(f"agentctl.cli.{_name}").app, name=_name, cls=Group)
-    except ModuleNotFoundError:
-        continue
-for _name in ("init", "serve"):
-    try:
-        app.command(_name)(getattr(import_module(f"agentctl.cli.{_name}"), _name))
-    except ModuleNotFoundError:
-        continue
+app.add_typer(context.app, name="context", cls=Group)
+app.add_typer(config.app, name="config", cls=Group)

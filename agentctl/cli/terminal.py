@@ -58,6 +58,7 @@ def is_terminal(stream: TextIO) -> bool:
 def note(text: str) -> None:
     """Say something that is not data: one line on stderr."""
     sys.stderr.write(printable(text) + "\n")
+    sys.stderr.flush()
 
 
 def confirm(question: str, *, yes: bool) -> None:

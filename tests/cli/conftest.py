@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,14 @@ class Finished:
         return self.stdout.splitlines()
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A command that ended, and everything that a person at its terminal saw."""
+
+    code: int
+    screen: str
+
+
 class Agentctl(Protocol):
     def __call__(
         self,
@@ -37,6 +47,12 @@ class Agentctl(Protocol):
         input: str | bytes | None = None,
         cwd: Path | None = None,
     ) -> Finished: ...
+
+
+class Terminal(Protocol):
+    def __call__(
+        self, *args: str, env: Mapping[str, str] | None = None, types: str = ""
+    ) -> Seen: ...
 
 
 @pytest.fixture
@@ -89,3 +105,45 @@ def agentctl(environment: dict[str, str], home: Path) -> Agentctl:
         return Finished(ended.returncode, out, err, ended.stdout)
 
     return run
+
+
+@pytest.fixture
+def terminal(environment: dict[str, str], home: Path) -> Terminal:
+    """Run `agentctl ARGS` to its end with a real terminal for all three streams.
+
+    `types` is what the person types in advance; `\x03` is Ctrl-C and `\x04` the end of input.
+    """
+
+    def run(*args: str, env: Mapping[str, str] | None = None, types: str = "") -> Seen:
+        ours, theirs = os.openpty()
+        # The first terminal that the leader of a new session opens is its own: Ctrl-C works.
+        command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(theirs)]
+        with os.fdopen(ours, "r+b", buffering=0) as screen:
+            process = subprocess.Popen(
+                [*command, sys.executable, "-m", "agentctl", *args],
+                env=environment | dict(env or {}),
+                cwd=home,
+                start_new_session=True,
+            )
+            text = _until_closed(screen.fileno(), types.encode(), process)
+            os.close(theirs)
+            return Seen(process.wait(TIMEOUT), text.replace("\r\n", "\n"))
+
+    return run
+
+
+def _until_closed(screen: int, types: bytes, process: subprocess.Popen[bytes]) -> str:
+    """Type when the first question is asked, and read until the command has ended."""
+    seen = b""
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        ended = process.poll() is not None
+        if select.select([screen], [], [], 0 if ended else 0.02)[0]:
+            seen += os.read(screen, 65536)
+        elif ended:
+            return seen.decode()
+        if types and seen.endswith(b"[y/N] "):
+            os.write(screen, types)
+            types = b""
+    process.kill()
+    raise AssertionError(f"still running, after {seen!r}")

@@ -1,0 +1,115 @@
+"""`agentctl serve`: the server. What serving is, is in `agentctl.server`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentctl import __version__
+from agentctl.cli.options import Config
+from agentctl.cli.terminal import note
+from agentctl.errors import UsageFailed
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+__all__ = ["serve"]
+
+DEMO_FOLDER = Path(".agentctl-demo")
+
+
+def serve(
+    config: Config = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="HOST", help="Listen on this address")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="Listen on this port, 0: any free one"),
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Serve an offline demo with its own folder and keys")
+    ] = False,
+    demo_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--demo-dir", metavar="DIR", help=f"Folder of the demo  [default: {DEMO_FOLDER}]"
+        ),
+    ] = None,
+    insecure_no_auth: Annotated[
+        bool,
+        typer.Option("--insecure-no-auth", help="Ask nobody for a token: everybody may do all"),
+    ] = False,
+) -> None:
+    """Serve what is configured over HTTP.
+
+    SIGTERM or Ctrl-C stops it once what runs has ended, or `drain_seconds` later.
+    """
+    if demo_dir is not None and not demo:
+        raise UsageFailed("--demo-dir goes with --demo")
+    if demo and config is not None:
+        raise UsageFailed("--demo has its own configuration", hint="leave out --config, or --demo")
+    from agentctl.cli.demo import prepare_demo
+    from agentctl.config import load
+    from agentctl.server.serve import serve as serve_settings
+
+    file = prepare_demo(demo_dir or DEMO_FOLDER) if demo else config
+    settings = _overridden(load(file), host, port, insecure_no_auth)
+    _check_openness(settings, insecure_no_auth)
+    serve_settings(settings, announce=lambda url: _announce(settings, url, demo=demo))
+
+
+def _overridden(
+    settings: Settings, host: str | None, port: int | None, insecure_no_auth: bool
+) -> Settings:
+    server = settings.server
+    if host is not None:
+        server = replace(server, host=host)
+    if port is not None:
+        server = replace(server, port=port)
+    authorization = settings.authorization
+    if insecure_no_auth:
+        authorization = replace(authorization, enabled=False)
+    return replace(settings, server=server, authorization=authorization)
+
+
+def _check_openness(settings: Settings, insecure_no_auth: bool) -> None:
+    """Without authorization a server is for this machine, unless that was said on purpose.
+
+    Raises:
+        UsageFailed: it would be open to the network.
+    """
+    if settings.authorization.enabled or insecure_no_auth or _is_loopback(settings.server.host):
+        return
+    raise UsageFailed(
+        f"authorization is off and {settings.server.host} is open to other machines",
+        hint="set enabled = true in [authorization], or say --insecure-no-auth",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    import ipaddress
+
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _announce(settings: Settings, url: str, *, demo: bool) -> None:
+    from agentctl.cli.demo import lines_to_paste
+
+    note(f"agentctl {__version__} listens on {url}, configured by {settings.path}")
+    if settings.authorization.enabled:
+        note(f"authorization: jwt, {settings.authorization.algorithm}")
+    else:
+        note("authorization: none, whoever can reach it is an administrator")
+    if demo and settings.path is not None:
+        lines = lines_to_paste(settings.path, url)
+        for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):
+            note(line)
