@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agentctl.store.database import Sql, Statement, Work
 
-__all__ = ["EventRow", "after", "append", "delete_older", "statements"]
+__all__ = ["EventRow", "after", "append", "delete_older"]
 
 DELETED_AT_ONCE = 500
 """Rows that one unit of `delete_older` removes at most: other writers wait meanwhile."""
@@ -61,8 +60,3 @@ def delete_older(finished_before: int) -> Work[int]:
     """Remove events of runs that ended before a time, some at once; repeat until it returns 0."""
     rows = yield Statement(_DELETE_OLDER, {"finished_before": finished_before})
     return len(rows)
-
-
-def statements() -> Iterator[Sql]:
-    """Every statement of this module, for the test that has PostgreSQL parse them."""
-    yield from (_APPEND, _AFTER, _DELETE_OLDER)

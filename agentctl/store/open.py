@@ -56,10 +56,18 @@ def open_all(configured: settings.Settings, *, create: bool) -> dict[str, Databa
     Raises:
         What `open_database` raises.
     """
-    return {entry.id: open_database(entry, create=create) for entry in configured.databases}
+    opened: dict[str, SqliteDatabase] = {}
+    try:
+        for entry in configured.databases:
+            opened[entry.id] = open_database(entry, create=create)
+    except errors.AgentctlError:
+        for database in opened.values():
+            database.close_now()
+        raise
+    return {**opened}
 
 
-def open_database(entry: settings.Database, *, create: bool) -> Database:
+def open_database(entry: settings.Database, *, create: bool) -> SqliteDatabase:
     """Open one database and check its schema.
 
     Args:

@@ -6,7 +6,7 @@ the state (design.md "Runs"); a run that nobody has claimed ends with it at once
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 
 from agentctl.store import sessions
@@ -36,7 +36,6 @@ __all__ = [
     "request_cancel",
     "start",
     "state",
-    "statements",
 ]
 
 
@@ -72,12 +71,14 @@ _FINISH = Sql(
     f" WHERE run_id = :run_id AND attempt = :attempt AND {_LIVE} {_CHANGED}"
 )
 
+_ENDS = "status = 'PENDING' AND cast(:claimed as bigint) = 0"
+
 _REQUEST_CANCEL = Sql(
     "UPDATE runs SET cancel_requested_at = :now, cancel_requested_by = :actor,"
     " cancel_reason = :reason,"
-    " finished_at = CASE WHEN status = 'PENDING' THEN cast(:now as bigint) END,"
-    " stopped_at = CASE WHEN status = 'PENDING' THEN cast(:now as bigint) END,"
-    " status = CASE WHEN status = 'PENDING' THEN 'CANCELLED' ELSE status END"
+    f" finished_at = CASE WHEN {_ENDS} THEN cast(:now as bigint) END,"
+    f" stopped_at = CASE WHEN {_ENDS} THEN cast(:now as bigint) END,"
+    f" status = CASE WHEN {_ENDS} THEN 'CANCELLED' ELSE status END"
     f" WHERE run_id = :run_id AND {_LIVE} AND cancel_requested_at IS NULL RETURNING {_COLUMNS}"
 )
 
@@ -184,16 +185,20 @@ def finish(end: RunEnd) -> Work[bool]:
     return True
 
 
-def request_cancel(run_id: str, now: int, actor: str, reason: str | None) -> Work[RunRow | None]:
+def request_cancel(
+    run_id: str, now: int, actor: str, reason: str | None, *, claimed: bool = False
+) -> Work[RunRow | None]:
     """Record that a run is to stop. One that is PENDING ends as CANCELLED at once.
+
+    Args:
+        claimed: the caller works on the run and writes its end itself, even if it is PENDING.
 
     Returns:
         The run as this request has left it; None when the request changed nothing, because the
         run has ended, has been asked to stop before, or does not exist: `state` tells which.
     """
-    rows = yield Statement(
-        _REQUEST_CANCEL, {"run_id": run_id, "now": now, "actor": actor, "reason": reason}
-    )
+    values: dict[str, Value] = {"run_id": run_id, "now": now, "actor": actor, "reason": reason}
+    rows = yield Statement(_REQUEST_CANCEL, {**values, "claimed": int(claimed)})
     if not rows:
         return None
     run = RunRow(*rows[0])
@@ -284,10 +289,3 @@ def cancel_requests(owner: str) -> Work[list[RunState]]:
     """The runs that a worker has to stop: claimed by it, asked to stop, not ended."""
     rows = yield Statement(_CANCEL_REQUESTS, {"owner": owner})
     return [RunState(*row) for row in rows]
-
-
-def statements() -> Iterator[Sql]:
-    """Every statement of this module, for the test that has PostgreSQL parse them."""
-    yield from (_GET, _GET_STATE, _CREATE, _START, _FINISH, _REQUEST_CANCEL, _OF_SESSION)
-    yield from (_HISTORIES, _RECENT_MESSAGES, _LIVE_IN_SESSION, _CANCEL_REQUESTS, _CHILDREN)
-    yield from LISTING.variants()

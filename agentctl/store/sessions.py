@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple, fields
 from itertools import combinations
 
@@ -26,7 +26,6 @@ __all__ = [
     "open_for_run",
     "page",
     "set_last_status",
-    "statements",
     "take_seq",
     "update",
 ]
@@ -278,11 +277,3 @@ def add_usage(
 def set_last_status(session_id: str, seq: int, status: str) -> Work[None]:
     """Note the state of a top-level run, unless a newer one has been created."""
     yield Statement(_LAST_STATUS, {"session_id": session_id, "seq": seq, "last_status": status})
-
-
-def statements() -> Iterator[Sql]:
-    """Every statement of this module, for the test that has PostgreSQL parse them."""
-    yield from (_GET, _CREATE, _ADOPT, _NAME, _TAKE_SEQ, _COUNT_BYTES, _WRITE_USAGE, _LAST_STATUS)
-    yield from (_DELETE_RUNS, _DELETE)
-    yield from _UPDATES.values()
-    yield from LISTING.variants()
