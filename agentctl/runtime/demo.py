@@ -28,6 +28,7 @@ from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from agentctl.errors import InvalidConfiguration
+from agentctl.records.ids import new_id
 from agentctl.runtime.delegation import DELEGATE, ROUTE
 
 __all__ = ["SLOW_SECONDS", "SLOW_WORDS", "demo_model"]
@@ -174,7 +175,7 @@ class _DemoResponse(StreamedResponse):
         self._usage += RequestUsage(output_tokens=_words(text))
         return [
             *self._parts_manager.handle_tool_call_delta_events(
-                vendor_part_id="call", tool_name=piece.tool_name, args=text, tool_call_id=None
+                vendor_part_id="call", tool_name=piece.tool_name, args=text, tool_call_id=new_id()
             )
         ]
 

@@ -1,0 +1,102 @@
+"""An OpenAI-compatible endpoint as a process of its own, for tests; see `tests.endpoint_server`.
+
+In a conftest: `from tests.endpoint import model_endpoint` (and name it in `__all__`); a test then
+takes `model_endpoint: ModelEndpoint` and puts `model_endpoint.base_url` into a model's `base_url`.
+The name of the model says how it behaves: `echo`, `hang`, `half`, `tool:NAME`, `delegate`, ...
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.endpoint_server import Body
+
+__all__ = ["ModelEndpoint", "model_endpoint", "start_endpoint"]
+
+START_SECONDS = 10.0
+
+
+class ModelEndpoint:
+    """The endpoint, seen from a test."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process = process
+        self.port = port
+
+    @property
+    def base_url(self) -> str:
+        """What goes into `base_url` of a model."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def open_calls(self) -> int:
+        """Calls of models that are open now."""
+        return int(self._ask("GET", "/open")["open"])
+
+    def wait_for_open(self, count: int, seconds: float = 5.0) -> None:
+        """Wait until that many calls are open; fails after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while (open_now := self.open_calls()) != count:
+            assert time.monotonic() < deadline, f"{open_now} calls are open, not {count}"
+            time.sleep(0.01)
+
+    def requests(self, model: str | None = None) -> list[Body]:
+        """The bodies that were sent, newest last; of one model, when given."""
+        sent: list[Body] = self._ask("GET", "/requests")["requests"]
+        return [body for body in sent if model in (None, body["model"])]
+
+    def forget(self) -> None:
+        """Start `requests` anew."""
+        self._ask("DELETE", "/requests")
+
+    def stop(self) -> None:
+        """End the process."""
+        self.process.terminate()
+        self.process.wait(timeout=5)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def _ask(self, method: str, path: str) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request(method, path)
+            answer: dict[str, Any] = json.loads(connection.getresponse().read())
+            return answer
+        finally:
+            connection.close()
+
+
+def start_endpoint() -> ModelEndpoint:
+    """Start the process and wait until it listens; the caller ends it with `stop`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.endpoint_server"],
+        cwd=Path(__file__).parent.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+    line = process.stdout.readline() if ready else ""
+    if not line:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        raise RuntimeError("the model endpoint did not start")
+    return ModelEndpoint(process, int(line))
+
+
+@pytest.fixture(scope="session")
+def model_endpoint() -> Iterator[ModelEndpoint]:
+    """A running endpoint. Import it into a conftest; a test names it as a parameter."""
+    endpoint = start_endpoint()
+    yield endpoint
+    endpoint.stop()

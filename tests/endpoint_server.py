@@ -1,0 +1,342 @@
+"""The process behind `tests.endpoint`: an OpenAI-compatible endpoint on a free port.
+
+`POST /v1/chat/completions` behaves as the name of the model says:
+
+    echo                answers with the last user message
+    hang                takes the request and never answers
+    trickle             one word at a time, for ever
+    half                streams three words, then stays silent with the connection open
+    no-usage            like echo, and reports no usage
+    http-<status>       refuses with that status
+    garbage             answers with half a JSON document
+    reset               streams a little, then resets the connection
+    tool:NAME           calls the tool NAME with the JSON object found in the last user message,
+                        then answers with the tool's result
+    tools:NAME          calls it twice at once, then answers with both results
+    broken:NAME         calls it with arguments that are not JSON, then answers with the result
+    again:NAME          calls it over and over
+    delegate            calls delegate_task_to_member (or route_to_member), for the member named in
+                        the last user message, else the first; then answers with the result
+    history             answers with the roles and texts that it was sent, as JSON
+
+`GET /open` tells how many calls of models are open, `GET /requests` what was asked, newest last;
+`DELETE /requests` forgets. A call whose client has gone counts as open no longer.
+
+    python -m tests.endpoint_server   prints its port, then serves until it is told to end
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+__all__ = ["Body"]
+
+TRICKLE_SECONDS = 0.02
+
+Body = dict[str, Any]
+"""A request, a message or an answer: a JSON object."""
+
+
+class _State:
+    """What the process remembers."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.open = 0
+        self.requests: list[Body] = []
+
+
+class _Gone(Exception):
+    """The client has closed the connection."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    state = _State()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is what many tests are about: no trace of it."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        state = self.server.state
+        with state.lock:
+            answer = {"/open": {"open": state.open}, "/requests": {"requests": state.requests}}
+            data = json.dumps(answer.get(self.path, {})).encode()
+        self._send(200 if self.path in answer else 404, data)
+
+    def do_DELETE(self) -> None:
+        with self.server.state.lock:
+            self.server.state.requests.clear()
+        self._send(200, b"{}")
+
+    def do_POST(self) -> None:
+        body: Body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        state = self.server.state
+        with state.lock:
+            state.open += 1
+            state.requests.append(body)
+        try:
+            self._answer(body)
+        except (_Gone, OSError):
+            self.close_connection = True
+        finally:
+            with state.lock:
+                state.open -= 1
+
+    def _answer(self, body: Body) -> None:
+        name, _, argument = body["model"].partition(":")
+        if name.startswith("http-"):
+            self._refuse(int(name.removeprefix("http-")))
+        elif name in _MISBEHAVIOURS:
+            _MISBEHAVIOURS[name](self, body)
+        else:
+            self._message(body, _ANSWERS.get(name, _echo)(body, argument))
+
+    def _refuse(self, status: int) -> None:
+        error = {"message": "secret of the provider", "type": "test", "code": None}
+        self._send(status, json.dumps({"error": error}).encode())
+
+    def _message(self, body: Body, message: Body) -> None:
+        usage = None if body["model"] == "no-usage" else _usage(body, message)
+        if body.get("stream"):
+            self._start_stream()
+            for chunk in _chunks(body, message, usage):
+                self._event(json.dumps(chunk))
+            self._event("[DONE]")
+            self._chunk(b"")
+            return
+        reason = "tool_calls" if "tool_calls" in message else "stop"
+        answer = {**_head(body, "chat.completion"), "usage": usage}
+        answer["choices"] = [{"index": 0, "message": message, "finish_reason": reason}]
+        self._send(200, json.dumps(answer).encode())
+
+    def hang(self, body: Body) -> None:
+        """Wait until the client goes."""
+        while True:
+            self._pause(1.0)
+
+    def trickle(self, body: Body) -> None:
+        self._start_stream()
+        number = 0
+        while True:
+            self._event(json.dumps(_delta(body, {"content": f"w{number} "})))
+            number += 1
+            self._pause(TRICKLE_SECONDS)
+
+    def half(self, body: Body) -> None:
+        self._start_stream()
+        for word in ("one ", "two ", "three"):
+            delta = _delta(body, {"content": word})
+            delta["usage"] = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}
+            self._event(json.dumps(delta if word == "one " else {**delta, "usage": None}))
+        self.hang(body)
+
+    def garbage(self, body: Body) -> None:
+        if body.get("stream"):
+            self._start_stream()
+            self._event('{"id": "x", "choices": [{"ind')
+            self._chunk(b"")
+        else:
+            self._send(200, b'{"id": "x", "choi')
+
+    def reset(self, body: Body) -> None:
+        self._start_stream()
+        self._event(json.dumps(_delta(body, {"content": "almost "})))
+        self._pause(0.05)
+        linger = struct.pack("ii", 1, 0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.connection.close()
+        raise _Gone
+
+    def _send(self, status: int, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _start_stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def _event(self, data: str) -> None:
+        self._chunk(f"data: {data}\n\n".encode())
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait; raises _Gone as soon as the client has closed the connection."""
+        readable, _, _ = select.select([self.connection], [], [], seconds)
+        if readable and not self.connection.recv(1, socket.MSG_PEEK):
+            raise _Gone
+
+
+_MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], None]] = {
+    "hang": _Handler.hang,
+    "trickle": _Handler.trickle,
+    "half": _Handler.half,
+    "garbage": _Handler.garbage,
+    "reset": _Handler.reset,
+}
+
+
+def _echo(body: Body, _: str = "") -> Body:
+    return _says(_asked(body))
+
+
+def _history(body: Body, _: str) -> Body:
+    return _says(json.dumps([[item["role"], _text(item)] for item in body["messages"]]))
+
+
+def _tool(body: Body, name: str) -> Body:
+    return _results(body) or _calls((name, _object_in(_asked(body))))
+
+
+def _tools(body: Body, name: str) -> Body:
+    call = (name, _object_in(_asked(body)))
+    return _results(body) or _calls(call, call)
+
+
+def _broken(body: Body, name: str) -> Body:
+    return _results(body) or _calls((name, '{"half": '))
+
+
+def _again(body: Body, name: str) -> Body:
+    return _calls((name, _object_in(_asked(body))))
+
+
+def _delegate(body: Body, _: str) -> Body:
+    results = _results(body)
+    if results:
+        return results
+    wanted = {"delegate_task_to_member", "route_to_member"}
+    tool = next(tool["function"] for tool in body["tools"] if tool["function"]["name"] in wanted)
+    properties = tool["parameters"]["properties"]
+    members = properties["member_id"]["enum"]
+    asked = _asked(body)
+    arguments = {"member_id": next((name for name in members if name in asked), members[0])}
+    if "task" in properties:
+        arguments["task"] = asked
+    return _calls((tool["name"], json.dumps(arguments)))
+
+
+_ANSWERS: dict[str, Callable[[Body, str], Body]] = {
+    "history": _history,
+    "tool": _tool,
+    "tools": _tools,
+    "broken": _broken,
+    "again": _again,
+    "delegate": _delegate,
+}
+
+
+def _says(text: str) -> Body:
+    return {"role": "assistant", "content": text}
+
+
+def _calls(*calls: tuple[str, str]) -> Body:
+    made = [
+        {
+            "id": f"call_{time.monotonic_ns()}_{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": made}
+
+
+def _results(body: Body) -> Body | None:
+    """An answer from the results that the tools gave, when these are what was said last."""
+    texts: list[str] = []
+    for message in reversed(body["messages"]):
+        if message["role"] != "tool":
+            break
+        texts.insert(0, _text(message))
+    return _says(" | ".join(texts)) if texts else None
+
+
+def _asked(body: Body) -> str:
+    users = [message for message in body["messages"] if message["role"] == "user"]
+    return _text(users[-1]) if users else ""
+
+
+def _text(message: Body) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text", "")) for part in content)
+
+
+def _object_in(text: str) -> str:
+    found = re.search(r"\{.*\}", text, re.DOTALL)
+    return found.group() if found else "{}"
+
+
+def _usage(body: Body, message: Body) -> Body:
+    asked = sum(len(_text(item).split()) for item in body["messages"])
+    said = len(_text(message).split()) + len(message.get("tool_calls", ()))
+    return {
+        "prompt_tokens": asked,
+        "completion_tokens": said,
+        "total_tokens": asked + said,
+        "prompt_tokens_details": {"cached_tokens": 1},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+
+
+def _head(body: Body, kind: str) -> Body:
+    return {"id": "answer-1", "object": kind, "created": int(time.time()), "model": body["model"]}
+
+
+def _delta(body: Body, delta: Body, reason: str | None = None) -> Body:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return {**_head(body, "chat.completion.chunk"), "choices": [choice]}
+
+
+def _chunks(body: Body, message: Body, usage: Body | None) -> Iterator[Body]:
+    """A message as a stream: words, or the calls; the usage last, when it was asked for."""
+    calls = message.get("tool_calls", [])
+    for word in re.findall(r"\S+\s*|\s+", _text(message)):
+        yield _delta(body, {"role": "assistant", "content": word})
+    for index, call in enumerate(calls):
+        text = call["function"]["arguments"]
+        first = {**call, "index": index, "function": {**call["function"], "arguments": text[:5]}}
+        yield _delta(body, {"role": "assistant", "tool_calls": [first]})
+        rest = {"index": index, "function": {"arguments": text[5:]}}
+        yield _delta(body, {"tool_calls": [rest]})
+    yield _delta(body, {}, "tool_calls" if calls else "stop")
+    if usage is not None and (body.get("stream_options") or {}).get("include_usage"):
+        yield {**_head(body, "chat.completion.chunk"), "choices": [], "usage": usage}
+
+
+def _main() -> None:
+    server = _Server(("127.0.0.1", 0), _Handler)
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,174 @@
+"""What runs of these tests run in: the engine's part, without a database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agentctl.config.settings import Agent, Database, Limits, Model, Settings, Team, Workflow
+from agentctl.records import times
+from agentctl.records.kinds import Kind
+from agentctl.runtime.catalog import Catalog, Component
+from agentctl.runtime.context import MemberResult
+from agentctl.runtime.events import Content, RunEvent
+from agentctl.runtime.execute import execute
+from agentctl.runtime.failures import RunFailure
+from agentctl.runtime.transcript import Transcript
+from tests.endpoint import ModelEndpoint
+
+T = TypeVar("T")
+
+MEMBER_SECONDS = 1.0
+"""How long a member's run may take here."""
+
+
+class Surroundings:
+    """One run: a `RunContext` that keeps what it is told."""
+
+    def __init__(self, catalog: Catalog, *, tool_timeout: float = 5.0) -> None:
+        self.run_id = "run"
+        self.session_id = "session"
+        self.transcript = Transcript()
+        self.tool_timeout = tool_timeout
+        self.limits: Limits = catalog.settings.limits
+        self.catalog = catalog
+        self.events: list[RunEvent] = []
+        self.children: list[Surroundings] = []
+        self.checkpoints = 0
+        self.cancel_at_checkpoint: int | None = None
+
+    @property
+    def told(self) -> str:
+        """All deltas, joined."""
+        return "".join(event.delta for event in self.events if isinstance(event, Content))
+
+    def emit(self, event: RunEvent) -> None:
+        self.events.append(event)
+
+    def checkpoint(self) -> None:
+        self.checkpoints += 1
+        if self.checkpoints == self.cancel_at_checkpoint:
+            raise asyncio.CancelledError
+
+    async def run_member(self, component: Component, message: str) -> MemberResult:
+        child = Surroundings(self.catalog)
+        self.children.append(child)
+        try:
+            async with asyncio.timeout(MEMBER_SECONDS):
+                await execute(component, message, [], child, self.catalog)
+        except TimeoutError:
+            return child.ended("ERROR", "The run took longer than it may", "RUN_TIMEOUT")
+        except RunFailure as failure:
+            return child.ended("ERROR", failure.detail, failure.code)
+        return child.ended("COMPLETED")
+
+    def ended(self, status: Any, detail: str | None = None, code: str | None = None) -> MemberResult:
+        return MemberResult("child", status, self.transcript.content, detail, code)
+
+    async def execute(
+        self, kind: Kind, component_id: str, message: str, history: list[dict[str, Any]]
+    ) -> None:
+        """Run a component; a run that does not complete is settled as the engine does."""
+        component = self.catalog.get(kind, component_id)
+        assert component is not None
+        try:
+            await execute(component, message, history, self, self.catalog)
+        except (asyncio.CancelledError, RunFailure):
+            self.transcript.close_open_calls(times.now())
+            raise
+
+
+def settings(
+    endpoint: ModelEndpoint | None = None,
+    *,
+    model: str = "echo",
+    models: tuple[Model, ...] = (),
+    instructions: str = "",
+    tools: tuple[str, ...] = (),
+    agents: tuple[Agent, ...] = (),
+    teams: tuple[Team, ...] = (),
+    workflows: tuple[Workflow, ...] = (),
+    limits: Limits | None = None,
+    path: Path | None = None,
+) -> Settings:
+    """A configuration with one agent `writer` on the model `m`, and what else is given."""
+    return Settings(
+        databases=(Database("main", "sqlite:///nowhere"), Database("other", "sqlite:///else")),
+        models=(_model("m", model, endpoint), *models),
+        agents=(Agent("writer", "m", instructions=instructions, tools=tools), *agents),
+        teams=teams,
+        workflows=workflows,
+        limits=limits or Limits(),
+        path=path,
+    )
+
+
+def _model(model_id: str, name: str, endpoint: ModelEndpoint | None) -> Model:
+    if endpoint is None:
+        return Model(model_id, "demo", name)
+    return Model(model_id, "openai", name, base_url=endpoint.base_url)
+
+
+def served(model_id: str, name: str, endpoint: ModelEndpoint) -> Model:
+    """A further model of the endpoint."""
+    return _model(model_id, name, endpoint)
+
+
+def with_catalog(configured: Settings, work: Callable[[Catalog], Awaitable[T]]) -> T:
+    """Run `work` with the catalog of a configuration, and close that."""
+
+    async def main() -> T:
+        catalog = Catalog.from_settings(configured)
+        try:
+            return await work(catalog)
+        finally:
+            await catalog.close()
+
+    return asyncio.run(main())
+
+
+def run(
+    configured: Settings,
+    message: str,
+    *,
+    kind: Kind = "agent",
+    component: str = "writer",
+    history: list[dict[str, Any]] | None = None,
+    tool_timeout: float = 5.0,
+) -> Surroundings:
+    """Run a component to its end; returns what its run was told. Raises what the run raises."""
+    ended, failure = attempt(
+        configured,
+        message,
+        kind=kind,
+        component=component,
+        history=history,
+        tool_timeout=tool_timeout,
+    )
+    if failure is not None:
+        raise failure
+    return ended
+
+
+def attempt(
+    configured: Settings,
+    message: str,
+    *,
+    kind: Kind = "agent",
+    component: str = "writer",
+    history: list[dict[str, Any]] | None = None,
+    tool_timeout: float = 5.0,
+) -> tuple[Surroundings, RunFailure | None]:
+    """Run a component; returns what its run was told and why it failed, if it did."""
+
+    async def work(catalog: Catalog) -> tuple[Surroundings, RunFailure | None]:
+        surroundings = Surroundings(catalog, tool_timeout=tool_timeout)
+        try:
+            await surroundings.execute(kind, component, message, history or [])
+        except RunFailure as failure:
+            return surroundings, failure
+        return surroundings, None
+
+    return with_catalog(configured, work)
