@@ -201,17 +201,16 @@ def split(token: str, *, maximum: int = MAXIMUM_TOKEN) -> Parts:
     """
     _check_length(token, maximum)
     first, second, third = _segments(token)
-    header = _decoded(first, "header")
+    header, payload, signature = (
+        _decoded(first, "header"),
+        _decoded(second, "payload"),
+        _decoded(third, "signature"),
+    )
     try:
         members = parse_object(header)
     except NotStrict as failure:
         raise InvalidToken(f"the header {failure}") from None
-    return Parts(
-        f"{first}.{second}".encode("ascii"),
-        members,
-        _decoded(second, "payload"),
-        _decoded(third, "signature"),
-    )
+    return Parts(f"{first}.{second}".encode("ascii"), members, payload, signature)
 
 
 def _check_length(token: str, maximum: int) -> None:

@@ -1,0 +1,123 @@
+"""Tokens of any shape, signed outside the code under test."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+NOW = 1_800_000_000
+SECRET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
+Signer = Callable[[bytes], bytes]
+
+
+def b64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def compact(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def token(header: Any, payload: Any, sign: Signer) -> str:
+    """A compact JWS; bytes go in as they are, other values as JSON."""
+    first = header if isinstance(header, bytes) else compact(header)
+    second = payload if isinstance(payload, bytes) else compact(payload)
+    return seal(f"{b64(first)}.{b64(second)}", sign)
+
+
+def seal(signing_input: str, sign: Signer) -> str:
+    """Sign ready-made segments, whatever is in them."""
+    return f"{signing_input}.{b64(sign(signing_input.encode('utf-8', 'surrogatepass')))}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A private key and what is published of it."""
+
+    private: Any
+
+    @property
+    def public(self) -> Any:
+        return self.private.public_key()
+
+    @property
+    def pem(self) -> str:
+        return self.spki(serialization.Encoding.PEM).decode()
+
+    @property
+    def private_pem(self) -> str:
+        return self.private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode()
+
+    def spki(self, encoding: serialization.Encoding) -> bytes:
+        form = serialization.PublicFormat.SubjectPublicKeyInfo
+        return self.public.public_bytes(encoding, form)
+
+
+@cache
+def rsa_pair(number: int = 1, bits: int = 2048, exponent: int = 65537) -> Pair:
+    return Pair(rsa.generate_private_key(public_exponent=exponent, key_size=bits))
+
+
+@cache
+def ec_pair(curve: str = "P-256") -> Pair:
+    curves = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
+    return Pair(ec.generate_private_key(curves[curve]))
+
+
+@cache
+def ed_pair() -> Pair:
+    return Pair(ed25519.Ed25519PrivateKey.generate())
+
+
+_HASHES = {256: hashes.SHA256(), 384: hashes.SHA384(), 512: hashes.SHA512()}
+
+
+def rs(pair: Pair, bits: int = 256) -> Signer:
+    return lambda data: pair.private.sign(data, padding.PKCS1v15(), _HASHES[bits])
+
+
+def ps(pair: Pair, bits: int = 256, salt: int | None = None) -> Signer:
+    length = bits // 8 if salt is None else salt
+    pss = padding.PSS(padding.MGF1(_HASHES[bits]), salt_length=length)
+    return lambda data: pair.private.sign(data, pss, _HASHES[bits])
+
+
+def es_der(pair: Pair, bits: int = 256) -> Signer:
+    return lambda data: pair.private.sign(data, ec.ECDSA(_HASHES[bits]))
+
+
+def es(pair: Pair, bits: int = 256) -> Signer:
+    size = (pair.private.curve.key_size + 7) // 8
+
+    def sign(data: bytes) -> bytes:
+        r, s = decode_dss_signature(es_der(pair, bits)(data))
+        return r.to_bytes(size, "big") + s.to_bytes(size, "big")
+
+    return sign
+
+
+def ed(pair: Pair) -> Signer:
+    return pair.private.sign
+
+
+def hs(secret: bytes, bits: int = 256) -> Signer:
+    return lambda data: hmac.new(secret, data, getattr(hashlib, f"sha{bits}")).digest()
+
+
+def fixed(signature: bytes) -> Signer:
+    """Not a signature: always the same bytes."""
+    return lambda _: signature

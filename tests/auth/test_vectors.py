@@ -1,0 +1,120 @@
+"""The examples of the RFCs hold as printed there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentctl.auth.jwk import thumbprint
+from agentctl.auth.jws import KeySet, verify
+from agentctl.errors import InvalidToken
+
+_JOE = (
+    "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ"
+)
+_JOE_TEXT = b'{"iss":"joe",\r\n "exp":1300819380,\r\n "http://example.com/is_root":true}'
+
+A1_KEY = {
+    "kty": "oct",
+    "k": "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow",
+}
+A2_KEY = {
+    "kty": "RSA",
+    "n": "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1"
+    "Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSX"
+    "ndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5Ih"
+    "lJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ",
+    "e": "AQAB",
+}
+A3_KEY = {
+    "kty": "EC",
+    "crv": "P-256",
+    "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
+    "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
+}
+A4_KEY = {
+    "kty": "EC",
+    "crv": "P-521",
+    "x": "AekpBQ8ST8a8VcfVOTNl353vSrDCLLJXmPk06wTjxrrjcBpXp5EOnYG_NjFZ6OvLFV1jSfS9tsz4qUxcWceqwQGk",
+    "y": "ADSmRA43Z1DSNx_RvcLI87cdL07l6jQyyBXMoxVg_l2Th-x3S1WDhjDly79ajL4Kkd0AZMaZmh9ubmf63e3kyMj2",
+}
+ED_KEY = {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}
+
+VECTORS = {
+    "RFC 7515 A.1": (
+        A1_KEY,
+        f"eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.{_JOE}."
+        "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
+        _JOE_TEXT,
+    ),
+    "RFC 7515 A.2": (
+        A2_KEY,
+        f"eyJhbGciOiJSUzI1NiJ9.{_JOE}."
+        "cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W"
+        "2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkS"
+        "jtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnv"
+        "Wh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw",
+        _JOE_TEXT,
+    ),
+    "RFC 7515 A.3": (
+        A3_KEY,
+        f"eyJhbGciOiJFUzI1NiJ9.{_JOE}."
+        "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q",
+        _JOE_TEXT,
+    ),
+    "RFC 7515 A.4": (
+        A4_KEY,
+        "eyJhbGciOiJFUzUxMiJ9.UGF5bG9hZA."
+        "AdwMgeerwtHoh-l192l60hp9wAHZFVJbLfD_UxMi70cwnZOYaRI1bKPWROc-mZZqwqT2SI-KGDKB34XO0aw_7Xdt"
+        "AG8GaSwFKdCAPZgoXD2YBJZCPEX3xKpRwcdOO8KpEHwJjyqOgzDO7iKvU8vcnwNrmxYbSW9ERBXukOXolLzeO_Jn",
+        b"Payload",
+    ),
+    "RFC 8037 A.4": (
+        ED_KEY,
+        "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc."
+        "hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg",
+        b"Example of Ed25519 signing",
+    ),
+}
+_CASES = pytest.mark.parametrize(("key", "token", "payload"), VECTORS.values(), ids=VECTORS)
+
+
+@_CASES
+def test_the_printed_token_verifies(key: dict[str, Any], token: str, payload: bytes) -> None:
+    assert verify(token, KeySet.from_jwks({"keys": [key]})).payload == payload
+
+
+@_CASES
+def test_one_changed_bit_of_the_payload_does_not(
+    key: dict[str, Any], token: str, payload: bytes
+) -> None:
+    first, second, third = token.split(".")
+    changed = ("A" if second[0] != "A" else "B") + second[1:]
+    with pytest.raises(InvalidToken):
+        verify(f"{first}.{changed}.{third}", KeySet.from_jwks({"keys": [key]}))
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        pytest.param(
+            {
+                "kty": "RSA",
+                "n": "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFx"
+                "uhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6"
+                "Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n"
+                "91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF4"
+                "4-csFCur-kEgU8awapJzKnqDKgw",
+                "e": "AQAB",
+                "alg": "RS256",
+                "kid": "2011-04-29",
+            },
+            "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs",
+            id="RFC 7638 3.1",
+        ),
+        pytest.param(ED_KEY, "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k", id="RFC 8037 A.3"),
+    ],
+)
+def test_thumbprints(key: dict[str, Any], expected: str) -> None:
+    assert thumbprint(key) == expected
