@@ -167,10 +167,17 @@ class NotFound(AgentctlError):
 
 
 class MethodNotAllowed(AgentctlError):
-    """The path exists, not with this method (405)."""
+    """The path exists, not with this method (405). `allow`: the methods that it has."""
 
     error_code = "METHOD_NOT_ALLOWED"
     status = 405
+
+    def __init__(self, detail: str = "Method not allowed", *, allow: tuple[str, ...] = ()) -> None:
+        super().__init__(detail)
+        self.allow = allow
+
+    def headers(self) -> dict[str, str]:
+        return {"Allow": ", ".join(self.allow)} if self.allow else {}
 
 
 class Conflict(AgentctlError):

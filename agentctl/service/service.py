@@ -39,6 +39,10 @@ class Service:
         """The port as this principal."""
         return Acting(self._hosting, principal)
 
+    async def stop_runs(self) -> None:
+        """End what is worked on here, as a recorded request, before the doors close."""
+        await self._hosting.engine.close()
+
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, settings: Settings, *, create: bool = False) -> AsyncIterator[Service]:

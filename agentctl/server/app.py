@@ -1,0 +1,93 @@
+"""The application: alone, under a `root_path`, or mounted in another one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, cast
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from agentctl import INTERFACE_VERSION
+from agentctl.server.authentication import Authentication
+from agentctl.server.cors import CrossOrigin
+from agentctl.server.docs import operations as docs_operations
+from agentctl.server.door import Door
+from agentctl.server.openapi import TITLE, document_bytes
+from agentctl.server.routes import all_operations
+from agentctl.server.routing import Dispatch, check_routes
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+__all__ = ["create_app", "running"]
+
+
+class _Application(FastAPI):
+    """FastAPI for its declarations and its document; requests go straight to their operation."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        routes = check_routes(self.routes)
+        stack: ASGIApp = Dispatch(routes, otherwise=self.router)
+        for middleware, args, kwargs in reversed(self.user_middleware):
+            stack = middleware(stack, *args, **kwargs)
+        return Authentication(stack, _door(self))
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application for a configuration. It opens its databases when its lifespan begins.
+
+    Mounted in another application it has no lifespan of its own: run it with `running` there.
+
+    Raises:
+        RuntimeError: an operation has no row in the policy table.
+    """
+    app = _Application(
+        title=TITLE,
+        version=INTERFACE_VERSION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=running,
+    )
+    app.router.routes.extend([*all_operations(), *docs_operations()])
+    operations = check_routes(app.routes)
+    app.state.door = Door(settings, description=document_bytes(operations))
+    if settings.server.cors_origins:
+        app.add_middleware(CrossOrigin, origins=settings.server.cors_origins)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def running(app: FastAPI) -> AsyncIterator[None]:
+    """Open what the application serves, and close it at the end; live runs are cancelled then.
+
+        @contextlib.asynccontextmanager
+        async def lifespan(host):
+            async with agentctl.server.running(app):
+                yield
+
+    Raises:
+        Unavailable: a database is missing, unreadable or not one of ours.
+        SchemaMismatch: a database is older or newer than this code.
+        InvalidKey: the verification keys are refused, or there are none.
+        RuntimeError: a route has no row in the policy table.
+    """
+    from agentctl.auth.verifier import Verifier
+    from agentctl.service.service import Service
+
+    check_routes(app.routes)
+    door = _door(app)
+    verifier = Verifier(door.settings)
+    async with Service.open(door.settings, create=True) as service:
+        door.service, door.verifier = service, verifier
+        try:
+            yield
+        finally:
+            door.service = None
+
+
+def _door(app: FastAPI) -> Door:
+    return cast(Door, app.state.door)

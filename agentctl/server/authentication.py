@@ -1,0 +1,126 @@
+"""The outermost layer, pure ASGI: who calls, and what every answer carries.
+
+It turns the Authorization header into a principal or a failure in the ASGI scope, and refuses
+nothing: that is for `routing`, which knows what was asked for. Every answer, also to what nobody
+foresaw, gets a request id of ours and the security header fields.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentctl.errors import AgentctlError, InternalFailure, Unauthenticated
+from agentctl.records.ids import new_id
+from agentctl.server.answers import failure
+from agentctl.server.door import CALLER, Caller, Door
+
+__all__ = ["Authentication", "Reply", "answer_failure"]
+
+_log = logging.getLogger("agentctl.server")
+
+_FIXED = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_NO_STORE = (b"cache-control", b"no-store")
+
+
+class Reply:
+    """`send`, that remembers whether the status line went out: after it no failure can be told."""
+
+    __slots__ = ("send", "started")
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        self.started = True
+        await self.send(message)
+
+
+class _Dressed(Reply):
+    """Adds the header fields of every answer; takes the body away for HEAD."""
+
+    __slots__ = ("bodiless", "request_id")
+
+    def __init__(self, send: Send, request_id: str, *, bodiless: bool) -> None:
+        super().__init__(send)
+        self.request_id = request_id.encode("ascii")
+        self.bodiless = bodiless
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            fields = [*message["headers"], (b"x-request-id", self.request_id), *_FIXED]
+            if not any(name == b"cache-control" for name, _ in fields):
+                fields.append(_NO_STORE)
+            message["headers"] = fields
+        elif self.bodiless:
+            message["body"] = b""
+        await super().__call__(message)
+
+
+class Authentication:
+    """Identifies the caller and dresses the answer.
+
+    Args:
+        app: what answers.
+        door: of the application.
+    """
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self.app = app
+        self.door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = new_id()
+        head = scope["method"] == "HEAD"
+        reply = _Dressed(send, request_id, bodiless=head)
+        if head:  # a copy: the server below still has to know that it was HEAD
+            scope = {**scope, "method": "GET"}
+        try:
+            self.door.open_service  # noqa: B018 - refuses everything while not running
+            scope[CALLER] = self._caller(scope["headers"], request_id)
+            await self.app(scope, receive, reply)
+        except Exception as error:
+            await answer_failure(error, request_id, reply, scope, receive)
+
+    def _caller(self, headers: Iterable[tuple[bytes, bytes]], request_id: str) -> Caller:
+        assert self.door.verifier is not None
+        try:
+            principal = self.door.verifier.principal(authorization(headers))
+        except Unauthenticated as error:
+            return Caller(self.door, request_id, None, error)
+        return Caller(self.door, request_id, principal)
+
+
+def authorization(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The value of the Authorization header, or None when there is none.
+
+    Several are told apart by nobody the same way, so they become one value that is no credential
+    (RFC 9110 5.3: a list, which Authorization is not).
+    """
+    values = [value for name, value in headers if name == b"authorization"]
+    return b", ".join(values).decode("latin-1") if values else None
+
+
+async def answer_failure(
+    error: Exception, request_id: str, reply: Reply, scope: Scope, receive: Receive
+) -> None:
+    """Answer a failure in our shape; what is no failure of ours is a 500 and goes to the log.
+
+    Raises:
+        Exception: the answer had already begun, so that only closing the connection tells it.
+    """
+    told = error if isinstance(error, AgentctlError) else None
+    if told is None or (told.status == 500 and not isinstance(told, InternalFailure)):
+        _log.error("request %s failed", request_id, exc_info=error)
+        told = InternalFailure()
+    elif told.status >= 500:
+        _log.warning("request %s: %s", request_id, told.detail, exc_info=error.__cause__)
+    if reply.started:
+        raise error
+    await failure(told)(scope, receive, reply)

@@ -1,0 +1,158 @@
+"""`/docs`, `/redoc` and the document that they show: pages of our own, files from packages.
+
+The pages ask no other host for anything, and a content security policy holds them to it. Their
+addresses are relative, so they work alone, under a `root_path` and mounted.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
+from starlette.responses import Response
+
+from agentctl.errors import NotFound
+from agentctl.server.answers import Answer
+from agentctl.server.door import Call
+from agentctl.server.openapi import TITLE, with_base
+from agentctl.server.routes.declared import operation
+from agentctl.server.routing import Operation
+
+__all__ = ["operations"]
+
+_HTML = b"text/html; charset=utf-8"
+_SCRIPT = b"text/javascript; charset=utf-8"
+
+_REDOC_LOGO = b"https://cdn.redoc.ly/redoc/logo-mini.svg"
+_NO_IMAGE = b"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<link rel="icon" type="image/png" href="docs/assets/favicon.png">
+{styles}
+</head>
+<body>
+<div id="page"></div>
+<script src="docs/assets/{library}"></script>
+<script src="docs/assets/{script}"></script>
+</body>
+</html>
+"""
+
+
+class _Asset(NamedTuple):
+    """A file that the pages load: the package that has it, its name there, its type."""
+
+    package: str
+    name: str
+    content_type: bytes
+
+
+_ASSETS = {
+    "swagger-ui.css": _Asset("fastapi_offline", "swagger-ui.css", b"text/css; charset=utf-8"),
+    "swagger-ui-bundle.js": _Asset("fastapi_offline", "swagger-ui-bundle.js", _SCRIPT),
+    "redoc.standalone.js": _Asset("fastapi_offline", "redoc.standalone.js", _SCRIPT),
+    "favicon.png": _Asset("fastapi_offline", "favicon.png", b"image/png"),
+    "docs.js": _Asset("agentctl.server", "docs.js", _SCRIPT),
+    "redoc.js": _Asset("agentctl.server", "redoc.js", _SCRIPT),
+}
+
+
+def _policy(**more: str) -> dict[str, str]:
+    """A content security policy: nothing but this origin, and what `more` says."""
+    rules = {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self' data:",
+        "font-src": "'self'",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    } | {name.replace("_", "-"): value for name, value in more.items()}
+    return {"Content-Security-Policy": "; ".join(f"{name} {rule}" for name, rule in rules.items())}
+
+
+async def get_docs(call: Call) -> Response:
+    """Show the interface with Swagger UI."""
+    page = _PAGE.format(
+        title=f"{TITLE}: the interface",
+        styles='<link rel="stylesheet" href="docs/assets/swagger-ui.css">',
+        library="swagger-ui-bundle.js",
+        script="docs.js",
+    )
+    return Answer(page.encode(), 200, _HTML, _policy())
+
+
+async def get_redoc(call: Call) -> Response:
+    """Show the interface with ReDoc."""
+    page = _PAGE.format(
+        title=f"{TITLE}: the interface",
+        styles="",
+        library="redoc.standalone.js",
+        script="redoc.js",
+    )
+    return Answer(page.encode(), 200, _HTML, _policy())
+
+
+async def get_docs_asset(call: Call, name: str) -> Response:
+    """A file of the pages, from a fixed list."""
+    if name not in _ASSETS:
+        raise NotFound("Not found")
+    return Answer(_content(name), 200, _ASSETS[name].content_type, _CACHED)
+
+
+_CACHED = {"Cache-Control": "public, max-age=3600"}
+
+
+@functools.cache
+def _content(name: str) -> bytes:
+    asset = _ASSETS[name]
+    file: Traversable = files(asset.package) / "static" / asset.name
+    # ReDoc would fetch a logo from its makers' host.
+    return file.read_bytes().replace(_REDOC_LOGO, _NO_IMAGE)
+
+
+async def get_oauth2_redirect(call: Call) -> Response:
+    """The page that Swagger UI is sent back to by an authorization server."""
+    page = bytes(get_swagger_ui_oauth2_redirect_html().body)
+    return Answer(page, 200, _HTML, _policy(script_src=_hashes(page)))
+
+
+def _hashes(page: bytes) -> str:
+    """CSP sources for exactly the inline scripts of a page (CSP 3, 8.4)."""
+    scripts = re.findall(rb"<script>(.*?)</script>", page, re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(script).digest()) for script in scripts)
+    return " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+
+
+async def get_openapi(call: Call) -> Response:
+    """The OpenAPI document."""
+    return Answer(with_base(call.caller.door.description, call.scope.get("root_path", "")))
+
+
+def operations() -> list[Operation]:
+    """The routes. They are not in the document that they show."""
+    endpoints: dict[str, Callable[..., Awaitable[Response]]] = {
+        "/docs": get_docs,
+        "/redoc": get_redoc,
+        "/openapi.json": get_openapi,
+        "/docs/oauth2-redirect": get_oauth2_redirect,
+        "/docs/assets/{name}": get_docs_asset,
+    }
+    return [
+        operation("GET", path, endpoint, tag="System", answers=None, in_document=False)
+        for path, endpoint in endpoints.items()
+    ]

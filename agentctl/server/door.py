@@ -1,0 +1,85 @@
+"""What a request meets: the open service, who is calling, and the call that endpoints are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from starlette.requests import Request
+
+from agentctl.auth.principal import Principal
+from agentctl.errors import Unauthenticated, Unavailable
+
+if TYPE_CHECKING:
+    from agentctl.auth.verifier import Verifier
+    from agentctl.config.settings import Settings
+    from agentctl.service.service import Acting, Service
+
+__all__ = ["CALLER", "Call", "Caller", "Door"]
+
+CALLER = "agentctl.caller"
+"""Key of the `Caller` in the ASGI scope."""
+
+_NOBODY = Principal(subject=None)
+
+
+@dataclass(slots=True)
+class Door:
+    """What an application holds while it runs.
+
+    Attributes:
+        settings: what was configured.
+        service: the implementation of the port; None while the application is not running.
+        verifier: turns an Authorization header into a principal; None while not running.
+        description: the OpenAPI document, as bytes without a base path.
+    """
+
+    settings: Settings
+    service: Service | None = None
+    verifier: Verifier | None = None
+    description: bytes = b"{}"
+
+    @property
+    def open_service(self) -> Service:
+        """The service.
+
+        Raises:
+            Unavailable: the application was mounted, and the host's lifespan does not run it.
+        """
+        if self.service is None:
+            raise Unavailable(
+                "The application is not running: use `async with agentctl.server.running(app):`"
+                " in the lifespan of the host application"
+            )
+        return self.service
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: a principal, or why there is none. Nothing is refused here.
+
+    Attributes:
+        door: the application's.
+        request_id: ours, a UUIDv7; in `X-Request-ID` and in the log.
+        principal: who was identified.
+        failure: why nobody was, when `principal` is None.
+    """
+
+    door: Door
+    request_id: str
+    principal: Principal | None
+    failure: Unauthenticated | None = None
+
+
+class Call(Request):
+    """A request as endpoints see it."""
+
+    @property
+    def caller(self) -> Caller:
+        return cast(Caller, self.scope[CALLER])
+
+    @property
+    def operations(self) -> Acting:
+        """The port, as the caller; without one, as a principal that holds nothing."""
+        caller = self.caller
+        return caller.door.open_service.acting_as(caller.principal or _NOBODY)

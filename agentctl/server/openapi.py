@@ -1,0 +1,189 @@
+"""The OpenAPI 3.1.0 document: what FastAPI derives from the declarations, and what it cannot know.
+
+FastAPI sees parameters and types of answers. Bodies, errors, security and examples are added from
+the same tables that the server works by: `requests`, `errors`, `policy` and `examples`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import orjson
+from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
+
+from agentctl import INTERFACE_VERSION
+from agentctl.auth import policy
+from agentctl.records.errors import ErrorBody, ForbiddenBody
+from agentctl.records.kinds import KINDS
+from agentctl.server import examples
+from agentctl.server.bodies import FORM, JSON, Body
+from agentctl.server.routing import Operation
+
+__all__ = ["NOT_READY", "RUN_ANSWERS", "TITLE", "described", "document_bytes", "with_base"]
+
+TITLE = "agentctl"
+
+Responses = dict[int | str, dict[str, Any]]
+
+_COMMON = (400, 401, 403, 404, 422, 500, 503)
+_PARAMETER = re.compile(r"{(\w+)}")
+
+_TAGS = [
+    *(
+        {"name": names.tag, "description": f"{names.noun}s and their runs"}
+        for names in KINDS.values()
+    ),
+    {"name": "Sessions", "description": "Stored sessions: metadata, state and history"},
+    {"name": "Runs", "description": "Runs across sessions"},
+    {"name": "Authorization", "description": "Who the caller is"},
+    {"name": "System", "description": "What the instance says of itself"},
+]
+
+_ABOUT = """Hosts agents, teams and workflows, keeps their sessions, and cancels their runs.
+
+Callers authenticate with a JWT as a bearer token. Errors are `{"detail", "error_code"}`; a 403 also
+names `required_scopes`. Every answer carries `X-Request-ID`."""
+
+RUN_ANSWERS: Responses = {
+    200: {
+        "description": "The run's record, or with `stream` its events",
+        "content": {
+            "text/event-stream": {"schema": {"type": "string"}, "example": examples.STREAM}
+        },
+    },
+    202: {
+        "description": "The run was started in the background",
+        "content": {
+            JSON: {
+                "schema": {"$ref": "#/components/schemas/RunRecord"},
+                "example": examples.ANSWERS["create_agent_run"] | {"status": "PENDING"},
+            }
+        },
+    },
+}
+"""What starting a run answers beside its record."""
+
+NOT_READY: Responses = {
+    503: {
+        "description": "The instance cannot serve",
+        "content": {
+            JSON: {
+                "schema": {"$ref": "#/components/schemas/ReadinessRecord"},
+                "example": {"status": "unavailable", "checks": {"database": "failed"}},
+            }
+        },
+    }
+}
+"""What readiness answers when there is none."""
+
+
+def described(
+    endpoint: Callable[..., Any],
+    path: str,
+    *,
+    status: int,
+    errors: Iterable[int],
+    body: Body | None,
+    more: Responses,
+) -> dict[str, Any]:
+    """What FastAPI is told of an operation: keyword arguments of its route.
+
+    Args:
+        endpoint: its name is the operation id; the first line of its docstring the summary.
+        path: with its parameters in braces.
+        status: of success.
+        errors: statuses of errors beside the common ones.
+        body: how its body is read.
+        more: responses that stand beside, or replace, those made here.
+    """
+    name = endpoint.__name__
+    summary, _, text = (inspect.getdoc(endpoint) or "").partition("\n")
+    extra: dict[str, Any] = {} if body is None else {"requestBody": _request_body(name, body)}
+    if not isinstance(policy.POLICY.get(name), policy.Public):
+        extra["security"] = [{"HTTPBearer": []}]
+    return {
+        "summary": summary.rstrip("."),
+        "description": "\n\n".join(filter(None, (text.strip(), _asked(name, path)))),
+        "response_description": "Successful response",
+        "responses": _responses(name, path, status, errors) | _merged(name, status, more),
+        "openapi_extra": extra,
+    }
+
+
+def _asked(name: str, path: str) -> str:
+    """What the policy asks of a caller, in words. An operation without a row stops the start."""
+    rule = policy.POLICY.get(name)
+    if rule is None or isinstance(rule, policy.Public):
+        return ""
+    names = {name: f"<{name}>" for name in _PARAMETER.findall(path)}
+    scopes = [f"`{scope}`" for scope in policy.required_scopes(name, names)]
+    if not scopes:
+        return "Requires a valid token."
+    return f"Requires the scope {' or '.join(scopes)}."
+
+
+def _responses(name: str, path: str, status: int, errors: Iterable[int]) -> Responses:
+    public = isinstance(policy.POLICY.get(name), policy.Public)
+    common = (500, 503) if public else _COMMON
+    found: Responses = {code: _error(code) for code in sorted({*common, *errors})}
+    if name in examples.ANSWERS:
+        found[status] = {"content": {JSON: {"example": examples.ANSWERS[name]}}}
+    return found
+
+
+def _error(code: int) -> dict[str, Any]:
+    title, example = examples.ERRORS[code]
+    return {
+        "model": ForbiddenBody if code == 403 else ErrorBody,
+        "description": title,
+        "content": {JSON: {"example": example}},
+    }
+
+
+def _merged(name: str, status: int, more: Responses) -> Responses:
+    """`more`, with the example of the document kept beside what it adds to the success."""
+    merged = dict(more)
+    if status in merged and name in examples.ANSWERS:
+        content = {JSON: {"example": examples.ANSWERS[name]}} | merged[status]["content"]
+        merged[status] = merged[status] | {"content": content}
+    return merged
+
+
+def _request_body(name: str, body: Body) -> dict[str, Any]:
+    schema = TypeAdapter(body.record).json_schema(ref_template="#/components/schemas/{model}")
+    content = {"schema": schema, "example": examples.BODIES[name]}
+    types = (JSON, FORM) if body.form else (JSON,)
+    return {"required": not body.optional, "content": dict.fromkeys(types, content)}
+
+
+def document_bytes(routes: Iterable[Operation]) -> bytes:
+    """The document, without a base path; made once."""
+    document = get_openapi(
+        title=TITLE,
+        version=INTERFACE_VERSION,
+        openapi_version="3.1.0",
+        description=_ABOUT,
+        routes=list(routes),
+        tags=_TAGS,
+    )
+    document["components"]["securitySchemes"] = {
+        "HTTPBearer": {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": "JWT",
+            "description": "A JWT whose `scopes` claim says what it may be used for",
+        }
+    }
+    return orjson.dumps(document)
+
+
+def with_base(document: bytes, root_path: str) -> bytes:
+    """The document for an application that is served under a path."""
+    if not root_path:
+        return document
+    servers: list[Mapping[str, str]] = [{"url": root_path}]
+    return b'{"servers":' + orjson.dumps(servers) + b"," + document[1:]

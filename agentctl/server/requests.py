@@ -1,0 +1,81 @@
+"""The bodies that operations read, as types: from them come both the checks and the OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, Required
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+__all__ = [
+    "DeleteSessionsBody",
+    "NewSessionBody",
+    "RenameSessionBody",
+    "RunBody",
+    "UpdateSessionBody",
+]
+
+
+class RunBody(TypedDict):
+    """A run to start."""
+
+    message: Required[Annotated[str, Field(min_length=1, description="What to do")]]
+    stream: NotRequired[
+        Annotated[bool, Field(description="Answer with server-sent events", default=True)]
+    ]
+    background: NotRequired[
+        Annotated[
+            bool,
+            Field(description="Go on when the client goes away", default=False),
+        ]
+    ]
+    session_id: NotRequired[
+        Annotated[str | None, Field(description="Session to run in; one is made when absent")]
+    ]
+    user_id: NotRequired[
+        Annotated[
+            str | None,
+            Field(description="Owner of the run; honoured for administrators only"),
+        ]
+    ]
+
+
+class NewSessionBody(TypedDict):
+    """A session to create. The id of its component is in the field that its type names."""
+
+    session_id: NotRequired[
+        Annotated[str | None, Field(description="Its id; one is made when absent")]
+    ]
+    session_name: NotRequired[Annotated[str | None, Field(description="A name for people")]]
+    session_state: NotRequired[Annotated[dict[str, Any] | None, Field(description="Its state")]]
+    metadata: NotRequired[Annotated[dict[str, Any] | None, Field(description="Metadata")]]
+    user_id: NotRequired[
+        Annotated[str | None, Field(description="Owner; honoured for administrators only")]
+    ]
+    agent_id: NotRequired[Annotated[str | None, Field(description="Agent, for type=agent")]]
+    team_id: NotRequired[Annotated[str | None, Field(description="Team, for type=team")]]
+    workflow_id: NotRequired[
+        Annotated[str | None, Field(description="Workflow, for type=workflow")]
+    ]
+
+
+class UpdateSessionBody(TypedDict):
+    """New values for a session; each given one replaces the whole value."""
+
+    session_name: NotRequired[Annotated[str, Field(description="A name for people")]]
+    session_state: NotRequired[Annotated[dict[str, Any] | None, Field(description="Its state")]]
+    metadata: NotRequired[Annotated[dict[str, Any] | None, Field(description="Metadata")]]
+
+
+class RenameSessionBody(TypedDict):
+    """A new name for a session."""
+
+    session_name: Required[Annotated[str, Field(description="A name for people")]]
+
+
+class DeleteSessionsBody(TypedDict):
+    """Sessions to delete together: all or none."""
+
+    session_ids: Required[
+        Annotated[list[str], Field(min_length=1, max_length=100, description="Their ids")]
+    ]

@@ -1,0 +1,230 @@
+"""Agents, teams and workflows with their runs: three families of routes from one table.
+
+Each endpoint is written once, for a component of a kind. `_of_kind` makes it an operation of the
+kind: with the operation id, the name of the path parameter and the texts of that kind.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import Path, Query
+from starlette.responses import Response
+
+from agentctl.auth.policy import operations_of
+from agentctl.operations import (
+    DEFAULT_CANCEL_WAIT,
+    DEFAULT_LIMIT,
+    MAXIMUM_CANCEL_WAIT,
+    CancelRequest,
+    Page,
+    RunFilter,
+    RunRequest,
+)
+from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
+from agentctl.records.kinds import KINDS, Kind, KindNames
+from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.server.answers import EventStream, document, first_event, unless_gone
+from agentctl.server.bodies import Body
+from agentctl.server.door import Call
+from agentctl.server.openapi import RUN_ANSWERS
+from agentctl.server.requests import RunBody
+from agentctl.server.routes.declared import (
+    AfterCursor,
+    DatabaseId,
+    Limit,
+    Order,
+    PageNumber,
+    RunId,
+    UserId,
+    operation,
+)
+from agentctl.server.routes.runs import OfSession, StatusQuery
+from agentctl.server.routing import Operation
+
+__all__ = ["operations"]
+
+_RECORDS: dict[Kind, Any] = {"agent": AgentRecord, "team": TeamRecord, "workflow": WorkflowRecord}
+_LISTS: dict[Kind, Any] = {
+    "agent": list[AgentRecord],
+    "team": list[TeamRecord],
+    "workflow": list[WorkflowRecord],
+}
+_RUN = Body(RunBody, form=True)
+
+
+async def list_all(kind: Kind, call: Call) -> Response:
+    """List {noun}s.
+
+    All {noun}s configured in the instance that the caller may read.
+    """
+    return document(await call.operations.get_components(kind))
+
+
+async def get_one(kind: Kind, call: Call, component_id: str) -> Response:
+    """Get {a noun}."""
+    return document(await call.operations.get_component(kind, component_id))
+
+
+async def create_run(kind: Kind, call: Call, component_id: str) -> Response:
+    """Start a run of {a noun}.
+
+    Answers with server-sent events, or with `stream` false with the run's record: at its end, or
+    with `background` at its start. A client that goes away stops its run unless the server is
+    configured otherwise; a background run goes on.
+    """
+    operations = call.operations
+    operations.component(kind, component_id)
+    body = await _RUN.read(call)
+    request = RunRequest(
+        message=body["message"],
+        session_id=body.get("session_id"),
+        user_id=body.get("user_id"),
+        background=body.get("background", False),
+    )
+    if body.get("stream", True):
+        events = operations.stream_run(kind, component_id, request)
+        return EventStream(await first_event(call.receive, events), events)
+    run = await unless_gone(call.receive, operations.create_run(kind, component_id, request))
+    return document(run, 202 if request.background else 200)
+
+
+async def list_runs(
+    kind: Kind,
+    call: Call,
+    component_id: str,
+    status: StatusQuery = None,
+    session_id: OfSession = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    limit: Limit = DEFAULT_LIMIT,
+    page: PageNumber = 1,
+    cursor: AfterCursor = None,
+    sort_order: Order = "desc",
+) -> Response:
+    """List the runs of {a noun}.
+
+    A page of the runs that the caller sees.
+    """
+    wanted = RunFilter(
+        status=status,
+        session_id=session_id,
+        user_id=user_id,
+        db_id=db_id,
+        page=Page(limit, page, cursor, sort_order=sort_order),
+    )
+    return document(await call.operations.list_component_runs(kind, component_id, wanted))
+
+
+async def get_run(
+    kind: Kind, call: Call, component_id: str, run_id: RunId, session_id: OfSession = None
+) -> Response:
+    """Get a run of {a noun}."""
+    return document(
+        await call.operations.get_component_run(kind, component_id, run_id, session_id=session_id)
+    )
+
+
+async def cancel_run(
+    kind: Kind,
+    call: Call,
+    component_id: str,
+    run_id: RunId,
+    session_id: Annotated[
+        str | None,
+        Query(description="The session of the run; required of everyone but administrators"),
+    ] = None,
+    wait: Annotated[
+        float,
+        Query(ge=0, le=MAXIMUM_CANCEL_WAIT, description="Seconds to wait for the run to end"),
+    ] = DEFAULT_CANCEL_WAIT,
+    reason: Annotated[
+        str | None, Query(max_length=500, description="Why, for the record of the run")
+    ] = None,
+) -> Response:
+    """Cancel a run of {a noun}.
+
+    Asks the run to stop and waits for its end. `cancel` says what happened: `stopped` when it has
+    ended as cancelled, `requested` when it has not ended yet, `already_final` when it had ended.
+    """
+    request = CancelRequest(session_id, wait, reason)
+    return document(await call.operations.cancel_run(kind, component_id, run_id, request))
+
+
+def operations() -> list[Operation]:
+    """The routes of the three families."""
+    return [route for kind in KINDS for route in _family(kind)]
+
+
+def _family(kind: Kind) -> list[Operation]:
+    names, ids, record = KINDS[kind], operations_of(kind), _RECORDS[kind]
+    every, tag = f"/{names.path}", names.tag
+    one = f"{every}/{{{names.id_field}}}"
+    run = f"{one}/runs/{{run_id}}"
+
+    def of_kind(name: str, endpoint: Callable[..., Awaitable[Response]]) -> Any:
+        return _of_kind(names, name, endpoint)
+
+    return [
+        operation("GET", every, of_kind(ids.list, list_all), tag=tag, answers=_LISTS[kind]),
+        operation("GET", one, of_kind(ids.get, get_one), tag=tag, answers=record),
+        operation(
+            "POST",
+            f"{one}/runs",
+            of_kind(ids.create_run, create_run),
+            tag=tag,
+            answers=RunRecord,
+            errors=(409, 413, 415, 429),
+            body=_RUN,
+            more=RUN_ANSWERS,
+        ),
+        operation(
+            "GET", f"{one}/runs", of_kind(ids.list_runs, list_runs), tag=tag, answers=RunPage
+        ),
+        operation("GET", run, of_kind(ids.get_run, get_run), tag=tag, answers=RunRecord),
+        operation(
+            "POST",
+            f"{run}/cancel",
+            of_kind(ids.cancel_run, cancel_run),
+            tag=tag,
+            answers=CancelRecord,
+        ),
+    ]
+
+
+def _of_kind(
+    names: KindNames, name: str, endpoint: Callable[..., Awaitable[Response]]
+) -> Callable[..., Awaitable[Response]]:
+    """The endpoint for one kind: `component_id` goes by the kind's own name, as in its paths."""
+
+    @functools.wraps(endpoint)
+    async def of_kind(call: Call, **values: Any) -> Response:
+        if names.id_field in values:
+            values["component_id"] = values.pop(names.id_field)
+        return await endpoint(names.kind, call, **values)
+
+    article = "an" if names.kind == "agent" else "a"
+    text = inspect.getdoc(endpoint) or ""
+    of_kind.__doc__ = text.replace("{a noun}", f"{article} {names.kind}").replace(
+        "{noun}", names.kind
+    )
+    of_kind.__name__ = name
+    of_kind.__signature__ = _signature(names, endpoint)  # type: ignore[attr-defined]
+    del of_kind.__wrapped__
+    return of_kind
+
+
+def _signature(names: KindNames, endpoint: Callable[..., Any]) -> inspect.Signature:
+    declared = inspect.signature(endpoint, eval_str=True)
+    described = Annotated[str, Path(description=f"The {names.kind}")]
+    parameters = [
+        parameter.replace(name=names.id_field, annotation=described)
+        if parameter.name == "component_id"
+        else parameter
+        for parameter in declared.parameters.values()
+        if parameter.name != "kind"
+    ]
+    return inspect.Signature(parameters)

@@ -1,0 +1,107 @@
+"""What the declarations of operations have in common: parameters, and the making of a route."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query
+from starlette.responses import Response
+from typing_extensions import TypeAliasType
+
+from agentctl.errors import BadRequest, Forbidden, UnsupportedMediaType, ValidationFailed
+from agentctl.operations import MAXIMUM_LIMIT, Where
+from agentctl.server.bodies import Body
+from agentctl.server.door import Call
+from agentctl.server.openapi import described
+from agentctl.server.routing import Operation
+
+__all__ = [
+    "AfterCursor",
+    "ComponentId",
+    "DatabaseId",
+    "Limit",
+    "Order",
+    "PageNumber",
+    "RunId",
+    "SessionId",
+    "SessionType",
+    "Table",
+    "UserId",
+    "operation",
+    "session_body",
+]
+
+SessionType = TypeAliasType("SessionType", Literal["agent", "team", "workflow"])
+"""The enumeration of spec.md "Resources"; the same words as `records.kinds.Kind`."""
+
+SessionId = Annotated[str, Path(description="The session")]
+RunId = Annotated[str, Path(description="The run")]
+UserId = Annotated[str | None, Query(description="Only what is this user's: narrows, never widens")]
+DatabaseId = Annotated[str | None, Query(description="The database; the default one when absent")]
+Table = Annotated[str | None, Query(description="`sessions`, the only table, when given")]
+ComponentId = Annotated[str | None, Query(description="Only of this agent, team or workflow")]
+Limit = Annotated[int, Query(ge=1, le=MAXIMUM_LIMIT, description="How many on a page")]
+PageNumber = Annotated[int, Query(ge=1, description="Which page; beyond row 10,000 use `cursor`")]
+AfterCursor = Annotated[
+    str | None, Query(description="`meta.next_cursor` of the page before; wins over `page`")
+]
+Order = Annotated[Literal["asc", "desc"], Query(description="Oldest or newest first")]
+
+
+def operation(
+    method: str,
+    path: str,
+    endpoint: Callable[..., Awaitable[Response]],
+    *,
+    tag: str,
+    answers: Any,
+    status: int = 200,
+    errors: tuple[int, ...] = (),
+    body: Body | None = None,
+    more: dict[int | str, dict[str, Any]] | None = None,
+    in_document: bool = True,
+) -> Operation:
+    """The route of an operation; its id is the endpoint's name, its text the docstring.
+
+    Args:
+        method: HTTP method.
+        path: with its parameters in braces.
+        endpoint: what answers.
+        tag: OpenAPI tag.
+        answers: type of the document, or None for an answer without one.
+        status: of success.
+        errors: statuses that it answers beside those that every operation does.
+        body: how its body is read.
+        more: further OpenAPI responses.
+        in_document: whether the OpenAPI document shows it.
+    """
+    name = endpoint.__name__
+    shown = described(endpoint, path, status=status, errors=errors, body=body, more=more or {})
+    return Operation(
+        path,
+        endpoint,
+        methods=[method],
+        operation_id=name,
+        tags=[tag],
+        response_model=answers,
+        status_code=status,
+        include_in_schema=in_document,
+        **(shown if in_document else {}),
+    )
+
+
+async def session_body(call: Call, body: Body, session_id: str, where: Where) -> dict[str, Any]:
+    """The body of a request about a session: a session that is not found comes first.
+
+    Raises:
+        NotFound: the body is refused, and the caller cannot see the session either.
+        AgentctlError: the body is refused.
+    """
+    try:
+        return await body.read(call)
+    except (BadRequest, UnsupportedMediaType, ValidationFailed) as refusal:
+        with contextlib.suppress(Forbidden):
+            await call.operations.get_session_by_id(session_id, where)
+        raise refusal

@@ -1,0 +1,75 @@
+"""Runs across sessions: `/runs` and `/runs/{run_id}`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from starlette.responses import Response
+
+from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
+from agentctl.records.runs import RunPage, RunRecord, RunStatus
+from agentctl.server.answers import document
+from agentctl.server.door import Call
+from agentctl.server.routes.declared import (
+    AfterCursor,
+    ComponentId,
+    DatabaseId,
+    Limit,
+    Order,
+    PageNumber,
+    RunId,
+    SessionType,
+    UserId,
+    operation,
+)
+from agentctl.server.routing import Operation
+
+__all__ = ["OfSession", "StatusQuery", "operations"]
+
+StatusQuery = Annotated[RunStatus | None, Query(description="Only runs in this state")]
+OfSession = Annotated[str | None, Query(description="Only runs of this session")]
+
+
+async def get_runs(
+    call: Call,
+    status: StatusQuery = None,
+    component_type: Annotated[
+        SessionType | None, Query(description="Only runs of agents, teams or workflows")
+    ] = None,
+    component_id: ComponentId = None,
+    session_id: OfSession = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    limit: Limit = DEFAULT_LIMIT,
+    page: PageNumber = 1,
+    cursor: AfterCursor = None,
+    sort_order: Order = "desc",
+) -> Response:
+    """List runs.
+
+    A page of the runs that the caller sees, across sessions.
+    """
+    wanted = RunFilter(
+        status=status,
+        component_type=component_type,
+        component_id=component_id,
+        session_id=session_id,
+        user_id=user_id,
+        db_id=db_id,
+        page=Page(limit, page, cursor, sort_order=sort_order),
+    )
+    return document(await call.operations.get_runs(wanted))
+
+
+async def get_run(call: Call, run_id: RunId, db_id: DatabaseId = None) -> Response:
+    """Get a run."""
+    return document(await call.operations.get_run(run_id, db_id=db_id))
+
+
+def operations() -> list[Operation]:
+    """The routes."""
+    return [
+        operation("GET", "/runs", get_runs, tag="Runs", answers=RunPage),
+        operation("GET", "/runs/{run_id}", get_run, tag="Runs", answers=RunRecord),
+    ]

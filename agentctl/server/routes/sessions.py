@@ -1,0 +1,287 @@
+"""The sessions family (contract.md 4)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Query
+from starlette.responses import Response
+
+from agentctl.errors import ValidationFailed
+from agentctl.operations import (
+    DEFAULT_LIMIT,
+    MAXIMUM_LIMIT,
+    BulkDeletion,
+    NewSession,
+    Page,
+    SessionFilter,
+    SessionPatch,
+    SessionRunsQuery,
+    Where,
+)
+from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.runs import RunRecord
+from agentctl.records.sessions import SessionDetail, SessionPage
+from agentctl.server.answers import document, nothing
+from agentctl.server.bodies import Body
+from agentctl.server.door import Call
+from agentctl.server.requests import (
+    DeleteSessionsBody,
+    NewSessionBody,
+    RenameSessionBody,
+    UpdateSessionBody,
+)
+from agentctl.server.routes.declared import (
+    AfterCursor,
+    ComponentId,
+    DatabaseId,
+    Limit,
+    Order,
+    PageNumber,
+    RunId,
+    SessionId,
+    SessionType,
+    Table,
+    UserId,
+    operation,
+    session_body,
+)
+from agentctl.server.routing import Operation
+
+__all__ = ["operations"]
+
+TypeQuery = Annotated[
+    SessionType | None,
+    Query(description="The session's type; detected from the session when absent"),
+]
+
+_NEW = Body(NewSessionBody, optional=True)
+_UPDATE = Body(UpdateSessionBody)
+_RENAME = Body(RenameSessionBody)
+_DELETE = Body(DeleteSessionsBody)
+
+
+async def get_sessions(
+    call: Call,
+    type: TypeQuery = None,
+    component_id: ComponentId = None,
+    user_id: UserId = None,
+    session_name: Annotated[
+        str | None, Query(description="Only names that begin so; upper and lower case are equal")
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    page: PageNumber = 1,
+    cursor: AfterCursor = None,
+    sort_by: Annotated[
+        Literal["created_at", "updated_at"], Query(description="What the order is by")
+    ] = "created_at",
+    sort_order: Order = "desc",
+    db_id: DatabaseId = None,
+    table: Table = None,
+) -> Response:
+    """List sessions.
+
+    A page of the sessions that the caller sees, summaries only.
+    """
+    where = Where(type=type, user_id=user_id, db_id=db_id, table=table)
+    part = Page(limit, page, cursor, sort_by, sort_order)
+    return document(
+        await call.operations.get_sessions(SessionFilter(where, component_id, session_name, part))
+    )
+
+
+async def create_session(
+    call: Call,
+    type: Annotated[SessionType, Query(description="The session's type")] = "agent",
+    db_id: DatabaseId = None,
+) -> Response:
+    """Create a session.
+
+    Makes an empty session, owned by the caller. An id that is taken is a conflict.
+    """
+    body = await _NEW.read(call)
+    session = NewSession(
+        type=type,
+        session_id=body.get("session_id"),
+        session_name=body.get("session_name") or "",
+        session_state=body.get("session_state"),
+        metadata=body.get("metadata"),
+        user_id=body.get("user_id"),
+        component_id=_component_id(type, body),
+        db_id=db_id,
+    )
+    return document(await call.operations.create_session(session), 201)
+
+
+def _component_id(type: Kind, body: dict[str, object]) -> str | None:
+    """The id in the field that the type names; the other two must be absent or null."""
+    found: str | None = None
+    for kind, names in KINDS.items():
+        value = body.get(names.id_field)
+        if kind == type:
+            found = None if value is None else str(value)
+        elif value is not None:
+            raise ValidationFailed(f"{names.id_field} does not go with type {type}")
+    return found
+
+
+async def delete_sessions(call: Call, db_id: DatabaseId = None) -> Response:
+    """Delete several sessions.
+
+    Removes all of the named sessions with their runs, or none when one cannot be removed.
+    """
+    body = await _DELETE.read(call)
+    await call.operations.delete_sessions(BulkDeletion(tuple(body["session_ids"]), db_id))
+    return nothing()
+
+
+async def get_session_by_id(
+    call: Call,
+    session_id: SessionId,
+    type: TypeQuery = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    table: Table = None,
+) -> Response:
+    """Get a session.
+
+    One session with its metadata, configuration and history. The shape depends on its type.
+    """
+    where = Where(type, user_id, db_id, table)
+    return document(await call.operations.get_session_by_id(session_id, where))
+
+
+async def update_session(
+    call: Call,
+    session_id: SessionId,
+    type: TypeQuery = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    table: Table = None,
+) -> Response:
+    """Update a session.
+
+    Replaces the name, the state or the metadata; each given one replaces the whole value.
+    """
+    where = Where(type, user_id, db_id, table)
+    changes = await session_body(call, _UPDATE, session_id, where)
+    return document(await call.operations.update_session(session_id, SessionPatch(changes), where))
+
+
+async def delete_session(
+    call: Call,
+    session_id: SessionId,
+    type: TypeQuery = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    table: Table = None,
+    cancel: Annotated[
+        bool, Query(description="Cancel its runs first, and wait up to 10 s for their end")
+    ] = False,
+) -> Response:
+    """Delete a session.
+
+    Removes the session with its runs. A run that is not final is a conflict.
+    """
+    where = Where(type, user_id, db_id, table)
+    await call.operations.delete_session(session_id, where, cancel=cancel)
+    return nothing()
+
+
+async def rename_session(
+    call: Call,
+    session_id: SessionId,
+    type: TypeQuery = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    table: Table = None,
+) -> Response:
+    """Rename a session."""
+    where = Where(type, user_id, db_id, table)
+    body = await session_body(call, _RENAME, session_id, where)
+    name = body["session_name"]
+    return document(await call.operations.rename_session(session_id, name, where))
+
+
+async def get_session_runs(
+    call: Call,
+    session_id: SessionId,
+    type: TypeQuery = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    table: Table = None,
+    limit: Annotated[
+        int | None, Query(ge=1, le=MAXIMUM_LIMIT, description="How many; all when absent")
+    ] = None,
+    after: Annotated[str | None, Query(description="Only runs after this one (a run id)")] = None,
+) -> Response:
+    """List the runs of a session.
+
+    Oldest first, members' and steps' runs included.
+    """
+    query = SessionRunsQuery(Where(type, user_id, db_id, table), limit, after)
+    return document(await call.operations.get_session_runs(session_id, query))
+
+
+async def get_session_run(
+    call: Call,
+    session_id: SessionId,
+    run_id: RunId,
+    type: TypeQuery = None,
+    user_id: UserId = None,
+    db_id: DatabaseId = None,
+    table: Table = None,
+) -> Response:
+    """Get a run of a session."""
+    where = Where(type, user_id, db_id, table)
+    return document(await call.operations.get_session_run(session_id, run_id, where))
+
+
+def operations() -> list[Operation]:
+    """The routes of the family."""
+    tag, one = "Sessions", "/sessions/{session_id}"
+    return [
+        operation("GET", one, get_session_by_id, tag=tag, answers=SessionDetail),
+        operation("GET", "/sessions", get_sessions, tag=tag, answers=SessionPage),
+        operation(
+            "POST",
+            "/sessions",
+            create_session,
+            tag=tag,
+            answers=SessionDetail,
+            status=201,
+            errors=(409, 413, 415),
+            body=_NEW,
+        ),
+        operation(
+            "DELETE",
+            "/sessions",
+            delete_sessions,
+            tag=tag,
+            answers=None,
+            status=204,
+            errors=(409, 413, 415),
+            body=_DELETE,
+        ),
+        operation(
+            "PATCH",
+            one,
+            update_session,
+            tag=tag,
+            answers=SessionDetail,
+            errors=(413, 415),
+            body=_UPDATE,
+        ),
+        operation("DELETE", one, delete_session, tag=tag, answers=None, status=204, errors=(409,)),
+        operation(
+            "POST",
+            f"{one}/rename",
+            rename_session,
+            tag=tag,
+            answers=SessionDetail,
+            errors=(413, 415),
+            body=_RENAME,
+        ),
+        operation("GET", f"{one}/runs", get_session_runs, tag=tag, answers=list[RunRecord]),
+        operation("GET", f"{one}/runs/{{run_id}}", get_session_run, tag=tag, answers=RunRecord),
+    ]

@@ -1,0 +1,83 @@
+"""What the instance says of itself, and of the caller to the caller."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from agentctl.records.system import (
+    ApiRecord,
+    ConfigRecord,
+    HealthRecord,
+    InfoRecord,
+    MeRecord,
+    ModelEntry,
+    ReadinessRecord,
+)
+from agentctl.server.answers import Answer, document
+from agentctl.server.door import Call
+from agentctl.server.openapi import NOT_READY
+from agentctl.server.routes.declared import operation
+from agentctl.server.routing import Operation
+
+__all__ = ["operations"]
+
+
+async def get_api(call: Call) -> Response:
+    """Name the service."""
+    return document(await call.operations.get_api())
+
+
+async def get_health(call: Call) -> Response:
+    """Check that the process lives."""
+    return document(await call.operations.get_health())
+
+
+async def get_readiness(call: Call) -> Response:
+    """Check that the instance can serve.
+
+    503 when it cannot; the record says which dependency keeps it from it.
+    """
+    found = await call.operations.get_readiness()
+    if found.value["status"] == "ready":
+        return document(found)
+    return Answer(found.raw, 503, headers={"Retry-After": "1"})
+
+
+async def get_info(call: Call) -> Response:
+    """Get versions, counts and the authorization mode."""
+    return document(await call.operations.get_info())
+
+
+async def get_config(call: Call) -> Response:
+    """Get what is configured.
+
+    Databases, models and components, without secrets, paths or hosts.
+    """
+    return document(await call.operations.get_config())
+
+
+async def get_models(call: Call) -> Response:
+    """List the configured models."""
+    return document(await call.operations.get_models())
+
+
+async def get_me(call: Call) -> Response:
+    """Get who the caller is.
+
+    The principal that the credential stands for, and the scopes that it holds.
+    """
+    return document(await call.operations.get_me())
+
+
+def operations() -> list[Operation]:
+    """The routes."""
+    tag = "System"
+    return [
+        operation("GET", "/", get_api, tag=tag, answers=ApiRecord),
+        operation("GET", "/health", get_health, tag=tag, answers=HealthRecord),
+        operation("GET", "/ready", get_readiness, tag=tag, answers=ReadinessRecord, more=NOT_READY),
+        operation("GET", "/info", get_info, tag=tag, answers=InfoRecord),
+        operation("GET", "/config", get_config, tag=tag, answers=ConfigRecord),
+        operation("GET", "/models", get_models, tag=tag, answers=list[ModelEntry]),
+        operation("GET", "/auth/me", get_me, tag="Authorization", answers=MeRecord),
+    ]

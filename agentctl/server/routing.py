@@ -1,0 +1,147 @@
+"""The one route class, and the dispatch to it.
+
+A request meets, in this order: the match on its decoded path and method, the policy for the
+matched operation, the parameters, the body, the port. So it is refused as 401, 403, 404, 422, in
+that order (contract.md 2), and nothing of it is read before its caller may.
+
+Endpoints are declared as FastAPI has them, which makes the OpenAPI document; they are answered
+here. There are no redirects, and a path that no operation has is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, cast
+
+from fastapi.routing import APIRoute
+from starlette._utils import get_route_path
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentctl.auth import policy
+from agentctl.errors import MethodNotAllowed, NotFound, Unauthenticated
+from agentctl.server.authentication import Reply, answer_failure
+from agentctl.server.door import CALLER, Call, Caller
+from agentctl.server.parameters import Parameters
+
+__all__ = ["Dispatch", "Operation", "admit", "check_routes"]
+
+Endpoint = Callable[..., Awaitable[Response]]
+
+
+class Operation(APIRoute):
+    """An operation of the interface: `operation_id` is its key in the policy table."""
+
+    def __init__(self, path: str, endpoint: Endpoint, **declared: Any) -> None:
+        super().__init__(path, endpoint, **declared)
+        names = frozenset(self.param_convertors)
+        self.operation = cast(str, self.operation_id)
+        self.parameters = Parameters(endpoint, names)
+        self.app = self._respond
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What FastAPI calls where it routes by itself: the same way in."""
+        return lambda request: self.answer(Call(request.scope, request.receive))
+
+    async def answer(self, call: Call) -> Response:
+        """Decide, read the parameters, and have the endpoint answer.
+
+        Raises:
+            AgentctlError: the request is refused.
+        """
+        path = call.scope["path_params"]
+        admit(call.caller, self.operation, path)
+        values = self.parameters.read(path, call.scope["query_string"])
+        return await cast(Endpoint, self.endpoint)(call, **values)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.answer(Call(scope, receive))
+        await response(scope, receive, send)
+
+
+def admit(caller: Caller, operation: str, path: Mapping[str, str]) -> None:
+    """Let the caller pass if the policy allows the operation.
+
+    Raises:
+        Unauthenticated: it is not public, and nobody was identified.
+        Forbidden: the caller lacks the scopes.
+    """
+    try:
+        policy.decide(caller.principal, operation, path)
+    except Unauthenticated as refusal:
+        raise caller.failure or refusal from None
+
+
+def check_routes(routes: Iterable[BaseRoute]) -> list[Operation]:
+    """The routes as operations, every one with a row in the policy table.
+
+    Raises:
+        RuntimeError: a route is none of ours, or the policy does not know its operation.
+    """
+    operations = list[Operation]()
+    for route in routes:
+        if not isinstance(route, Operation) or route.operation not in policy.POLICY:
+            raise RuntimeError(f"no policy for {route!r}: the server must not start with it")
+        operations.append(route)
+    return operations
+
+
+class Dispatch:
+    """Finds the operation of a request and has it answered; refusals become answers here.
+
+    Args:
+        routes: the operations.
+        otherwise: what is given all that is not HTTP (lifespan).
+    """
+
+    def __init__(self, routes: Iterable[Operation], otherwise: ASGIApp) -> None:
+        self.routes = list(routes)
+        self.otherwise = otherwise
+        self._index: dict[tuple[str, str], list[Operation]] = {}
+        for route in self.routes:
+            for method in route.methods or ():
+                self._index.setdefault((method, _first_segment(route.path)), []).append(route)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.otherwise(scope, receive, send)
+            return
+        caller = scope[CALLER]
+        reply = Reply(send)
+        try:
+            await self._find(scope).app(scope, receive, reply)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            await answer_failure(error, caller.request_id, reply, scope, receive)
+
+    def _find(self, scope: Scope) -> Operation:
+        """The operation that the request matches; its path parameters are put into the scope."""
+        path = get_route_path(scope)
+        for route in self._index.get((scope["method"], _first_segment(path)), ()):
+            match = route.path_regex.fullmatch(path)
+            if match is not None:
+                scope["route"] = route
+                scope["path_params"] = match.groupdict()
+                return route
+        self._refuse(scope[CALLER], path)
+        raise NotFound("Not found")
+
+    def _refuse(self, caller: Caller, path: str) -> None:
+        """Raise what comes before a 404: who is not known learns nothing about the paths."""
+        if caller.failure is not None:
+            raise caller.failure
+        matching = (route for route in self.routes if route.path_regex.fullmatch(path))
+        methods = {method for route in matching for method in route.methods or ()}
+        if methods:
+            raise MethodNotAllowed(allow=tuple(sorted(methods | _head(methods))))
+
+
+def _first_segment(path: str) -> str:
+    return path.split("/", 2)[1] if path.startswith("/") else ""
+
+
+def _head(methods: set[str]) -> set[str]:
+    return {"HEAD"} if "GET" in methods else set()

@@ -1,0 +1,2 @@
+// Shows the OpenAPI document with ReDoc.
+Redoc.init("openapi.json", { nativeScrollbars: true }, document.getElementById("page"));
