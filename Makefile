@@ -52,7 +52,7 @@ $(VENV)/.made:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo 'make: $(PYTHON) has no venv with pip (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
 	@echo 'Making an environment in $(VENV), which takes a minute the first time'
-	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
