@@ -53,13 +53,17 @@ class Answer:
         Raises:
             Unavailable: the stream ended before the run did.
         """
-        if self._text and not self._text.endswith("\n"):
-            self._write("\n")
+        self.end_line()
         if not self.end:
             raise Unavailable(
                 "the stream ended before the run did",
                 hint=f"see what became of it: agentctl runs get {self.run_id}",
             )
+
+    def end_line(self) -> None:
+        """What is said next begins on a line of its own."""
+        if self._text and not self._text.endswith("\n"):
+            self._write("\n")
 
     def _take_own(self, name: str, data: dict[str, Any]) -> None:
         if name == "Content":

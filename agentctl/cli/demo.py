@@ -50,9 +50,9 @@ def lines_to_paste(settings: Path, url: str) -> list[str]:
         settings: the demo's configuration.
         url: where the server listens.
     """
-    bin = shlex.quote(str(_folder_of_commands()))
+    commands = shlex.quote(str(_folder_of_commands()))
     return [
-        f'export PATH={bin}:"$PATH" AGENTCTL_CONFIG={shlex.quote(str(settings))}',
+        f'export PATH={commands}:"$PATH" AGENTCTL_CONFIG={shlex.quote(str(settings))}',
         "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
         " --scope agents:run --scope sessions:read --scope teams:read)",
         f"agentctl teams list --url {url}",

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.cli import contexts
 from agentctl.cli.credentials import VARIABLE, given_token, token_from_file
+from agentctl.cli.interrupts import run_until_done
 from agentctl.cli.options import AsUser, Config, ContextName, InsecureHttp, TokenFile, Url
 from agentctl.cli.terminal import note
-from agentctl.errors import UsageFailed
+from agentctl.errors import NotFound, UsageFailed
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
@@ -70,6 +71,7 @@ class Local:
 
 
 _READ_ONLY = Local()
+_LISTED = ("agent", "team", "workflow", "session", "run")
 
 
 @asynccontextmanager
@@ -105,11 +107,10 @@ def with_door(
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         @functools.wraps(body)
         def command(**values: Any) -> None:
-            import asyncio
-
             connection = Connection(**{name: values.pop(name) for name in _connection_names})
             refused = tuple(name for name in needs_server if values[name])
-            asyncio.run(_through_door(body, connection, values, Local(create, refused)))
+            local = Local(create, refused)
+            run_until_done(_through_door(body, connection, values, local))
 
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
         parameters = [*own, *_connection_parameters]
@@ -127,7 +128,19 @@ async def _through_door(
     local: Local,
 ) -> None:
     async with open_door(connection, local) as door:
-        await body(door, **values)
+        try:
+            await body(door, **values)
+        except NotFound as failure:
+            _say_where_to_look(failure, door)
+            raise
+
+
+def _say_where_to_look(failure: NotFound, door: Door) -> None:
+    """Locally and remotely there are different things to be found."""
+    noun = failure.detail.partition(" ")[0].lower()
+    failure.cause = failure.cause or f"looked for it {door.target}"
+    if noun in _LISTED and failure.hint is None:
+        failure.hint = f"see what is there: agentctl {noun}s list"
 
 
 def _server(connection: Connection) -> tuple[str | None, contexts.Context | None]:

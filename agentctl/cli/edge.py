@@ -74,6 +74,9 @@ def report(failure: Exception) -> int:
         return _report_usage(failure)
     if isinstance(failure, typer.Abort | EOFError):
         return _say("the input ended before an answer", None, None, USAGE)
+    if isinstance(failure, OSError) and failure.errno is not None:
+        _silence_stdout()
+        return _say("reading or writing failed", os.strerror(failure.errno).lower(), None, 1)
     name = type(failure).__name__
     hint = "this is a fault of agentctl: please report it with the command that you ran"
     return _say(f"internal failure ({name})", None, hint, 1)
@@ -105,7 +108,7 @@ def _lower(text: str) -> str:
 
 
 def _silence_stdout() -> None:
-    """Whoever read stdout is gone: let nothing complain about it at exit either."""
+    """stdout takes no more: let nothing complain about what is left in it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

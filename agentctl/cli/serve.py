@@ -53,12 +53,13 @@ def serve(
     if demo and config is not None:
         raise UsageFailed("--demo has its own configuration", hint="leave out --config, or --demo")
     from agentctl.cli.demo import prepare_demo
-    from agentctl.config import load
+    from agentctl.config import load, require_keys
     from agentctl.server.serve import serve as serve_settings
 
     file = prepare_demo(demo_dir or DEMO_FOLDER) if demo else config
     settings = _overridden(load(file), host, port, insecure_no_auth)
     _check_openness(settings, insecure_no_auth)
+    require_keys(settings)
     serve_settings(settings, announce=lambda url: _announce(settings, url, demo=demo))
 
 

@@ -20,8 +20,8 @@ from agentctl.cli.door import Door, with_door
 from agentctl.cli.options import AgentId, Output, SessionOption, TeamId, WorkflowId
 from agentctl.cli.output import Format, chosen_format, show_record, write_bytes, write_text
 from agentctl.cli.terminal import note
-from agentctl.errors import RunFailed, UsageFailed
-from agentctl.operations import RunRequest
+from agentctl.errors import AgentctlError, RunFailed, UsageFailed
+from agentctl.operations import CancelRequest, RunRequest
 
 __all__ = ["start_run"]
 
@@ -63,25 +63,47 @@ async def start_run(
 
 async def _follow(door: Door, component: Chosen, request: RunRequest, form: Format) -> None:
     """Show what the stream of the run brings, until its end."""
+    import asyncio
+
     kind, component_id = component
     answer = Answer(kind, to_stdout=form != "jsonl")
     events = door.operations.stream_run(kind, component_id, request)
     # Closed at once when this is interrupted: whoever runs it learns that nobody listens.
-    async with contextlib.aclosing(events):  # type: ignore[type-var]
-        async for event in events:
-            if form == "jsonl":
-                write_bytes(event.data)
-            if answer.take(event):
-                door.did(f"started run {answer.run_id} in session {answer.session_id}")
+    try:
+        async with contextlib.aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                if form == "jsonl":
+                    write_bytes(event.data)
+                if answer.take(event):
+                    door.did(f"started run {answer.run_id} of session {answer.session_id}")
+    except asyncio.CancelledError:
+        answer.end_line()
+        await _stop(door, component, request, answer)
+        raise
     answer.finish()
     _judge(answer.run_id, answer.end)
+
+
+async def _stop(door: Door, component: Chosen, request: RunRequest, answer: Answer) -> None:
+    """Interrupted: the run is not to go on where nobody sees it, and what became of it is said."""
+    if not answer.run_id:
+        return
+    if request.background:
+        door.did(f"run {answer.run_id} goes on")
+        return
+    try:
+        asked = CancelRequest(answer.session_id, reason="Interrupted at the terminal")
+        ended = await door.operations.cancel_run(*component, answer.run_id, asked)
+        note(f"interrupted: run {answer.run_id} is {ended.value['status']}")
+    except AgentctlError:
+        note(f"interrupted: run {answer.run_id} may go on, see: agentctl runs get {answer.run_id}")
 
 
 async def _wait(door: Door, component: Chosen, request: RunRequest, form: Format) -> None:
     """Wait for the record of the run: at its end, or with `background` at its start."""
     document = await door.operations.create_run(*component, request)
     run = document.value
-    door.did(f"started run {run['run_id']} in session {run['session_id']}")
+    door.did(f"started run {run['run_id']} of session {run['session_id']}")
     if form in ("table", "tsv") and not request.background:
         write_text(f"{run['content'] or ''}\n")
     else:
