@@ -359,6 +359,8 @@ def test_not_ready_is_an_answer(serve: Serve) -> None:
 
 
 def test_an_environment_that_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HTTPS_PROXY", "nonsense://x")
     failure = _failure("https://host.invalid")
     assert isinstance(failure, errors.UsageFailed)

@@ -179,6 +179,8 @@ def test_no_proxy_stands_between_this_machine_and_itself(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy, server = serve(answer(500)), serve(answer())
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HTTP_PROXY", proxy.url)
     monkeypatch.setenv("ALL_PROXY", "nonsense://x")
     assert _call(server.url, lambda o: o.get_info(), "a.b.c").raw == b"{}"

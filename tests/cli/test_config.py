@@ -1,0 +1,103 @@
+"""`agentctl config`: what is configured, where it came from, whether it is good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentctl
+from tests.cli.projects import make_project
+
+AGENT = """
+[server]
+port = 8080
+[[models]]
+id = "fast"
+provider = "demo"
+model = "echo"
+[[agents]]
+id = "writer"
+model = "fast"
+"""
+
+
+@pytest.fixture
+def project(home: Path) -> Path:
+    return make_project(home, rest=AGENT)
+
+
+def test_show_with_sources(agentctl: Agentctl, project: Path) -> None:
+    ended = agentctl("config", "show", "--sources", env={"AGENTCTL_SERVER__NAME": "mine"})
+    assert (ended.code, ended.stderr) == (0, "")
+    rows = {line.split("\t")[0]: line.split("\t")[1:] for line in ended.lines}
+    assert rows["server.name"] == ["mine", "env AGENTCTL_SERVER__NAME"]
+    assert rows["server.port"][0] == "8080"
+    assert rows["server.port"][1].startswith(f"{project}:")
+    assert rows["server.host"] == ["127.0.0.1", "default"]
+    assert rows["agents.writer.model"][0] == "fast"
+    assert all(source for _, source in list(rows.values())[1:])
+
+
+def test_show_as_json(agentctl: Agentctl, project: Path) -> None:
+    shown = json.loads(agentctl("config", "show", "-o", "json").stdout)
+    assert shown["server"]["port"] == 8080
+    assert shown["agents"][0]["id"] == "writer"
+    assert "sources" not in shown
+    shown = json.loads(agentctl("config", "show", "--sources", "-o", "json").stdout)
+    assert shown["sources"]["server.host"] == "default"
+
+
+def test_secrets_are_masked(agentctl: Agentctl, project: Path) -> None:
+    secret = "x7Zq-this-is-a-secret-of-enough-length-0123456789"
+    text = project.read_text().replace("ES256", "HS256").replace("verification_key_files", "#")
+    project.write_text(text)
+    env = {"JWT_VERIFICATION_KEY": secret}
+    for form in ("json", "tsv", "table", "jsonl"):
+        ended = agentctl("config", "show", "--sources", "-o", form, env=env)
+        assert ended.code == 0, ended.stderr
+        assert secret not in ended.stdout + ended.stderr
+        assert "JWT_VERIFICATION_KEY" in ended.stdout
+
+
+def test_check(agentctl: Agentctl, project: Path) -> None:
+    ended = agentctl("config", "check")
+    assert (ended.code, ended.stdout) == (0, "")
+    assert ended.stderr == f"{project} is good: 1 agent, 0 teams, 0 workflows\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("port = 8080", "prot = 8080", "server.prot"),
+        ("port = 8080", 'port = "x"', "server.port"),
+        ('model = "fast"', 'model = "slow"', "agents.writer.model"),
+        ("[server]", "[server", "is not valid TOML"),
+        ('algorithm = "ES256"', 'algorithm = "RS256"', "RS256"),
+        ("signing.pub.pem", "none.pem", "none.pem does not exist"),
+    ],
+)
+def test_check_finds_what_is_wrong(
+    agentctl: Agentctl, project: Path, old: str, new: str, told: str
+) -> None:
+    project.write_text(project.read_text().replace(old, new))
+    ended = agentctl("config", "check")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert told in ended.stderr
+
+
+def test_check_of_a_server_without_keys(agentctl: Agentctl, home: Path) -> None:
+    (home / "agentctl.toml").write_text("")
+    assert agentctl("config", "check").code == 2
+    (home / "agentctl.toml").write_text("[authorization]\nenabled = false\n")
+    assert agentctl("config", "check").code == 0
+
+
+def test_path(agentctl: Agentctl, project: Path, tmp_path: Path) -> None:
+    assert agentctl("config", "path").stdout == f"{project}\n"
+    assert agentctl("config", "path", "--config", "/x/y.toml").stdout == "/x/y.toml\n"
+    assert agentctl("config", "path", env={"AGENTCTL_CONFIG": "/z.toml"}).stdout == "/z.toml\n"
+    ended = agentctl("config", "path", cwd=tmp_path)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "agentctl init" in ended.stderr

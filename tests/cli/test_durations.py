@@ -1,0 +1,63 @@
+"""Spans of time, as they are written and read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from agentctl.cli.durations import parse_until, spoken
+from agentctl.errors import UsageFailed
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("45s", timedelta(seconds=45)),
+        ("15m", timedelta(minutes=15)),
+        ("2h", timedelta(hours=2)),
+        ("7d", timedelta(days=7)),
+        ("1w", timedelta(days=7)),
+        ("1h30m", timedelta(minutes=90)),
+        ("2026-01-01T12:00:01Z", timedelta(seconds=1)),
+        ("2026-01-01t14:30:00+02:00", timedelta(minutes=30)),
+        ("2026-01-01 12:00:00.5Z", timedelta(milliseconds=500)),
+    ],
+)
+def test_spans(text: str, span: timedelta) -> None:
+    assert parse_until(text, now=NOW) == span
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "60", "0", "0s", "-1h", "1.5h", "1 h", "h", "1y", "1H", "1h ", "inf", "٣h",
+        "999999999w", "999999999d999999999w", "36501d",
+        "2026-01-01T12:00:00Z", "2025-12-31T00:00:00Z", "2026-01-02T12:00:00", "2026-01-02",
+        "2026-13-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "tomorrow", "20260102T120000Z",
+    ],
+)  # fmt: skip
+def test_no_spans(text: str) -> None:
+    with pytest.raises(UsageFailed) as caught:
+        parse_until(text, now=NOW)
+    assert "15m" in (caught.value.hint or "")
+
+
+def test_a_bare_number_is_told_why() -> None:
+    with pytest.raises(UsageFailed) as caught:
+        parse_until("3600", now=NOW)
+    assert caught.value.cause == "a bare number has no unit"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0 s"), (0, "0 s"), (59.4, "59 s"), (60, "1 min"), (899.6, "15 min"),
+        (3_599, "1 h"), (3_600, "1 h"), (11_100, "3 h 5 min"), (86_399, "1 d"),
+        (86_400, "1 d"), (90_000, "1 d 1 h"), (864_000, "10 d"),
+    ],
+)  # fmt: skip
+def test_spoken(seconds: float, text: str) -> None:
+    assert spoken(seconds) == text

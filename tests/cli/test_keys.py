@@ -1,0 +1,133 @@
+"""`agentctl keys`: private keys for their owner only, public ones for everybody."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from agentctl.auth.jws import KeySet
+from tests.cli.conftest import Agentctl
+from tests.cli.projects import make_project
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "PS512", "ES384", "EdDSA"])
+def test_generate_a_pair(agentctl: Agentctl, home: Path, algorithm: str) -> None:
+    ended = agentctl("keys", "generate", "--algorithm", algorithm, "--out", "new/my.pem")
+    assert ended.code == 0, ended.stderr
+    (key_id,) = ended.lines
+    private, public = home / "new/my.pem", home / "new/my.pub.pem"
+    assert (_mode(private), _mode(public) & 0o133) == (0o600, 0)
+    assert "PRIVATE KEY" in private.read_text()
+    KeySet.from_pems([public.read_text()], algorithm)
+    assert "PRIVATE" not in public.read_text() + ended.stdout + ended.stderr
+    assert len(key_id) == 43
+
+
+def test_generate_a_secret(agentctl: Agentctl, home: Path) -> None:
+    ended = agentctl("keys", "generate", "--algorithm", "HS512", "--out", "shared.secret")
+    assert ended.code == 0
+    assert [path.name for path in home.iterdir()] == ["shared.secret"]
+    secret = (home / "shared.secret").read_text().strip()
+    assert _mode(home / "shared.secret") == 0o600
+    assert secret not in ended.stdout + ended.stderr
+
+
+def test_a_key_id_of_ones_own(agentctl: Agentctl) -> None:
+    ended = agentctl("keys", "generate", "--algorithm", "ES256", "--key-id", "2026-a")
+    assert ended.lines == ["2026-a"]
+    assert 'key_id = "2026-a"' in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["signing.pem", "signing.pub.pem"])
+def test_nothing_is_overwritten(agentctl: Agentctl, home: Path, name: str) -> None:
+    (home / name).write_text("precious")
+    ended = agentctl("keys", "generate")
+    assert (ended.code, ended.stdout) == (6, "")
+    assert f"{name} exists already" in ended.stderr
+    assert [path.name for path in home.iterdir()] == [name]
+    assert (home / name).read_text() == "precious"
+
+
+def test_a_link_to_nothing_is_not_followed(agentctl: Agentctl, home: Path) -> None:
+    (home / "signing.pub.pem").symlink_to("elsewhere")
+    assert agentctl("keys", "generate").code == 6
+    assert not (home / "elsewhere").exists()
+
+
+def test_a_place_where_nothing_can_be_written(agentctl: Agentctl, home: Path) -> None:
+    (home / "file").write_text("")
+    ended = agentctl("keys", "generate", "--out", "file/key.pem")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "error: " in ended.stderr
+
+
+def test_an_unknown_algorithm(agentctl: Agentctl, home: Path) -> None:
+    ended = agentctl("keys", "generate", "--algorithm", "none")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert list(home.iterdir()) == []
+
+
+def test_list_says_where_keys_come_from_and_what_is_left_out(
+    agentctl: Agentctl, home: Path
+) -> None:
+    make_project(home, extra='jwks_file = "jwks.json"')
+    jwks = json.loads(agentctl("keys", "jwks").stdout)
+    (key,) = jwks["keys"]
+    other = {**key, "kid": "encrypts", "use": "enc"}
+    (home / "jwks.json").write_text(json.dumps({"keys": [key, other]}))
+    ended = agentctl("keys", "list", "-o", "json")
+    assert ended.code == 0, ended.stderr
+    from_pem, from_jwks, left_out = json.loads(ended.stdout)
+    assert from_pem["source"] == str(home / "keys/signing.pub.pem")
+    assert (from_pem["kid"], from_pem["used"]) == (None, True)
+    assert from_pem["thumbprint"] == from_jwks["thumbprint"] == key["kid"] == from_jwks["kid"]
+    assert (left_out["kid"], left_out["used"]) == ("encrypts", False)
+    assert left_out["reason"]
+
+
+def test_a_shared_secret_is_listed_without_a_trace_of_it(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, "HS256")
+    ended = agentctl("keys", "list", "-o", "json")
+    (row,) = json.loads(ended.stdout)
+    assert (row["algorithm"], row["thumbprint"]) == ("HS256", None)
+
+
+def test_no_keys_at_all_is_an_empty_list(agentctl: Agentctl, home: Path) -> None:
+    (home / "agentctl.toml").write_text("[authorization]\nenabled = false\n")
+    ended = agentctl("keys", "list", "-o", "json")
+    assert (ended.code, ended.stdout) == (0, "[]\n")
+    assert "authorization is off" in ended.stderr
+
+
+def test_a_key_that_is_refused(agentctl: Agentctl, home: Path) -> None:
+    make_project(home)
+    (home / "keys/signing.pub.pem").write_text("nonsense")
+    ended = agentctl("keys", "list")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "signing.pub.pem" in ended.stderr
+
+
+def test_jwks_is_public(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, rest='[signing]\nkey_id = "mine"')
+    ended = agentctl("keys", "jwks")
+    assert ended.code == 0
+    (key,) = json.loads(ended.stdout)["keys"]
+    assert (key["kid"], key["use"], key["alg"], "d" in key) == ("mine", "sig", "ES256", False)
+    KeySet.from_jwks({"keys": [key]})
+
+
+def test_jwks_of_a_secret_or_of_nothing(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, "HS256")
+    ended = agentctl("keys", "jwks")
+    assert (ended.code, ended.stdout) == (2, "")
+    (home / "keys/signing.pem").unlink()
+    ended = agentctl("keys", "jwks")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "does not exist" in ended.stderr

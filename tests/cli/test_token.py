@@ -1,0 +1,239 @@
+"""`agentctl token`: only the token on stdout, no token anywhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentctl
+from tests.cli.projects import make_project
+
+
+@pytest.fixture
+def project(home: Path) -> Path:
+    return make_project(home)
+
+
+def _mint(agentctl: Agentctl, *options: str) -> str:
+    ended = agentctl("token", "mint", *options)
+    assert ended.code == 0, ended.stderr
+    (token,) = ended.lines
+    return token
+
+
+def test_only_the_token_is_on_stdout(agentctl: Agentctl, project: Path) -> None:
+    ended = agentctl("token", "mint", "--sub", "me", "--scope", "sessions:read")
+    (token,) = ended.lines
+    assert ended.code == 0
+    assert token.count(".") == 2
+    assert token not in ended.stderr
+    assert token.split(".")[2] not in ended.stderr
+    assert "minted for me" in ended.stderr
+    assert "sessions:read" in ended.stderr
+    assert "expires in 1 h" in ended.stderr
+
+
+def test_every_claim_that_was_asked_for(agentctl: Agentctl, project: Path) -> None:
+    token = _mint(
+        agentctl, "--sub", "me", "--scope", "agents:run", "--scope", "agents:w:read",
+        "--expires-in", "15m", "--audience", "them", "--issuer", "us", "--session-id", "s1",
+    )  # fmt: skip
+    seen = json.loads(agentctl("token", "inspect", "-", "-o", "json", input=token).stdout)
+    claims = seen["claims"]
+    assert seen["verified"] is True
+    assert claims["exp"] - claims["iat"] == 899 or claims["exp"] - claims["iat"] == 900
+    assert {name: claims[name] for name in ("sub", "scopes", "aud", "iss", "session_id")} == {
+        "sub": "me",
+        "scopes": ["agents:run", "agents:w:read"],
+        "aud": "them",
+        "iss": "us",
+        "session_id": "s1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "hint"),
+    [
+        (("--scope", "agent:rnu"), "'agent:rnu'", "did you mean 'agents:run'?"),
+        (("--scope", "everything"), "'everything'", "the scopes are:"),
+        (("--expires-in", "60"), "'60'", "write 15m"),
+        (("--expires-in", "0s"), "'0s'", "write 15m"),
+        (("--sub", "__root"), "would not accept", ""),
+        (("--sub", " "), "would not accept", ""),
+        (("--session-id", "a b"), "would not accept", ""),
+        (("--sub", "x" * 256), "would not accept", ""),
+    ],
+)
+def test_what_is_not_minted(
+    agentctl: Agentctl, project: Path, options: tuple[str, ...], told: str, hint: str
+) -> None:
+    ended = agentctl("token", "mint", *options)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert told in ended.stderr
+    assert hint in ended.stderr
+
+
+def test_another_issuer_than_the_configured_one(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, extra='issuer = "us"')
+    ended = agentctl("token", "mint", "--issuer", "them")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "authorization.issuer is 'us'" in ended.stderr
+    assert agentctl("token", "mint", "--issuer", "us").code == 0
+
+
+def test_the_admin_scope_warns(agentctl: Agentctl, project: Path) -> None:
+    loud = agentctl("token", "mint", "--sub", "me", "--scope", "agent_os:admin")
+    assert loud.code == 0
+    assert len(loud.lines) == 1
+    assert "warning: agent_os:admin allows everything" in loud.stderr
+    quiet = agentctl("token", "mint", "--sub", "me", "--scope", "agent_os:admin", "--yes")
+    assert "warning" not in quiet.stderr
+
+
+def test_a_key_that_others_can_read_signs_nothing(agentctl: Agentctl, project: Path) -> None:
+    key = project.parent / "keys" / "signing.pem"
+    key.chmod(0o644)
+    ended = agentctl("token", "mint", "--sub", "me")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert f"chmod 600 {key}" in ended.stderr
+
+
+def test_no_configuration(agentctl: Agentctl) -> None:
+    ended = agentctl("token", "mint", "--sub", "me")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "agentctl init" in ended.stderr
+
+
+def test_the_token_comes_from_stdin_a_file_or_the_environment(
+    agentctl: Agentctl, project: Path
+) -> None:
+    token = _mint(agentctl, "--sub", "me", "--scope", "teams:read")
+    file = project.parent / "my.token"
+    file.write_text(token + "\n")
+    for ended in (
+        agentctl("token", "verify", "-", input=token + "\n"),
+        agentctl("token", "verify", "--token-file", str(file)),
+        agentctl("token", "verify", env={"AGENTCTL_TOKEN": token}),
+        agentctl("token", "verify", "--token-file", "-", input=token),
+    ):
+        assert ended.code == 0, ended.stderr
+        assert "me\tteams:read\tfalse" in ended.stdout
+        assert token not in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_token_as_an_argument_is_refused(agentctl: Agentctl, project: Path, command: str) -> None:
+    token = _mint(agentctl, "--sub", "me")
+    for arguments in ((token,), ("--token-file", token)):
+        ended = agentctl("token", command, *arguments)
+        assert (ended.code, ended.stdout) == (2, "")
+        assert "command line" in ended.stderr
+        assert "--token-file" in ended.stderr
+        assert token not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "no token was given"),
+        (("nonsense",), "the only argument is a dash"),
+        (("-", "--token-file", "f"), "either on stdin or in a file"),
+        (("-",), "no token can be read from stdin"),
+        (("--token-file", "none-there"), "no token can be read from none-there"),
+        (("--token-file", "/"), "no token can be read from /"),
+    ],
+)
+def test_no_token(agentctl: Agentctl, project: Path, arguments: tuple[str, ...], told: str) -> None:
+    ended = agentctl("token", "verify", *arguments)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert told in ended.stderr
+
+
+@pytest.mark.parametrize("token", ["nonsense", "a.b.c", "e30.e30.", "..", "e30.e30.e30"])
+def test_verify_says_no_with_the_reason(agentctl: Agentctl, project: Path, token: str) -> None:
+    ended = agentctl("token", "verify", "-", input=token)
+    assert (ended.code, ended.stdout) == (4, "")
+    assert "  cause: " in ended.stderr
+    assert "token inspect" in ended.stderr
+
+
+def test_inspect_of_what_is_no_token(agentctl: Agentctl, project: Path) -> None:
+    ended = agentctl("token", "inspect", "-", input="nonsense")
+    assert (ended.code, ended.stdout) == (4, "")
+    assert "three segments" in ended.stderr
+
+
+def test_inspect_says_whether_it_verified(
+    agentctl: Agentctl, project: Path, tmp_path: Path
+) -> None:
+    token = _mint(agentctl, "--sub", "me", "--scope", "agents:writer:run")
+    good = agentctl("token", "inspect", "-", input=token)
+    assert good.code == 0
+    assert good.stderr == "verified\n"
+    assert "\tallows create_agent_run, cancel_agent_run" in good.stdout
+    assert "expires in 1 h" in good.stdout
+    stranger = make_project(tmp_path / "other")
+    bad = agentctl("token", "inspect", "-", "--config", str(stranger), "-o", "json", input=token)
+    assert bad.code == 0
+    assert bad.stderr.startswith("NOT VERIFIED: ")
+    assert json.loads(bad.stdout)["verified"] is False
+
+
+def test_inspect_needs_no_configuration(agentctl: Agentctl, tmp_path: Path, project: Path) -> None:
+    token = _mint(agentctl, "--sub", "me")
+    ended = agentctl("token", "inspect", "-", input=token, cwd=tmp_path)
+    assert ended.code == 0
+    assert ended.stderr.startswith("NOT VERIFIED: there is nothing to verify it with")
+    assert "claims.sub\tme" in ended.stdout
+    named = agentctl("token", "inspect", "-", "--config", "none.toml", input=token, cwd=tmp_path)
+    assert (named.code, named.stdout) == (2, "")
+
+
+def test_inspect_with_keys_that_are_refused(agentctl: Agentctl, project: Path) -> None:
+    token = _mint(agentctl, "--sub", "me")
+    (project.parent / "keys" / "signing.pub.pem").write_text("nonsense")
+    ended = agentctl("token", "inspect", "-", input=token)
+    assert ended.code == 0
+    assert ended.stderr.startswith("NOT VERIFIED: there is nothing to verify it with")
+
+
+def test_inspect_survives_claims_of_any_kind(agentctl: Agentctl, project: Path) -> None:
+    import base64
+
+    claims = {
+        "exp": 1e300,
+        "iat": "x",
+        "nbf": True,
+        "scopes": [1, "agents:read", "\x1b[31m"],
+        "e": "\x1b",
+    }
+    parts = [{"alg": "ES256"}, claims]
+    token = ".".join(
+        base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts
+    )
+    ended = agentctl("token", "inspect", "-", input=f"{token}.AAAA")
+    assert ended.code == 0, ended.stderr
+    assert "\x1b" not in ended.stdout + ended.stderr
+    assert "agents:read\tallows get_agents" in ended.stdout
+    assert "allows nothing" in ended.stdout
+
+
+def test_an_expired_token(agentctl: Agentctl, project: Path) -> None:
+    import time
+
+    token = _mint(agentctl, "--sub", "me", "--expires-in", "2s")
+    deadline = time.monotonic() + 20
+    while agentctl("token", "verify", "-", input=token).code == 0:
+        assert time.monotonic() < deadline
+    ended = agentctl("token", "verify", "-", input=token)
+    assert ended.code == 4
+    assert "cause: the token has expired" in ended.stderr
+    assert "expired " in agentctl("token", "inspect", "-", input=token).stdout
+
+
+def test_a_shared_secret(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, "HS256")
+    token = _mint(agentctl, "--sub", "me")
+    assert agentctl("token", "verify", "-", input=token).code == 0
