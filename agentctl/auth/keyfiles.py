@@ -37,13 +37,20 @@ def read_key_file(path: Path, *, private: bool = False) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as failure:
         raise _unreadable(path, failure) from None
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        _check_file(path, found, private)
-        try:
-            data = file.read(MAXIMUM_KEY_FILE + 1)
-        except OSError as failure:
-            raise _unreadable(path, failure) from None
+    except ValueError:
+        raise InvalidKey("The name of the key file holds a NUL character") from None
+    try:
+        _check_file(path, os.fstat(descriptor), private)
+        return _read(descriptor, path)
+    except OSError as failure:
+        raise _unreadable(path, failure) from None
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, path: Path) -> bytes:
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        data = file.read(MAXIMUM_KEY_FILE + 1)
     if len(data) > MAXIMUM_KEY_FILE:
         raise InvalidKey(f"Key file {path} is larger than {MAXIMUM_KEY_FILE} bytes")
     return data

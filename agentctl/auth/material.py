@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from agentctl.auth.algorithms import Spec
+from agentctl.auth.roca import has_roca_mark
 from agentctl.errors import InvalidKey
 
 __all__ = [
@@ -148,8 +149,12 @@ def _check_rsa(key: RSAPublicKey, label: str) -> None:
             f"{label} is an RSA key of {key.key_size} bits",
             hint=f"use {_MINIMUM_RSA_BITS} to {_MAXIMUM_RSA_BITS} bits",
         )
-    exponent = key.public_numbers().e
-    if exponent < _MINIMUM_EXPONENT or exponent % 2 == 0:
+    numbers = key.public_numbers()
+    if has_roca_mark(numbers.n):
+        raise InvalidKey(f"{label} is an RSA key that can be factored (CVE-2017-15361)")
+    if numbers.n % 2 == 0:
+        raise InvalidKey(f"{label} is not a valid RSA key")
+    if numbers.e < _MINIMUM_EXPONENT or numbers.e % 2 == 0:
         raise InvalidKey(f"{label} is an RSA key with a weak exponent", hint="use 65537")
 
 

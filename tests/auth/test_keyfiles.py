@@ -1,0 +1,142 @@
+"""Key files: who may read them, and what is no file at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from agentctl.auth.keyfiles import (
+    MAXIMUM_KEY_FILE,
+    read_key_file,
+    read_private_key,
+    write_private_key,
+)
+from agentctl.auth.keys import read_public_keys
+from agentctl.errors import InvalidKey
+from tests.auth.forge import SECRET, rsa_pair
+
+
+def test_written_for_the_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "signing.pem"
+    before = os.umask(0)
+    try:
+        write_private_key(path, b"secret")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert read_private_key(path) == b"secret"
+
+
+def test_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "signing.pem"
+    write_private_key(path, b"first")
+    with pytest.raises(InvalidKey):
+        write_private_key(path, b"second")
+    assert path.read_bytes() == b"first"
+
+
+def test_a_link_is_not_followed_when_writing(tmp_path: Path) -> None:
+    path, target = tmp_path / "signing.pem", tmp_path / "elsewhere"
+    path.symlink_to(target)
+    with pytest.raises(InvalidKey):
+        write_private_key(path, b"secret")
+    assert not target.exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidKey):
+        write_private_key(tmp_path / "file" / "signing.pem", b"secret")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o700, 0o601, 0o4600])
+def test_a_wider_mode_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "signing.pem"
+    write_private_key(path, b"secret")
+    path.chmod(mode)
+    with pytest.raises(InvalidKey) as refusal:
+        read_private_key(path)
+    assert refusal.value.hint == f"chmod 600 {path}"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_narrow_mode_is_fine(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "signing.pem"
+    write_private_key(path, b"secret")
+    path.chmod(mode)
+    assert read_private_key(path) == b"secret"
+
+
+def test_public_keys_may_be_read_by_all_and_written_by_no_stranger(tmp_path: Path) -> None:
+    path = tmp_path / "public.pem"
+    path.write_text(rsa_pair().pem)
+    path.chmod(0o644)
+    assert len(read_public_keys(path, "RS256")) == 1
+    path.chmod(0o646)
+    with pytest.raises(InvalidKey):
+        read_public_keys(path, "RS256")
+
+
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET)
+    path.chmod(0o644)
+    with pytest.raises(InvalidKey):
+        read_public_keys(path, "HS256")
+    path.chmod(0o600)
+    assert len(read_public_keys(path, "HS256")) == 1
+
+
+def _missing(path: Path) -> None:
+    pass
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+def _large(path: Path) -> None:
+    path.touch(0o600)
+    os.truncate(path, MAXIMUM_KEY_FILE + 1)
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+@pytest.mark.parametrize("make", [_missing, _folder, _fifo, _large, _dangling])
+def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "key"
+    make(path)  # type: ignore[operator]
+    started = time.monotonic()
+    for private in (True, False):
+        with pytest.raises(InvalidKey):
+            read_key_file(path, private=private)
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/zero"])
+def test_devices_are_refused(path: str) -> None:
+    with pytest.raises(InvalidKey):
+        read_key_file(Path(path))
+
+
+def test_a_link_to_a_key_is_followed_when_reading(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    write_private_key(target, b"secret")
+    link.symlink_to(target)
+    assert read_private_key(link) == b"secret"
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(InvalidKey):
+        read_key_file(Path("/tmp/a\0b"))

@@ -1,0 +1,378 @@
+"""Keys that are refused when they are loaded, and sets that are left with what can be used."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from agentctl.auth import keys
+from agentctl.auth.algorithms import ALGORITHMS
+from agentctl.auth.jwk import LeftOut, public_jwk
+from agentctl.auth.jws import KeySet, verify
+from agentctl.errors import InvalidKey, InvalidToken
+from tests.auth.forge import (
+    SECRET,
+    b64,
+    compact,
+    ec_pair,
+    ed_pair,
+    hs,
+    rs,
+    rsa_pair,
+    token,
+)
+
+PEM, DER = serialization.Encoding.PEM, serialization.Encoding.DER
+RSA, OTHER, EC, P384, ED = rsa_pair(1), rsa_pair(2), ec_pair(), ec_pair("P-384"), ed_pair()
+RSA_JWK, OTHER_JWK = public_jwk(RSA.public), public_jwk(OTHER.public)
+EC_JWK, ED_JWK = public_jwk(EC.public), public_jwk(ED.public)
+OCT_JWK = {"kty": "oct", "k": b64(SECRET)}
+
+
+def certificate() -> str:
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
+    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, RSA.public, 1, start, start.replace(year=2027))
+    return builder.sign(RSA.private, hashes.SHA256()).public_bytes(PEM).decode()
+
+
+def roca_modulus() -> int:
+    """A number with the mark: a power of 65537 by every small prime."""
+    product = 1
+    for prime in range(3, 168):
+        if all(prime % divisor for divisor in range(2, prime)):
+            product *= prime
+    residue = pow(65537, 12345, product)
+    modulus = (1 << 2047) // product * product + product + residue
+    return modulus if modulus % 2 else modulus + product
+
+
+def numbers_pem(modulus: int, exponent: int) -> str:
+    public = rsa.RSAPublicNumbers(exponent, modulus).public_key()
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return public.public_bytes(PEM, form).decode()
+
+
+MODULUS = RSA.public.public_numbers().n
+PKCS1_PRIVATE = RSA.private.private_bytes(
+    PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+).decode()
+ENCRYPTED = RSA.private.private_bytes(
+    PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+).decode()
+SSH = RSA.public.public_bytes(
+    serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+).decode()
+
+REFUSED_TEXTS: dict[str, tuple[str, str]] = {
+    "A11 RSA 1024": (rsa_pair(bits=1024).pem, "RS256"),
+    "A11 RSA over 8192": (numbers_pem((1 << 8200) + 1, 65537), "RS256"),
+    "A11 e = 3": (rsa_pair(exponent=3).pem, "RS256"),
+    "A11 ROCA": (numbers_pem(roca_modulus(), 65537), "RS256"),
+    "A11 P-384 for ES256": (P384.pem, "ES256"),
+    "A11 P-256 for ES384": (EC.pem, "ES384"),
+    "RSA for ES256": (RSA.pem, "ES256"),
+    "EC for RS256": (EC.pem, "RS256"),
+    "RSA for EdDSA": (RSA.pem, "EdDSA"),
+    "Ed25519 for ES256": (ED.pem, "ES256"),
+    "A12 PKCS 8": (RSA.private_pem, "RS256"),
+    "A12 PKCS 1": (PKCS1_PRIVATE, "RS256"),
+    "A12 encrypted": (ENCRYPTED, "RS256"),
+    "A12 EC": (EC.private_pem, "ES256"),
+    "A12 private behind public": (RSA.pem + RSA.private_pem, "RS256"),
+    "certificate": (certificate(), "RS256"),
+    "SSH": (SSH, "RS256"),
+    "JWK": (json.dumps(RSA_JWK), "RS256"),
+    "secret for RS256": (SECRET.decode(), "RS256"),
+    "empty for RS256": ("", "RS256"),
+    "PEM cut": (RSA.pem[:200], "RS256"),
+    "PEM garbled": (RSA.pem.replace("M", "!", 3), "RS256"),
+    "PEM not ASCII": (RSA.pem.replace("M", "é", 1), "RS256"),
+    "A13 none": (RSA.pem, "none"),
+    "A13 unknown": (RSA.pem, "RS257"),
+    "A13 case": (RSA.pem, "rs256"),
+    "A10 empty": ("", "HS256"),
+    "A10 31 bytes": ("x1y2z3w4" * 3 + "abcdefg", "HS256"),
+    "A10 47 bytes": (SECRET.decode()[:47], "HS384"),
+    "A10 63 bytes": (SECRET.decode()[:63], "HS512"),
+    "A10 one byte": ("x" * 64, "HS256"),
+    "A10 two bytes": ("ab" * 32, "HS256"),
+    "A10 sample": ("a-string-secret-at-least-256-bits-long", "HS256"),
+    "A10 line ends do not count": (SECRET.decode()[:31] + "\n\r\n", "HS256"),
+    "lone surrogate": ("\ud800" * 64, "HS256"),
+    "A13 PEM": (RSA.pem, "HS256"),
+    "A13 PEM BOM": ("\ufeff" + RSA.pem, "HS256"),
+    "A13 PEM body": ("".join(RSA.pem.splitlines()[1:-1]), "HS256"),
+    "A13 PEM body lines": ("\n".join(RSA.pem.splitlines()[1:-1]), "HS256"),
+    "A13 private PEM": (RSA.private_pem, "HS256"),
+    "A13 certificate": (certificate(), "HS256"),
+    "A13 SSH": (SSH, "HS256"),
+    "A13 JWK": (json.dumps(RSA_JWK), "HS256"),
+    "A13 JWK of a secret": (json.dumps(OCT_JWK), "HS256"),
+    "A13 JWKS": (json.dumps({"keys": [RSA_JWK]}), "HS256"),
+    "A13 hex DER": (RSA.spki(DER).hex(), "HS256"),
+    "A13 HEX DER": (RSA.spki(DER).hex().upper(), "HS256"),
+    "A13 base64url DER": (b64(RSA.spki(DER)), "HS256"),
+    "A13 base64url JWK": (b64(compact(EC_JWK)), "HS256"),
+    "A13 base64 PEM": (b64(RSA.pem.encode()), "HS256"),
+    "A13 raw DER": (EC.spki(DER).decode("utf-8", "surrogateescape"), "HS256"),
+    "A13 Ed25519 body": (ED.pem.splitlines()[1], "HS256"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_TEXTS)
+def test_texts_that_are_refused(name: str) -> None:
+    text, algorithm = REFUSED_TEXTS[name]
+    with pytest.raises(InvalidKey) as refusal:
+        KeySet.from_pems([text], algorithm)
+    told = f"{refusal.value.detail} {refusal.value.cause} {refusal.value.hint}"
+    assert "\n" not in told
+    assert not any(line in told for line in text.split() if len(line) > 12), "no key material"
+
+
+def test_no_key_at_all_is_refused() -> None:
+    with pytest.raises(InvalidKey):
+        KeySet.from_pems([], "RS256")
+
+
+def test_pem_keys_are_tried_in_turn_and_kid_is_a_hint() -> None:
+    keys = KeySet.from_pems([OTHER.pem, RSA.pem], "RS256")
+    for pair in (RSA, OTHER):
+        assert verify(token({"alg": "RS256", "kid": "any"}, {}, rs(pair)), keys).payload == b"{}"
+
+
+def test_a_file_may_hold_several_keys_and_remarks() -> None:
+    keys = KeySet.from_pems([f"first\n{OTHER.pem}\r\n# second\n{RSA.pem}\n"], "RS256")
+    assert len(keys.keys) == 2
+    assert verify(token({"alg": "RS256"}, {}, rs(RSA)), keys)
+
+
+def test_a_secret_loses_the_line_ends_at_its_end() -> None:
+    keys = KeySet.from_pems([SECRET.decode() + "\r\n"], "HS512")
+    assert verify(token({"alg": "HS512"}, {}, hs(SECRET, 512)), keys)
+
+
+def named(jwk: dict[str, str], kid: str | None, **more: Any) -> dict[str, Any]:
+    return {**jwk, **({} if kid is None else {"kid": kid}), **more}
+
+
+ENTRY = named(RSA_JWK, "a")
+REFUSED_SETS: dict[str, Any] = {
+    "list": [],
+    "null": None,
+    "text": "{}",
+    "no keys": {},
+    "keys null": {"keys": None},
+    "keys object": {"keys": {}},
+    "empty": {"keys": []},
+    "entry null": {"keys": [ENTRY, None]},
+    "entry text": {"keys": [ENTRY, "x"]},
+    "no kty": {"keys": [ENTRY, {"n": "x"}]},
+    "kty number": {"keys": [ENTRY, {"kty": 1}]},
+    "kid number": {"keys": [{**RSA_JWK, "kid": 1}]},
+    "kid null": {"keys": [{**RSA_JWK, "kid": None}]},
+    "use number": {"keys": [named(RSA_JWK, "a", use=1)]},
+    "alg number": {"keys": [named(RSA_JWK, "a", alg=256)]},
+    "key_ops text": {"keys": [named(RSA_JWK, "a", key_ops="verify")]},
+    "key_ops numbers": {"keys": [named(RSA_JWK, "a", key_ops=[1])]},
+    "key_ops twice": {"keys": [named(RSA_JWK, "a", key_ops=["verify", "verify"])]},
+    "duplicate kid": {"keys": [ENTRY, named(OTHER_JWK, "a")]},
+    "A12 private": {"keys": [named(RSA_JWK, "a", d="AQAB")]},
+    "A12 private CRT": {"keys": [named(RSA_JWK, "a", p="AQAB")]},
+    "mixed": {"keys": [ENTRY, named(OCT_JWK, "b")]},
+    "only others": {"keys": [named(RSA_JWK, "a", use="enc")]},
+    "only another algorithm": {"keys": [named(RSA_JWK, "a", alg="PS256")]},
+    "two without kid": {"keys": [RSA_JWK, OTHER_JWK]},
+    "no n": {"keys": [{"kty": "RSA", "e": "AQAB"}]},
+    "n number": {"keys": [named(RSA_JWK, "a", n=5)]},
+    "n empty": {"keys": [named(RSA_JWK, "a", n="")]},
+    "n padded": {"keys": [named(RSA_JWK, "a", n=RSA_JWK["n"] + "=")]},
+    "n leading zero": {"keys": [named(RSA_JWK, "a", n=b64(b"\0" + MODULUS.to_bytes(256, "big")))]},
+    "n even": {"keys": [named(RSA_JWK, "a", n=b64((MODULUS + 1).to_bytes(256, "big")))]},
+    "e = 1": {"keys": [named(RSA_JWK, "a", e=b64(b"\1"))]},
+    "e = 3": {"keys": [named(RSA_JWK, "a", e=b64(b"\3"))]},
+    "e even": {"keys": [named(RSA_JWK, "a", e=b64(b"\1\0\2"))]},
+    "1024 bits": {"keys": [public_jwk(rsa_pair(bits=1024).public)]},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_SETS)
+@pytest.mark.parametrize("algorithm", ["RS256", None])
+def test_sets_that_are_refused(name: str, algorithm: str | None) -> None:
+    if (name, algorithm) == ("only another algorithm", None):
+        assert KeySet.from_jwks(REFUSED_SETS[name]).spec.name == "PS256"
+        return
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks(REFUSED_SETS[name], algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {**EC_JWK, "x": b64(bytes(32))},
+        {**EC_JWK, "y": EC_JWK["x"]},
+        {**EC_JWK, "x": EC_JWK["x"][:-2]},
+        {**EC_JWK, "crv": "P-384", "alg": "ES256"},
+        {**EC_JWK, "d": b64(b"\1" * 32)},
+        {"kty": "EC", "crv": "P-256"},
+    ],
+)
+def test_curve_points_that_are_refused(entry: dict[str, str]) -> None:
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks({"keys": [entry]}, algorithm="ES256")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {**ED_JWK, "x": ED_JWK["x"][:-2]},
+        {**ED_JWK, "crv": "Ed448", "alg": "EdDSA"},
+        {**ED_JWK, "d": b64(bytes(32))},
+        {"kty": "OKP", "crv": "Ed25519"},
+    ],
+)
+def test_edwards_keys_that_are_refused(entry: dict[str, str]) -> None:
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks({"keys": [entry]}, algorithm="EdDSA")
+
+
+@pytest.mark.parametrize("k", ["", b64(SECRET[:31]), b64(b"x" * 32), b64(RSA.spki(DER)), 5, "a="])
+def test_secrets_in_a_set_are_held_to_the_same_rules(k: Any) -> None:
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks({"keys": [{"kty": "oct", "k": k}]}, algorithm="HS256")
+
+
+def test_what_is_for_something_else_is_left_out_and_listed() -> None:
+    keys = KeySet.from_jwks(
+        {
+            "keys": [
+                named(OTHER_JWK, "enc", use="enc"),
+                named(OTHER_JWK, "ops", key_ops=["sign"]),
+                named(OTHER_JWK, "alg", alg="RS512"),
+                named(EC_JWK, "ec"),
+                {"kty": "new", "kid": "new"},
+                named(RSA_JWK, "good", use="sig", alg="RS256", key_ops=["verify"], x5c=["x"]),
+            ]
+        },
+        algorithm="RS256",
+    )
+    assert [key.kid for key in keys.keys] == ["good"]
+    assert keys.left_out == (
+        LeftOut("enc", "it is for another use"),
+        LeftOut("ops", "its key_ops do not allow to verify"),
+        LeftOut("alg", "it is for another algorithm"),
+        LeftOut("ec", "it is of another key type"),
+        LeftOut("new", "it is of another key type"),
+    )
+
+
+def test_a_key_without_kid_beside_others_is_left_out() -> None:
+    keys = KeySet.from_jwks({"keys": [ENTRY, OTHER_JWK]}, algorithm="RS256")
+    assert [key.kid for key in keys.keys] == ["a"]
+    assert keys.left_out == (LeftOut(None, "it has no kid and the set has several keys"),)
+
+
+def test_another_curve_is_left_out() -> None:
+    entries = [named(public_jwk(P384.public), "p384"), named(EC_JWK, "p256")]
+    keys = KeySet.from_jwks({"keys": entries}, algorithm="ES256")
+    assert keys.left_out == (LeftOut("p384", "it is on another curve"),)
+
+
+def test_the_kid_chooses() -> None:
+    keys = KeySet.from_jwks({"keys": [named(RSA_JWK, "a"), named(OTHER_JWK, "b")]})
+    assert verify(token({"alg": "RS256", "kid": "b"}, {}, rs(OTHER)), keys)
+    for header in ({"kid": "a"}, {"kid": "c"}, {"kid": ""}, {}, {"kid": "../../dev/null"}):
+        with pytest.raises(InvalidToken):
+            verify(token({"alg": "RS256", **header}, {}, rs(OTHER)), keys)
+
+
+def test_without_kid_the_only_key_is_used() -> None:
+    for entry in (RSA_JWK, named(RSA_JWK, "a")):
+        keys = KeySet.from_jwks({"keys": [entry]})
+        assert verify(token({"alg": "RS256"}, {}, rs(RSA)), keys)
+        with pytest.raises(InvalidToken):
+            verify(token({"alg": "RS256", "kid": "b"}, {}, rs(RSA)), keys)
+
+
+def test_pem_keys_beside_a_set() -> None:
+    named_set = KeySet.from_jwks({"keys": [named(RSA_JWK, "a")]})
+    keys = named_set.joined(KeySet.from_pems([OTHER.pem], "RS256"))
+    for header, pair in (({"kid": "a"}, RSA), ({"kid": "x"}, OTHER), ({}, OTHER), ({}, RSA)):
+        assert verify(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
+    for header, pair in (({"kid": "a"}, OTHER), ({"kid": "x"}, RSA)):
+        with pytest.raises(InvalidToken):
+            verify(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
+    with pytest.raises(InvalidKey):
+        named_set.joined(KeySet.from_pems([OTHER.pem], "RS384"))
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([RSA_JWK], "RS256"),
+        ([named(RSA_JWK, "a", alg="PS384")], "PS384"),
+        ([EC_JWK], "ES256"),
+        ([public_jwk(P384.public)], "ES384"),
+        ([ED_JWK], "EdDSA"),
+        ([OCT_JWK], "HS256"),
+        ([named(RSA_JWK, "a"), named(EC_JWK, "b", use="enc")], "RS256"),
+        ([named(RSA_JWK, "a"), named(OTHER_JWK, "b", alg="RSA-OAEP")], "RS256"),
+    ],
+)
+def test_the_algorithm_of_a_set_by_itself(entries: list[dict[str, Any]], expected: str) -> None:
+    assert KeySet.from_jwks({"keys": entries}).spec.name == expected
+
+
+def test_keys_for_several_algorithms_need_a_choice() -> None:
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks({"keys": [named(RSA_JWK, "a"), named(EC_JWK, "b")]})
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_is_generated_is_accepted(algorithm: str) -> None:
+    private = keys.generate(algorithm)
+    name = keys.thumbprint(private, algorithm)
+    assert len(name) == 43
+    if algorithm.startswith("HS"):
+        assert KeySet.from_pems([private.decode()], algorithm)
+        for publish in (keys.public_jwks, keys.public_pem):
+            with pytest.raises(InvalidKey):
+                publish(private, algorithm)
+        return
+    jwks = keys.public_jwks(private, algorithm)
+    assert not {"d", "p", "q", "k"} & jwks["keys"][0].keys()
+    (key,) = KeySet.from_jwks(jwks).keys
+    assert (key.kid, key.spec.name, keys.thumbprint_of(key)) == (name, algorithm, name)
+    assert KeySet.from_pems([keys.public_pem(private, algorithm).decode()], algorithm)
+    assert keys.public_jwks(private, algorithm, "mine")["keys"][0]["kid"] == "mine"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"x",
+        RSA.pem.encode(),
+        ENCRYPTED.encode(),
+        EC.private_pem.encode(),
+        b"\xff\0" * 99,
+        rsa_pair(bits=1024).private_pem.encode(),
+    ],
+    ids=["empty", "x", "public", "encrypted", "EC", "binary", "weak"],
+)
+def test_signing_keys_that_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidKey):
+        keys.thumbprint(data, "RS256")
+
+
+def test_the_repr_of_a_secret_does_not_tell_it() -> None:
+    shown = repr(KeySet.from_pems([SECRET.decode()], "HS256"))
+    assert SECRET.decode() not in shown
+    assert hashlib.sha256(SECRET).hexdigest() not in shown

@@ -1,0 +1,174 @@
+"""The policy table, decided for callers of every sort."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentctl.auth.policy import (
+    POLICY,
+    Authenticated,
+    Needs,
+    Public,
+    allowed_ids,
+    decide,
+    operations_of,
+    required_scopes,
+)
+from agentctl.auth.principal import Principal, anonymous, local
+from agentctl.errors import Forbidden, Unauthenticated
+from agentctl.records.kinds import KINDS, Kind
+
+# contract.md 1, written out: what a caller needs, "-" for public, "+" for any identified caller.
+CONTRACT = {
+    "get_api": "-",
+    "get_health": "-",
+    "get_info": "-",
+    "get_docs": "-",
+    "get_redoc": "-",
+    "get_openapi": "-",
+    "get_oauth2_redirect": "-",
+    "get_docs_asset": "-",
+    "get_readiness": "-",
+    "get_me": "+",
+    "get_config": "config:read",
+    "get_models": "config:read",
+    "get_agents": "agents:read",
+    "get_agent": "agents:<id>:read",
+    "create_agent_run": "agents:<id>:run",
+    "list_agent_runs": "agents:<id>:read",
+    "get_agent_run": "agents:<id>:read",
+    "cancel_agent_run": "agents:<id>:run",
+    "get_teams": "teams:read",
+    "get_team": "teams:<id>:read",
+    "create_team_run": "teams:<id>:run",
+    "list_team_runs": "teams:<id>:read",
+    "get_team_run": "teams:<id>:read",
+    "cancel_team_run": "teams:<id>:run",
+    "get_workflows": "workflows:read",
+    "get_workflow": "workflows:<id>:read",
+    "create_workflow_run": "workflows:<id>:run",
+    "list_workflow_runs": "workflows:<id>:read",
+    "get_workflow_run": "workflows:<id>:read",
+    "cancel_workflow_run": "workflows:<id>:run",
+    "get_sessions": "sessions:read",
+    "create_session": "sessions:write",
+    "delete_sessions": "sessions:delete",
+    "get_session_by_id": "sessions:<id>:read",
+    "update_session": "sessions:<id>:write",
+    "delete_session": "sessions:<id>:delete",
+    "rename_session": "sessions:<id>:write",
+    "get_session_runs": "sessions:<id>:read",
+    "get_session_run": "sessions:<id>:read",
+    "get_runs": "sessions:read",
+    "get_run": "sessions:read",
+}
+PARAMS = {
+    "agent_id": "one",
+    "team_id": "one",
+    "workflow_id": "one",
+    "session_id": "one",
+    "run_id": "run",
+}
+SCOPED = {name: needs for name, needs in CONTRACT.items() if ":" in needs}
+
+
+def caller(*scopes: str) -> Principal:
+    return Principal("me", frozenset(scopes))
+
+
+def test_the_table_is_that_of_the_contract() -> None:
+    assert POLICY.keys() == CONTRACT.keys()
+
+
+def allowed(operation: str, principal: Principal | None) -> bool:
+    try:
+        decide(principal, operation, PARAMS)
+    except (Forbidden, Unauthenticated):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("operation", CONTRACT)
+def test_who_passes(operation: str) -> None:
+    needs = CONTRACT[operation]
+    rule = POLICY[operation]
+    assert isinstance(rule, {"-": Public, "+": Authenticated}.get(needs, Needs))
+    assert allowed(operation, None) is (needs == "-")
+    assert allowed(operation, caller()) is (needs in "-+")
+    assert allowed(operation, anonymous())
+    assert allowed(operation, local("root"))
+
+
+@pytest.mark.parametrize(("operation", "needs"), SCOPED.items())
+def test_which_scopes_pass(operation: str, needs: str) -> None:
+    resource, *middle, action = needs.split(":")
+    passing = {f"{resource}:{action}"}
+    if resource != "config":
+        passing.add(f"{resource}:*:{action}")
+    if middle:
+        passing.add(f"{resource}:one:{action}")
+    for scope in passing:
+        assert allowed(operation, caller(scope)), scope
+    for scope in (f"{resource}:other", f"x{resource}:{action}", f"{resource}:two:{action}"):
+        listed = operation in {"get_agents", "get_teams", "get_workflows"}
+        assert allowed(operation, caller(scope)) is (listed and ":two:" in scope), scope
+
+
+@pytest.mark.parametrize(("operation", "needs"), SCOPED.items())
+def test_a_refusal_says_what_would_do(operation: str, needs: str) -> None:
+    with pytest.raises(Forbidden) as refusal:
+        decide(caller(), operation, PARAMS)
+    named = refusal.value.required_scopes
+    assert named[0 if "<id>" in needs or needs == "config:read" else -1] == needs.replace(
+        "<id>", "one"
+    )
+    assert all(allowed(operation, caller(scope)) for scope in named), "any one suffices"
+    assert "agent_os:admin" not in named
+    assert refusal.value.body()["required_scopes"] == list(named)
+
+
+def test_nobody_is_asked_for_credentials_first() -> None:
+    with pytest.raises(Unauthenticated) as refusal:
+        decide(None, "get_agent", PARAMS)
+    assert "error" not in refusal.value.headers()["WWW-Authenticate"]
+
+
+def test_an_operation_without_a_row_never_passes() -> None:
+    with pytest.raises(KeyError):
+        decide(anonymous(), "made_up", {})
+
+
+def test_a_missing_path_parameter_asks_for_all() -> None:
+    with pytest.raises(Forbidden):
+        decide(caller("agents:one:run"), "create_agent_run", {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_are_filtered_by_id(kind: Kind) -> None:
+    operation, path = operations_of(kind).list, KINDS[kind].path
+    assert allowed_ids(anonymous(), operation) is None
+    assert allowed_ids(caller(f"{path}:read"), operation) is None
+    assert allowed_ids(caller(f"{path}:*:read"), operation) is None
+    some = caller(f"{path}:a:read", f"{path}:b:read", f"{path}:c:run")
+    assert allowed_ids(some, operation) == {"a", "b"}
+    with pytest.raises(Forbidden) as refusal:
+        allowed_ids(caller(f"{path}:c:run"), operation)
+    assert refusal.value.required_scopes == (f"{path}:*:read", f"{path}:read")
+
+
+def test_a_list_that_is_not_filtered_needs_the_whole() -> None:
+    with pytest.raises(Forbidden):
+        allowed_ids(caller("sessions:one:read"), "get_sessions")
+    assert allowed_ids(caller("sessions:read"), "get_sessions") is None
+    assert required_scopes("get_health", {}) == ()
+
+
+def test_operation_ids_of_a_kind() -> None:
+    assert operations_of("team") == (
+        "get_teams",
+        "get_team",
+        "create_team_run",
+        "list_team_runs",
+        "get_team_run",
+        "cancel_team_run",
+    )
