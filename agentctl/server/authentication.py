@@ -91,13 +91,13 @@ class Authentication:
     def _caller(self, headers: Iterable[tuple[bytes, bytes]], request_id: str) -> Caller:
         assert self.door.verifier is not None
         try:
-            principal = self.door.verifier.principal(authorization(headers))
+            principal = self.door.verifier.principal(_authorization(headers))
         except Unauthenticated as error:
             return Caller(self.door, request_id, None, error)
         return Caller(self.door, request_id, principal)
 
 
-def authorization(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+def _authorization(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The value of the Authorization header, or None when there is none.
 
     Several are told apart by nobody the same way, so they become one value that is no credential

@@ -15,7 +15,7 @@ from agentctl.server.door import Call
 from agentctl.server.parameters import pairs
 from agentctl.server.shapes import Shape
 
-__all__ = ["Body"]
+__all__ = ["FORM", "JSON", "Body"]
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -46,7 +46,7 @@ class Body:
             ValidationFailed: a field that is unknown, missing, or not of its type.
         """
         parse = self._parser(call)
-        content = await received(call, call.caller.door.settings.limits.body_bytes)
+        content = await _received(call, call.caller.door.settings.limits.body_bytes)
         if self.optional and not content:
             return self.shape.of_json({})
         return parse(content)
@@ -57,16 +57,16 @@ class Body:
         given = call.headers.get("content-type", "")
         media_type = given.partition(";")[0].strip().lower()
         if media_type == JSON:
-            return lambda content: self.shape.of_json(parsed(content))
+            return lambda content: self.shape.of_json(_parsed(content))
         if media_type == FORM and self.form:
             return lambda content: self.shape.of_form(pairs(content))
         if not given and self.optional and call.headers.get("content-length", "0") == "0":
-            return lambda content: self.shape.of_json(parsed(content))
+            return lambda content: self.shape.of_json(_parsed(content))
         names = f"{JSON} or {FORM}" if self.form else JSON
         raise UnsupportedMediaType(f"The body must be {names}")
 
 
-async def received(call: Call, limit: int) -> bytes:
+async def _received(call: Call, limit: int) -> bytes:
     """The whole body, of at most `limit` bytes.
 
     Raises:
@@ -84,7 +84,7 @@ async def received(call: Call, limit: int) -> bytes:
     return bytes(content)
 
 
-def parsed(content: bytes) -> object:
+def _parsed(content: bytes) -> object:
     """The JSON value that `content` spells, as RFC 8259 has it and with unique names.
 
     Raises:

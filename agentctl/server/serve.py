@@ -50,7 +50,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
         SchemaMismatch: a database is older or newer than this code.
         InvalidKey: the verification keys are refused, or there are none.
     """
-    log_to_stderr()
+    _log_to_stderr()
     with contextlib.closing(bind(settings.server.host, settings.server.port)) as listener:
         app = create_app(settings)
         config = uvicorn.Config(
@@ -65,7 +65,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
             server_header=False,
             timeout_graceful_shutdown=GRACEFUL_SECONDS,
         )
-        server = _Server(config, app, lambda: announce(base_url(listener)))
+        server = _Server(config, app, lambda: announce(_base_url(listener)))
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(_serve(server, app, listener))
 
@@ -171,14 +171,14 @@ def _refusal(error: OSError, host: str, port: int) -> Exception:
     return Unavailable(f"cannot listen on {host}, port {port}", cause=os.strerror(error.errno or 0))
 
 
-def base_url(listener: socket.socket) -> str:
+def _base_url(listener: socket.socket) -> str:
     """The URL of what listens there, with the port that it really has."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
     return f"http://{shown}:{port}"
 
 
-def log_to_stderr() -> None:
+def _log_to_stderr() -> None:
     """Send the log to stderr, unless the program has already said where it goes."""
     root = logging.getLogger()
     if root.handlers:

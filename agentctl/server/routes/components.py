@@ -45,7 +45,15 @@ from agentctl.server.routes.declared import (
 from agentctl.server.routes.runs import OfSession, StatusQuery
 from agentctl.server.routing import Operation
 
-__all__ = ["operations"]
+__all__ = [
+    "cancel_run",
+    "create_run",
+    "get_one",
+    "get_run",
+    "list_all",
+    "list_runs",
+    "operations",
+]
 
 _RECORDS: dict[Kind, Any] = {"agent": AgentRecord, "team": TeamRecord, "workflow": WorkflowRecord}
 _LISTS: dict[Kind, Any] = {

@@ -25,7 +25,7 @@ from agentctl.server.routes.declared import (
 )
 from agentctl.server.routing import Operation
 
-__all__ = ["OfSession", "StatusQuery", "operations"]
+__all__ = ["OfSession", "StatusQuery", "get_run", "get_runs", "operations"]
 
 StatusQuery = Annotated[RunStatus | None, Query(description="Only runs in this state")]
 OfSession = Annotated[str | None, Query(description="Only runs of this session")]

@@ -48,7 +48,18 @@ from agentctl.server.routes.declared import (
 )
 from agentctl.server.routing import Operation
 
-__all__ = ["operations"]
+__all__ = [
+    "create_session",
+    "delete_session",
+    "delete_sessions",
+    "get_session_by_id",
+    "get_session_run",
+    "get_session_runs",
+    "get_sessions",
+    "operations",
+    "rename_session",
+    "update_session",
+]
 
 TypeQuery = Annotated[
     SessionType | None,

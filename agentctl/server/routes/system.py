@@ -19,7 +19,16 @@ from agentctl.server.openapi import NOT_READY
 from agentctl.server.routes.declared import operation
 from agentctl.server.routing import Operation
 
-__all__ = ["operations"]
+__all__ = [
+    "get_api",
+    "get_config",
+    "get_health",
+    "get_info",
+    "get_me",
+    "get_models",
+    "get_readiness",
+    "operations",
+]
 
 
 async def get_api(call: Call) -> Response:
