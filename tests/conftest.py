@@ -12,10 +12,9 @@ _KEPT = "AGENTCTL_TEST_"
 _SCRUBBED = frozenset({
     "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID",
     "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES",
-    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
-    "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
 })  # fmt: skip
-_FIXED = {"NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC"}
+_FIXED = {"NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "NO_PROXY": "*", "no_proxy": "*"}
 
 
 def _unwanted() -> list[str]:

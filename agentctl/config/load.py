@@ -104,9 +104,11 @@ def _parse(text: str, file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         words, _, position = str(error).partition(" (at ")
         at = re.match(r"line (\d+), column (\d+)", position)
-        where = f"line {at[1]}, column {at[2]}" if at else "at its end" if position else "it"
+        where = f" at line {at[1]}, column {at[2]}" if at else ""
+        if position and not at:
+            where = f" at its end, line {len(text.splitlines())}"
         raise InvalidConfiguration(
-            f"{file}: {where}: is not valid TOML",
+            f"{file}: is not valid TOML{where}",
             cause=words if isinstance(error, tomllib.TOMLDecodeError) else None,
             hint="texts stand in quotes, true and false and numbers do not: https://toml.io",
         ) from None
