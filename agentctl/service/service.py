@@ -28,20 +28,20 @@ class Service:
     """What a configuration hosts, open for use. Made by `Service.open`."""
 
     def __init__(self, hosting: Hosting) -> None:
-        self._hosting = hosting
+        self.hosting = hosting
 
     @property
     def settings(self) -> Settings:
         """The configuration behind it."""
-        return self._hosting.settings
+        return self.hosting.settings
 
     def acting_as(self, principal: Principal) -> Acting:
         """The port as this principal."""
-        return Acting(self._hosting, principal)
+        return Acting(self.hosting, principal)
 
     async def stop_runs(self) -> None:
         """End what is worked on here, as a recorded request, before the doors close."""
-        await self._hosting.engine.close()
+        await self.hosting.engine.close()
 
     @classmethod
     @contextlib.asynccontextmanager

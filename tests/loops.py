@@ -1,0 +1,36 @@
+"""Lets a test be a coroutine: each gets an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+__all__ = ["pytest_pyfunc_call", "until"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Import this into a conftest to have its coroutine tests run."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait for a condition, asked every 5 ms; fails after `seconds`."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        met = condition()
+        if inspect.isawaitable(met):
+            met = await met
+        if met:
+            return
+        assert asyncio.get_running_loop().time() < deadline, "the condition was never met"
+        await asyncio.sleep(0.005)

@@ -1,0 +1,20 @@
+"""The port on this machine: a real database, real models on the stub endpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.loops import pytest_pyfunc_call
+from tests.world import World, make_world
+
+__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+
+
+@pytest.fixture
+def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> World:
+    folder = tmp_path / "world"
+    folder.mkdir()
+    return make_world(folder, model_endpoint.base_url)

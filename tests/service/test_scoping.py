@@ -1,0 +1,151 @@
+"""Whose data a caller sees: in the SQL itself, and a foreign thing reads like a missing one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agentctl import errors
+from agentctl.auth.principal import Principal, local
+from agentctl.operations import (
+    BulkDeletion,
+    NewSession,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+    SessionPatch,
+    Where,
+)
+from agentctl.service.service import Acting
+from tests.service.doors import ALL, boss, hosted, user
+from tests.world import World
+
+Touch = Callable[[Acting, str], Awaitable[Any]]
+
+TOUCHES: dict[str, Touch] = {
+    "get": lambda port, session: port.get_session_by_id(session),
+    "get as its owner": lambda port, session: port.get_session_by_id(
+        session, Where(user_id="owner")
+    ),
+    "rename": lambda port, session: port.rename_session(session, "mine"),
+    "update": lambda port, session: port.update_session(session, SessionPatch({"metadata": {}})),
+    "delete": lambda port, session: port.delete_session(session),
+    "delete with cancel": lambda port, session: port.delete_session(session, cancel=True),
+    "delete in bulk": lambda port, session: port.delete_sessions(BulkDeletion((session,))),
+    "runs": lambda port, session: port.get_session_runs(session),
+    "run": lambda port, session: port.create_run("agent", "echo", RunRequest("x", session)),
+}
+
+
+@pytest.mark.parametrize("owner", ["owner", None])
+@pytest.mark.parametrize("touch", TOUCHES.values(), ids=TOUCHES)
+async def test_a_foreign_session_reads_like_a_missing_one(
+    world: World, touch: Touch, owner: str | None
+) -> None:
+    async with hosted(world) as service:
+        await user(service, owner).create_run("agent", "echo", RunRequest("x", "theirs"))
+        before = (await boss(service).get_session_by_id("theirs")).raw
+        stranger = user(service, "stranger")
+        with pytest.raises(errors.NotFound) as foreign:
+            await touch(stranger, "theirs")
+        assert (await boss(service).get_session_by_id("theirs")).raw == before
+        if touch is not TOUCHES["run"]:
+            with pytest.raises(errors.NotFound) as missing:
+                await touch(stranger, "missing")
+            assert foreign.value.body() == missing.value.body()
+
+
+async def test_lists_show_the_callers_own_and_user_id_narrows(world: World) -> None:
+    async with hosted(world) as service:
+        for owner in ("a", "b", None):
+            port = user(service, owner)
+            await port.create_run("agent", "echo", RunRequest("x", f"of-{owner}"))
+        for owner in ("a", "b", None):
+            assert await _sessions(user(service, owner)) == {f"of-{owner}"}
+            assert await _runs(user(service, owner)) == {f"of-{owner}"}
+        assert await _sessions(boss(service)) == {"of-a", "of-b", "of-None"}
+        assert await _sessions(boss(service), "a") == {"of-a"}
+        assert await _sessions(user(service, "a"), "b") == set()
+        assert await _runs(user(service, "a"), "b") == set()
+
+
+async def _sessions(port: Acting, user_id: str | None = None) -> set[str]:
+    page = await port.get_sessions(SessionFilter(where=Where(user_id=user_id)))
+    return {row["session_id"] for row in page.value["data"]}
+
+
+async def _runs(port: Acting, user_id: str | None = None) -> set[str]:
+    page = await port.get_runs(RunFilter(user_id=user_id))
+    return {row["session_id"] for row in page.value["data"]}
+
+
+async def test_only_an_administrator_says_who_owns_a_run(world: World) -> None:
+    async with hosted(world) as service:
+        mine = await user(service).create_run("agent", "echo", RunRequest("x", "s1", "other"))
+        assert mine.value["user_id"] == "me"
+        theirs = await boss(service).create_run("agent", "echo", RunRequest("x", "s2", "other"))
+        assert theirs.value["user_id"] == "other"
+        assert await _sessions(user(service, "other")) == {"s2"}
+        with pytest.raises(errors.NotFound):
+            await boss(service).create_run("agent", "echo", RunRequest("x", "s1", "other"))
+
+
+async def test_a_session_without_an_owner_is_used_but_never_taken_over(world: World) -> None:
+    async with hosted(world) as service:
+        await user(service, None).create_run("agent", "echo", RunRequest("x", "s1"))
+        await boss(service).create_run("agent", "echo", RunRequest("x", "s1"))
+        session = (await boss(service).get_session_by_id("s1")).value
+        assert session["user_id"] is None
+
+
+async def test_a_taken_id_is_a_conflict_whoever_has_it(world: World) -> None:
+    async with hosted(world) as service:
+        await user(service, "owner").create_session(NewSession(session_id="s1"))
+        before = (await boss(service).get_session_by_id("s1")).raw
+        for subject in ("owner", "stranger", None):
+            with pytest.raises(errors.Conflict):
+                await user(service, subject).create_session(NewSession(session_id="s1"))
+        assert (await boss(service).get_session_by_id("s1")).raw == before
+
+
+async def test_acting_for_a_user_locally_scopes_reads_and_owns_runs(world: World) -> None:
+    async with hosted(world) as service:
+        await user(service, "other").create_run("agent", "echo", RunRequest("x", "theirs"))
+        port = service.acting_as(local("boss", acting_for="me"))
+        run = await port.create_run("agent", "echo", RunRequest("x", "mine"))
+        assert run.value["user_id"] == "me"
+        assert await _sessions(port) == {"mine"}
+
+
+async def test_without_isolation_a_caller_sees_everybody(world: World) -> None:
+    async with hosted(world) as service:
+        await user(service, "other").create_run("agent", "echo", RunRequest("x", "theirs"))
+        port = service.acting_as(Principal("me", ALL, everyone=True))
+        assert await _sessions(port) == {"theirs"}
+
+
+@pytest.mark.parametrize("scopes", [(), ("agents:read",), ("sessions:s2:read",)])
+async def test_the_policy_holds_at_the_port_itself(world: World, scopes: tuple[str, ...]) -> None:
+    async with hosted(world) as service:
+        port = service.acting_as(Principal("me", frozenset(scopes)))
+        for refused in (
+            port.get_session_by_id("s1"),
+            port.get_sessions(SessionFilter()),
+            port.create_run("agent", "echo", RunRequest("x")),
+            port.get_config(),
+            port.get_components("team"),
+        ):
+            with pytest.raises(errors.Forbidden) as refusal:
+                await refused
+            assert refusal.value.required_scopes
+
+
+async def test_a_list_shows_what_single_scopes_allow(world: World) -> None:
+    async with hosted(world) as service:
+        port = service.acting_as(Principal("me", frozenset({"agents:echo:read"})))
+        assert [agent["id"] for agent in (await port.get_components("agent")).value] == ["echo"]
+        assert (await port.get_component("agent", "echo")).value["id"] == "echo"
+        with pytest.raises(errors.Forbidden):
+            await port.get_component("agent", "hang")

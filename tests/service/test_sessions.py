@@ -1,0 +1,269 @@
+"""Sessions through the port: every field of spec.md, pages, changes and deletion."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from agentctl import errors
+from agentctl.operations import (
+    BulkDeletion,
+    NewSession,
+    Page,
+    RunRequest,
+    SessionFilter,
+    SessionPatch,
+    Where,
+)
+from agentctl.records.kinds import Kind
+from agentctl.service.service import Acting
+from tests.service.doors import boss, hosted, started, user
+from tests.world import World
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+
+COUNTERS = {
+    "input_tokens", "output_tokens", "total_tokens", "audio_input_tokens", "audio_output_tokens",
+    "audio_total_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens",
+}  # fmt: skip
+
+FIELDS: dict[Kind, dict[str, type | None]] = {
+    "agent": {
+        "agent_session_id": str, "session_id": str, "session_name": str, "user_id": str,
+        "session_summary": None, "session_state": dict, "agent_id": str, "total_tokens": int,
+        "agent_data": dict, "metrics": dict, "metadata": dict, "chat_history": list,
+        "created_at": str, "updated_at": str,
+    },
+    "team": {
+        "session_id": str, "session_name": str, "user_id": str, "team_id": str,
+        "session_summary": None, "session_state": dict, "metrics": dict, "team_data": dict,
+        "metadata": dict, "chat_history": list, "created_at": str, "updated_at": str,
+        "total_tokens": int,
+    },
+    "workflow": {
+        "session_id": str, "session_name": str, "user_id": str, "workflow_id": str,
+        "workflow_name": str, "session_data": dict, "session_state": dict, "workflow_data": dict,
+        "metadata": dict, "created_at": str, "updated_at": str,
+    },
+}  # fmt: skip
+"""spec.md "Resources": the fields of each schema, and what a session with everything has there."""
+
+COMPONENT: dict[Kind, str] = {"agent": "echo", "team": "crew", "workflow": "line"}
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+async def test_every_field_is_there_with_its_type(world: World, kind: Kind) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        await port.create_run(kind, COMPONENT[kind], RunRequest("ask  echo\n please", "s1"))
+        await port.update_session(
+            "s1", SessionPatch({"session_state": {"step": 1}, "metadata": {"origin": "test"}})
+        )
+        session: dict[str, Any] = dict((await port.get_session_by_id("s1")).value)  # type: ignore[arg-type]
+    assert {*session} == {*FIELDS[kind]}
+    for name, expected in FIELDS[kind].items():
+        assert session[name] is None if expected is None else type(session[name]) is expected, name
+    assert session["session_name"] == "ask echo please"
+    assert session["user_id"] == "me"
+    assert TIME.fullmatch(session["created_at"])
+    assert TIME.fullmatch(session["updated_at"])
+    assert session["session_state"] == {"step": 1}
+    assert session["metadata"] == {"origin": "test"}
+    _check_content(kind, session)
+
+
+def _check_content(kind: Kind, session: dict[str, Any]) -> None:
+    data = session[f"{kind}_data"]
+    assert data[f"{kind}_id"] == session[f"{kind}_id"] == COMPONENT[kind]
+    assert data["name"]
+    if kind == "workflow":
+        assert {*session["session_data"]} == {"session_name", "session_state", "session_metrics"}
+        assert {*session["session_data"]["session_metrics"]} == COUNTERS
+        return
+    assert {*data["model"]} == {"name", "model", "provider"}
+    assert {*session["metrics"]} == COUNTERS
+    assert session["metrics"]["total_tokens"] == session["total_tokens"] > 0
+    for message in session["chat_history"]:
+        assert message["role"] in ("system", "user", "assistant")
+        assert type(message["content"]) is str
+        assert message["from_history"] is False
+        assert type(message["stop_after_tool_call"]) is bool
+        assert type(message["created_at"]) is int
+        assert ("metrics" in message) == (message["role"] == "assistant")
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+async def test_an_empty_session_has_the_same_fields(world: World, kind: Kind) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        made = (await port.create_session(NewSession(type=kind))).value
+        found = (await port.get_session_by_id(made["session_id"])).value
+        assert made == found
+        assert {*found} == {*FIELDS[kind]}
+        assert found["session_name"] == ""
+
+
+async def test_an_empty_session_takes_the_component_and_the_name_of_its_first_run(
+    world: World,
+) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        await port.create_session(NewSession(session_id="s1", metadata={"kept": True}))
+        await port.create_run("agent", "echo", RunRequest("x" * 100, "s1"))
+        session: Any = (await port.get_session_by_id("s1")).value
+        assert session["agent_id"] == "echo"
+        assert session["session_name"] == "x" * 60
+        assert session["metadata"] == {"kept": True}
+
+
+async def test_a_name_that_was_given_stays(world: World) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        await port.create_session(NewSession(session_id="s1", session_name="given"))
+        await port.create_run("agent", "echo", RunRequest("hello", "s1"))
+        assert (await port.get_session_by_id("s1")).value["session_name"] == "given"
+        renamed = (await port.rename_session("s1", "again")).value
+        assert renamed["session_name"] == "again"
+        assert (await port.get_session_by_id("s1")).value == renamed
+
+
+async def test_where_must_hold(world: World) -> None:
+    async with hosted(world) as service:
+        port = boss(service)
+        await port.create_run("agent", "echo", RunRequest("x", "s1", "me"))
+        for where in (Where(type="team"), Where(user_id="other"), Where(db_id="second")):
+            with pytest.raises(errors.NotFound, match="Session not found"):
+                await port.get_session_by_id("s1", where)
+        with pytest.raises(errors.NotFound, match="Database not found"):
+            await port.get_session_by_id("s1", Where(db_id="third"))
+        with pytest.raises(errors.NotFound, match="Table not found"):
+            await port.get_session_by_id("s1", Where(table="runs"))
+        right = Where(type="agent", user_id="me", db_id="main", table="sessions")
+        assert (await port.get_session_by_id("s1", right)).value["session_id"] == "s1"
+
+
+async def _ids(port: Acting, **filters: Any) -> list[str]:
+    page = (await port.get_sessions(SessionFilter(**filters))).value
+    return [row["session_id"] for row in page["data"]]
+
+
+async def test_filters_and_orders_of_the_list(world: World) -> None:
+    async with hosted(world) as service:
+        port = boss(service)
+        await port.create_run("agent", "echo", RunRequest("Alpha one", "s1", "a"))
+        await port.create_run("team", "crew", RunRequest("alpha two", "s2", "b"))
+        await port.create_run("agent", "history", RunRequest("beta", "s3", "a"))
+        await port.rename_session("s1", "Alpha renamed")
+        assert await _ids(port) == ["s3", "s2", "s1"]
+        assert await _ids(port, page=Page(sort_order="asc")) == ["s1", "s2", "s3"]
+        assert await _ids(port, page=Page(sort_by="updated_at")) == ["s1", "s3", "s2"]
+        assert await _ids(port, where=Where(type="team")) == ["s2"]
+        assert await _ids(port, where=Where(user_id="a")) == ["s3", "s1"]
+        assert await _ids(port, component_id="history") == ["s3"]
+        assert await _ids(port, session_name="ALPHA") == ["s2", "s1"]
+        assert await _ids(port, session_name="lpha") == []
+        assert await _ids(port, session_name="%") == []
+
+
+async def test_pages_and_cursors_reach_every_session_once(world: World) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        made = [f"s{number}" for number in range(7)]
+        for session_id in made:
+            await port.create_session(NewSession(session_id=session_id))
+        numbered = [
+            found
+            for page in (1, 2, 3, 4)
+            for found in await _ids(port, page=Page(limit=2, page=page))
+        ]
+        assert numbered == made[::-1]
+        followed: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = Page(limit=3, cursor=cursor)
+            answer = (await port.get_sessions(SessionFilter(page=page))).value
+            followed += [row["session_id"] for row in answer["data"]]
+            cursor = answer["meta"]["next_cursor"]
+            if cursor is None:
+                break
+        assert followed == made[::-1]
+        assert answer["meta"]["total_count"] == 7
+        assert answer["meta"]["total_pages"] == 3
+
+
+@pytest.mark.parametrize(
+    ("page", "named"),
+    [
+        (Page(limit=0), "limit"),
+        (Page(limit=101), "limit"),
+        (Page(page=0), "page"),
+        (Page(limit=100, page=102), "cursor"),
+        (Page(cursor="nonsense"), "cursor"),
+        (Page(cursor="é"), "cursor"),
+    ],
+)
+async def test_a_page_that_cannot_be_is_refused(world: World, page: Page, named: str) -> None:
+    async with hosted(world) as service:
+        with pytest.raises(errors.ValidationFailed, match=named):
+            await user(service).get_sessions(SessionFilter(page=page))
+
+
+async def test_a_cursor_is_bound_to_its_order(world: World) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        for session_id in ("s1", "s2"):
+            await port.create_session(NewSession(session_id=session_id))
+        answer = (await port.get_sessions(SessionFilter(page=Page(limit=1)))).value
+        turned = Page(limit=1, cursor=answer["meta"]["next_cursor"], sort_order="asc")
+        with pytest.raises(errors.ValidationFailed, match="cursor"):
+            await port.get_sessions(SessionFilter(page=turned))
+
+
+async def test_a_session_with_a_live_run_is_not_deleted_unless_that_is_cancelled(
+    world: World,
+) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        async with started(port, "agent", "hang", message="x", session_id="s1") as (run, task):
+            with pytest.raises(errors.Conflict, match=run["run_id"]):
+                await port.delete_session("s1")
+            await port.delete_session("s1", cancel=True)
+            await task
+        with pytest.raises(errors.NotFound):
+            await port.get_session_by_id("s1")
+        with pytest.raises(errors.NotFound):
+            await port.get_run(run["run_id"])
+
+
+async def test_bulk_deletion_is_all_or_nothing(world: World) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        for session_id in ("s1", "s2"):
+            await port.create_session(NewSession(session_id=session_id))
+        with pytest.raises(errors.NotFound):
+            await port.delete_sessions(BulkDeletion(("s1", "missing", "s2")))
+        assert await _ids(port) == ["s2", "s1"]
+        await port.delete_sessions(BulkDeletion(("s1", "s2", "s1")))
+        assert await _ids(port) == []
+        for wrong in ((), tuple(f"s{number}" for number in range(101))):
+            with pytest.raises(errors.ValidationFailed, match="session_ids"):
+                await port.delete_sessions(BulkDeletion(wrong))
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"session_name": "a\0b"},
+        {"session_state": {"a": ["x\0"]}},
+        {"metadata": {"\ud800": 1}},
+    ],
+)
+async def test_text_that_no_database_keeps_is_refused(world: World, patch: dict[str, Any]) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        before = (await port.create_session(NewSession(session_id="s1"))).raw
+        with pytest.raises(errors.ValidationFailed):
+            await port.update_session("s1", SessionPatch(patch))
+        assert (await port.get_session_by_id("s1")).raw == before

@@ -1,0 +1,204 @@
+"""A place to test in: a configuration with keys, models on the stub endpoint, and its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from agentctl.auth import tokens
+from agentctl.auth.keys import generate, public_pem, write_private_key
+from agentctl.auth.principal import Principal
+from agentctl.auth.verifier import Verifier
+from agentctl.config import load
+from agentctl.config.settings import Settings
+
+__all__ = ["ADMIN", "World", "make_world"]
+
+ADMIN = "agent_os:admin"
+
+TOOLS = '''
+import asyncio
+import time
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def wait(seconds: float) -> str:
+    """Wait without blocking."""
+    await asyncio.sleep(seconds)
+    return "waited"
+
+
+def block(seconds: float) -> str:
+    """Wait, blocking the thread."""
+    time.sleep(seconds)
+    return "blocked"
+
+
+async def stubborn(seconds: float) -> str:
+    """Ignore cancellation."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            continue
+    return "done"
+'''
+
+MODELS = (
+    "echo", "hang", "trickle", "half", "history", "http-500", "http-401", "delegate",
+    "tool:add", "tool:wait", "tool:block", "tool:stubborn",
+)  # fmt: skip
+"""Behaviours of the stub endpoint; the agent of each has its name with `-` for `:`."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A folder with `agentctl.toml` in it."""
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "agentctl.toml"
+
+    @property
+    def settings(self) -> Settings:
+        return load(self.path, {})
+
+    def token(
+        self, subject: str | None, *scopes: str, session_id: str | None = None, seconds: int = 600
+    ) -> str:
+        """A token of the world's own key."""
+        lifetime = timedelta(seconds=seconds)
+        return tokens.mint(self.settings, subject, scopes, lifetime, session_id=session_id)
+
+    def principal(self, token: str) -> Principal:
+        """Whom the server would take the bearer of the token for."""
+        return Verifier(self.settings).principal(f"Bearer {token}")
+
+
+def make_world(folder: Path, model_url: str, *, extra: str = "", server: str = "") -> World:
+    """Write a configuration with a key pair, tools and one agent for each behaviour of the stub.
+
+    Args:
+        folder: an existing, empty folder.
+        model_url: base URL of the stub endpoint.
+        extra: more TOML at the end; `server`: more lines for `[server]`.
+    """
+    private = generate("RS256")
+    write_private_key(folder / "keys" / "signing.pem", private)
+    (folder / "keys" / "signing.pub.pem").write_bytes(public_pem(private, "RS256"))
+    (folder / "world_tools.py").write_text(TOOLS)
+    (folder / "agentctl.toml").write_text(_config(model_url, extra, server))
+    return World(folder)
+
+
+def _config(model_url: str, extra: str, server: str) -> str:
+    agents = [_agent(model) for model in MODELS]
+    models = [
+        f'[[models]]\nid = "{_id(model)}"\nprovider = "openai"\nmodel = "{model}"\n'
+        f'base_url = "{model_url}"\n'
+        for model in MODELS
+    ]
+    return "\n".join([_HEAD.format(server=server), *models, *agents, _TAIL, extra])
+
+
+def _id(model: str) -> str:
+    return model.replace(":", "-")
+
+
+def _agent(model: str) -> str:
+    tools = f'tools = ["world_tools:{model[5:]}"]\n' if model.startswith("tool:") else ""
+    return (
+        f'[[agents]]\nid = "{_id(model)}"\nname = "{model.title()}"\nmodel = "{_id(model)}"\n'
+        f'description = "Answers as {model}"\ninstructions = "Be {model}."\n{tools}'
+    )
+
+
+_HEAD = """
+[server]
+id = "world"
+name = "World"
+port = 0
+{server}
+
+[authorization]
+verification_key_files = ["keys/signing.pub.pem"]
+
+[signing]
+key_file = "keys/signing.pem"
+
+[[databases]]
+id = "main"
+url = "sqlite:///main.db"
+
+[[databases]]
+id = "second"
+url = "sqlite:///second.db"
+"""
+
+_TAIL = """
+[[agents]]
+id = "apart"
+name = "Apart"
+model = "echo"
+database = "second"
+
+[[agents]]
+id = "alone"
+name = "Alone"
+model = "hang"
+on_busy = "reject"
+
+[[teams]]
+id = "crew"
+name = "Crew"
+description = "A leader and two members"
+mode = "coordinate"
+model = "delegate"
+members = ["echo", "hang"]
+instructions = "Delegate."
+
+[[teams]]
+id = "desk"
+name = "Desk"
+mode = "route"
+model = "delegate"
+members = ["echo", "http-500"]
+
+[[teams]]
+id = "choir"
+name = "Choir"
+mode = "broadcast"
+model = "echo"
+members = ["echo", "http-500"]
+
+[[teams]]
+id = "jam"
+name = "Jam"
+mode = "broadcast"
+model = "echo"
+members = ["hang", "trickle"]
+
+[[workflows]]
+id = "line"
+name = "Line"
+description = "Two steps"
+steps = [{ name = "first", agent = "echo" }, { name = "second", team = "crew" }]
+
+[[workflows]]
+id = "broken"
+name = "Broken"
+steps = [{ name = "first", agent = "http-500" }, { name = "second", agent = "echo" }]
+
+[[workflows]]
+id = "stuck"
+name = "Stuck"
+steps = [{ name = "first", agent = "hang" }]
+"""
