@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agentctl.cli import contexts
 from agentctl.cli.credentials import VARIABLE, given_token, token_from_file
 from agentctl.cli.interrupts import run_until_done
-from agentctl.cli.options import AsUser, Config, ContextName, InsecureHttp, TokenFile, Url
+from agentctl.cli.options import AsUser, ContextName, InsecureHttp, LocalConfig, TokenFile, Url
 from agentctl.cli.terminal import note
 from agentctl.errors import NotFound, UsageFailed
 
@@ -34,7 +34,7 @@ class Connection:
     token_file: TokenFile = None
     context: ContextName = None
     insecure_http: InsecureHttp = False
-    config: Config = None
+    config: LocalConfig = None
     as_user: AsUser = None
 
 

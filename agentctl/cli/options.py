@@ -21,6 +21,7 @@ __all__ = [
     "InsecureHttp",
     "KindOption",
     "Limit",
+    "LocalConfig",
     "Output",
     "PageNumber",
     "SessionOption",
@@ -42,6 +43,10 @@ Output = Annotated[
     ),
 ]  # fmt: skip
 Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Read this configuration [env: AGENTCTL_CONFIG]"),
+]
+LocalConfig = Annotated[
     Path | None,
     typer.Option(
         "--config", metavar="FILE", help="Work locally with this file [env: AGENTCTL_CONFIG]"

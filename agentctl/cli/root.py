@@ -1,27 +1,81 @@
-"""The tree of commands: one line a group. What a group does is in the module of its name."""
+"""The tree of commands. A branch is loaded when it is used: most of a start is loading modules."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from agentctl import __version__
-from agentctl.cli import components, config, context, keys, runs, sessions, token
 from agentctl.cli.edge import Group, Root
-from agentctl.cli.init import init
-from agentctl.cli.serve import serve
 
 __all__ = ["app"]
 
+_BRANCHES = {
+    "init": "init:init",
+    "serve": "serve:serve",
+    "token": "token:app",
+    "keys": "keys:app",
+    "agents": "components:agents",
+    "teams": "components:teams",
+    "workflows": "components:workflows",
+    "sessions": "sessions:app",
+    "runs": "runs:app",
+    "context": "context:app",
+    "config": "config:app",
+}
+"""Name of a command or group, in the order of the help: the module and the object in it."""
+
+_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+
+class _Branches(Mapping[str, Any]):
+    """The commands of the root by name; each is made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _make(name, _BRANCHES[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_BRANCHES)
+
+    def __len__(self) -> int:
+        return len(_BRANCHES)
+
+
+class _Tree(Root):
+    """The root, with its branches."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Branches()  # type: ignore[assignment]
+
+
 app = typer.Typer(
     name="agentctl",
-    cls=Root,
+    cls=_Tree,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_HELP_OPTIONS,
     epilog="To begin with: agentctl serve --demo",
 )
+
+
+def _make(name: str, place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    found = getattr(import_module(f"agentctl.cli.{module}"), attribute)
+    stem = typer.Typer(rich_markup_mode=None, add_completion=False)
+    if not isinstance(found, typer.Typer):
+        stem.command(name)(found)
+        return typer.main.get_command(stem)
+    stem.add_typer(found, name=name, cls=Group)
+    return typer.main.get_group(stem).commands[name]
 
 
 def _print_version(wanted: bool) -> None:
@@ -38,16 +92,3 @@ def root(
     ] = False,
 ) -> None:
     """Serve agents, teams and workflows, and administer such a server, here or remotely."""
-
-
-app.command(epilog="Example: agentctl init my-server")(init)
-app.command(epilog="Example: agentctl serve --demo")(serve)
-app.add_typer(token.app, name="token", cls=Group)
-app.add_typer(keys.app, name="keys", cls=Group)
-app.add_typer(components.agents, name="agents", cls=Group)
-app.add_typer(components.teams, name="teams", cls=Group)
-app.add_typer(components.workflows, name="workflows", cls=Group)
-app.add_typer(sessions.app, name="sessions", cls=Group)
-app.add_typer(runs.app, name="runs", cls=Group)
-app.add_typer(context.app, name="context", cls=Group)
-app.add_typer(config.app, name="config", cls=Group)

@@ -44,10 +44,7 @@ def serve(
         typer.Option("--insecure-no-auth", help="Ask nobody for a token: everybody may do all"),
     ] = False,
 ) -> None:
-    """Serve what is configured over HTTP.
-
-    SIGTERM or Ctrl-C stops it once what runs has ended, or `drain_seconds` later.
-    """
+    """Serve what is configured over HTTP, until Ctrl-C."""
     if demo_dir is not None and not demo:
         raise UsageFailed("--demo-dir goes with --demo")
     if demo and config is not None:
