@@ -212,12 +212,11 @@ def _admin_scope(settings: Settings | None) -> str:
 
 def _summarize(token: str, settings: Settings, *, quiet: bool) -> None:
     """Say on stderr what was minted: never the token."""
-    from agentctl.auth import tokens
     from agentctl.cli import tokenview
 
-    seen = tokens.inspect(token)
-    admin_scope = settings.authorization.admin_scope
-    for line in tokenview.summary(seen):
+    header, claims = tokenview.decoded(token)
+    for line in tokenview.summary(header, claims):
         note(line)
-    if admin_scope in seen["claims"]["scopes"] and not quiet:
+    admin_scope = settings.authorization.admin_scope
+    if admin_scope in claims["scopes"] and not quiet:
         note(f"warning: {admin_scope} allows everything, on the data of every user")
