@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import get_args
 
-from agentctl.config.convert import key_kinds
+from agentctl.config.convert import key_kinds, sanitized
 from agentctl.config.place import Place, listed, nearest
 from agentctl.config.settings import Database, DemoModel, Settings, Step, Team
 from agentctl.config.tables import LISTS
@@ -115,7 +115,7 @@ def _refuse_dangling(wanted: str, tables: Iterable[str], known: list[str], place
     near = nearest(wanted, known)
     guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
     where = " or ".join(f"[[{table}]]" for table in tables)
-    place.refuse(f'"{wanted}" is the id of no entry of {where}; {guess}')
+    place.refuse(f"{sanitized(wanted)} is the id of no entry of {where}; {guess}")
 
 
 def _check_steps(settings: Settings, places: Places) -> None:
@@ -132,7 +132,7 @@ def _check_step(step: Step, place: Place, names: set[str]) -> None:
     if bool(step.agent) == bool(step.team):
         place.refuse("must have exactly one of agent and team")
     if step.name in names:
-        place.item(".name").refuse(f'"{step.name}" is the name of another step')
+        place.item(".name").refuse(f"{sanitized(step.name)} is the name of another step")
     names.add(step.name)
 
 

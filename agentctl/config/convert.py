@@ -108,10 +108,11 @@ def from_text(text: str, kind: Kind) -> object:
 
 
 def sanitized(text: str) -> str:
-    """`text` in quotes on one line, cut at 40 characters: for messages."""
+    """`text` in quotes on one line, cut at 40 characters, control characters escaped."""
     import json
 
-    return json.dumps(text if len(text) <= _SHOWN else text[:_SHOWN] + "…", ensure_ascii=False)
+    quoted = json.dumps(text if len(text) <= _SHOWN else text[:_SHOWN] + "…", ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in quoted)
 
 
 def _kind(hint: object) -> Kind:

@@ -56,7 +56,7 @@ def refuses(reads: Reads, file: Path) -> Refuses:
         with pytest.raises(InvalidConfiguration) as caught:
             reads(text, environ)
         detail = caught.value.detail
-        assert "\n" not in detail
+        assert detail.isprintable()
         assert detail.startswith((f"{file}: ", "AGENTCTL_", "JWT_"))
         return detail.removeprefix(f"{file}: ")
 

@@ -1,0 +1,67 @@
+"""Whatever stands in the file, the answer is settings or one line: never another failure."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentctl.config import SAMPLE, effective, load
+from agentctl.config.tables import LISTS, section_keys
+from agentctl.errors import InvalidConfiguration
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+scalars = st.one_of(st.booleans(), st.integers(), st.floats(), texts, st.dates(), st.none())
+keys = st.one_of(texts, st.sampled_from(["id", "model", "members", "steps", "name", "url", "port"]))
+values = st.recursive(
+    scalars.filter(lambda value: value is not None),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def answer(data: bytes, environ: dict[str, str]) -> None:
+    """Load; a refusal must be one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "agentctl.toml"
+        file.write_bytes(data)
+        detail = refusal_of(file, environ)
+        assert detail is None or detail.isprintable()
+
+
+def refusal_of(file: Path, environ: dict[str, str]) -> str | None:
+    try:
+        effective(load(file, environ))
+    except InvalidConfiguration as refusal:
+        return refusal.detail
+    return None
+
+
+@given(st.binary(max_size=60) | texts.map(str.encode))
+@settings(deadline=None)
+def test_any_bytes(data: bytes) -> None:
+    answer(data, {})
+
+
+@given(st.sampled_from([*section_keys(), *LISTS]), values)
+@settings(deadline=None)
+def test_any_value_of_any_key(key: str, value: Any) -> None:
+    section, _, name = key.partition(".")
+    document = {section: {name: value}} if name else {section: value}
+    answer(tomli_w.dumps(document).encode(), {})
+
+
+@given(st.sampled_from([*LISTS]), st.lists(st.dictionaries(keys, values, max_size=4), max_size=3))
+@settings(deadline=None)
+def test_any_entries_of_any_list(name: str, entries: list[dict[str, Any]]) -> None:
+    answer(tomli_w.dumps({name: entries}).encode(), {})
+
+
+@given(st.sampled_from(section_keys()), st.text(max_size=20))
+@settings(deadline=None)
+def test_any_text_of_any_variable(key: str, text: str) -> None:
+    answer(SAMPLE.encode(), {f"AGENTCTL_{key.replace('.', '__')}".upper(): text})
