@@ -1,0 +1,59 @@
+"""Rows for tests, with what a test does not care about filled in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agentctl.store import runs, sessions
+from agentctl.store.database import Work
+from agentctl.store.runs import NewRun, RunEnd
+from agentctl.store.sessions import SessionRow
+
+START = 1_700_000_000_000_000
+
+
+def a_session(session_id: str = "s1", **given: Any) -> SessionRow:
+    values: dict[str, Any] = {"session_type": "agent", "user_id": "ann", "now": START} | given
+    return sessions.new_session(session_id, **values)
+
+
+def a_run(run_id: str = "r1", session_id: str = "s1", **given: Any) -> NewRun:
+    values: dict[str, Any] = {
+        "parent_run_id": None,
+        "component_type": "agent",
+        "component_id": "echo",
+        "user_id": "ann",
+        "background": False,
+        "input": "hello",
+        "owner": None,
+        "created_at": START,
+    } | given
+    return NewRun(run_id, session_id, **values)
+
+
+def an_end(run_id: str = "r1", status: str = "COMPLETED", **given: Any) -> RunEnd:
+    values: dict[str, Any] = {
+        "attempt": 1,
+        "content": "hello",
+        "history": json.dumps([{"role": "user", "content": f"of {run_id}"}]),
+        "messages": json.dumps([{"role": "user", "content": run_id}]),
+        "tools": "[]",
+        "metrics": json.dumps({"input_tokens": 2, "total_tokens": 3}),
+        "error_code": None,
+        "error_detail": None,
+        "finished_at": START + 9,
+        "stopped_at": START + 9,
+    } | given
+    return RunEnd(run_id, status=status, **values)
+
+
+def a_session_with_run(run_id: str = "r1", session_id: str = "s1") -> Work[None]:
+    yield from sessions.create(a_session(session_id))
+    yield from runs.create(a_run(run_id, session_id))
+
+
+def a_whole_run(run: NewRun, end: RunEnd) -> Work[None]:
+    yield from runs.create(run)
+    yield from runs.start(run.run_id, 1, "w1", run.created_at + 1)
+    yield from runs.finish(end)

@@ -1,0 +1,52 @@
+"""Every statement that the repositories have, found in their modules."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+
+import agentctl.store
+from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.listing import Listing
+
+DRIVERS = frozenset({"open", "postgres"})
+"""Modules of one engine; their statements need not be portable."""
+
+
+def _in_value(value: object) -> Iterator[Sql]:
+    if isinstance(value, Sql):
+        yield value
+    elif isinstance(value, Listing):
+        yield from value.variants()
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _in_value(entry)
+
+
+def every_statement() -> dict[Sql, str]:
+    """Each statement, with the module that has it."""
+    found: dict[Sql, str] = {}
+    for info in pkgutil.iter_modules(agentctl.store.__path__):
+        if info.name in DRIVERS or info.name.startswith("sqlite"):
+            continue
+        module = importlib.import_module(f"agentctl.store.{info.name}")
+        for value in vars(module).values():
+            found |= dict.fromkeys(_in_value(value), info.name)
+    return found
+
+
+ALL = every_statement()
+
+
+def watched(work: Work[object]) -> Work[object]:
+    """The unit, held to the rule that it runs nothing but known portable statements."""
+    rows = None
+    try:
+        while True:
+            statement: Statement = work.send(rows)  # type: ignore[arg-type]
+            assert type(statement.sql) is Sql
+            assert statement.sql in ALL, f"built at run time: {statement.sql}"
+            rows = yield statement
+    except StopIteration as end:
+        return end.value

@@ -1,0 +1,219 @@
+"""Runs: one state after the other, ends written once, what sessions are read from; both engines."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentctl.store import events, runs, sessions
+from agentctl.store.database import Work
+from agentctl.store.visibility import EVERYONE, Visibility
+from tests.store.conftest import Store
+from tests.store.made import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
+
+FINAL = ["COMPLETED", "ERROR", "CANCELLED"]
+
+
+def test_a_new_run_is_pending_and_numbered(store: Store) -> None:
+    store.write(sessions.create(a_session()))
+    new = a_run(background=True, input="Grüße", owner="w1", user_id=None)
+    assert store.write(runs.create(new)) == 1
+    assert store.write(runs.create(a_run("r2"))) == 2
+    row = store.read(runs.get("r1", EVERYONE))
+    assert row is not None
+    assert (row.status, row.attempt, row.seq, row.background, row.input) == (
+        "PENDING", 1, 1, 1, "Grüße",
+    )  # fmt: skip
+    assert (row.owner, row.user_id, row.messages, row.finished_at) == ("w1", None, None, None)
+
+
+def test_a_run_of_no_session_is_not_created(store: Store) -> None:
+    assert store.write(runs.create(a_run())) is None
+    assert store.read(runs.state("r1")) is None
+
+
+def test_only_its_owner_sees_a_run(store: Store) -> None:
+    store.write(a_session_with_run())
+    for visibility in (Visibility(False, "bob"), Visibility(False, None)):
+        assert store.read(runs.get("r1", visibility)) is None
+        assert store.read(runs.state("r1", visibility)) is None
+    assert store.read(runs.get("r1", Visibility(False, "ann"))) is not None
+    assert store.read(runs.get("absent", EVERYONE)) is None
+
+
+def test_a_run_is_claimed_once(store: Store) -> None:
+    store.write(a_session_with_run())
+    assert not store.write(runs.start("r1", 2, "w1", START))
+    assert store.write(runs.start("r1", 1, "w1", START + 4))
+    assert not store.write(runs.start("r1", 1, "w2", START + 5))
+    row = store.read(runs.get("r1", EVERYONE))
+    assert row is not None
+    assert (row.status, row.owner, row.started_at) == ("RUNNING", "w1", START + 4)
+
+
+def test_an_end_keeps_what_the_run_left(store: Store) -> None:
+    store.write(a_session_with_run())
+    store.write(runs.start("r1", 1, "w1", START))
+    end = an_end(status="ERROR", error_code="TOOL_FAILED", error_detail="x", late_result=True)
+    assert store.write(runs.finish(end))
+    row = store.read(runs.get("r1", EVERYONE))
+    assert row is not None
+    for name in ("status", "content", "history", "messages", "tools", "metrics", "error_code",
+                 "error_detail", "finished_at", "stopped_at"):  # fmt: skip
+        assert getattr(row, name) == getattr(end, name)
+    assert row.late_result == 1
+
+
+@pytest.mark.parametrize("first", FINAL)
+def test_a_final_state_is_never_changed(store: Store, first: str) -> None:
+    store.write(a_session_with_run())
+    store.write(runs.start("r1", 1, "w1", START))
+    if first == "CANCELLED":
+        store.write(runs.request_cancel("r1", START, "ann", None))
+    assert store.write(runs.finish(an_end(status=first)))
+    before = store.read(runs.get("r1", EVERYONE))
+    session = store.read(sessions.get("s1", EVERYONE))
+    for status in FINAL:
+        assert not store.write(runs.finish(an_end(status=status, content="late")))
+    assert not store.write(runs.start("r1", 1, "w1", START))
+    assert store.write(runs.request_cancel("r1", START, "bob", "late")) is None
+    assert store.read(runs.get("r1", EVERYONE)) == before
+    assert store.read(sessions.get("s1", EVERYONE)) == session
+
+
+def test_the_end_of_an_older_attempt_is_refused(store: Store) -> None:
+    store.write(a_session_with_run())
+    assert not store.write(runs.finish(an_end(attempt=2)))
+    row = store.read(runs.state("r1"))
+    assert row is not None
+    assert row.status == "PENDING"
+
+
+def test_a_cancel_of_a_pending_run_ends_it_at_once(store: Store) -> None:
+    store.write(a_session_with_run())
+    row = store.write(runs.request_cancel("r1", START + 7, "ann", "no need"))
+    assert row is not None
+    assert (row.status, row.finished_at, row.stopped_at) == ("CANCELLED", START + 7, START + 7)
+    assert (row.cancel_requested_at, row.cancel_requested_by) == (START + 7, "ann")
+    assert row.cancel_reason == "no need"
+    assert row == store.read(runs.get("r1", EVERYONE))
+    assert not store.write(runs.start("r1", 1, "w1", START + 8))
+
+
+def test_a_cancel_of_a_running_run_is_recorded_once_and_ends_nothing(store: Store) -> None:
+    store.write(a_session_with_run())
+    store.write(runs.start("r1", 1, "w1", START))
+    row = store.write(runs.request_cancel("r1", START + 7, "ann", None))
+    assert row is not None
+    assert (row.status, row.finished_at) == ("RUNNING", None)
+    assert store.write(runs.request_cancel("r1", START + 8, "bob", "again")) is None
+    state = store.read(runs.state("r1"))
+    assert state is not None
+    assert (state.cancel_requested_at, state.cancel_requested_by) == (START + 7, "ann")
+
+
+def test_who_works_on_a_pending_run_can_write_its_end(store: Store) -> None:
+    store.write(a_session_with_run())
+    row = store.write(runs.request_cancel("r1", START, "ann", None, claimed=True))
+    assert row is not None
+    assert row.status == "PENDING"
+    assert not store.write(runs.start("r1", 1, "w1", START))
+    assert store.write(runs.finish(an_end(status="CANCELLED")))
+
+
+def test_a_cancel_of_an_unknown_run_stores_nothing(store: Store) -> None:
+    assert store.write(runs.request_cancel("r1", START, "ann", None)) is None
+    store.write(a_session_with_run())
+    state = store.read(runs.state("r1"))
+    assert state is not None
+    assert state.cancel_requested_at is None
+
+
+def test_a_worker_finds_what_it_has_to_stop(store: Store) -> None:
+    store.write(sessions.create(a_session()))
+    for run_id, owner in (("r1", "w1"), ("r2", "w1"), ("r3", "w2"), ("r4", "w1")):
+        store.write(runs.create(a_run(run_id)))
+        store.write(runs.start(run_id, 1, owner, START))
+    for number, run_id in enumerate(("r4", "r3", "r1")):
+        store.write(runs.request_cancel(run_id, START + number, "ann", "why"))
+    store.write(runs.finish(an_end("r1")))
+    requests = store.read(runs.cancel_requests("w1"))
+    assert [(state.run_id, state.cancel_reason) for state in requests] == [("r4", "why")]
+
+
+def test_a_session_is_read_from_its_top_level_runs_in_order(store: Store) -> None:
+    def work() -> Work[None]:
+        yield from sessions.create(a_session())
+        for number in range(1, 8):
+            run_id = f"r{number}"
+            yield from a_whole_run(a_run(run_id), an_end(run_id))
+            member = a_run(f"m{number}", parent_run_id=run_id)
+            yield from a_whole_run(member, an_end(f"m{number}"))
+        yield from runs.create(a_run("r8"))
+
+    store.write(work())
+    histories = store.read(runs.histories("s1"))
+    assert histories == [an_end(f"r{number}").history for number in range(1, 8)]
+    recent = store.read(runs.recent_messages("s1", 3))
+    assert recent == [an_end(f"r{number}").messages for number in (5, 6, 7)]
+    assert store.read(runs.recent_messages("s1", 0)) == []
+    assert store.read(runs.live_in_session("s1")) == ["r8"]
+
+
+def test_the_runs_of_a_session_come_oldest_first_in_parts(store: Store) -> None:
+    def work() -> Work[None]:
+        yield from sessions.create(a_session())
+        for number in range(1, 6):
+            yield from runs.create(a_run(f"r{number}", created_at=START - number))
+
+    store.write(work())
+    everything = store.read(runs.of_session("s1"))
+    assert [row.run_id for row in everything] == ["r1", "r2", "r3", "r4", "r5"]
+    part = store.read(runs.of_session("s1", limit=2, after_seq=everything[1].seq))
+    assert [row.run_id for row in part] == ["r3", "r4"]
+    assert store.read(runs.of_session("absent")) == []
+
+
+def test_children_are_found_for_any_number_of_parents(store: Store) -> None:
+    parents = [f"r{number}" for number in range(45)]
+
+    def work() -> Work[None]:
+        yield from sessions.create(a_session())
+        for run_id in parents:
+            yield from runs.create(a_run(run_id))
+        for run_id in ("r0", "r44"):
+            for number in (2, 1):
+                child = f"{run_id}-{number}"
+                yield from runs.create(a_run(child, parent_run_id=run_id))
+
+    store.write(work())
+    found = store.read(runs.children(parents))
+    assert list(found) == parents
+    assert (found["r0"], found["r44"], found["r20"]) == (["r0-2", "r0-1"], ["r44-2", "r44-1"], [])
+    assert store.read(runs.children([])) == {}
+
+
+def test_events_are_read_from_a_number_on(store: Store) -> None:
+    store.write(a_session_with_run())
+    for first, last in ((0, 4), (5, 5), (6, 9)):
+        assert store.write(events.append("r1", first, last, f"[{first}]"))
+    assert [row.first_seq for row in store.read(events.after("r1", -1))] == [0, 5, 6]
+    assert [row.first_seq for row in store.read(events.after("r1", 4))] == [5, 6]
+    assert [row.events for row in store.read(events.after("r1", 7))] == ["[6]"]
+    assert store.read(events.after("r1", 9)) == []
+
+
+def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
+    def work() -> Work[None]:
+        yield from sessions.create(a_session())
+        for run_id, finished_at in (("old", START), ("new", START + 100)):
+            yield from a_whole_run(a_run(run_id), an_end(run_id, finished_at=finished_at))
+            yield from events.append(run_id, 0, 1, "[]")
+        yield from runs.create(a_run("live"))
+        yield from events.append("live", 0, 1, "[]")
+
+    store.write(work())
+    assert store.write(events.delete_older(START + 50)) == 1
+    assert store.write(events.delete_older(START + 50)) == 0
+    assert [len(store.read(events.after(run_id, -1))) for run_id in ("old", "new", "live")] == [
+        0, 1, 1,
+    ]  # fmt: skip

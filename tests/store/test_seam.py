@@ -1,0 +1,79 @@
+"""The portable statements, as PostgreSQL takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from agentctl.store import sessions
+from agentctl.store.database import Sql, compile_dollar
+from agentctl.store.listing import Listing
+from agentctl.store.open import FOLDER, SCHEMA_VERSION, TABLES, migrations
+from tests.postgres import PostgresUnderTest
+from tests.store.statements import ALL
+
+
+def test_parameters_become_numbers_in_the_order_of_their_first_use() -> None:
+    text, names = compile_dollar(Sql("SELECT :b, :a, :b, :a_2"))
+    assert text == "SELECT $1, $2, $1, $3"
+    assert names == ("b", "a", "a_2")
+
+
+def test_what_only_looks_like_a_parameter_is_left_alone() -> None:
+    sql = Sql(
+        "SELECT ':a', 'it''s :b', \"c:d\", \"q\"\":e\" -- :f\n/* :g\n:h */, x::text, 1::bigint, :i"
+    )
+    text, names = compile_dollar(sql)
+    assert names == ("i",)
+    assert text == sql.replace(":i", "$1")
+
+
+def test_a_statement_is_compiled_once() -> None:
+    assert compile_dollar(Sql("SELECT :once")) is compile_dollar(Sql("SELECT :once"))
+
+
+def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
+    async def prepare_all() -> None:
+        async with postgres.connected() as connection:
+            for sql in ALL:
+                await connection.prepare(compile_dollar(sql)[0])
+
+    assert len(ALL) > 1000
+    assert {"sessions", "runs", "events"} <= set(ALL.values())
+    asyncio.run(prepare_all())
+
+
+def test_a_name_prefix_uses_the_index_on_postgres(postgres: PostgresUnderTest) -> None:
+    listing: Listing = sessions.LISTING
+    sql = listing.select(("name_from", "name_to"), "created_at", "desc", False)
+
+    async def plan() -> str:
+        text, names = compile_dollar(sql)
+        values = {"name_from": "ab", "name_to": "ac", "limit": 20, "offset": 0}
+        async with postgres.connected() as connection:
+            await connection.execute("SET enable_seqscan = off")
+            rows = await connection.fetch(f"EXPLAIN {text}", *(values[name] for name in names))
+        return "\n".join(row[0] for row in rows)
+
+    assert "Index Cond: ((lower(session_name) >= 'ab'::text)" in asyncio.run(plan())
+
+
+def test_both_engines_have_the_same_tables_columns_and_indexes() -> None:
+    shapes = [_shape(text) for text in (*migrations("sqlite"), *migrations("postgres"))]
+    assert shapes[0] == shapes[1]
+    assert {words[2] for words in shapes[0] if words[:2] == ["CREATE", "TABLE"]} == TABLES
+
+
+def _shape(text: str) -> list[list[str]]:
+    """The statements word by word, without what is of one engine alone."""
+    lines = [line for line in text.splitlines() if not line.startswith("--")]
+    plain = "\n".join(lines).replace(' COLLATE "C"', "").replace(") STRICT;", ");")
+    plain = plain.replace("BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "INTEGER PRIMARY KEY")
+    plain = plain.replace("PRIMARY KEY AUTOINCREMENT", "PRIMARY KEY").replace("BIGINT", "INTEGER")
+    return [statement.split() for statement in plain.split(";")]
+
+
+def test_the_newest_migration_is_the_schema_that_is_asked_for() -> None:
+    for engine in ("sqlite", "postgres"):
+        numbers = [int(Path(file).name[:4]) for file in sorted(FOLDER.glob(f"*.{engine}.sql"))]
+        assert numbers == list(range(1, SCHEMA_VERSION + 1))
