@@ -10,9 +10,7 @@ import typer
 from agentctl.cli.terminal import note
 from agentctl.errors import UsageFailed
 
-__all__ = ["app", "init"]
-
-app = typer.Typer()
+__all__ = ["init"]
 
 _ALGORITHM = "RS256"
 _NEXT = """
@@ -24,7 +22,6 @@ and in another:
 """
 
 
-@app.command()
 def init(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Where to write; made when it is not there")

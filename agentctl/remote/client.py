@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentctl import errors
 from agentctl.operations import (
+    ALL_RUNS,
+    ANYWHERE,
     BulkDeletion,
     CancelRequest,
     NewSession,
@@ -46,8 +48,6 @@ __all__ = ["RemoteOperations"]
 
 Record = TypeVar("Record")
 
-_ANYWHERE = Where()
-_ALL_RUNS = SessionRunsQuery()
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 _DELETION_WAIT = 10.0
 """Seconds that a deletion with cancel waits for runs to end (contract.md 4)."""
@@ -193,25 +193,25 @@ class RemoteOperations:
         return await self._ask(Request("POST", path_of("sessions"), query, body))
 
     async def get_session_by_id(
-        self, session_id: str, where: Where = _ANYWHERE
+        self, session_id: str, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
         return await self._get(path_of("sessions", session_id), queries.of_where(where))
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: Where = _ANYWHERE
+        self, session_id: str, patch: SessionPatch, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
         path = path_of("sessions", session_id)
         return await self._ask(Request("PATCH", path, queries.of_where(where), patch.changes))
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: Where = _ANYWHERE
+        self, session_id: str, session_name: str, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
         path = path_of("sessions", session_id, "rename")
         body = {"session_name": session_name}
         return await self._ask(Request("POST", path, queries.of_where(where), body))
 
     async def delete_session(
-        self, session_id: str, where: Where = _ANYWHERE, *, cancel: bool = False
+        self, session_id: str, where: Where = ANYWHERE, *, cancel: bool = False
     ) -> None:
         query = queries.of_where(where) + queries.pairs(cancel=cancel or None)
         wait = _DELETION_WAIT if cancel else 0.0
@@ -224,13 +224,13 @@ class RemoteOperations:
         await self._connection.send(Request("DELETE", path_of("sessions"), query, body))
 
     async def get_session_runs(
-        self, session_id: str, query: SessionRunsQuery = _ALL_RUNS
+        self, session_id: str, query: SessionRunsQuery = ALL_RUNS
     ) -> Document[list[RunRecord]]:
         path = path_of("sessions", session_id, "runs")
         return await self._get(path, queries.of_session_runs(query), shape="array")
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: Where = _ANYWHERE
+        self, session_id: str, run_id: str, where: Where = ANYWHERE
     ) -> Document[RunRecord]:
         path = path_of("sessions", session_id, "runs", run_id)
         return await self._get(path, queries.of_where(where))
