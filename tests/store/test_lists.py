@@ -115,7 +115,7 @@ def test_pages_by_offset_are_the_same_list(store: Store) -> None:
 )
 def test_session_filters_narrow(store: Store, given: dict[str, Any], expected: int) -> None:
     store.write(some_sessions())
-    values = {"visibility": EVERYONE, "limit": 100} | given
+    values: dict[str, Any] = {"visibility": EVERYONE, "limit": 100} | given
     found = store.read(sessions.page(SessionQuery(**values)))
     assert (found.total, len(found.rows), found.capped) == (expected, expected, False)
 
@@ -138,7 +138,7 @@ def test_run_filters_narrow_newest_first(
     store: Store, given: dict[str, Any], expected: int
 ) -> None:
     store.write(some_runs())
-    values = {"visibility": EVERYONE, "limit": 4} | given
+    values: dict[str, Any] = {"visibility": EVERYONE, "limit": 4} | given
     rows = walked(store, lambda after: runs.page(RunQuery(**values, after=after)))
     keys = [(row.created_at, row.run_id) for row in rows]
     assert keys == sorted(set(keys), reverse=True)
@@ -205,7 +205,7 @@ def test_a_list_reads_an_index_in_its_order(
     for sort in listing.sorts:
         for order in ("asc", "desc"):
             for after in (False, True):
-                sql = listing.select(tuple(present), sort, order, after)  # type: ignore[arg-type]
+                sql = listing.select(tuple(present), sort, order, after)
                 steps = plan(sqlite, sql)
                 bounded = "SEARCH" if present or after else "SCAN"
                 assert [step.split(" (")[0].split("_")[0] for step in steps] == [

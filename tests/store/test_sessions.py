@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_a_session_made_beforehand_gets_the_component_of_its_first_run_only(stor
 
 
 @pytest.mark.parametrize("given", [{"user_id": "bob"}, {"user_id": None}, {"session_type": "team"}])
-def test_a_run_leaves_a_foreign_session_alone(store: Store, given: dict[str, str | None]) -> None:
+def test_a_run_leaves_a_foreign_session_alone(store: Store, given: dict[str, Any]) -> None:
     stored = a_session(**given)
     store.write(sessions.create(stored))
     opened = store.write(sessions.open_for_run(a_session(component_data="{}"), ANN))

@@ -1,0 +1,254 @@
+"""Opening: fresh files, files that are not ours, files that cannot be used."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agentctl import errors
+from agentctl.config import settings
+from agentctl.store.open import SCHEMA_VERSION, TABLES, open_all, open_database
+
+ROOT = Path(__file__).parents[2]
+
+
+def entry(path: Path) -> settings.Database:
+    return settings.Database("main", f"sqlite:///{path}")
+
+
+def refused(path: Path, *, create: bool = True) -> errors.AgentctlError:
+    """Why the file is refused; whatever is there is byte for byte what it was."""
+    before = path.read_bytes() if path.is_file() else None
+    beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else None
+    with pytest.raises(errors.AgentctlError) as caught:
+        open_database(entry(path), create=create)
+    assert (path.read_bytes() if path.is_file() else None) == before
+    assert (sorted(path.parent.iterdir()) if path.parent.is_dir() else None) == beside
+    for text in (caught.value.detail, caught.value.cause, caught.value.hint):
+        assert "\n" not in (text or "")
+    assert str(path.parent) not in caught.value.detail
+    assert str(path) in (caught.value.cause or "") or not path.parent.is_dir()
+    return caught.value
+
+
+def test_a_fresh_database_has_the_schema_and_is_its_owners_alone(path: Path) -> None:
+    open_database(entry(path), create=True).close_now()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with closing(sqlite3.connect(path)) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        assert {name for (name,) in names} >= TABLES
+        versions = connection.execute("SELECT version FROM schema_version").fetchall()
+        assert versions == [(number,) for number in range(1, SCHEMA_VERSION + 1)]
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_second_start_keeps_the_file(path: Path) -> None:
+    open_database(entry(path), create=True).close_now()
+    before = path.read_bytes()
+    open_database(entry(path), create=True).close_now()
+    open_database(entry(path), create=False).close_now()
+    assert path.read_bytes() == before
+
+
+def test_an_empty_file_is_filled_when_it_may_be(path: Path) -> None:
+    path.touch()
+    assert refused(path, create=False).detail == "There is no database yet"
+    open_database(entry(path), create=True).close_now()
+
+
+def test_no_database_is_told_with_what_makes_one(path: Path) -> None:
+    error = refused(path, create=False)
+    assert isinstance(error, errors.Unavailable)
+    assert error.cause == f"No database at {path}"
+    assert error.hint == "`agentctl serve` creates it"
+    assert not path.exists()
+
+
+def test_a_missing_folder_is_not_made(tmp_path: Path) -> None:
+    error = refused(tmp_path / "absent" / "agentctl.db")
+    assert error.detail == "The database cannot be created"
+    assert str(tmp_path / "absent") in (error.cause or "")
+
+
+def test_a_directory_is_refused(path: Path) -> None:
+    path.mkdir()
+    assert "is a directory" in (refused(path).cause or "")
+
+
+@pytest.mark.parametrize("content", [b"x", b"# settings\n" * 500, bytes(4096), b"SQLite format 3"])
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_that_is_no_database_is_left_alone(path: Path, content: bytes, create: bool) -> None:
+    path.write_bytes(content)
+    error = refused(path, create=create)
+    assert isinstance(error, errors.Unavailable)
+    assert error.detail in ("The file is not a database", "The database is damaged")
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+@pytest.mark.parametrize("table", ["notes", "schema_version"])
+def test_the_database_of_another_program_is_left_alone(
+    path: Path, table: str, journal: str
+) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {journal}")
+        connection.execute(f"CREATE TABLE {table} (version)")
+        connection.commit()
+    assert refused(path).detail == "The file is not an agentctl database"
+
+
+@pytest.mark.parametrize(("stored", "age"), [(SCHEMA_VERSION + 1, "newer"), (0, "older")])
+def test_another_schema_is_refused_with_both_versions(path: Path, stored: int, age: str) -> None:
+    open_database(entry(path), create=True).close_now()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE schema_version SET version = ?", (stored,))
+        connection.commit()
+    error = refused(path)
+    assert isinstance(error, errors.SchemaMismatch)
+    assert age in error.detail
+    assert f"schema {stored};" in (error.cause or "")
+    assert f"reads {SCHEMA_VERSION}" in (error.cause or "")
+
+
+def test_a_damaged_database_is_told(path: Path) -> None:
+    open_database(entry(path), create=True).close_now()
+    content = bytearray(path.read_bytes())
+    content[100:4096] = b"\xff" * 3996
+    path.write_bytes(content)
+    assert refused(path).detail == "The database is damaged"
+
+
+def test_another_engine_is_not_taken(path: Path) -> None:
+    with pytest.raises(errors.InvalidConfiguration):
+        open_database(settings.Database("main", "mysql://host/name"), create=True)
+
+
+def test_all_databases_open_in_the_order_of_the_configuration(tmp_path: Path) -> None:
+    names = ("zeta", "alpha")
+    entries = tuple(settings.Database(n, f"sqlite:///{tmp_path / n}.db") for n in names)
+    opened = open_all(settings.Settings(databases=entries), create=True)
+    assert list(opened) == ["zeta", "alpha"]
+    for database in opened.values():
+        database.close_now()  # type: ignore[attr-defined]
+
+
+def test_when_one_database_is_refused_the_others_are_closed(tmp_path: Path) -> None:
+    (tmp_path / "two.db").write_bytes(b"something else")
+    entries = tuple(settings.Database(n, f"sqlite:///{tmp_path / n}.db") for n in ("one", "two"))
+    with pytest.raises(errors.Unavailable):
+        open_all(settings.Settings(databases=entries), create=True)
+    assert not (tmp_path / "one.db-wal").exists()
+
+
+CREATE = """
+import sys
+from agentctl.config import settings
+from agentctl.store.open import open_database
+open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True).close_now()
+"""
+
+
+def test_processes_that_create_at_once_all_succeed(path: Path) -> None:
+    command = [sys.executable, "-c", CREATE, str(path)]
+    processes = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM schema_version").fetchone() == (1,)
+
+
+def test_threads_that_create_at_once_all_succeed(path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        opened = list(threads.map(lambda _: open_database(entry(path), create=True), range(8)))
+    for database in opened:
+        database.close_now()
+
+
+AS_NOBODY = """
+import asyncio, os, sys
+from agentctl import errors
+from agentctl.config import settings
+from agentctl.store import open, sessions, sqlite, sqlite_connection, sqlite_writer
+from agentctl.store.visibility import EVERYONE
+from tests.store.made import a_session
+import concurrent.futures.thread
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+def told(error):
+    print(type(error).__name__, "|", error.detail, "|", error.cause, "|", error.hint)
+async def main(path):
+    try:
+        database = open.open_database(settings.Database("main", f"sqlite:///{path}"), create=True)
+    except errors.AgentctlError as error:
+        return told(error)
+    print(await database.read(sessions.get("s1", EVERYONE)))
+    try:
+        await database.write(sessions.create(a_session()))
+    except errors.AgentctlError as error:
+        told(error)
+    await database.close()
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def as_nobody(path: Path) -> str:
+    """What a user without any rights to the file is told."""
+    command = [sys.executable, "-c", AS_NOBODY, str(path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A path in a folder that others can enter and read but not write; pytest's own are shut."""
+    with tempfile.TemporaryDirectory(prefix="agentctl-store-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder) / "agentctl.db"
+        Path(folder).chmod(0o755)
+
+
+def read_only(folder: Path) -> None:
+    if os.geteuid() != 0:
+        folder.chmod(0o555)
+
+
+def test_a_folder_that_is_read_only_is_told(closed: Path) -> None:
+    read_only(closed.parent)
+    told = as_nobody(closed)
+    assert told.startswith(f"Unavailable | The database cannot be created | {closed}: Permission")
+    assert not closed.exists()
+
+
+def test_a_file_of_someone_else_is_told(closed: Path) -> None:
+    open_database(entry(closed), create=True).close_now()
+    before = closed.read_bytes()
+    closed.chmod(0o000)
+    assert as_nobody(closed).startswith(
+        f"Unavailable | The database cannot be opened | {closed}: Permission"
+    )
+    closed.chmod(0o600)
+    assert closed.read_bytes() == before
+
+
+def test_a_file_that_is_read_only_is_told_and_not_written(closed: Path) -> None:
+    open_database(entry(closed), create=True).close_now()
+    before = closed.read_bytes()
+    closed.chmod(0o444)
+    read_only(closed.parent)
+    told = as_nobody(closed)
+    assert told.startswith("Unavailable | The database "), told
+    assert told.count("\n") == 1
+    assert closed.read_bytes() == before

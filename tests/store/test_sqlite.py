@@ -1,0 +1,335 @@
+"""The SQLite driver: group commit, snapshots, other processes, its failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from agentctl import errors
+from agentctl.store import runs, sessions
+from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.visibility import EVERYONE
+from tests.store.made import START, a_run, a_session, a_session_with_run, an_end
+
+ROOT = Path(__file__).parents[2]
+
+TAKE = Sql(
+    "UPDATE sessions SET run_count = run_count + 1 WHERE session_id = :id RETURNING run_count"
+)
+COUNT = Sql("SELECT run_count FROM sessions WHERE session_id = :id")
+
+
+def take(session_id: str = "s1") -> Work[int]:
+    rows = yield Statement(TAKE, {"id": session_id})
+    return rows[0][0]  # type: ignore[no-any-return]
+
+
+def count(session_id: str = "s1") -> Work[int]:
+    rows = yield Statement(COUNT, {"id": session_id})
+    return rows[0][0]  # type: ignore[no-any-return]
+
+
+def fail_after(session_id: str = "s1") -> Work[None]:
+    yield from take(session_id)
+    raise errors.Conflict("on purpose")
+
+
+def test_many_writers_each_get_their_own_result(sqlite: SqliteDatabase) -> None:
+    async def client() -> list[int]:
+        return [await sqlite.write(take()) for _ in range(20)]
+
+    async def main() -> list[list[int]]:
+        await sqlite.write(sessions.create(a_session()))
+        return await asyncio.gather(*(client() for _ in range(64)))
+
+    taken = asyncio.run(main())
+    assert sorted(number for numbers in taken for number in numbers) == list(range(1, 64 * 20 + 1))
+    assert all(numbers == sorted(numbers) for numbers in taken)
+    assert sqlite.read_now(count()) == 64 * 20
+
+
+def test_units_that_wait_share_one_commit(sqlite: SqliteDatabase) -> None:
+    async def main() -> int:
+        await sqlite.write(sessions.create(a_session()))
+        before = sqlite.changes()
+        gate = threading.Event()
+
+        def held() -> Work[int]:
+            gate.wait(10)
+            return (yield from take())
+
+        waiting = [asyncio.ensure_future(sqlite.write(held()))]
+        waiting += [asyncio.ensure_future(sqlite.write(take())) for _ in range(50)]
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*waiting)
+        return sqlite.changes() - before
+
+    assert asyncio.run(main()) in (1, 2)
+
+
+def test_a_unit_that_fails_does_not_hurt_its_group(sqlite: SqliteDatabase) -> None:
+    wrong = Sql("UPDATE sessions SET no_such_column = 1")
+    duplicate = Sql("UPDATE runs SET run_id = 'r1' WHERE run_id = 'r2'")
+
+    def broken(sql: Sql) -> Work[None]:
+        yield from take()
+        yield Statement(sql)
+
+    async def main() -> list[object]:
+        await sqlite.write(a_session_with_run())
+        await sqlite.write(runs.create(a_run("r2")))
+        units = [take(), fail_after(), take(), broken(wrong), broken(duplicate), take()]
+        writes = (sqlite.write(unit) for unit in units)
+        return await asyncio.gather(*writes, return_exceptions=True)
+
+    results = asyncio.run(main())
+    assert [r for r in results if isinstance(r, int)] == [3, 4, 5]
+    assert [type(r) for r in results if not isinstance(r, int)] == [
+        errors.Conflict, errors.InternalFailure, errors.InternalFailure,
+    ]  # fmt: skip
+    assert sqlite.read_now(count()) == 5
+
+
+def test_a_failed_statement_shows_no_text_of_the_library(
+    sqlite: SqliteDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Work[None]:
+        yield Statement(Sql("SELECT secret_name FROM sessions"))
+
+    caplog.set_level(logging.ERROR, "agentctl.store")
+    with pytest.raises(errors.InternalFailure) as caught:
+        sqlite.read_now(broken())
+    assert "secret_name" not in caught.value.detail
+    assert caught.value.__suppress_context__
+    assert "secret_name" in caplog.text
+
+
+def test_a_read_sees_one_state_while_others_write(sqlite: SqliteDatabase) -> None:
+    async def main() -> None:
+        await sqlite.write(sessions.create(a_session()))
+        reading, written = threading.Event(), threading.Event()
+
+        def twice() -> Work[tuple[int, int]]:
+            first = yield from count()
+            reading.set()
+            written.wait(10)
+            return first, (yield from count())
+
+        snapshot = asyncio.ensure_future(sqlite.read(twice(), large=True))
+        await asyncio.to_thread(reading.wait, 10)
+        assert await sqlite.write(take()) == 1
+        assert await sqlite.read(count()) == 1
+        written.set()
+        assert await snapshot == (0, 0)
+        assert await sqlite.read(count(), large=True) == 1
+
+    asyncio.run(main())
+
+
+def test_a_read_cannot_write(sqlite: SqliteDatabase) -> None:
+    asyncio.run(sqlite.write(sessions.create(a_session())))
+    for large in (False, True):
+        with pytest.raises(errors.Unavailable):
+            asyncio.run(sqlite.read(take(), large=large))
+    assert sqlite.read_now(count()) == 0
+
+
+def test_a_write_goes_on_when_its_task_is_cancelled(sqlite: SqliteDatabase) -> None:
+    async def main() -> int:
+        await sqlite.write(sessions.create(a_session()))
+        gate = threading.Event()
+
+        def held() -> Work[int]:
+            gate.wait(10)
+            return (yield from take())
+
+        task = asyncio.ensure_future(sqlite.write(held()))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        gate.set()
+        return await sqlite.write(take())
+
+    assert asyncio.run(main()) == 2
+
+
+def test_close_finishes_what_was_handed_over(sqlite: SqliteDatabase, path: Path) -> None:
+    async def main() -> None:
+        await sqlite.write(sessions.create(a_session()))
+        writes = [asyncio.ensure_future(sqlite.write(take())) for _ in range(100)]
+        await asyncio.sleep(0)
+        await sqlite.read(count(), large=True)
+        await sqlite.close()
+        assert sorted(await asyncio.gather(*writes)) == list(range(1, 101))
+        await sqlite.close()
+        for unit in (sqlite.read(count()), sqlite.read(count(), large=True), sqlite.write(take())):
+            with pytest.raises(errors.Unavailable, match="closed"):
+                await unit
+
+    asyncio.run(main())
+    assert not [t for t in threading.enumerate() if t.name.startswith("store-")]
+    assert sorted(file.name for file in path.parent.glob("agentctl.db*")) == ["agentctl.db"]
+
+
+def test_connections_and_threads_are_made_when_needed(sqlite: SqliteDatabase) -> None:
+    asyncio.run(sqlite.read(sessions.get("s1", EVERYONE)))
+    assert not [t for t in threading.enumerate() if t.name.startswith("store-")]
+
+
+OTHER = """
+import asyncio, sys
+from agentctl.config import settings
+from agentctl.store import sessions
+from agentctl.store.open import open_database
+from tests.store.made import a_session
+from tests.store.test_sqlite import take
+async def main():
+    database = open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True)
+    await database.write(sessions.create(a_session()))
+    for _ in range(int(sys.argv[2])):
+        await database.write(take())
+    await database.close()
+asyncio.run(main())
+"""
+
+
+def other_process(path: Path, writes: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", OTHER, str(path), str(writes)], cwd=ROOT)
+
+
+def test_the_commit_of_another_process_is_noticed(sqlite: SqliteDatabase, path: Path) -> None:
+    before = sqlite.changes()
+    assert sqlite.changes() == before
+    process = other_process(path, 0)
+    deadline = time.monotonic() + 20
+    while sqlite.changes() == before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sqlite.changes() != before
+    assert sqlite.read_now(sessions.get("s1", EVERYONE)) is not None
+    assert process.wait(20) == 0
+
+
+def test_a_busy_process_lets_another_one_write(sqlite: SqliteDatabase, path: Path) -> None:
+    async def main() -> int:
+        await sqlite.write(sessions.create(a_session()))
+        process = other_process(path, 50)
+        written = 0
+        while process.poll() is None:
+            await asyncio.gather(*(sqlite.write(take()) for _ in range(16)))
+            written += 16
+        assert process.returncode == 0
+        return written
+
+    written = asyncio.run(main())
+    assert sqlite.read_now(count()) == written + 50
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentctl.store.sqlite_connection.WAIT_MILLISECONDS", 50)
+
+
+@pytest.fixture
+def holder(path: Path) -> Iterator[apsw.Connection]:
+    """Another program with a connection to the file; only asked for after `sqlite`."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    yield connection
+    connection.close(True)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lock_of_another_program_is_told_and_over_when_it_is_gone(
+    sqlite: SqliteDatabase, holder: apsw.Connection
+) -> None:
+    async def main() -> None:
+        holder.execute("BEGIN IMMEDIATE")
+        units = (sqlite.write(take()), sqlite.write(sessions.create(a_session("s2"))))
+        for result in await asyncio.gather(*units, return_exceptions=True):
+            assert isinstance(result, errors.Unavailable)
+            assert result.detail == "The database is busy"
+        assert await sqlite.read(sessions.get("s2", EVERYONE)) is None
+        holder.execute("ROLLBACK")
+        assert await sqlite.write(sessions.create(a_session("s2")))
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_loses_the_whole_group_and_says_so(sqlite: SqliteDatabase) -> None:
+    """A page limit stands for the disk: SQLite reports both as SQLITE_FULL."""
+
+    def narrow() -> Work[None]:
+        yield Statement(Sql("PRAGMA max_page_count = 60"))
+
+    def fill() -> Work[bool]:
+        return (yield from sessions.create(a_session("big", metadata="x" * 1_000_000)))
+
+    def widen() -> Work[None]:
+        yield Statement(Sql("PRAGMA max_page_count = 100000"))
+
+    async def main() -> list[object]:
+        await sqlite.write(sessions.create(a_session()))
+        await sqlite.write(narrow())
+        units = (sqlite.write(take()), sqlite.write(fill()), sqlite.write(take()))
+        results: list[object] = list(await asyncio.gather(*units, return_exceptions=True))
+        await sqlite.write(widen())
+        assert await sqlite.write(fill())
+        return results
+
+    first, full, last = asyncio.run(main())
+    assert isinstance(full, errors.Unavailable)
+    assert full.detail == "The database's disk is full"
+    told = sum(isinstance(result, int) for result in (first, last))
+    assert sqlite.read_now(count()) == told
+
+
+def test_an_end_is_written_once_by_threads_that_race(sqlite: SqliteDatabase) -> None:
+    asyncio.run(sqlite.write(a_session_with_run()))
+    asyncio.run(sqlite.write(runs.start("r1", 1, "w1", START)))
+    asyncio.run(sqlite.write(runs.request_cancel("r1", START, "ann", None)))
+    statuses = ["COMPLETED", "ERROR", "CANCELLED"] * 4
+    start = threading.Barrier(len(statuses))
+    won: list[str] = []
+
+    async def finish_all(status: str) -> None:
+        ends = (sqlite.write(runs.finish(an_end(status=status))) for _ in range(5))
+        won.extend(status for done in await asyncio.gather(*ends) if done)
+
+    def race(status: str) -> None:
+        start.wait()
+        asyncio.run(finish_all(status))
+
+    threads = [threading.Thread(target=race, args=(status,)) for status in statuses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    state = sqlite.read_now(runs.state("r1"))
+    session = sqlite.read_now(sessions.get("s1", EVERYONE))
+    assert state is not None
+    assert session is not None
+    assert [state.status] == won
+    assert (session.total_tokens, session.last_status) == (3, state.status)
+
+
+def test_a_run_is_not_cancelled_without_a_request(sqlite: SqliteDatabase) -> None:
+    async def main() -> None:
+        await sqlite.write(a_session_with_run())
+        with pytest.raises(errors.InternalFailure):
+            await sqlite.write(runs.finish(an_end(status="CANCELLED")))
+
+    asyncio.run(main())
+    state = sqlite.read_now(runs.state("r1"))
+    assert state is not None
+    assert state.status == "PENDING"
