@@ -54,6 +54,11 @@ class ModelEndpoint:
         sent: list[Body] = self._ask("GET", "/requests")["requests"]
         return [body for body in sent if model in (None, body["model"])]
 
+    def headers(self, model: str) -> dict[str, str]:
+        """The header fields of the newest request for a model, names in lower case."""
+        sent: list[dict[str, Any]] = self._ask("GET", "/headers")["headers"]
+        return next(entry["fields"] for entry in reversed(sent) if entry["model"] == model)
+
     def forget(self) -> None:
         """Start `requests` anew."""
         self._ask("DELETE", "/requests")

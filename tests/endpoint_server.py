@@ -19,8 +19,9 @@
                         the last user message, else the first; then answers with the result
     history             answers with the roles and texts that it was sent, as JSON
 
-`GET /open` tells how many calls of models are open, `GET /requests` what was asked, newest last;
-`DELETE /requests` forgets. A call whose client has gone counts as open no longer.
+`GET /open` tells how many calls of models are open, `GET /requests` what was asked, newest last,
+`GET /headers` with which header fields; `DELETE /requests` forgets both. A call whose client has
+gone counts as open no longer.
 
     python -m tests.endpoint_server   prints its port, then serves until it is told to end
 """
@@ -53,6 +54,7 @@ class _State:
         self.lock = threading.Lock()
         self.open = 0
         self.requests: list[Body] = []
+        self.headers: list[Body] = []
 
 
 class _Gone(Exception):
@@ -78,13 +80,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         state = self.server.state
         with state.lock:
-            answer = {"/open": {"open": state.open}, "/requests": {"requests": state.requests}}
+            answer: Body = {
+                "/open": {"open": state.open},
+                "/requests": {"requests": state.requests},
+                "/headers": {"headers": state.headers},
+            }
             data = json.dumps(answer.get(self.path, {})).encode()
         self._send(200 if self.path in answer else 404, data)
 
     def do_DELETE(self) -> None:
         with self.server.state.lock:
             self.server.state.requests.clear()
+            self.server.state.headers.clear()
         self._send(200, b"{}")
 
     def do_POST(self) -> None:
@@ -93,6 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
         with state.lock:
             state.open += 1
             state.requests.append(body)
+            fields = {name.lower(): value for name, value in self.headers.items()}
+            state.headers.append({"model": body["model"], "fields": fields})
         try:
             self._answer(body)
         except (_Gone, OSError):

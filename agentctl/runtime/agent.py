@@ -111,18 +111,15 @@ async def _listen(
 async def _act(
     run: LibraryRun, node: CallToolsNode[Conversation, str | None], conversation: Conversation
 ) -> None:
-    """The calls of one answer. Known tools note themselves; what the library refuses is added."""
+    """The calls of one answer. Known tools note themselves, unknown ones are noted here."""
     calls = {part.tool_call_id: part for part in node.model_response.tool_calls}
     async with node.stream(run.ctx) as events:
         async for event in events:
             if not isinstance(event, FunctionToolResultEvent):
                 continue
             call = calls.get(event.tool_call_id)
-            if call is not None and not conversation.has_answered(call.tool_call_id):
-                why = f"There is no tool {call.tool_name}"
-                conversation.refuse_call(
-                    call.tool_call_id, call.tool_name, call.args_as_dict(), why
-                )
+            if call is not None and call.tool_name not in conversation.actions:
+                conversation.refuse_call(call.tool_call_id, call.tool_name, call.args_as_dict())
 
 
 def _text(event: AgentStreamEvent) -> str:

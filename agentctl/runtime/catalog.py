@@ -7,12 +7,14 @@ listing of components without tools needs no pydantic either.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.settings import Agent, Team, Workflow
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.delegation import delegation_tools
+from agentctl.runtime.failures import RunFailure
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
@@ -143,6 +145,20 @@ class Catalog:
 
             self._runners = Runners(self)
         return self._runners
+
+    def prepare(self) -> None:
+        """Load what runs need, so that the first one waits for no import. For a server's start.
+
+        Models without their API key are left out: runs say so.
+
+        Raises:
+            InvalidConfiguration: a tool or a model cannot be used; names the component.
+        """
+        from agentctl.runtime import agent, team, workflow  # noqa: F401 - only to be loaded
+
+        for component in (*self.components("agent").values(), *self.components("team").values()):
+            with suppress(RunFailure):
+                self.runners.runner(component)
 
     async def close(self) -> None:
         """Close the connections to model providers."""

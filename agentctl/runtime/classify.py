@@ -22,12 +22,16 @@ __all__ = ["classified"]
 _log = logging.getLogger("agentctl.runtime")
 
 _GATEWAY_TIMEOUTS = {408, 504}
+_LOGGED = 2_000
+"""Characters of a provider's text that go to the log."""
+
 _TOO_MANY_CALLS = "The model did not come to an end within the model calls that a run may make"
 
 
 def classified(error: AgentRunError, run_id: str) -> RunFailure:
     """The public failure; what the provider said goes to the log."""
-    _log.warning("run %s: the model failed", run_id, exc_info=error)
+    said = " ".join(str(error).split())[:_LOGGED]
+    _log.warning("run %s: the model failed: %s: %s", run_id, type(error).__name__, said)
     if isinstance(error, UsageLimitExceeded):
         return RunFailure("MODEL_REJECTED", _TOO_MANY_CALLS)
     return RunFailure(_code(error))
@@ -40,6 +44,9 @@ def _code(error: AgentRunError) -> FailureCode:
     if isinstance(error, ModelHTTPError) and error.status_code in _GATEWAY_TIMEOUTS:
         return "MODEL_TIMEOUT"
     if isinstance(error, ModelRequestRejectedError | UnexpectedModelBehavior):
+        return "MODEL_REJECTED"
+    if isinstance(error.__cause__, ValueError):
+        # An answer that was received and could not be read, such as half a JSON document.
         return "MODEL_REJECTED"
     if isinstance(error, ModelAPIError):
         return "MODEL_UNAVAILABLE"

@@ -131,17 +131,10 @@ class Conversation:
         self._count(name, outcome)
         return text
 
-    def refuse_call(self, call_id: str, name: str, arguments: Mapping[str, Any], why: str) -> None:
-        """Note a call that could not be carried out, such as one of an unknown tool."""
+    def refuse_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+        """Note a call of a tool that is not there. The library has told the model by itself."""
         self._open(call_id, clean(name), _clean(arguments))
-        self._close(call_id, clean(why), error=True)
-
-    def has_answered(self, call_id: str) -> bool:
-        """Whether a call has had its result."""
-        return any(
-            entry["tool_call_id"] == call_id and entry["tool_call_error"] is not None
-            for entry in self._transcript.tools
-        )
+        self._close(call_id, clean(f"There is no tool {name}"), error=True)
 
     def _open(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         self.context.emit(ToolCallStarted(self._transcript.open_call(call_id, name, arguments)))
@@ -170,7 +163,9 @@ class Conversation:
         elif outcome.counts:
             self._failures[name] += 1
         if self._failures[name] >= MAXIMUM_FAILURES:
-            raise RunFailure("TOOL_FAILED", f"The tool {name} failed {MAXIMUM_FAILURES} times")
+            raise RunFailure(
+                "TOOL_FAILED", f"The tool {name} failed {MAXIMUM_FAILURES} times in a row"
+            )
 
 
 def _clean(value: Any) -> Any:

@@ -15,7 +15,7 @@ FailureCode = Literal[
 """The codes that work itself ends with; RUN_TIMEOUT and WORKER_LOST are the engine's."""
 
 DETAILS: dict[FailureCode, str] = {
-    "MODEL_UNAVAILABLE": "The model could not be reached",
+    "MODEL_UNAVAILABLE": "The model is not available now",
     "MODEL_REJECTED": "The model refused the request or gave an unusable answer",
     "MODEL_TIMEOUT": "The model did not answer in time",
     "TOOL_FAILED": "A tool failed repeatedly",

@@ -6,7 +6,6 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.failures import RunFailure
 
 if TYPE_CHECKING:
@@ -49,18 +48,13 @@ def connect(model: config.Model) -> Connection:
 
     Raises:
         RunFailure: MODEL_UNAVAILABLE when the key of the model is not set.
-        InvalidConfiguration: the provider or the demo model is not known.
+        InvalidConfiguration: there is no such demo model.
     """
     if model.provider == "openai":
-        return _openai(model)
-    if model.provider == "demo":
-        from agentctl.runtime.demo import demo_model
+        return _OpenAIConnection(model, _key(model))
+    from agentctl.runtime.demo import demo_model
 
-        return Connection(demo_model(model.model))
-    raise InvalidConfiguration(
-        f"The model {model.id} has an unknown provider {model.provider!r}",
-        hint="use openai (any compatible endpoint by base_url) or demo",
-    )
+    return Connection(demo_model(model.model))
 
 
 class _OpenAIConnection(Connection):
@@ -84,10 +78,6 @@ class _OpenAIConnection(Connection):
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _openai(model: config.Model) -> Connection:
-    return _OpenAIConnection(model, _key(model))
 
 
 def _key(model: config.Model) -> str:

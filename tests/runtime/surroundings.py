@@ -20,7 +20,7 @@ from tests.endpoint import ModelEndpoint
 
 T = TypeVar("T")
 
-MEMBER_SECONDS = 1.0
+MEMBER_SECONDS = 0.5
 """How long a member's run may take here."""
 
 
@@ -64,7 +64,9 @@ class Surroundings:
             return child.ended("ERROR", failure.detail, failure.code)
         return child.ended("COMPLETED")
 
-    def ended(self, status: Any, detail: str | None = None, code: str | None = None) -> MemberResult:
+    def ended(
+        self, status: Any, detail: str | None = None, code: str | None = None
+    ) -> MemberResult:
         return MemberResult("child", status, self.transcript.content, detail, code)
 
     async def execute(

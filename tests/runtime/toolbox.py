@@ -31,7 +31,9 @@ def shout(text: str) -> str:
     return text.upper()
 
 
-async def whisper(text: str, times: Annotated[int, Field(ge=1, description="how often")] = 1) -> str:
+async def whisper(
+    text: str, times: Annotated[int, Field(ge=1, description="how often")] = 1
+) -> str:
     """Lowers a text."""
     await asyncio.sleep(0)
     return text.lower() * times
@@ -113,6 +115,11 @@ async def stubborn() -> str:
         except asyncio.CancelledError:
             continue
     return "late"
+
+
+def delegate_task_to_member(member_id: str) -> str:
+    """Named like a tool of ours."""
+    return member_id
 
 
 def untyped(text) -> str:  # type: ignore[no-untyped-def]

@@ -1,0 +1,76 @@
+"""The models of the provider `demo`, which need no network."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import ModelRequest
+from pydantic_ai.models import ModelRequestParameters
+
+from agentctl.config.settings import Model, Team
+from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.demo import SLOW_SECONDS, SLOW_WORDS, demo_model
+from tests.runtime.surroundings import run, settings
+
+LEADER = (Model("lead", "demo", "leader"),)
+
+
+def test_echo_streams_what_it_was_told_in_pieces() -> None:
+    ended = run(settings(instructions="Be plain."), "one two three\nfour five  six")
+
+    assert ended.transcript.content == ended.told == "one two three\nfour five  six"
+    assert 1 < len(ended.events) <= 4
+    assert ended.transcript.metrics["input_tokens"] == 8
+    assert ended.transcript.metrics["output_tokens"] == 6
+    assert ended.transcript.metrics["total_tokens"] == 14
+
+
+@pytest.mark.parametrize("message", ["", " ", "\n\n x"])
+def test_echo_keeps_white_space(message: str) -> None:
+    assert run(settings(), message).transcript.content == message
+
+
+def test_slow_takes_about_a_minute() -> None:
+    assert 45 <= SLOW_WORDS * SLOW_SECONDS <= 75
+
+
+@pytest.mark.parametrize("mode", ["coordinate", "route"])
+def test_leader_gives_the_message_to_the_first_member(mode: Any) -> None:
+    configured = settings(models=LEADER, teams=(Team("t", "lead", ("writer",), mode=mode),))
+
+    ended = run(configured, "hello there", kind="team", component="t")
+
+    assert ended.transcript.content == "hello there"
+    assert len(ended.children) == 1
+    assert ended.transcript.metrics["total_tokens"] > 0
+
+
+def test_leader_delegates_again_in_the_next_run_of_a_session() -> None:
+    configured = settings(models=LEADER, teams=(Team("t", "lead", ("writer",)),))
+    first = run(configured, "hello", kind="team", component="t")
+
+    again = run(configured, "there", kind="team", component="t", history=first.transcript.messages)
+
+    assert again.transcript.content == "there"
+    assert len(again.children) == 1
+
+
+def test_leader_without_members_echoes() -> None:
+    assert run(settings(model="leader"), "hello there").transcript.content == "hello there"
+
+
+def test_a_whole_answer_can_be_had_at_once() -> None:
+    request = [ModelRequest.user_text_prompt("hello there")]
+    answer = asyncio.run(demo_model("echo").request([*request], None, ModelRequestParameters()))
+
+    assert answer.text == "hello there"
+    assert answer.usage.total_tokens == 4
+
+
+def test_an_unknown_demo_model_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration) as refused:
+        demo_model("gpt")
+
+    assert refused.value.hint == "use one of: echo, slow, leader"

@@ -1,0 +1,138 @@
+"""What a run ends with when its model does not answer as it should."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+
+import pytest
+
+from agentctl.config.settings import Agent, Database, Model, Settings
+from agentctl.runtime import models
+from agentctl.runtime.failures import DETAILS
+from tests.endpoint import ModelEndpoint
+from tests.runtime.surroundings import attempt, settings
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        ("http-400", "MODEL_REJECTED"),
+        ("http-401", "MODEL_REJECTED"),
+        ("http-403", "MODEL_REJECTED"),
+        ("http-404", "MODEL_REJECTED"),
+        ("http-429", "MODEL_UNAVAILABLE"),
+        ("http-500", "MODEL_UNAVAILABLE"),
+        ("http-503", "MODEL_UNAVAILABLE"),
+        ("http-504", "MODEL_TIMEOUT"),
+        ("garbage", "MODEL_REJECTED"),
+        ("reset", "MODEL_UNAVAILABLE"),
+    ],
+)
+def test_a_failure_has_its_code_and_a_public_text(
+    model_endpoint: ModelEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    model: str,
+    code: str,
+) -> None:
+    monkeypatch.setattr(models, "RETRIES", 0)
+    with caplog.at_level(logging.WARNING, "agentctl.runtime"):
+        ended, failure = attempt(settings(model_endpoint, model=model), "hi")
+
+    assert failure is not None
+    assert (failure.code, failure.detail) == (code, DETAILS[failure.code])
+    kept = json.dumps([ended.transcript.messages, ended.transcript.tools, failure.detail])
+    assert "secret of the provider" not in kept
+    assert ("secret of the provider" in caplog.text) is model.startswith("http-")
+    assert "run run" in caplog.text
+
+
+def test_what_was_said_before_the_connection_broke_is_kept(model_endpoint: ModelEndpoint) -> None:
+    ended, failure = attempt(settings(model_endpoint, model="reset"), "hi")
+
+    assert failure is not None
+    assert failure.code == "MODEL_UNAVAILABLE"
+    assert ended.transcript.content == "almost "
+    assert ended.transcript.messages[-1]["content"] == "almost "
+
+
+def test_a_call_is_tried_again_once(model_endpoint: ModelEndpoint) -> None:
+    model_endpoint.forget()
+
+    _, failure = attempt(settings(model_endpoint, model="http-500"), "hi")
+
+    assert failure is not None
+    assert len(model_endpoint.requests("http-500")) == 1 + models.RETRIES == 2
+
+
+def test_a_model_that_is_silent_for_too_long_has_timed_out(
+    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(models, "RETRIES", 0)
+
+    for model, said in (("hang", ""), ("half", "one two three")):
+        ended, failure = attempt(settings(model_endpoint, model=model), "hi")
+        assert failure is not None
+        assert failure.code == "MODEL_TIMEOUT"
+        assert ended.transcript.content == said
+    model_endpoint.wait_for_open(0)
+
+
+def test_an_endpoint_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "RETRIES", 0)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+        _, failure = attempt(_configured(Model("m", "openai", "echo", base_url=url)), "hi")
+
+    assert failure is not None
+    assert failure.code == "MODEL_UNAVAILABLE"
+
+
+@pytest.mark.parametrize("variable", ["", "TEST_KEY_OF_MODEL"])
+def test_a_key_that_is_not_set_is_said_publicly_without_its_variable(
+    caplog: pytest.LogCaptureFixture, variable: str
+) -> None:
+    model = Model("fast", "openai", "gpt", api_key_env=variable)
+
+    _, failure = attempt(_configured(model), "hi")
+
+    assert failure is not None
+    assert failure.code == "MODEL_UNAVAILABLE"
+    assert failure.detail == "The API key of the model is not set"
+    assert "model fast: the environment variable" in caplog.text
+    assert variable in caplog.text
+
+
+def test_the_key_is_read_from_its_variable_when_the_model_is_needed(
+    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = model_endpoint.base_url
+    model = Model("m", "openai", "echo", base_url=url, api_key_env="TEST_KEY_OF_MODEL")
+
+    _, failure = attempt(_configured(model), "hi")
+    assert failure is not None
+
+    monkeypatch.setenv("TEST_KEY_OF_MODEL", "k")
+    ended, failure = attempt(_configured(model), "hi")
+    assert failure is None
+    assert ended.transcript.content == "hi"
+    assert model_endpoint.headers("echo")["authorization"] == "Bearer k"
+
+
+def test_a_demo_model_that_nobody_knows_fails_as_ours() -> None:
+    _, failure = attempt(_configured(Model("m", "demo", "x")), "hi")
+
+    assert failure is not None
+    assert (failure.code, failure.detail) == ("INTERNAL", DETAILS["INTERNAL"])
+
+
+def _configured(model: Model) -> Settings:
+    return Settings(
+        databases=(Database("main", "sqlite:///nowhere"),),
+        models=(model,),
+        agents=(Agent("writer", model.id),),
+    )

@@ -1,0 +1,227 @@
+"""Teams in their modes, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentctl.config.settings import Agent, Settings, Team
+from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
+from tests.endpoint import ModelEndpoint
+from tests.runtime import toolbox
+from tests.runtime.surroundings import attempt, run, served, settings
+
+
+def newsroom(
+    endpoint: ModelEndpoint,
+    mode: Any,
+    *,
+    leader: str = "delegate",
+    member: str = "echo",
+    **more: Any,
+) -> Settings:
+    """The team `news` of `writer` and `editor`; the members share a model."""
+    return settings(
+        endpoint,
+        model=member,
+        models=(served("lead", leader, endpoint),),
+        agents=(Agent("editor", "m", name="Editor", description="Corrects texts"),),
+        teams=(
+            Team("news", "lead", ("writer", "editor"), mode=mode, instructions="Be brief.", **more),
+        ),
+    )
+
+
+def test_a_leader_coordinates(model_endpoint: ModelEndpoint) -> None:
+    ended = run(newsroom(model_endpoint, "coordinate"), "ask editor", kind="team", component="news")
+
+    assert ended.transcript.content == ended.told == "ask editor"
+    (call,) = ended.transcript.tools
+    assert call["tool_name"] == "delegate_task_to_member"
+    assert call["tool_args"] == {"member_id": "editor", "task": "ask editor"}
+    assert (call["tool_call_error"], call["result"]) == (False, "ask editor")
+    (child,) = ended.children
+    assert child.transcript.content == "ask editor"
+    roles = [message["role"] for message in ended.transcript.messages]
+    assert roles == ["system", "user", "assistant", "tool", "assistant"]
+    assert [type(event) for event in ended.events[:2]] == [ToolCallStarted, ToolCallCompleted]
+
+
+def test_a_leader_knows_its_instructions_its_duty_and_its_members(
+    model_endpoint: ModelEndpoint,
+) -> None:
+    ended = run(newsroom(model_endpoint, "coordinate"), "go", kind="team", component="news")
+
+    system = ended.transcript.messages[0]["content"]
+    assert system.startswith("Be brief.\n\nYou lead a team.")
+    assert system.endswith("Members:\n- writer (writer)\n- editor (Editor): Corrects texts")
+    assert model_endpoint.requests("delegate")[-1]["messages"][0]["content"] == system
+
+
+def test_a_teams_own_metrics_leave_its_members_out(model_endpoint: ModelEndpoint) -> None:
+    ended = run(newsroom(model_endpoint, "coordinate"), "go", kind="team", component="news")
+
+    own = [message["metrics"] for message in ended.transcript.messages if "metrics" in message]
+    total = sum(metrics["total_tokens"] for metrics in own)
+    assert ended.transcript.metrics["total_tokens"] == total
+    assert ended.children[0].transcript.metrics["total_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("member", "told"),
+    [
+        ("http-401", "failed: The model refused the request or gave an unusable answer"),
+        ("hang", "failed: The run took longer than it may"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["coordinate", "route"])
+def test_a_member_that_fails_or_hangs_is_a_result_that_says_so(
+    model_endpoint: ModelEndpoint, mode: str, member: str, told: str
+) -> None:
+    configured = newsroom(model_endpoint, mode, member=member)
+
+    ended, failure = attempt(configured, "go", kind="team", component="news")
+
+    assert failure is None
+    (call,) = ended.transcript.tools
+    assert (call["tool_call_error"], call["result"]) == (True, f"The member writer {told}")
+    assert ended.transcript.content == ended.told == f"The member writer {told}"
+
+
+def test_a_leader_may_have_tools_of_its_own(model_endpoint: ModelEndpoint) -> None:
+    configured = newsroom(
+        model_endpoint, "coordinate", leader="tool:shout", tools=(f"{toolbox.TOOLS}:shout",)
+    )
+
+    ended = run(configured, 'go {"text": "x"}', kind="team", component="news")
+
+    assert ended.transcript.content == "X"
+    offered = model_endpoint.requests("tool:shout")[-1]["tools"]
+    names = [tool["function"]["name"] for tool in offered]
+    assert names == ["delegate_task_to_member", "shout"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"member_id": "nobody", "task": "x"}, "The argument member_id is one of: writer, editor"),
+        ({"task": "x"}, "The argument member_id is one of: writer, editor"),
+        ({"member_id": "writer"}, "The argument task is missing: say what to do"),
+    ],
+)
+def test_a_delegation_that_makes_no_sense_is_told_to_the_leader(
+    model_endpoint: ModelEndpoint, arguments: dict[str, str], told: str
+) -> None:
+    configured = newsroom(model_endpoint, "coordinate", leader="tool:delegate_task_to_member")
+
+    ended = run(configured, f"go {json.dumps(arguments)}", kind="team", component="news")
+
+    assert ended.transcript.content == told
+    assert ended.children == []
+
+
+def test_a_routed_message_is_answered_by_the_member(model_endpoint: ModelEndpoint) -> None:
+    model_endpoint.forget()
+    ended = run(newsroom(model_endpoint, "route"), "ask the editor", kind="team", component="news")
+
+    assert ended.transcript.content == ended.told == "ask the editor"
+    (call,) = ended.transcript.tools
+    assert call["tool_name"] == "route_to_member"
+    assert call["tool_args"] == {"member_id": "editor"}
+    answer = ended.transcript.messages[-1]
+    assert (answer["role"], answer["content"]) == ("assistant", "ask the editor")
+    assert set(answer["metrics"].values()) == {0}
+    (asked,) = model_endpoint.requests("delegate")
+    assert asked["tool_choice"] == "required"
+
+
+def test_a_message_is_routed_to_one_member_only(model_endpoint: ModelEndpoint) -> None:
+    configured = newsroom(model_endpoint, "route", leader="tools:route_to_member")
+
+    ended = run(configured, 'go {"member_id": "writer"}', kind="team", component="news")
+
+    assert len(ended.children) == 1
+    results = {call["result"] for call in ended.transcript.tools}
+    assert "The message was passed to another member already" in results
+    assert ended.transcript.content == 'go {"member_id": "writer"}'
+
+
+def test_a_leader_that_routes_to_nobody_answers_itself(model_endpoint: ModelEndpoint) -> None:
+    configured = newsroom(model_endpoint, "route", leader="echo")
+
+    ended = run(configured, "hello there", kind="team", component="news")
+
+    assert ended.transcript.content == ended.told == "hello there"
+    assert ended.transcript.messages[-1]["content"] == "hello there"
+    assert ended.children == []
+
+
+def test_everybody_is_asked_at_once_in_a_broadcast(model_endpoint: ModelEndpoint) -> None:
+    model_endpoint.forget()
+    configured = newsroom(model_endpoint, "broadcast", leader="echo", member="history")
+
+    ended = run(configured, "what now", kind="team", component="news")
+
+    assert [child.transcript.content for child in ended.children] == ['[["user", "what now"]]'] * 2
+    assert ended.transcript.content == (
+        "what now\n\nWhat the members report:\n\n"
+        'writer (writer):\n[["user", "what now"]]\n\n'
+        'editor (Editor):\n[["user", "what now"]]'
+    )
+    user = ended.transcript.messages[1]
+    assert (user["role"], user["content"]) == ("user", "what now")
+    assert "tools" not in model_endpoint.requests("echo")[-1]
+    assert all(isinstance(event, Content) for event in ended.events)
+
+
+def test_the_leader_of_a_broadcast_hears_who_failed(model_endpoint: ModelEndpoint) -> None:
+    configured = newsroom(model_endpoint, "broadcast", leader="echo", member="http-401")
+
+    ended = run(configured, "what now", kind="team", component="news")
+
+    assert "editor (Editor):\nThe member editor failed: The model refused" in (
+        ended.transcript.content
+    )
+
+
+def test_a_team_may_be_a_member(model_endpoint: ModelEndpoint) -> None:
+    inner = newsroom(model_endpoint, "coordinate")
+    outer = Team("company", "lead", ("news",))
+    configured = Settings(
+        databases=inner.databases,
+        models=inner.models,
+        agents=inner.agents,
+        teams=(*inner.teams, outer),
+    )
+
+    ended = run(configured, "hello", kind="team", component="company")
+
+    assert ended.transcript.content == "hello"
+    (child,) = ended.children
+    (grandchild,) = child.children
+    assert grandchild.transcript.content == "hello"
+
+
+def test_a_leader_that_fails_ends_the_run(model_endpoint: ModelEndpoint) -> None:
+    configured = newsroom(model_endpoint, "coordinate", leader="http-401")
+
+    _, failure = attempt(configured, "go", kind="team", component="news")
+
+    assert failure is not None
+    assert failure.code == "MODEL_REJECTED"
+
+
+def test_a_tool_named_like_the_delegation_is_refused(
+    model_endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    configured = newsroom(
+        model_endpoint, "coordinate", tools=(f"{toolbox.TOOLS}:delegate_task_to_member",)
+    )
+
+    _, failure = attempt(configured, "go", kind="team", component="news")
+
+    assert failure is not None
+    assert failure.code == "INTERNAL"
+    assert "team news has a tool named like its delegation tool" in caplog.text

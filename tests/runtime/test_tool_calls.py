@@ -1,0 +1,250 @@
+"""Tools that models call, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from agentctl.config.settings import Limits
+from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.failures import RunFailure
+from tests.endpoint import ModelEndpoint
+from tests.runtime import toolbox
+from tests.runtime.surroundings import Surroundings, attempt, run, settings
+
+
+def using(
+    endpoint: ModelEndpoint,
+    name: str,
+    arguments: dict[str, Any] | str | None = None,
+    *,
+    behaviour: str = "tool",
+    **options: Any,
+) -> tuple[Surroundings, RunFailure | None]:
+    """A run in which the model calls the tool `name`."""
+    tool_timeout = options.pop("tool_timeout", 5.0)
+    configured = settings(
+        endpoint, model=f"{behaviour}:{name}", tools=(f"{toolbox.TOOLS}:{name}",), **options
+    )
+    return attempt(configured, f"do {json.dumps(arguments or {})}", tool_timeout=tool_timeout)
+
+
+def only_call(ended: Surroundings) -> dict[str, Any]:
+    assert len(ended.transcript.tools) == 1
+    return ended.transcript.tools[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "result"),
+    [
+        ("add", {"a": 3, "b": 4}, "7"),
+        ("add", {"a": "3"}, "5"),
+        ("shout", {"text": "hi"}, "HI"),
+        ("whisper", {"text": "HI", "times": 2}, "hihi"),
+        ("nothing", {}, "null"),
+        ("dirty", {}, "a\ufffdb\ufffdc"),
+        (
+            "weather",
+            {"place": {"city": "Bonn"}},
+            '{"place":"Bonn","degrees":21.5,"on":"2026-01-02"}',
+        ),
+    ],
+)
+def test_a_tool_is_called_and_the_model_answers_from_its_result(
+    model_endpoint: ModelEndpoint, name: str, arguments: dict[str, Any], result: str
+) -> None:
+    ended, failure = using(model_endpoint, name, arguments)
+
+    assert failure is None
+    assert ended.transcript.content == result
+    call = only_call(ended)
+    assert call == {
+        "tool_call_id": call["tool_call_id"],
+        "tool_name": name,
+        "tool_args": arguments,
+        "tool_call_error": False,
+        "result": result,
+    }
+    asked, called, answered, said = ended.transcript.messages
+    assert asked["role"] == "user"
+    assert called["tool_calls"] == [
+        {"id": call["tool_call_id"], "name": name, "arguments": arguments}
+    ]
+    assert answered["role"] == "tool"
+    assert answered["tool_call_id"] == call["tool_call_id"]
+    assert answered["tool_name"] == name
+    assert answered["content"] == result
+    assert said["content"] == result
+
+
+def test_the_model_is_offered_the_schema_that_records_show(model_endpoint: ModelEndpoint) -> None:
+    model_endpoint.forget()
+    ended, _ = using(model_endpoint, "whisper", {"text": "x"})
+
+    agent = ended.catalog.components("agent")["writer"]
+    record = ended.catalog.record(agent)
+    sent = model_endpoint.requests("tool:whisper")[0]["tools"]
+    assert [tool["function"]["name"] for tool in sent] == ["whisper"]
+    assert sent[0]["function"]["description"] == "Lowers a text."
+    assert sent[0]["function"]["parameters"] == record["tools"][0]["parameters"]  # type: ignore[typeddict-item]
+
+
+def test_listeners_hear_of_a_call_before_and_after_it(model_endpoint: ModelEndpoint) -> None:
+    ended, _ = using(model_endpoint, "shout", {"text": "hi"})
+
+    started, completed, content = ended.events
+    assert isinstance(started, ToolCallStarted)
+    assert isinstance(completed, ToolCallCompleted)
+    assert started.tool["result"] is None
+    assert started.tool["tool_call_error"] is None
+    assert completed.tool == only_call(ended)
+    assert content == Content("HI")
+
+
+def test_the_usage_of_all_model_calls_is_summed(model_endpoint: ModelEndpoint) -> None:
+    ended, _ = using(model_endpoint, "shout", {"text": "hi"})
+
+    counted = [message["metrics"] for message in ended.transcript.messages if "metrics" in message]
+    assert len(counted) == 2
+    for name, total in ended.transcript.metrics.items():
+        assert total == sum(metrics[name] for metrics in counted)
+    assert ended.transcript.metrics["cache_read_tokens"] == 2
+
+
+def test_two_calls_of_one_answer_both_get_results(model_endpoint: ModelEndpoint) -> None:
+    ended, failure = using(model_endpoint, "add", {"a": 1}, behaviour="tools")
+
+    assert failure is None
+    assert ended.transcript.content == "3 | 3"
+    ids = [call["tool_call_id"] for call in ended.transcript.tools]
+    assert len(set(ids)) == 2
+    answered = [m["tool_call_id"] for m in ended.transcript.messages if m["role"] == "tool"]
+    assert sorted(answered) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"a": "three"}, "The arguments of add do not fit: a: Input should be a valid integer"),
+        ({"b": 1}, "The arguments of add do not fit: a is missing"),
+        ({"a": 1, "c": 1}, "The arguments of add do not fit: c is unknown"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_to_the_model(
+    model_endpoint: ModelEndpoint, arguments: dict[str, Any], told: str
+) -> None:
+    ended, failure = using(model_endpoint, "add", arguments)
+
+    assert failure is None
+    assert ended.transcript.content.startswith(told)
+    assert only_call(ended)["tool_call_error"] is True
+
+
+def test_arguments_that_are_no_json_are_told_to_the_model(model_endpoint: ModelEndpoint) -> None:
+    ended, failure = using(model_endpoint, "add", behaviour="broken")
+
+    assert failure is None
+    assert ended.transcript.content == "The arguments are not a JSON object"
+    assert only_call(ended)["tool_args"] == {"INVALID_JSON": '{"half": '}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("fails", "The tool fails failed (ValueError)"),
+        ("leaves", "The tool leaves failed (SystemExit)"),
+        ("gives_up", "The tool gives_up failed (CancelledError)"),
+        ("unprintable", "The tool unprintable gave a result without a JSON form"),
+    ],
+)
+def test_a_tool_that_fails_is_a_result_that_says_so_and_no_more(
+    model_endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture, name: str, told: str
+) -> None:
+    with caplog.at_level(logging.WARNING, "agentctl.runtime"):
+        ended, failure = using(model_endpoint, name)
+
+    assert failure is None
+    assert ended.transcript.content == told
+    assert only_call(ended)["tool_call_error"] is True
+    assert toolbox.SECRET not in json.dumps([ended.transcript.messages, ended.transcript.tools])
+    assert (toolbox.SECRET in caplog.text) is (name == "fails")
+
+
+def test_a_tool_that_fails_time_and_again_ends_the_run(model_endpoint: ModelEndpoint) -> None:
+    ended, failure = using(model_endpoint, "fails", behaviour="again")
+
+    assert failure is not None
+    assert failure.code == "TOOL_FAILED"
+    assert failure.detail == "The tool fails failed 3 times in a row"
+    assert [call["tool_call_error"] for call in ended.transcript.tools] == [True] * 3
+
+
+def test_a_model_that_never_ends_is_ended(
+    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentctl.runtime.agent.MAXIMUM_MODEL_CALLS", 6)
+    ended, failure = using(model_endpoint, "add", {"a": 1}, behaviour="again")
+
+    assert failure is not None
+    assert failure.code == "MODEL_REJECTED"
+    assert "model calls" in failure.detail
+    assert len(ended.transcript.tools) == 6
+
+
+def test_a_tool_that_is_not_there_is_told_to_the_model(model_endpoint: ModelEndpoint) -> None:
+    configured = settings(model_endpoint, model="tool:nope", tools=(f"{toolbox.TOOLS}:add",))
+
+    ended = run(configured, "do {}")
+
+    call = only_call(ended)
+    assert call["tool_name"] == "nope"
+    assert call["result"] == "There is no tool nope"
+    assert call["tool_call_error"] is True
+    roles = [message["role"] for message in ended.transcript.messages]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+
+
+def test_a_model_that_insists_on_a_tool_that_is_not_there_is_rejected(
+    model_endpoint: ModelEndpoint,
+) -> None:
+    configured = settings(model_endpoint, model="again:nope", tools=(f"{toolbox.TOOLS}:add",))
+
+    _, failure = attempt(configured, "do {}")
+
+    assert failure is not None
+    assert failure.code == "MODEL_REJECTED"
+
+
+@pytest.mark.parametrize("name", ["sleepy", "stubborn", "stuck"])
+def test_a_tool_has_only_so_much_time(model_endpoint: ModelEndpoint, name: str) -> None:
+    toolbox.release.clear()
+    try:
+        ended, failure = using(model_endpoint, name, tool_timeout=0.1)
+    finally:
+        toolbox.release.set()
+
+    assert failure is None
+    assert ended.transcript.content == f"The tool {name} did not end within 0.1 seconds"
+    assert only_call(ended)["tool_call_error"] is True
+    assert ended.transcript.abandoned == ([] if name == "sleepy" else [name])
+
+
+def test_a_result_is_cut_at_the_limit_between_characters(model_endpoint: ModelEndpoint) -> None:
+    ended, _ = using(
+        model_endpoint, "long_text", {"size": 100}, limits=Limits(tool_result_bytes=15)
+    )
+
+    assert only_call(ended)["result"] == "é" * 7
+
+
+def test_a_tool_that_cannot_be_used_fails_the_run_as_ours(
+    model_endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, failure = attempt(settings(model_endpoint, tools=("not.there:tool",)), "hi")
+
+    assert failure is not None
+    assert failure.code == "INTERNAL"
+    assert "agent writer cannot use the tool 'not.there:tool'" in caplog.text

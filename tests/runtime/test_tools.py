@@ -1,0 +1,153 @@
+"""What a function becomes as a tool, and which functions are refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.tools import BadArguments, Tool, load_tools
+from tests.runtime import toolbox
+
+
+def tool(name: str) -> Tool:
+    (loaded,) = load_tools("agent writer", (f"{toolbox.TOOLS}:{name}",), None)
+    return loaded
+
+
+def refusal(*references: str, folder: Path | None = None) -> InvalidConfiguration:
+    with pytest.raises(InvalidConfiguration) as refused:
+        load_tools("agent writer", references, folder)
+    return refused.value
+
+
+def test_name_description_and_schema_come_from_the_function() -> None:
+    assert tool("add").record() == {
+        "name": "add",
+        "description": "Adds two numbers.\n\nThe second is 2 unless given.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 2}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    }
+
+
+def test_annotations_may_say_more_about_a_parameter() -> None:
+    times = tool("whisper").parameters["properties"]["times"]
+
+    assert times == {"type": "integer", "minimum": 1, "description": "how often", "default": 1}
+
+
+def test_types_that_are_used_twice_are_defined_once() -> None:
+    parameters = tool("weather").parameters
+
+    assert list(parameters["$defs"]) == ["Place"]
+    assert parameters["properties"]["place"] == {"$ref": "#/$defs/Place"}
+    assert parameters["required"] == ["place"]
+
+
+def test_arguments_become_what_the_function_takes() -> None:
+    converted = tool("weather").convert({"place": {"city": "Bonn"}, "days": [{"city": "Ulm"}]})
+
+    assert converted == {
+        "place": toolbox.Place(city="Bonn"),
+        "days": [toolbox.Place(city="Ulm")],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "place is missing"),
+        ({"place": {"city": "x"}, "time": 1}, "time is unknown"),
+        ({"place": {}}, "place.city: Field required"),
+        ({"place": {"city": "x"}, "days": [{"city": 1}]}, "days.0.city: Input should be"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadArguments) as refused:
+        tool("weather").convert(arguments)
+
+    assert told in str(refused.value)
+
+
+def test_the_kind_of_function_is_known() -> None:
+    assert tool("whisper").is_async
+    assert not tool("shout").is_async
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("tests.runtime.toolbox", "it is not of the form package.module:function"),
+        (":f", "it is not of the form package.module:function"),
+        ("m:", "it is not of the form package.module:function"),
+        ("not.there:f", "its module cannot be imported"),
+        (f"{toolbox.TOOLS}:none", "the module tests.runtime.toolbox has no none"),
+        (f"{toolbox.TOOLS}:TOOLS", "TOOLS is not a function"),
+        (f"{toolbox.TOOLS}:NotAFunction", "NotAFunction is not a function"),
+        (f"{toolbox.TOOLS}:untyped", "its parameter text has no type"),
+        (f"{toolbox.TOOLS}:variable", "its parameter texts cannot be given by name"),
+        (f"{toolbox.TOOLS}:opaque", "its parameter lock has a type without a JSON form"),
+        (f"{toolbox.TOOLS}:unknown", "its annotations cannot be read (NameError)"),
+        (f"{toolbox.TOOLS}:größe", "its name is not of ASCII letters"),
+    ],
+)
+def test_what_is_no_tool_is_refused_in_one_line(reference: str, told: str) -> None:
+    refused = refusal(reference)
+
+    assert refused.detail.startswith(f"The agent writer cannot use the tool {reference!r}: ")
+    assert told in refused.detail
+    assert "\n" not in refused.detail
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    refused = refusal(f"{toolbox.TOOLS}:add", f"{toolbox.TOOLS}:add")
+
+    assert refused.detail.endswith("it has two tools named add")
+
+
+def test_a_module_that_fails_to_import_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken_tools_one.py").write_text("import no_such_library\n")
+    (tmp_path / "broken_tools_two.py").write_text("raise SystemExit('bye\\nbye')\n")
+    (tmp_path / "broken_tools_three.py").write_text("def half(:\n")
+
+    one = refusal("broken_tools_one:f", folder=tmp_path)
+    assert "(ModuleNotFoundError: No module named 'no_such_library')" in one.detail
+    two = refusal("broken_tools_two:f", folder=tmp_path)
+    assert two.detail.endswith("(SystemExit: bye)")
+    assert "SyntaxError" in refusal("broken_tools_three:f", folder=tmp_path).detail
+
+
+def test_modules_beside_the_configuration_come_first_and_shadow_nothing_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere, beside = tmp_path / "lib", tmp_path / "conf"
+    for folder, word in ((elsewhere, "far"), (beside, "near")):
+        folder.mkdir()
+        text = f"def where() -> str:\n    return {word!r}\n"
+        (folder / "tools_of_this_test.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [str(elsewhere), *sys.path])
+
+    (loaded,) = load_tools("agent writer", ("tools_of_this_test:where",), beside)
+
+    assert loaded.function() == "near"
+    assert sys.path[0] == str(elsewhere)
+    assert sys.path[-1] == str(beside)
+    sys.modules.pop("tools_of_this_test")
+
+
+def test_a_folder_that_was_on_the_path_stays_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    before = list(sys.path)
+
+    load_tools("agent writer", (f"{toolbox.TOOLS}:add",), tmp_path)
+
+    assert sys.path == before

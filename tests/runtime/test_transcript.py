@@ -1,0 +1,121 @@
+"""What is kept of a run, whatever happens to it."""
+
+from __future__ import annotations
+
+from agentctl.runtime.messages import history
+from agentctl.runtime.transcript import COUNTERS, Transcript
+
+
+def spent(**counts: int) -> dict[str, int]:
+    return {**dict.fromkeys(COUNTERS, 0), **counts}
+
+
+def test_an_answer_that_is_arriving_is_there_already() -> None:
+    transcript = Transcript()
+    transcript.add_user("hi")
+    transcript.begin_answer()
+    assert len(transcript.messages) == 1
+
+    transcript.extend_answer("hal")
+    transcript.set_usage({"input_tokens": 2, "total_tokens": 2})
+    transcript.extend_answer("lo")
+
+    assert transcript.messages[-1]["content"] == "hallo"
+    assert transcript.metrics == spent(input_tokens=2, total_tokens=2)
+    transcript.end_answer([])
+    assert transcript.messages[-1]["content"] == "hallo"
+    assert transcript.metrics == spent(input_tokens=2, total_tokens=2)
+
+
+def test_the_usage_of_a_call_is_replaced_and_that_of_calls_is_summed() -> None:
+    transcript = Transcript()
+    for _ in range(2):
+        transcript.begin_answer()
+        transcript.set_usage({"output_tokens": 1})
+        transcript.set_usage({"output_tokens": 3})
+        transcript.extend_answer("x")
+        transcript.end_answer([])
+
+    assert transcript.metrics == spent(output_tokens=6)
+    assert [m["metrics"]["output_tokens"] for m in transcript.messages] == [3, 3]
+
+
+def test_a_call_that_spent_and_said_nothing_still_counts() -> None:
+    transcript = Transcript()
+    transcript.begin_answer()
+    transcript.set_usage({"input_tokens": 4})
+    transcript.end_answer([])
+
+    assert transcript.messages == []
+    assert transcript.metrics == spent(input_tokens=4)
+
+
+def test_open_calls_are_closed_once() -> None:
+    transcript = Transcript()
+    transcript.begin_answer()
+    calls: list[dict[str, object]] = [
+        {"id": name, "name": "t", "arguments": {}} for name in ("a", "b", "c")
+    ]
+    transcript.end_answer(calls)
+    transcript.open_call("a", "t", {})
+    transcript.open_call("b", "t", {})
+    assert transcript.close_call("a", "done", error=False) is not None
+
+    transcript.close_open_calls(7_000_000)
+    transcript.close_open_calls(8_000_000)
+
+    assert [call["result"] for call in transcript.tools] == ["done", "cancelled"]
+    closed = transcript.messages[1:]
+    assert [message["tool_call_id"] for message in closed] == ["a", "b", "c"]
+    assert [message["content"] for message in closed] == ["done", "cancelled", "cancelled"]
+    assert closed[-1]["created_at"] == 7
+    assert transcript.close_call("b", "late", error=False) is None
+
+
+def test_ids_that_a_provider_uses_again_are_told_apart() -> None:
+    transcript = Transcript()
+    for result in ("one", "two"):
+        transcript.begin_answer()
+        transcript.end_answer([{"id": "call_0", "name": "t", "arguments": {}}])
+        transcript.open_call("call_0", "t", {})
+        transcript.close_call("call_0", result, error=False)
+
+    assert [call["result"] for call in transcript.tools] == ["one", "two"]
+    tools = [m["content"] for m in transcript.messages if m["role"] == "tool"]
+    assert tools == ["one", "two"]
+
+
+def test_chat_history_shows_instructions_once_and_no_tool_traffic() -> None:
+    messages = [
+        {"role": "system", "content": "Be plain.", "created_at": 1},
+        {"role": "user", "content": "hi", "created_at": 2},
+        {
+            "role": "assistant",
+            "content": "",
+            "created_at": 3,
+            "metrics": {"input_tokens": 1},
+            "tool_calls": [{"id": "a", "name": "t", "arguments": {}}],
+        },
+        {
+            "role": "tool",
+            "content": "x",
+            "created_at": 4,
+            "tool_call_id": "a",
+            "tool_name": "t",
+        },
+        {"role": "assistant", "content": "ho", "created_at": 5, "metrics": {"input_tokens": 2}},
+    ]
+    common = {"from_history": False, "stop_after_tool_call": False}
+    user = {"content": "hi", "role": "user", **common, "created_at": 2}
+    answer = {
+        "content": "ho",
+        "role": "assistant",
+        **common,
+        "created_at": 5,
+        "metrics": {"input_tokens": 2},
+    }
+    system = {"content": "Be plain.", "role": "system", **common, "created_at": 1}
+
+    assert history(messages, None) == [system, user, answer]
+    assert history(messages, "Be vain.") == [system, user, answer]
+    assert history(messages, "Be plain.") == [user, answer]

@@ -1,0 +1,78 @@
+"""Workflows, over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
+from agentctl.runtime.events import StepCompleted, StepStarted
+from tests.endpoint import ModelEndpoint
+from tests.runtime.surroundings import attempt, run, served, settings
+
+
+def publishing(endpoint: ModelEndpoint, *, second: str = "echo") -> Settings:
+    """The workflow `publish`: an agent, then a team, then an agent on the model `second`."""
+    steps = (
+        Step("draft", agent="writer"),
+        Step("review", team="news"),
+        Step("print", agent="printer"),
+    )
+    return settings(
+        endpoint,
+        model="history",
+        models=(
+            served("e", "echo", endpoint),
+            served("d", "delegate", endpoint),
+            served("s", second, endpoint),
+        ),
+        agents=(Agent("editor", "e"), Agent("printer", "s")),
+        teams=(Team("news", "d", ("editor",)),),
+        workflows=(Workflow("publish", steps),),
+    )
+
+
+def test_each_step_gets_what_the_one_before_made(model_endpoint: ModelEndpoint) -> None:
+    ended = run(publishing(model_endpoint), "hello", kind="workflow", component="publish")
+
+    made = '[["user", "hello"]]'
+    assert ended.transcript.content == made
+    assert ended.events == [
+        StepStarted("draft", 0),
+        StepCompleted("draft", 0, made),
+        StepStarted("review", 1),
+        StepCompleted("review", 1, made),
+        StepStarted("print", 2),
+        StepCompleted("print", 2, made),
+    ]
+    assert len(ended.children) == 3
+
+
+def test_a_workflow_has_no_messages_and_spends_nothing_itself(
+    model_endpoint: ModelEndpoint,
+) -> None:
+    ended = run(publishing(model_endpoint), "hello", kind="workflow", component="publish")
+
+    assert ended.transcript.messages == []
+    assert ended.transcript.tools == []
+    assert set(ended.transcript.metrics.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("second", "code", "why"),
+    [
+        ("http-401", "MODEL_REJECTED", "The model refused the request or gave an unusable answer"),
+        ("hang", "INTERNAL", "The run took longer than it may"),
+    ],
+)
+def test_a_step_that_fails_ends_the_run(
+    model_endpoint: ModelEndpoint, second: str, code: str, why: str
+) -> None:
+    configured = publishing(model_endpoint, second=second)
+
+    ended, failure = attempt(configured, "hello", kind="workflow", component="publish")
+
+    assert failure is not None
+    assert failure.code == code
+    assert failure.detail == f"The step print failed: {why}"
+    assert ended.transcript.content == '[["user", "hello"]]'
+    assert ended.events[-1] == StepStarted("print", 2)
