@@ -86,14 +86,20 @@ def known(scope: str) -> bool:
     return scope in KNOWN_SCOPES
 
 
-def nearest(scope: str) -> str | None:
-    """The known scope that `scope` was probably meant to be, keeping its id; None: none is near."""
+def nearest(scope: str, *others: str) -> str | None:
+    """The scope that `scope` was probably meant to be, keeping its id; None: none is near.
+
+    Args:
+        scope: what was given.
+        others: scopes that are known too, such as the admin scope.
+    """
     import difflib
 
     parts = scope.split(":")
-    names = difflib.get_close_matches(f"{parts[0]}:{parts[-1]}".lower(), KNOWN_SCOPES, n=1)
-    if not names:
-        return None
+    asked = f"{parts[0]}:{parts[-1]}".lower()
+    names = difflib.get_close_matches(asked, (*others, *KNOWN_SCOPES), n=1)
+    if not names or len(parts) != 3 or names[0] in others:
+        return names[0] if names else None
     resource, action = names[0].split(":")
-    with_id = f"{resource}:{parts[1]}:{action}" if len(parts) == 3 else names[0]
+    with_id = f"{resource}:{parts[1]}:{action}"
     return with_id if known(with_id) else names[0]

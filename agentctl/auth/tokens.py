@@ -39,7 +39,7 @@ def check_scopes(scopes: Iterable[str], admin_scope: str) -> None:
     for scope in scopes:
         if scope == admin_scope or scope_names.known(scope):
             continue
-        near = scope_names.nearest(scope)
+        near = scope_names.nearest(scope, admin_scope)
         everything = f"the scopes are: {', '.join((*scope_names.KNOWN_SCOPES, admin_scope))}"
         raise UsageFailed(
             f"Scope {scope!r} is not known",

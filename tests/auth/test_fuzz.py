@@ -1,0 +1,180 @@
+"""Whatever goes in, a result or InvalidToken comes out."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agentctl.auth.claims import ClaimRules, check
+from agentctl.auth.jws import KeySet, verify
+from agentctl.auth.scopes import alternatives, known, nearest, satisfies, well_formed
+from agentctl.auth.strict import NotStrict, decode_base64url, encode_base64url, parse_object
+from agentctl.auth.tokens import inspect
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Settings
+from agentctl.errors import InvalidKey, InvalidToken
+from tests.auth.forge import NOW, SECRET, hs, token
+
+KEYS = KeySet.from_pems([SECRET.decode()], "HS256")
+STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)
+bounded = settings(max_examples=300, deadline=None, derandomize=True)
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["JWT"])
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6
+)
+names = st.sampled_from(["alg", "kid", "typ", "crit", "b64", "cty", "jwk", "x"])
+claim_names = st.sampled_from(
+    ["exp", "nbf", "iat", "sub", "aud", "iss", "scopes", "session_id", "jti"]
+)
+segments = st.text(st.characters(codec=None)) | st.binary(max_size=60).map(encode_base64url)
+
+
+def sealed(header: Any, payload: Any) -> str:
+    return token(header, payload, hs(SECRET))
+
+
+def tried(text: str) -> None:
+    with suppress(InvalidToken):
+        verify(text, KEYS)
+    with suppress(InvalidToken):
+        inspect(text)
+
+
+@bounded
+@given(st.text(st.characters(codec=None)))
+@example("\ud800.\ud800.\ud800")
+def test_any_text(text: str) -> None:
+    tried(text)
+
+
+@bounded
+@given(st.lists(segments, min_size=3, max_size=3))
+def test_any_three_segments(parts: list[str]) -> None:
+    tried(".".join(parts))
+
+
+@bounded
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_any_signed_bytes(header: bytes, payload: bytes) -> None:
+    tried(sealed(header, payload))
+    with suppress(InvalidToken):
+        check(payload, ClaimRules(), NOW)
+
+
+@bounded
+@given(st.dictionaries(names | st.text(), values))
+def test_any_signed_header(header: dict[str, Any]) -> None:
+    tried(sealed(header, {}))
+    tried(sealed({**header, "alg": "HS256"}, {}))
+
+
+@bounded
+@given(st.dictionaries(claim_names | st.text(), values))
+def test_any_claims(claims: dict[str, Any]) -> None:
+    payload = json.dumps(claims).encode()
+    for rules in (ClaimRules(), STRICT):
+        with suppress(InvalidToken):
+            found = check(payload, rules, NOW)
+            assert all(well_formed(scope) for scope in found.scopes)
+            assert found.expires_at is None or found.expires_at > NOW
+    tried(sealed({"alg": "HS256"}, payload))
+
+
+@bounded
+@given(st.integers(min_value=0), st.integers(0, 255))
+def test_any_change_of_a_good_token(position: int, value: int) -> None:
+    good = sealed({"alg": "HS256"}, {"sub": "me"})
+    index = position % len(good)
+    changed = good[:index] + chr(value) + good[index + 1 :]
+    if changed == good:
+        return
+    try:
+        verify(changed, KEYS)
+    except InvalidToken:
+        return
+    raise AssertionError("a changed token passed")
+
+
+@bounded
+@given(st.text(st.characters(codec=None)))
+def test_any_authorization_header(text: str) -> None:
+    one = Verifier(
+        Settings(
+            authorization=Authorization(algorithm="HS256", verification_keys=(SECRET.decode(),))
+        )
+    )
+    for header in (text, f"Bearer {text}"):
+        with suppress(InvalidToken):
+            one.principal(header)
+
+
+@bounded
+@given(values)
+def test_any_key_set(document: Any) -> None:
+    for mapping in (document, {"keys": document}, {"keys": [document]}):
+        for algorithm in (None, "RS256", "HS256"):
+            with suppress(InvalidKey):
+                KeySet.from_jwks(mapping, algorithm=algorithm)
+
+
+key_members = st.sampled_from(
+    ["kty", "use", "key_ops", "alg", "kid", "n", "e", "crv", "x", "y", "k"]
+)
+key_values = (
+    st.sampled_from(["RSA", "EC", "OKP", "oct", "sig", "RS256", "P-256", "Ed25519", "AQAB"])
+    | values
+)
+
+
+@bounded
+@given(st.lists(st.dictionaries(key_members, key_values), max_size=3))
+def test_any_members_of_keys(entries: list[dict[str, Any]]) -> None:
+    for algorithm in (None, "RS256", "ES256", "EdDSA", "HS256"):
+        with suppress(InvalidKey):
+            KeySet.from_jwks({"keys": entries}, algorithm=algorithm)
+
+
+@bounded
+@given(st.text(st.characters(codec=None)), st.sampled_from(["RS256", "ES256", "HS256"]))
+def test_any_key_text(text: str, algorithm: str) -> None:
+    for form in (text, f"-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----"):
+        with suppress(InvalidKey):
+            KeySet.from_pems([form], algorithm)
+
+
+@bounded
+@given(st.binary())
+def test_one_text_for_the_same_bytes(data: bytes) -> None:
+    assert decode_base64url(encode_base64url(data)) == data
+
+
+@bounded
+@given(st.text())
+def test_whatever_decodes_was_canonical(text: str) -> None:
+    with suppress(NotStrict):
+        assert encode_base64url(decode_base64url(text)) == text
+
+
+@bounded
+@given(st.dictionaries(st.text(), scalars))
+def test_json_that_is_read_is_what_was_written(members: dict[str, Any]) -> None:
+    with suppress(NotStrict):
+        assert parse_object(json.dumps(members).encode()) == members
+
+
+@bounded
+@given(st.text(st.characters(codec=None)), st.sets(st.text()))
+def test_any_scope(text: str, held: set[str]) -> None:
+    if known(text):
+        assert well_formed(text)
+    near = nearest(text)
+    assert near is None or known(near)
+    assert all(scope.isascii() for scope in alternatives("agents", "run", text))
+    assert not satisfies(held - {"agents:run", "agents:*:run"}, "agents", "run", None)

@@ -1,0 +1,339 @@
+"""From the header to a principal: parsing, remembering, and keys that change on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.auth.jwk import public_jwk
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Limits, Settings
+from agentctl.errors import InvalidKey, InvalidToken, Unauthenticated
+from tests.auth.forge import NOW, SECRET, Pair, hs, rs, rsa_pair, token
+
+OLD, NEW = rsa_pair(1), rsa_pair(2)
+
+
+class Clock:
+    """Both clocks, moved by hand."""
+
+    def __init__(self) -> None:
+        self.wall = float(NOW)
+        self.steady = 1_000.0
+
+    def move(self, seconds: float) -> None:
+        self.wall += seconds
+        self.steady += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def verifier(clock: Clock, given: Authorization, limits: Limits | None = None) -> Verifier:
+    settings = Settings(authorization=given, limits=limits or Limits())
+    return Verifier(settings, clock=lambda: clock.wall, monotonic=lambda: clock.steady)
+
+
+def pem_only(**more: Any) -> Authorization:
+    return Authorization(verification_keys=(OLD.pem,), **more)
+
+
+def bearer(claims: dict[str, Any], pair: Pair = OLD, **header: Any) -> str:
+    return "Bearer " + token({"alg": "RS256", **header}, claims, rs(pair))
+
+
+def test_who_it_is(clock: Clock) -> None:
+    claims = {"sub": "me", "scopes": ["agents:read", "x y"], "session_id": "s1"}
+    principal = verifier(clock, pem_only()).principal(bearer(claims))
+    assert (principal.subject, principal.session_id) == ("me", "s1")
+    assert principal.scopes == {"agents:read"}
+    assert (principal.admin, principal.everyone, principal.via) == (False, False, "http")
+
+
+def test_admin_and_isolation(clock: Clock) -> None:
+    admin = bearer({"sub": "root", "scopes": ["agent_os:admin"]})
+    plain = bearer({"sub": "me", "scopes": ["agents:read"]})
+    principal = verifier(clock, pem_only()).principal(admin)
+    assert (principal.admin, principal.everyone) == (True, True)
+    principal = verifier(clock, pem_only(user_isolation=False)).principal(plain)
+    assert (principal.admin, principal.everyone) == (False, True)
+    principal = verifier(clock, pem_only(admin_scope="agents:read")).principal(plain)
+    assert principal.admin
+    assert not verifier(clock, pem_only(admin_scope="other:admin")).principal(admin).admin
+
+
+def test_no_header_is_told_apart_from_a_bad_one(clock: Clock) -> None:
+    with pytest.raises(Unauthenticated) as refusal:
+        verifier(clock, pem_only()).principal(None)
+    assert not isinstance(refusal.value, InvalidToken)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text,
+        lambda text: text.replace("Bearer", "bearer"),
+        lambda text: text.replace("Bearer", "BEARER"),
+    ],
+)
+def test_the_scheme_in_any_case(clock: Clock, change: Callable[[str], str]) -> None:
+    assert verifier(clock, pem_only()).principal(change(bearer({"sub": "me"}))).subject == "me"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "",
+        lambda text: "Bearer",
+        lambda text: "Bearer ",
+        lambda text: text.removeprefix("Bearer "),
+        lambda text: text.replace(" ", "  "),
+        lambda text: text.replace(" ", "\t"),
+        lambda text: text.replace("Bearer", "Basic"),
+        lambda text: text.replace("Bearer", "Bearer:"),
+        lambda text: " " + text,
+        lambda text: text + " ",
+        lambda text: text + "\0",
+        lambda text: text + "\r",
+        lambda text: text + "\xe9",
+        lambda text: f"{text}, {text}",
+        lambda text: "Bearer agentctl_pat_" + "x" * 49,
+        lambda text: text + "a" * 9_000,
+        lambda text: "Bearer " + "é" * 9_000,
+    ],
+)
+def test_headers_that_do_not_hold(clock: Clock, change: Callable[[str], str]) -> None:
+    with pytest.raises(InvalidToken):
+        verifier(clock, pem_only()).principal(change(bearer({"sub": "me"})))
+
+
+def test_the_limit_of_a_token_is_configured(clock: Clock) -> None:
+    header = bearer({"sub": "me"})
+    length = len(header) - len("Bearer ")
+    assert verifier(clock, pem_only(), Limits(token_bytes=length)).principal(header)
+    with pytest.raises(InvalidToken):
+        verifier(clock, pem_only(), Limits(token_bytes=length - 1)).principal(header)
+
+
+def test_with_authorization_off_everybody_is_an_anonymous_administrator(clock: Clock) -> None:
+    off = verifier(clock, Authorization(enabled=False))
+    off.refresh()
+    assert (off.mode, off.keys, off.problem) == ("none", None, None)
+    for header in (None, "", "Bearer x", bearer({"sub": "me"})):
+        principal = off.principal(header)
+        assert (principal.subject, principal.admin, principal.everyone) == (None, True, True)
+
+
+def test_authorization_without_a_key_is_refused(clock: Clock) -> None:
+    with pytest.raises(InvalidKey) as refusal:
+        verifier(clock, Authorization())
+    assert "JWT_VERIFICATION_KEY" in str(refusal.value.hint)
+
+
+def test_exp_ends_a_remembered_token_to_the_second(clock: Clock) -> None:
+    one = verifier(clock, pem_only())
+    header = bearer({"sub": "me", "exp": NOW + 20})
+    assert one.principal(header) is one.principal(header), "remembered"
+    clock.move(19.9)
+    assert one.principal(header)
+    clock.move(0.1)
+    with pytest.raises(InvalidToken):
+        one.principal(header)
+
+
+def test_a_token_is_verified_again_after_30_seconds(clock: Clock) -> None:
+    one, header = verifier(clock, pem_only()), bearer({"sub": "me"})
+    first = one.principal(header)
+    clock.move(29.9)
+    assert one.principal(header) is first
+    clock.move(0.2)
+    assert one.principal(header) is not first
+
+
+def test_a_wall_clock_that_jumps_back_does_not_prolong_remembering(clock: Clock) -> None:
+    one, header = verifier(clock, pem_only()), bearer({"sub": "me", "exp": NOW + 5})
+    first = one.principal(header)
+    clock.steady += 31
+    assert one.principal(header) is not first
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    settings = Settings(
+        authorization=Authorization(algorithm="HS256", verification_keys=(SECRET.decode(),))
+    )
+    one = Verifier(settings)
+    headers = [
+        "Bearer " + token({"alg": "HS256"}, {"sub": f"u{n}"}, hs(SECRET)) for n in range(4_200)
+    ]
+    first = one.principal(headers[0])
+    for header in headers:
+        one.principal(header)
+    assert one.principal(headers[-1]) is one.principal(headers[-1])
+    assert one.principal(headers[0]) is not first, "the oldest made room"
+
+
+def test_a_remembered_token_costs_a_few_microseconds() -> None:
+    one = Verifier(Settings(authorization=pem_only()))
+    header = bearer({"sub": "me", "scopes": ["agents:run", "sessions:read", "teams:read"]})
+
+    def a_thousand() -> float:
+        started = time.perf_counter()
+        for _ in range(1_000):
+            one.principal(header)
+        return time.perf_counter() - started
+
+    assert min(a_thousand() for _ in range(10)) < 0.02, "20 us each on the slowest machine"
+
+
+def jwks(*named: tuple[str, Pair]) -> str:
+    return json.dumps({"keys": [{**public_jwk(pair.public), "kid": kid} for kid, pair in named]})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "jwks.json"
+    path.write_text(jwks(("old", OLD)))
+    return path
+
+
+def swap(path: Path, text: str) -> None:
+    """As careful operators do: written beside, then renamed."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def test_rotation_of_a_jwks_file(clock: Clock, file: Path) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    old, new = bearer({"sub": "o"}, OLD, kid="old"), bearer({"sub": "n"}, NEW, kid="new")
+    assert one.principal(old)
+    with pytest.raises(InvalidToken):
+        one.principal(new)
+
+    swap(file, jwks(("old", OLD), ("new", NEW)))
+    clock.move(1)
+    assert one.principal(old)
+    assert one.principal(new)
+
+    swap(file, jwks(("new", NEW)))
+    clock.move(0.9)
+    assert one.principal(old), "looked at once a second at most"
+    clock.move(0.1)
+    with pytest.raises(InvalidToken):
+        one.principal(old)
+    assert one.principal(new)
+
+
+BROKEN = {
+    "empty": "",
+    "list": "[]",
+    "null": "null",
+    "no keys": "{}",
+    "no key": '{"keys": []}',
+    "truncated": jwks(("new", NEW))[:-9],
+    "not UTF-8": "\xff",
+    "too large": "x" * 2_000_000,
+    "kid twice": jwks(("a", NEW), ("a", OLD)),
+    "one bad key": jwks(("new", NEW))[:-2] + ', {"kty": "RSA", "kid": "x"}]}',
+    "member twice": '{"keys": [], "keys": []}',
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_broken_replacement_keeps_the_last_good_keys(
+    clock: Clock, file: Path, broken: str
+) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    header = bearer({"sub": "me"}, OLD, kid="old")
+    file.write_text(broken, encoding="latin-1")
+    for _ in range(3):
+        clock.move(40)
+        assert one.principal(header).subject == "me"
+        assert one.problem is not None
+        assert str(file) in one.problem
+    swap(file, jwks(("new", NEW)))
+    one.refresh()
+    assert one.problem is None
+    with pytest.raises(InvalidToken):
+        one.principal(header)
+
+
+def test_a_file_that_goes_and_comes_back(clock: Clock, file: Path) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    away = file.with_suffix(".away")
+    file.rename(away)
+    one.refresh()
+    assert one.problem is not None
+    assert one.principal(bearer({}, OLD, kid="old"))
+    away.rename(file)
+    one.refresh()
+    assert one.problem is None
+
+
+def test_a_change_under_the_same_size_and_time_is_seen(clock: Clock, file: Path) -> None:
+    file.write_text(jwks(("aaa", OLD)))
+    one = verifier(clock, Authorization(jwks_file=file))
+    found = file.stat()
+    file.write_text(jwks(("bbb", NEW)))
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert file.stat().st_size == found.st_size
+    one.refresh()
+    assert one.principal(bearer({}, NEW, kid="bbb"))
+
+
+def test_touching_the_file_forgets_nothing(clock: Clock, file: Path) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    header = bearer({"sub": "me"}, OLD, kid="old")
+    first = one.principal(header)
+    file.touch()
+    one.refresh()
+    assert one.principal(header) is first
+
+
+def test_pem_files_are_watched_too(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "public.pem"
+    path.write_text(OLD.pem)
+    one = verifier(clock, Authorization(verification_key_files=(path,)))
+    old, new = bearer({"sub": "o"}, OLD), bearer({"sub": "n"}, NEW)
+    assert one.principal(old)
+    swap(path, NEW.pem)
+    clock.move(1)
+    assert one.principal(new)
+    with pytest.raises(InvalidToken):
+        one.principal(old)
+
+
+def test_all_sources_together(clock: Clock, file: Path, tmp_path: Path) -> None:
+    third, path = rsa_pair(3), tmp_path / "public.pem"
+    path.write_text(third.pem)
+    given = Authorization(
+        verification_keys=(NEW.pem,), verification_key_files=(path,), jwks_file=file
+    )
+    one = verifier(clock, given)
+    assert one.keys is not None
+    assert len(one.keys.keys) == 3
+    for pair, header in ((OLD, {"kid": "old"}), (NEW, {}), (third, {"kid": "other"})):
+        assert one.principal(bearer({"sub": "me"}, pair, **header))
+
+
+@pytest.mark.parametrize(
+    "broken", [{"algorithm": "HS256"}, {"algorithm": "ES256"}, {"algorithm": "none"}]
+)
+def test_what_is_refused_at_the_start(clock: Clock, file: Path, broken: dict[str, Any]) -> None:
+    for given in (pem_only(), Authorization(jwks_file=file)):
+        with pytest.raises(InvalidKey):
+            verifier(clock, replace(given, **broken))
+
+
+def test_a_missing_file_at_the_start_is_refused(clock: Clock, tmp_path: Path) -> None:
+    with pytest.raises(InvalidKey):
+        verifier(clock, Authorization(jwks_file=tmp_path / "none.json"))
