@@ -1,0 +1,177 @@
+"""Every change, through each door on an empty state of its own: the same, but for ids and times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+
+from agentctl.operations import (
+    BulkDeletion,
+    CancelRequest,
+    NewSession,
+    Operations,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+    SessionPatch,
+    Where,
+)
+from agentctl.records.kinds import Kind
+from tests.contract.doors import Ask, Doors, Outcome, asked, normal
+from tests.loops import until
+from tests.world import ADMIN
+
+WRITER = (
+    "agents:run", "agents:read", "teams:run", "workflows:run", "sessions:read", "sessions:write",
+    "sessions:delete",
+)  # fmt: skip
+
+Story = Callable[[Operations], Awaitable[list[Outcome]]]
+
+
+async def sessions_story(port: Operations) -> list[Outcome]:
+    """Sessions made, changed and removed, with every wrong turn."""
+    asks: list[Ask] = [
+        lambda p: p.create_session(NewSession(session_id="s1", session_name="One")),
+        lambda p: p.create_session(NewSession(session_id="s1")),
+        lambda p: p.create_session(NewSession(type="team", session_id="s2", component_id="crew")),
+        lambda p: p.create_session(NewSession(type="workflow", session_id="s3", metadata={"a": 1})),
+        lambda p: p.create_session(NewSession(component_id="missing")),
+        lambda p: p.create_session(NewSession(session_id="not allowed")),
+        lambda p: p.create_session(NewSession(db_id="missing")),
+        lambda p: p.create_session(NewSession(session_id="s1", db_id="second")),
+        lambda p: p.create_session(NewSession()),
+        lambda p: p.rename_session("s1", "Renamed"),
+        lambda p: p.rename_session("s1", ""),
+        lambda p: p.rename_session("missing", "x"),
+        lambda p: p.rename_session("s1", "x", Where(type="team")),
+        lambda p: p.update_session("s2", SessionPatch({"session_state": {"k": [1, None]}})),
+        lambda p: p.update_session("s2", SessionPatch({"session_state": None, "metadata": {}})),
+        lambda p: p.update_session("s2", SessionPatch({})),
+        lambda p: p.update_session("missing", SessionPatch({"metadata": {}})),
+        lambda p: p.get_sessions(SessionFilter()),
+        lambda p: p.delete_session("missing"),
+        lambda p: p.delete_session("s1", Where(table="nothing")),
+        lambda p: p.delete_session("s1"),
+        lambda p: p.delete_session("s1"),
+        lambda p: p.delete_sessions(BulkDeletion(("s2", "missing"))),
+        lambda p: p.delete_sessions(BulkDeletion(("s2", "s3"))),
+        lambda p: p.delete_sessions(BulkDeletion(())),
+        lambda p: p.get_sessions(SessionFilter()),
+    ]
+    return [await asked(port, ask) for ask in asks]
+
+
+async def runs_story(port: Operations) -> list[Outcome]:
+    """Runs of every kind, whole and failing, and their sessions afterwards."""
+    asks: list[Ask] = [
+        lambda p: p.create_run("agent", "echo", RunRequest("hello", "s1")),
+        lambda p: p.create_run("agent", "tool-add", RunRequest('{"a": 1, "b": 2}', "s1")),
+        lambda p: p.create_run("agent", "http-500", RunRequest("x", "s1")),
+        lambda p: p.create_run("agent", "missing", RunRequest("x", "s1")),
+        lambda p: p.create_run("team", "crew", RunRequest("x", "s1")),
+        lambda p: p.create_run("agent", "echo", RunRequest("x", "not allowed")),
+        lambda p: p.create_run("agent", "echo", RunRequest("x" * 262_145, "s1")),
+        lambda p: p.create_run("team", "crew", RunRequest("ask echo", "t1")),
+        lambda p: p.create_run("team", "desk", RunRequest("to echo", "t2")),
+        lambda p: p.create_run("workflow", "line", RunRequest("go", "w1")),
+        lambda p: p.create_run("workflow", "broken", RunRequest("go", "w2")),
+        lambda p: p.get_session_by_id("s1"),
+        lambda p: p.get_session_runs("t1"),
+        lambda p: p.get_session_runs("w1"),
+        lambda p: p.get_session_by_id("w2"),
+        lambda p: streamed(p, "agent", "echo", RunRequest("a b c", "s2")),
+        lambda p: streamed(p, "agent", "http-401", RunRequest("a", "s2")),
+        lambda p: streamed(p, "agent", "missing", RunRequest("a", "s2")),
+        lambda p: streamed(p, "team", "crew", RunRequest("ask echo", "t1")),
+        lambda p: streamed(p, "workflow", "line", RunRequest("go", "w1")),
+    ]
+    return [await asked(port, ask) for ask in asks]
+
+
+async def streamed(port: Operations, kind: Kind, component: str, request: RunRequest) -> Any:
+    """All events of a run: number, name and data of each."""
+    return [
+        b"%d %s %b" % (event.seq, event.name.encode(), event.data)
+        async for event in port.stream_run(kind, component, request)
+    ]
+
+
+async def cancel_story(port: Operations) -> list[Outcome]:
+    """A run that hangs, stopped; and every cancel that stops nothing."""
+    task = asyncio.create_task(
+        asked(port, lambda p: streamed(p, "agent", "hang", RunRequest("x", "s1")))
+    )
+    run_id = await _running(port)
+    asks: list[Ask] = [
+        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest()),
+        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s2")),
+        lambda p: p.cancel_run("agent", "echo", run_id, CancelRequest("s1")),
+        lambda p: p.cancel_run("agent", "hang", "missing", CancelRequest("s1")),
+        lambda p: p.cancel_run("agent", "missing", run_id, CancelRequest("s1")),
+        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", wait=31)),
+        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", reason="x" * 501)),
+        lambda p: p.delete_session("s1"),
+        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", 10, "enough")),
+        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1")),
+        lambda p: p.get_run(run_id),
+    ]
+    outcomes = [await asked(port, ask) for ask in asks]
+    return [*outcomes, await task]
+
+
+async def _running(port: Operations) -> str:
+    found: list[str] = []
+
+    async def look() -> bool:
+        page = (await port.get_runs(RunFilter(status="RUNNING"))).raw
+        found[:] = [run["run_id"] for run in orjson.loads(page)["data"]]
+        return bool(found)
+
+    await until(look)
+    return found[0]
+
+
+async def _both(doors: Doors, story: Story, *scopes: str) -> tuple[list[Outcome], list[Outcome]]:
+    async with doors.local(doors.here.token("me", *scopes)) as local:
+        here = [normal(outcome) for outcome in await story(local)]
+    async with doors.remote(doors.there.token("me", *scopes)) as remote:
+        there = [normal(outcome) for outcome in await story(remote)]
+    return here, there
+
+
+async def _compare(doors: Doors, story: Story, *scopes: str) -> list[Outcome]:
+    here, there = await _both(doors, story, *scopes)
+    for number, (one, other) in enumerate(zip(here, there, strict=True)):
+        assert one == other, f"step {number} of {story.__name__}"
+    return here
+
+
+async def test_sessions_change_alike(twins: Doors) -> None:
+    told = await _compare(twins, sessions_story, *WRITER)
+    assert [kind for kind, _ in told].count("answered") > 12
+
+
+async def test_runs_go_alike(twins: Doors) -> None:
+    told = await _compare(twins, runs_story, *WRITER)
+    assert [kind for kind, _ in told].count("answered") > 12
+
+
+async def test_cancels_tell_alike(twins: Doors) -> None:
+    told = await _compare(twins, cancel_story, *WRITER)
+    assert b'"cancel":"stopped"' in told[8][1]  # type: ignore[operator]
+    assert b"RunCancelled" in told[-1][1]  # type: ignore[operator]
+
+
+async def test_an_administrator_cancels_alike(twins: Doors) -> None:
+    told = await _compare(twins, cancel_story, ADMIN)
+    assert b'"cancel":"stopped"' in told[0][1]  # type: ignore[operator]
+
+
+async def test_refusals_are_alike(twins: Doors) -> None:
+    for story in (sessions_story, runs_story):
+        told = await _compare(twins, story)
+        assert {kind for kind, _ in told} == {"failed"}
