@@ -213,3 +213,23 @@ def test_a_credential_belongs_to_its_origin(url: str, same: bool | None) -> None
         assert contexts.credential_file(context, url) == (Path("/t") if same else None)
     assert contexts.credential_file(contexts.Context("a", URL), url) is None
     assert contexts.credential_file(None, url) is None
+
+
+def test_a_place_where_nothing_can_be_kept(agentctl: Agentctl, home: Path) -> None:
+    (home / ".config").write_text("a file")
+    for arguments in (("list",), ("add", "demo", "--url", URL)):
+        ended = agentctl("context", *arguments)
+        assert (ended.code, ended.stdout) == (2, "")
+        assert "cannot be used" in ended.stderr
+
+
+def test_a_token_file_that_is_not_there_yet(agentctl: Agentctl, home: Path) -> None:
+    ended = agentctl("context", "add", "demo", "--url", URL, "--token-file", "later")
+    assert ended.code == 0
+    assert f"{home / 'later'} cannot be read yet" in ended.stderr
+
+
+def test_a_token_over_plain_http_is_told_of(agentctl: Agentctl, home: Path) -> None:
+    ended = agentctl("context", "add", "a", "--url", "http://10.0.0.1", "--token-file", "t")
+    assert ended.code == 0
+    assert "--insecure-http" in ended.stderr

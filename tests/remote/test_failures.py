@@ -14,6 +14,8 @@ import pytest
 from agentctl import errors
 from agentctl.operations import CancelRequest, Operations, RunRequest
 from agentctl.remote import RemoteOperations
+from agentctl.remote.address import read_address
+from agentctl.remote.failures import cannot_reach
 from tests.remote.conftest import Serve, answer
 
 TOKEN = "head.payload.s3cret"
@@ -365,3 +367,41 @@ def test_an_environment_that_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> 
     failure = _failure("https://host.invalid")
     assert isinstance(failure, errors.UsageFailed)
     assert "HTTPS_PROXY" in (failure.hint or "")
+
+
+def test_a_proxy_that_refuses(
+    speak: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HTTPS_PROXY", speak(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"))
+    failure = _failure("https://host.invalid")
+    assert isinstance(failure, errors.Unavailable)
+    assert failure.cause == "the proxy on the way to https://host.invalid refused"
+
+
+def test_every_failure_of_a_connection_has_a_text_of_ours() -> None:
+    import httpx2
+
+    address = read_address("https://example.com")
+    kinds = [kind for kind in vars(httpx2).values() if isinstance(kind, type)]
+    for kind in kinds:
+        if issubclass(kind, httpx2.TransportError):
+            failure = cannot_reach(address, kind("their words"))
+            assert "https://example.com" in (failure.cause or "")
+            assert failure.hint
+            assert "their words" not in f"{failure} {failure.cause}"
+
+
+def test_a_redirect_to_nowhere(serve: Serve) -> None:
+    failure = _failure(serve(answer(302, b"", headers={"Location": "http://[nonsense"})).url)
+    assert (failure.cause or "").endswith("with 302 to another path")
+
+
+async def _without_with(url: str) -> None:
+    await RemoteOperations(url, None).get_info()
+
+
+def test_outside_of_its_with_it_is_a_fault_of_the_caller() -> None:
+    with pytest.raises(RuntimeError, match="async with"):
+        asyncio.run(_without_with("http://localhost"))
