@@ -1,0 +1,36 @@
+"""One server a test process for reading; tests that stop or break theirs make their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentctl.server import create_app
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.loops import pytest_pyfunc_call
+from tests.server.hosts import Host, hosting
+from tests.server.seeds import seed
+from tests.world import World, make_world
+
+__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+
+
+@pytest.fixture(scope="session")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Host]:
+    """A running server with sessions and runs in it."""
+    world = make_world(tmp_path_factory.mktemp("served"), model_endpoint.base_url)
+    with hosting(world, create_app(world.settings)) as host:
+        seed(host)
+        yield host
+
+
+@pytest.fixture
+def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> World:
+    """A configuration of the test's own."""
+    folder = tmp_path / "world"
+    folder.mkdir()
+    return make_world(folder, model_endpoint.base_url)

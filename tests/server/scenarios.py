@@ -1,0 +1,292 @@
+"""What the interface answers, as a table: one row a question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A request and what must be answered.
+
+    Attributes:
+        operation: whose scenario it is.
+        request: method and path with query; `{name}` stands for a seeded id.
+        who: a caller of `seeds`.
+        status: that must be answered.
+        has: what the body must contain.
+        lacks: what the body must not contain.
+        json: the body that is sent, as JSON.
+        form: the body that is sent, as a form.
+    """
+
+    operation: str
+    request: str
+    who: str
+    status: int
+    has: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    json: Any = None
+    form: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.request} as {self.who}: {self.status}"
+
+
+NOT_FOUND = ('"error_code":"NOT_FOUND"',)
+REFUSED = ('"error_code":"VALIDATION_ERROR"',)
+FORBIDDEN = ('"error_code":"FORBIDDEN"', '"required_scopes":[')
+RUN = {"message": "hello", "stream": False}
+
+
+def _system() -> Iterator[Scenario]:
+    public = {
+        "get_api": ("/", '"version":"2.7.2"'),
+        "get_health": ("/health", '{"status":"ok"}'),
+        "get_readiness": ("/ready", '"status":"ready"'),
+        "get_info": ("/info", '"os_id":"world"'),
+        "get_docs": ("/docs", "swagger-ui-bundle.js"),
+        "get_redoc": ("/redoc", "redoc.standalone.js"),
+        "get_openapi": ("/openapi.json", '"openapi":"3.1.0"'),
+        "get_oauth2_redirect": ("/docs/oauth2-redirect", "<script>"),
+        "get_docs_asset": ("/docs/assets/docs.js", "SwaggerUIBundle"),
+    }
+    for operation, (path, text) in public.items():
+        for who in ("nobody", "bad", "me"):
+            yield Scenario(operation, f"GET {path}", who, 200, (text,), ("://cdn.",))
+    for name in ("nothing.js", "__init__.py"):
+        yield Scenario("get_docs_asset", f"GET /docs/assets/{name}", "nobody", 404, NOT_FOUND)
+    yield Scenario("get_config", "GET /config", "me", 200, ('"databases":["main","second"]',))
+    yield Scenario("get_config", "GET /config", "admin", 200, ('"crew"',), ("sqlite", "127.0.0.1"))
+    yield Scenario("get_config", "GET /config", "powerless", 403, FORBIDDEN)
+    yield Scenario("get_models", "GET /models", "me", 200, ('{"id":"echo","provider":"openai"}',))
+    yield Scenario("get_models", "GET /models", "one agent", 403, FORBIDDEN)
+    yield Scenario("get_me", "GET /auth/me", "me", 200, ('"principal":"me"', '"admin":false'))
+    yield Scenario("get_me", "GET /auth/me", "powerless", 200, ('"scopes":[]',))
+    yield Scenario("get_me", "GET /auth/me", "admin", 200, ('"admin":true',))
+
+
+FAMILIES = (
+    ("agent", "/agents", "echo", "mine", '"agent_id":"echo"'),
+    ("team", "/teams", "desk", "mine-team", '"team_id":"desk"'),
+    ("workflow", "/workflows", "line", "mine-workflow", '"workflow_id":"line"'),
+)
+
+
+def _families() -> Iterator[Scenario]:
+    for kind, path, name, session_id, text in FAMILIES:
+        one, run = f"{path}/{name}", f"{path}/{name}/runs/{{{kind}_run}}"
+        yield from _reads(kind, path, one, text)
+        yield from _starts(kind, path, one, session_id, text)
+        yield from _runs(kind, path, one, run, session_id)
+        yield from _cancels(kind, path, one, run, session_id)
+
+
+def _reads(kind: str, path: str, one: str, text: str) -> Iterator[Scenario]:
+    yield Scenario(f"get_{kind}s", f"GET {path}", "me", 200, (text, '"db_id"'))
+    yield Scenario(f"get_{kind}s", f"HEAD {path}", "me", 200)
+    yield Scenario(f"get_{kind}s", f"GET {path}?unknown=1", "me", 200)
+    yield Scenario(f"get_{kind}s", f"GET {path}", "powerless", 403, FORBIDDEN)
+    yield Scenario(f"get_{kind}", f"GET {one}", "me", 200, (text,))
+    yield Scenario(f"get_{kind}", f"GET {one}", "powerless", 403, FORBIDDEN)
+    yield Scenario(f"get_{kind}", f"GET {path}/nothing", "me", 404, NOT_FOUND)
+    yield Scenario(f"get_{kind}", f"GET {path}/a%00b", "me", 422, REFUSED, ("\\u0000",))
+
+
+def _starts(kind: str, path: str, one: str, session_id: str, text: str) -> Iterator[Scenario]:
+    operation, runs = f"create_{kind}_run", f"POST {one}/runs"
+    inside = {**RUN, "session_id": session_id}
+    yield Scenario(operation, runs, "me", 200, (text, "COMPLETED"), json=inside)
+    event = {"agent": "RunStarted", "team": "TeamRunStarted", "workflow": "WorkflowStarted"}[kind]
+    yield Scenario(operation, runs, "me", 200, (f"event: {event}\n",), form={"message": "hello"})
+    yield Scenario(operation, runs, "me", 202, ('"status":"',), json=RUN | {"background": True})
+    yield Scenario(operation, runs, "powerless", 403, FORBIDDEN, json={"message": 1})
+    unknown = f"POST {path}/nothing/runs"
+    yield Scenario(operation, unknown, "me", 404, NOT_FOUND, json={"message": 1})
+    yield Scenario(operation, runs, "me", 404, NOT_FOUND, json={**RUN, "session_id": "theirs"})
+    yield Scenario(operation, runs, "me", 422, ("message",), json={})
+    yield Scenario(operation, runs, "me", 422, ("message",), form={"stream": "false"})
+    yield Scenario(operation, runs, "me", 422, ("session_id",), json=RUN | {"session_id": "a b"})
+    other = "mine-team" if kind == "agent" else "mine"
+    yield Scenario(operation, runs, "me", 409, ("CONFLICT",), json={**RUN, "session_id": other})
+
+
+def _runs(kind: str, path: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
+    listed, got = f"list_{kind}_runs", f"get_{kind}_run"
+    yield Scenario(listed, f"GET {one}/runs?limit=100", "me", 200, (f"{{{kind}_run}}", '"meta"'))
+    yield Scenario(listed, f"GET {one}/runs", "other", 200, lacks=(f"{{{kind}_run}}",))
+    yield Scenario(listed, f"GET {path}/nothing/runs", "me", 404, NOT_FOUND)
+    yield Scenario(listed, f"GET {one}/runs?status=LOST", "me", 422, ("status must be one of",))
+    yield Scenario(listed, f"GET {one}/runs?limit=many", "me", 422, ("limit",))
+    yield Scenario(listed, f"GET {one}/runs", "powerless", 403, FORBIDDEN)
+    yield Scenario(got, f"GET {run}", "me", 200, ('"status":"COMPLETED"', '"error":null'))
+    yield Scenario(got, f"GET {run}?session_id={session_id}", "me", 200)
+    yield Scenario(got, f"GET {run}?session_id=theirs", "me", 404, NOT_FOUND)
+    yield Scenario(got, f"GET {run}", "other", 404, NOT_FOUND)
+    yield Scenario(got, f"GET {one}/runs/nothing", "me", 404, NOT_FOUND)
+    yield Scenario(got, f"GET {run}", "powerless", 403, FORBIDDEN)
+
+
+def _cancels(kind: str, path: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
+    operation, cancel = f"cancel_{kind}_run", f"POST {run}/cancel"
+    final = ('"cancel":"already_final"', '"status":"COMPLETED"')
+    yield Scenario(operation, f"{cancel}?session_id={session_id}", "me", 200, final)
+    yield Scenario(operation, cancel, "admin", 200, final)
+    yield Scenario(operation, cancel, "me", 400, ("BAD_REQUEST", "session_id"))
+    yield Scenario(operation, f"{cancel}?session_id=theirs", "me", 404, NOT_FOUND)
+    yield Scenario(operation, f"{cancel}?session_id={session_id}", "other", 404, NOT_FOUND)
+    yield Scenario(operation, f"POST {one}/runs/no/cancel?session_id=x", "me", 404, NOT_FOUND)
+    yield Scenario(operation, f"{cancel}?session_id={session_id}&wait=soon", "me", 422, ("wait",))
+    yield Scenario(operation, f"{cancel}?session_id={session_id}&wait=31", "me", 422, ("wait",))
+    yield Scenario(operation, cancel, "powerless", 403, FORBIDDEN)
+
+
+def _lists() -> Iterator[Scenario]:
+    operation = "get_sessions"
+    yield Scenario(operation, "GET /sessions", "me", 200, ('"mine"', '"meta"'), ('"theirs"',))
+    yield Scenario(operation, "GET /sessions?limit=100", "admin", 200, ('"mine"', '"theirs"'))
+    yield Scenario(operation, "GET /sessions?user_id=other", "me", 200, ('"data":[]',))
+    yield Scenario(
+        operation, "GET /sessions?type=team", "me", 200, ('"mine-team"',), ('"mine-workflow"',)
+    )
+    yield Scenario(operation, "GET /sessions?session_name=HEL", "me", 200, ('"mine"',))
+    yield Scenario(operation, "GET /sessions?component_id=line", "me", 200, ('"mine-workflow"',))
+    yield Scenario(operation, "GET /sessions?sort_by=updated_at&sort_order=asc", "me", 200)
+    yield Scenario(operation, "GET /sessions?db_id=second", "me", 200, ('"data":[]',))
+    yield Scenario(operation, "GET /sessions?db_id=nothing", "me", 404, NOT_FOUND)
+    yield Scenario(operation, "GET /sessions?table=users", "me", 404, NOT_FOUND)
+    for query in (
+        "limit=0", "limit=101", "limit=x", "limit=", "page=0", "page=-1", "page=1e3", "limit=1_0",
+        "type=user", "type=", "sort_by=user_id", "sort_order=up", "cursor=bogus", "limit=1&limit=2",
+        "user_id=a%00", "user_id=%ff", "session_name=%ed%a0%80", "page=99999999999999999999",
+    ):  # fmt: skip
+        name = query.partition("=")[0]
+        yield Scenario(operation, f"GET /sessions?{query}", "me", 422, (name, *REFUSED))
+    yield Scenario(operation, "GET /sessions?page=600", "me", 422, ("cursor",))
+    yield Scenario(operation, "GET /sessions", "powerless", 403, FORBIDDEN)
+
+
+def _creations() -> Iterator[Scenario]:
+    operation, path = "create_session", "POST /sessions"
+    yield Scenario(operation, path, "me", 201, ('"session_name":""', '"chat_history":[]'), json={})
+    yield Scenario(
+        operation, f"{path}?type=team", "me", 201, ('"team_id":"crew"',), json={"team_id": "crew"}
+    )
+    yield Scenario(operation, path, "me", 201, ('"user_id":"me"',), json={"user_id": "other"})
+    yield Scenario(operation, path, "me", 409, ("CONFLICT",), json={"session_id": "mine"})
+    yield Scenario(operation, path, "me", 409, ("CONFLICT",), json={"session_id": "theirs"})
+    yield Scenario(operation, path, "me", 404, NOT_FOUND, json={"agent_id": "nothing"})
+    yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND, json={})
+    for body in (
+        {"session_id": "a/b"}, {"session_id": 1}, {"session_state": []}, {"metadata": "x"},
+        {"session_name": "\x00"}, {"metadata": {"a": ["\ud800"]}}, {"metadata": {"\x00": 1}},
+        {"session_state": {"n": 2**64}}, {"team_id": "crew"}, {"owner": "me"}, [], "text", 1,
+    ):  # fmt: skip
+        yield Scenario(operation, path, "me", 422, REFUSED, json=body)
+    yield Scenario(operation, f"{path}?type=user", "me", 422, ("type",), json={})
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN, json={"owner": 1})
+
+
+def _one_session() -> Iterator[Scenario]:
+    operation = "get_session_by_id"
+    mine = ('"agent_session_id":"mine"', '"chat_history":[{', '"total_tokens":')
+    yield Scenario(operation, "GET /sessions/mine", "me", 200, mine)
+    yield Scenario(operation, "GET /sessions/mine", "one session", 200, mine)
+    yield Scenario(operation, "HEAD /sessions/mine", "me", 200)
+    yield Scenario(
+        operation, "GET /sessions/mine?type=agent&user_id=me&db_id=main&table=sessions", "me", 200
+    )
+    yield Scenario(
+        operation, "GET /sessions/mine-team", "me", 200, ('"team_data":{',), ('"agent_id"',)
+    )
+    yield Scenario(operation, "GET /sessions/mine-workflow", "me", 200, ('"session_data":{',))
+    for path in (
+        "nothing", "theirs", "mine?type=team", "mine?user_id=other", "mine?db_id=nothing",
+        "mine?db_id=second", "mine?table=users", "MINE", "mi%6e",
+    ):  # fmt: skip
+        yield Scenario(operation, f"GET /sessions/{path}", "me", 404, NOT_FOUND, ("chat_history",))
+    yield Scenario(operation, "GET /sessions/mine?type=user", "me", 422, ("agent, team, workflow",))
+    yield Scenario(operation, "GET /sessions/mine%00", "me", 422, REFUSED)
+    yield Scenario(operation, "GET /sessions/theirs", "one session", 403, FORBIDDEN)
+    yield Scenario(operation, "GET /sessions/mine?type=user", "powerless", 403, FORBIDDEN)
+
+
+def _changes() -> Iterator[Scenario]:
+    to_change = "/sessions/to-rename"
+    operation, path = "update_session", f"PATCH {to_change}"
+    yield Scenario(operation, path, "me", 200, ('"metadata":{"a":1}',), json={"metadata": {"a": 1}})
+    yield Scenario(operation, path, "me", 200, ('"metadata":null',), json={"metadata": None})
+    yield Scenario(operation, path, "writer", 200, json={"session_state": {}})
+    yield Scenario(operation, path, "me", 422, ("owner",), json={"owner": "me"})
+    yield Scenario(operation, path, "me", 422, ("session_name",), json={"session_name": None})
+    yield Scenario(operation, "PATCH /sessions/nothing", "me", 404, NOT_FOUND, json={"owner": 1})
+    yield Scenario(operation, "PATCH /sessions/theirs", "me", 404, NOT_FOUND, json={"metadata": {}})
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN, json={"owner": 1})
+    operation, path = "rename_session", f"POST {to_change}/rename"
+    renamed = {"session_name": "New name"}
+    yield Scenario(operation, path, "me", 200, ('"session_name":"New name"',), json=renamed)
+    yield Scenario(operation, path, "me", 422, ("session_name",), json={})
+    yield Scenario(operation, "POST /sessions/theirs/rename", "me", 404, NOT_FOUND, json=renamed)
+    yield Scenario(operation, "POST /sessions/nothing/rename", "me", 404, NOT_FOUND, json={})
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN, json=renamed)
+
+
+def _deletions() -> Iterator[Scenario]:
+    operation = "delete_session"
+    yield Scenario(operation, "DELETE /sessions/to-delete?cancel=true", "me", 204)
+    yield Scenario(operation, "DELETE /sessions/to-delete-twice", "me", 404, NOT_FOUND)
+    yield Scenario(operation, "DELETE /sessions/theirs", "me", 404, NOT_FOUND)
+    yield Scenario(operation, "DELETE /sessions/mine?cancel=perhaps", "me", 422, ("cancel",))
+    yield Scenario(operation, "DELETE /sessions/mine", "writer", 403, FORBIDDEN)
+    operation, path = "delete_sessions", "DELETE /sessions"
+    yield Scenario(operation, path, "me", 204, json={"session_ids": ["bulk-1", "bulk-2"]})
+    yield Scenario(operation, path, "me", 404, NOT_FOUND, json={"session_ids": ["mine", "theirs"]})
+    for ids in ([], ["a"] * 101, [1], "mine", None):
+        yield Scenario(operation, path, "me", 422, ("session_ids",), json={"session_ids": ids})
+    yield Scenario(operation, path, "writer", 403, FORBIDDEN, json={"session_ids": []})
+
+
+def _runs_of_sessions() -> Iterator[Scenario]:
+    operation, path = "get_session_runs", "GET /sessions/mine/runs"
+    yield Scenario(operation, path, "me", 200, ("{agent_run}",))
+    yield Scenario(operation, f"{path}?limit=1", "me", 200, ("{agent_run}",))
+    yield Scenario(operation, f"{path}?after={{agent_run}}", "me", 200, lacks=("{agent_run}",))
+    yield Scenario(operation, f"{path}?after=nothing", "me", 422, ("after",))
+    yield Scenario(operation, f"{path}?limit=0", "me", 422, ("limit",))
+    yield Scenario(operation, "GET /sessions/theirs/runs", "me", 404, NOT_FOUND)
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
+    operation, path = "get_session_run", "GET /sessions/mine/runs/{agent_run}"
+    yield Scenario(operation, path, "me", 200, ("{agent_run}",))
+    yield Scenario(operation, f"{path}?type=workflow", "me", 404, NOT_FOUND)
+    yield Scenario(operation, "GET /sessions/mine/runs/{their_run}", "me", 404, NOT_FOUND)
+    yield Scenario(operation, "GET /sessions/theirs/runs/{their_run}", "me", 404, NOT_FOUND)
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
+    operation, path = "get_runs", "GET /runs"
+    yield Scenario(operation, f"{path}?limit=100", "me", 200, ("{team_run}",), ("{their_run}",))
+    yield Scenario(operation, f"{path}?limit=100", "admin", 200, ("{team_run}", "{their_run}"))
+    filters = "status=COMPLETED&component_type=workflow&component_id=line&session_id=mine-workflow"
+    yield Scenario(operation, f"{path}?{filters}", "me", 200, ("{workflow_run}",), ("{agent_run}",))
+    yield Scenario(operation, f"{path}?component_type=x", "me", 422, ("component_type",))
+    yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND)
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
+    operation, path = "get_run", "GET /runs/{agent_run}"
+    yield Scenario(operation, path, "me", 200, ("{agent_run}",))
+    yield Scenario(operation, "GET /runs/{their_run}", "me", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}?db_id=second", "me", 404, NOT_FOUND)
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
+
+
+def _lists_by_scope() -> Iterator[Scenario]:
+    yield Scenario("get_agents", "GET /agents", "one agent", 200, ('"echo"',), ('"apart"',))
+    yield Scenario("get_agent", "GET /agents/apart", "one agent", 403, ("agents:apart:read",))
+    yield Scenario("get_teams", "GET /teams", "one agent", 403, FORBIDDEN)
+
+
+SCENARIOS = [
+    *_system(), *_families(), *_lists(), *_creations(), *_one_session(), *_changes(),
+    *_deletions(), *_runs_of_sessions(), *_lists_by_scope(),
+]  # fmt: skip

@@ -1,0 +1,61 @@
+"""Callers, sessions and runs that the scenarios speak of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from tests.server.hosts import Host
+from tests.world import ADMIN
+
+__all__ = ["ALL", "as_caller", "seed", "start"]
+
+ALL = (
+    "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
+    "sessions:read", "sessions:write", "sessions:delete", "config:read",
+)  # fmt: skip
+
+CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
+    "me": ("me", ALL),
+    "other": ("other", ALL),
+    "admin": ("boss", (ADMIN,)),
+    "powerless": ("me", ()),
+    "one agent": ("me", ("agents:echo:read", "agents:echo:run", "sessions:read")),
+    "one session": ("me", ("sessions:mine:read",)),
+    "writer": ("me", ("sessions:write",)),
+}
+
+BAD = {"Authorization": "Bearer not.a.token"}
+
+
+def as_caller(host: Host, who: str) -> dict[str, str]:
+    """Header fields of a named caller: `nobody` sends none, `bad` one that does not hold."""
+    if who in ("nobody", "bad"):
+        return {} if who == "nobody" else BAD
+    subject, scopes = CALLERS[who]
+    return host.bearer(subject, *scopes)
+
+
+def start(host: Host, path: str, session_id: str, who: str = "me", **more: Any) -> httpx2.Response:
+    """Start a run and wait for its record."""
+    body = {"message": "hello", "session_id": session_id, "stream": False, **more}
+    return host.client.post(f"{path}/runs", json=body, headers=as_caller(host, who))
+
+
+def seed(host: Host) -> None:
+    """Make sessions of every kind, of two users, with their runs' ids under known names."""
+    runs = (
+        ("agent_run", "/agents/echo", "mine", "me"),
+        ("team_run", "/teams/desk", "mine-team", "me"),
+        ("workflow_run", "/workflows/line", "mine-workflow", "me"),
+        ("their_run", "/agents/echo", "theirs", "other"),
+    )
+    for name, path, session_id, who in runs:
+        answer = start(host, path, session_id, who)
+        assert answer.status_code == 200, answer.text
+        host.ids[name] = answer.json()["run_id"]
+    for session_id in ("to-delete", "to-rename", "bulk-1", "bulk-2"):
+        body = {"session_id": session_id, "agent_id": "echo"}
+        made = host.client.post("/sessions", json=body, headers=as_caller(host, "me"))
+        assert made.status_code == 201, made.text

@@ -1,0 +1,125 @@
+"""Every operation, every kind of caller: what is answered."""
+
+from __future__ import annotations
+
+import json
+
+import httpx2
+import pytest
+
+from agentctl.auth.policy import POLICY, Needs, Public
+from agentctl.config.settings import Database, Settings
+from agentctl.server import create_app
+from agentctl.server.routing import Operation, check_routes
+from tests.server.hosts import Host
+from tests.server.scenarios import SCENARIOS, Scenario
+from tests.server.seeds import as_caller
+
+OPERATIONS = check_routes(
+    create_app(Settings(databases=(Database("main", "sqlite:////nowhere.db"),))).routes
+)
+"""The operations of any application; that of the scenarios has the same."""
+
+
+def with_ids(server: Host, text: str) -> str:
+    """`text`, the names of seeded runs in it replaced by their ids."""
+    for name, run_id in server.ids.items():
+        text = text.replace(f"{{{name}}}", run_id)
+    return text
+
+
+def ask(server: Host, scenario: Scenario) -> httpx2.Response:
+    method, _, path = with_ids(server, scenario.request).partition(" ")
+    headers = as_caller(server, scenario.who)
+    content = None
+    if scenario.json is not None:
+        headers["Content-Type"] = "application/json"
+        content = json.dumps(scenario.json)
+    return server.client.request(
+        method, path, headers=headers, content=content, data=scenario.form or None
+    )
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_scenario(server: Host, scenario: Scenario) -> None:
+    answer = ask(server, scenario)
+    assert answer.status_code == scenario.status, answer.text
+    for text in scenario.has:
+        assert with_ids(server, text) in answer.text
+    for text in scenario.lacks:
+        assert with_ids(server, text) not in answer.text
+    if answer.status_code >= 400:
+        check_error(answer)
+
+
+def check_error(answer: httpx2.Response) -> None:
+    """The one shape of all errors (contract.md 2)."""
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert isinstance(body["detail"], str)
+    assert isinstance(body["error_code"], str)
+    assert body.keys() - {"required_scopes"} == {"detail", "error_code"}
+    assert ("www-authenticate" in answer.headers) == (answer.status_code in (401, 403))
+    assert ("required_scopes" in body) == (answer.status_code == 403)
+
+
+def test_every_operation_has_scenarios() -> None:
+    told = {scenario.operation for scenario in SCENARIOS}
+    assert told == {route.operation for route in OPERATIONS}
+
+
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: route.operation)
+def test_every_operation_has_a_scenario_of_success_and_of_refusal(route: Operation) -> None:
+    statuses = {row.status for row in SCENARIOS if row.operation == route.operation}
+    assert statuses & {200, 201, 204}
+    if isinstance(POLICY[route.operation], Needs):
+        assert 403 in statuses
+
+
+def test_every_scenario_is_of_the_operation_that_it_names(server: Host) -> None:
+    for scenario in SCENARIOS:
+        method, _, path = with_ids(server, scenario.request).partition(" ")
+        (route,) = (route for route in OPERATIONS if route.operation == scenario.operation)
+        assert method.replace("HEAD", "GET") in (route.methods or ())
+        assert route.path.split("/")[1] == path.partition("?")[0].split("/")[1]
+
+
+def test_every_row_of_the_policy_has_a_route() -> None:
+    assert {route.operation for route in OPERATIONS} == set(POLICY)
+
+
+PROTECTED = [route for route in OPERATIONS if not isinstance(POLICY[route.operation], Public)]
+
+
+@pytest.mark.parametrize("route", PROTECTED, ids=lambda route: route.operation)
+@pytest.mark.parametrize("who", ["nobody", "bad"])
+def test_nobody_gets_past_401(server: Host, route: Operation, who: str) -> None:
+    """Whatever is wrong with the rest of the request."""
+    (method,) = route.methods or ()
+    path = route.path.replace("{", "").replace("}", "%00")
+    answer = server.client.request(
+        method, f"{path}?limit=x&type=y", headers=as_caller(server, who), content="{bad"
+    )
+    assert answer.status_code == 401
+    check_error(answer)
+    error = "" if who == "nobody" else ', error="invalid_token"'
+    assert answer.headers["www-authenticate"] == f'Bearer realm="agentctl"{error}'
+
+
+NEEDY = [route for route in OPERATIONS if isinstance(POLICY[route.operation], Needs)]
+
+
+@pytest.mark.parametrize("route", NEEDY, ids=lambda route: route.operation)
+def test_who_lacks_the_scopes_gets_403_before_anything_is_read(
+    server: Host, route: Operation
+) -> None:
+    (method,) = route.methods or ()
+    path = route.path.replace("{", "").replace("}", "%00")
+    answer = server.client.request(
+        method,
+        f"{path}?limit=x&type=y",
+        headers=as_caller(server, "powerless"),
+        content="{bad",
+    )
+    assert answer.status_code == 403
+    check_error(answer)
