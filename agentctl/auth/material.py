@@ -84,7 +84,7 @@ def keys_from_text(text: str, spec: Spec, label: str) -> list[VerificationKey]:
         check_secret(secret, spec, label)
         return [VerificationKey(spec, secret)]
     blocks = list(_PEM.finditer(text))
-    if not blocks:
+    if not blocks or len(blocks) != text.count("-----BEGIN "):
         raise InvalidKey(
             f"{label} is not a PEM public key",
             hint=f'{spec.name} needs "-----BEGIN PUBLIC KEY-----"; a JWKS goes into jwks_file',
@@ -116,7 +116,10 @@ def _public_from_pem(pem: str, kind: str, spec: Spec, label: str) -> PublicKey:
     try:
         key = serialization.load_pem_public_key(pem.encode("ascii", "replace"))
     except (ValueError, UnsupportedAlgorithm):
-        raise InvalidKey(f"{label} is not a readable PEM public key") from None
+        raise InvalidKey(
+            f"{label} is not a readable PEM public key",
+            hint="keep its line breaks as they are; \\n in their place is not one",
+        ) from None
     return check_public(key, spec, label)
 
 

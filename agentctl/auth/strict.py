@@ -19,7 +19,8 @@ MAXIMUM_DEPTH = 8
 
 _MAXIMUM_DIGITS = 64
 _alphabet = re.compile(r"[A-Za-z0-9_-]*")
-_string = re.compile(r'"(?:[^"\\]|\\.)*"')
+# Possessive, and content without its end: every character is looked at once, closed or not.
+_string = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _OPENING = frozenset("{[")
 
 

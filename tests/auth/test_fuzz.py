@@ -24,10 +24,19 @@ STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)
 bounded = settings(max_examples=300, deadline=None, derandomize=True)
 
 scalars = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["JWT"])
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from(["JWT"])
 )
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=6,
 )
 names = st.sampled_from(["alg", "kid", "typ", "crit", "b64", "cty", "jwk", "x"])
 claim_names = st.sampled_from(

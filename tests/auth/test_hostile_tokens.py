@@ -310,6 +310,33 @@ def test_what_is_too_long_costs_next_to_nothing() -> None:
     assert time.perf_counter() - started < 0.5, "microseconds each"
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"a":"' + b'\\"' * 2_900 + b"[" * 20,
+        b'[[[[[[[[["' + b'\\"' * 2_900,
+        b"[" * 6_000,
+        b'{"a":' * 1_100,
+        b'"' * 5_990 + b"[" * 10,
+        b"[" + b"1," * 2_990,
+        b"{" + b",".join(b'"%d":1' % n for n in range(700)) + b"}",
+        b"[" * 10 + b"9" * 5_900,
+    ],
+    ids=range(8),
+)
+def test_no_header_of_the_longest_kind_costs_much(header: bytes) -> None:
+    """J13: parsers that go over the text once more for each character would take a second."""
+    text, trust = signed(header), keys()
+    assert len(text) <= 8_192 + 400
+    best = 1.0
+    for _ in range(5):
+        started = time.perf_counter()
+        with pytest.raises(InvalidToken):
+            verify(text, trust, maximum=16_384)
+        best = min(best, time.perf_counter() - started)
+    assert best < 0.02
+
+
 @pytest.mark.parametrize("value", [None, 1, b"a.b.c", ["a"], {}])
 def test_what_is_no_text_is_refused(value: Any) -> None:
     with pytest.raises(InvalidToken):
