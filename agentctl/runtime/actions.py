@@ -105,7 +105,7 @@ class ToolAction:
             return await in_thread(lambda: self.tool.function(**values))
         except asyncio.CancelledError:
             raise
-        except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             # The text of the exception may hold secrets: the log has it, the model does not.
             _log.warning("tool %s failed", self.tool.name, exc_info=error)
             raise _Failed(type(error).__name__) from None

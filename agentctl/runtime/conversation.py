@@ -100,7 +100,7 @@ class Conversation:
         if text:
             self._tell(text)
 
-    def answer_for_model(self, text: str) -> None:
+    def answer_with(self, text: str) -> None:
         """The run's answer comes from elsewhere: it is noted and told as the run's own."""
         self._transcript.add_answer(text)
         self._separate = False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner", "Runners"]
 
-_EMPTY_ANSWER_RETRIES = 1
+_RETRIES = 1
 """How often a model is asked again that called a tool which is not there."""
 
 
@@ -90,7 +90,7 @@ class Runners:
             deps_type=Conversation,
             name=component.id,
             model_settings=_first_a_member if routes else None,
-            retries=_EMPTY_ANSWER_RETRIES,
+            retries=_RETRIES,
             toolsets=[ActionToolset(actions)] if actions else None,
         )
         return Runner(agent, actions, system, routes)

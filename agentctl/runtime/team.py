@@ -51,7 +51,7 @@ async def run_team(
 async def _route(runner: Runner, history: list[dict[str, Any]], conversation: Conversation) -> None:
     await converse(runner, conversation.message, history, conversation)
     if conversation.routed is not None:
-        conversation.answer_for_model(conversation.routed)
+        conversation.answer_with(conversation.routed)
     else:
         conversation.speak_last_answer()
 

@@ -38,6 +38,7 @@ class Surroundings:
         self.children: list[Surroundings] = []
         self.checkpoints = 0
         self.cancel_at_checkpoint: int | None = None
+        self.cancels_members = False
 
     @property
     def told(self) -> str:
@@ -55,6 +56,8 @@ class Surroundings:
     async def run_member(self, component: Component, message: str) -> MemberResult:
         child = Surroundings(self.catalog)
         self.children.append(child)
+        if self.cancels_members:
+            return child.ended("CANCELLED")
         try:
             async with asyncio.timeout(MEMBER_SECONDS):
                 await execute(component, message, [], child, self.catalog)
@@ -162,11 +165,13 @@ def attempt(
     component: str = "writer",
     history: list[dict[str, Any]] | None = None,
     tool_timeout: float = 5.0,
+    cancels_members: bool = False,
 ) -> tuple[Surroundings, RunFailure | None]:
     """Run a component; returns what its run was told and why it failed, if it did."""
 
     async def work(catalog: Catalog) -> tuple[Surroundings, RunFailure | None]:
         surroundings = Surroundings(catalog, tool_timeout=tool_timeout)
+        surroundings.cancels_members = cancels_members
         try:
             await surroundings.execute(kind, component, message, history or [])
         except RunFailure as failure:

