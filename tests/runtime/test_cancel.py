@@ -16,8 +16,8 @@ from tests.runtime import toolbox
 from tests.runtime.surroundings import Surroundings, served, settings, with_catalog
 
 SOON = 1.0
-"""Seconds within which a cancelled run has ended, also on a busy machine; nothing here ends by
-itself before 30 s. How fast it really is, the benchmarks say."""
+"""Seconds within which a cancelled run has ended, also on a busy machine; but for `stubborn`,
+which is seen to be left behind, nothing here ends by itself before 30 s."""
 
 Reached = Callable[[Surroundings], bool]
 
