@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping
 from typing import Any
-
-import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.runs import endings, wire
+from agentctl.runs.admission import Submission, admit, admit_member
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, cancelled, completed, failed
 from agentctl.runtime.catalog import Catalog, Component
 from agentctl.runtime.context import MemberResult
 from agentctl.runtime.failures import RunFailure
-from agentctl.store import runs, sessions
+from agentctl.store import runs
 from agentctl.store.database import Database, Work
-from agentctl.store.sessions import SessionRow
-from agentctl.store.visibility import Visibility
 
-__all__ = ["Engine", "Submission"]
+__all__ = ["Engine"]
 
 GRACE_SECONDS = 0.1
 """How long cancelled work may take to end before its run is final without it."""
@@ -38,26 +34,7 @@ GRACE_SECONDS = 0.1
 CLOSE_SECONDS = 5.0
 """How long a closing engine waits for its runs to be final."""
 
-NAME_LENGTH = 60
-"""Characters of a first message that become the session's name (contract.md 3)."""
-
 _log = logging.getLogger("agentctl.runs")
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A run to start, checked as far as it can be without the database.
-
-    Attributes:
-        visibility: the sessions that it may run in, if the one it names exists already.
-    """
-
-    component: Component
-    session_id: str
-    user_id: str | None
-    message: str
-    background: bool
-    visibility: Visibility
 
 
 class Engine:
@@ -77,7 +54,14 @@ class Engine:
         self._catalog = catalog
         self._settings = settings
         self._live: dict[str, LiveRun] = {}
+        self._beginning = 0
+        self._draining = False
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def draining(self) -> bool:
+        """Whether new runs are refused because the process is to end."""
+        return self._draining
 
     def live(self, run_id: str) -> LiveRun | None:
         """The run, when this process works on it."""
@@ -87,6 +71,9 @@ class Engine:
         """The runs that this process works on."""
         return list(self._live.values())
 
+    def _roots(self) -> list[LiveRun]:
+        return [run for run in self._live.values() if run.parent is None]
+
     async def submit(self, submission: Submission) -> LiveRun:
         """Commit the run's row, then start the work.
 
@@ -94,16 +81,28 @@ class Engine:
             NotFound: the session is not the caller's.
             Conflict: the session is of another kind, or busy and the component wants it alone.
             TooManyRequests: `limits.concurrent_runs` are worked on already.
+            Unavailable: the process is to end, or the database does not answer.
         """
-        if len(self._live) >= self._settings.limits.concurrent_runs:
-            raise errors.TooManyRequests("Too many runs at once")
-        component = submission.component
-        run = self._new_run(submission, self._databases[component.database])
-        await run.database.write(self._admit(run, submission))
-        self._launch(run)
+        self._check_room()
+        run = self._new_run(submission)
+        self._beginning += 1
+        try:
+            await self._begin(run, admit(run, submission, self._catalog, self.worker_id))
+        except asyncio.CancelledError:
+            if not submission.background:
+                run.stop(cancelled(submission.actor, "The client went away"))
+            raise
+        finally:
+            self._beginning -= 1
         return run
 
-    def _new_run(self, submission: Submission, database: Database) -> LiveRun:
+    def _check_room(self) -> None:
+        if self._draining:
+            raise errors.Unavailable("The server is shutting down")
+        if self._beginning + len(self._roots()) >= self._settings.limits.concurrent_runs:
+            raise errors.TooManyRequests("Too many runs at once")
+
+    def _new_run(self, submission: Submission) -> LiveRun:
         return LiveRun(
             new_id(),
             submission.session_id,
@@ -111,45 +110,10 @@ class Engine:
             submission.message,
             user_id=submission.user_id,
             parent=None,
-            database=database,
+            database=self._databases[submission.component.database],
             spawn=self._run_member,
             limits=self._settings.limits,
             tool_timeout=self._settings.runs.tool_timeout_seconds,
-        )
-
-    def _admit(self, run: LiveRun, submission: Submission) -> Work[None]:
-        component = run.component
-        new = sessions.new_session(
-            run.session_id,
-            component.kind,
-            user_id=run.user_id,
-            now=now(),
-            component_id=component.id,
-            component_name=component.name,
-            component_data=orjson.dumps(self._catalog.data(component)).decode(),
-        )
-        session = yield from sessions.open_for_run(new, submission.visibility)
-        if isinstance(session, sessions.Foreign):
-            raise _foreign(session.row, submission.visibility)
-        if component.on_busy == "reject":
-            busy = yield from runs.live_in_session(run.session_id)
-            if busy:
-                raise errors.Conflict(f"The session is busy with run {busy[0]}")
-        yield from _create(self._row(run, submission.background, _name(run.message)))
-
-    def _row(self, run: LiveRun, background: bool, session_name: str | None) -> runs.NewRun:
-        return runs.NewRun(
-            run_id=run.run_id,
-            session_id=run.session_id,
-            parent_run_id=run.parent.run_id if run.parent is not None else None,
-            component_type=run.component.kind,
-            component_id=run.component.id,
-            user_id=run.user_id,
-            background=background,
-            input=run.message,
-            owner=self.worker_id,
-            created_at=now(),
-            session_name=session_name,
         )
 
     async def _run_member(
@@ -167,9 +131,8 @@ class Engine:
             limits=parent.limits,
             tool_timeout=parent.tool_timeout,
         )
-        await run.database.write(_create(self._row(run, False, None)))
-        self._launch(run)
         try:
+            await self._begin(run, admit_member(run, self.worker_id))
             ending = await asyncio.shield(run.ended)
         except asyncio.CancelledError:
             run.stop(parent.stopping or cancelled("system:parent", "The run above it went on"))
@@ -182,16 +145,26 @@ class Engine:
             error_code=ending.error_code,
         )
 
-    def _launch(self, run: LiveRun) -> None:
-        self._live[run.run_id] = run
-        if run.parent is not None and run.parent.stopping is not None:
-            run.stop(run.parent.stopping)
-        self._keep(asyncio.create_task(self._supervise(run), name=f"run {run.run_id}"))
+    async def _begin(self, run: LiveRun, admission: Work[None]) -> None:
+        """Commit the row and start the work, not torn apart when the caller is cancelled."""
+        await asyncio.shield(self._keep(self._commit_and_launch(run, admission)))
 
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        """Hold a reference until the task is done: the loop itself holds only a weak one."""
+    async def _commit_and_launch(self, run: LiveRun, admission: Work[None]) -> None:
+        await run.database.write(admission)
+        self._live[run.run_id] = run
+        if run.parent is not None:
+            run.parent.children.append(run)
+            if run.parent.stopping is not None:
+                run.stop(run.parent.stopping)
+        self._keep(self._supervise(run))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that is held until it is done: the loop itself holds only a weak reference."""
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_retrieve)
+        return task
 
     async def _supervise(self, run: LiveRun) -> None:
         try:
@@ -208,13 +181,13 @@ class Engine:
         run.ended.set_result(stored)
 
     async def _work(self, run: LiveRun) -> Ending:
-        started = await run.database.write(
+        started = run.stopping is None and await run.database.write(
             runs.start(run.run_id, run.attempt, self.worker_id, now())
         )
         if not started:
             return run.stopping or cancelled("system", None)
         run.stream.publish(*wire.started(run))
-        work = asyncio.create_task(self._execute(run), name=f"work {run.run_id}")
+        work = self._keep(self._execute(run))
         stop = asyncio.create_task(run.stop_requested.wait())
         timeout = self._settings.runs.timeout_seconds
         await asyncio.wait({work, stop}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -237,8 +210,6 @@ class Engine:
         if not work.done():
             _log.warning("run %s: its work did not end when cancelled", run.run_id)
             run.left_behind = True
-            self._keep(work)
-            work.add_done_callback(_retrieve)
 
     async def _end_children(self, run: LiveRun) -> None:
         pending = [child for child in run.children if not child.ended.done()]
@@ -247,24 +218,22 @@ class Engine:
         if pending:
             await asyncio.wait([child.ended for child in pending], timeout=2 * GRACE_SECONDS)
 
+    async def drain(self, seconds: float) -> None:
+        """Refuse new runs, wait up to `seconds` for those under way, then cancel what is left."""
+        self._draining = True
+        roots = self._roots()
+        if roots:
+            await asyncio.wait([run.ended for run in roots], timeout=seconds)
+        await self.close()
+
     async def close(self) -> None:
         """Cancel what is worked on, as a recorded request, and wait for the ends."""
-        roots = [run for run in self._live.values() if run.parent is None]
+        self._draining = True
+        roots = self._roots()
         for run in roots:
             run.stop(cancelled("system:shutdown", "The server is shutting down"))
         if roots:
             await asyncio.wait([run.ended for run in roots], timeout=CLOSE_SECONDS)
-
-
-def _create(row: runs.NewRun) -> Work[None]:
-    if (yield from runs.create(row)) is None:
-        raise errors.NotFound("Session not found")
-
-
-def _foreign(session: SessionRow, visibility: Visibility) -> errors.AgentctlError:
-    if not visibility.sees(session.user_id):
-        return errors.NotFound("Session not found")
-    return errors.Conflict(f"The session holds {session.session_type} runs")
 
 
 def _ending(run: LiveRun, work: asyncio.Task[None]) -> Ending:
@@ -279,11 +248,7 @@ def _ending(run: LiveRun, work: asyncio.Task[None]) -> Ending:
     return failed("INTERNAL", "The run failed inside the server")
 
 
-def _retrieve(work: asyncio.Task[None]) -> None:
-    """Take the late result of work that was left behind, so that nothing complains about it."""
-    if not work.cancelled():
-        work.exception()
-
-
-def _name(message: str) -> str:
-    return " ".join(message.split())[:NAME_LENGTH]
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Take the result of a task that nobody waits for, so that nothing complains about it."""
+    if not task.cancelled():
+        task.exception()

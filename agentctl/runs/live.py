@@ -72,8 +72,6 @@ class LiveRun:
         self.left_behind = False
         self._detached = False
         self._spawn = spawn
-        if parent is not None:
-            parent.children.append(self)
 
     def stop(self, ending: Ending) -> None:
         """Ask this run and the runs that it asked for to end so. The first request stands."""

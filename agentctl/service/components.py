@@ -66,12 +66,20 @@ class ComponentOperations(Access):
         return document_of(await self._readiness())
 
     async def _readiness(self) -> ReadinessRecord:
+        checks: dict[str, Literal["ok", "failed"]] = {
+            "database": "ok" if await self._databases_answer() else "failed",
+            "runs": "failed" if self.hosting.engine.draining else "ok",
+        }
+        ready = "failed" not in checks.values()
+        return ReadinessRecord(status="ready" if ready else "unavailable", checks=checks)
+
+    async def _databases_answer(self) -> bool:
         for database in self.hosting.databases.values():
             try:
                 await database.read(probe())
             except errors.Unavailable:
-                return ReadinessRecord(status="unavailable", checks={"database": "failed"})
-        return ReadinessRecord(status="ready", checks={"database": "ok"})
+                return False
+        return True
 
     async def get_info(self) -> Document[InfoRecord]:
         """Versions, counts and the authorization mode."""

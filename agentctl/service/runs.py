@@ -19,8 +19,8 @@ from agentctl.records.document import Document
 from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.runs.admission import Submission
 from agentctl.runs.cancel import cancel
-from agentctl.runs.engine import Submission
 from agentctl.runs.live import LiveRun
 from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_session_id, checked_text
@@ -92,6 +92,7 @@ class RunOperations(Access):
             user_id=self.owner(request.user_id),
             message=request.message,
             background=request.background,
+            actor=self.principal.actor,
             visibility=self.usable(request.user_id),
         )
         return await self.hosting.engine.submit(submission)

@@ -39,6 +39,10 @@ class Service:
         """The port as this principal."""
         return Acting(self.hosting, principal)
 
+    async def drain(self) -> None:
+        """Refuse new runs, give those under way `server.drain_seconds`, cancel what is left."""
+        await self.hosting.engine.drain(self.settings.server.drain_seconds)
+
     async def stop_runs(self) -> None:
         """End what is worked on here, as a recorded request, before the doors close."""
         await self.hosting.engine.close()

@@ -253,17 +253,6 @@ async def test_the_answer_of_a_race_equals_what_is_stored(world: World) -> None:
         assert outcomes == {"COMPLETED", "CANCELLED"}
 
 
-async def test_closing_cancels_what_runs_as_a_recorded_request(world: World) -> None:
-    async with hosted(world) as service:
-        request = RunRequest("x", session_id="s1", background=True)
-        run_id = (await user(service).create_run("agent", "hang", request)).value["run_id"]
-        await running(user(service))
-    async with hosted(world) as service:
-        run = (await user(service).get_run(run_id)).value
-        assert run["status"] == "CANCELLED"
-        assert run["cancel_requested_by"] == "system:shutdown"
-
-
 async def test_nothing_that_waited_is_left_in_the_engine(world: World) -> None:
     async with hosted(world) as service:
         port = user(service)

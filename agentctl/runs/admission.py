@@ -1,0 +1,102 @@
+"""What makes a run begin: its session opened and its row written, in one transaction, before work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+from agentctl import errors
+from agentctl.records.times import now
+from agentctl.runs.live import LiveRun
+from agentctl.runtime.catalog import Catalog, Component
+from agentctl.store import runs, sessions
+from agentctl.store.database import Work
+from agentctl.store.sessions import SessionRow
+from agentctl.store.visibility import Visibility
+
+__all__ = ["Submission", "admit", "admit_member"]
+
+NAME_LENGTH = 60
+"""Characters of a first message that become the session's name (contract.md 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A run to start, checked as far as it can be without the database.
+
+    Attributes:
+        actor: who starts it, as records name them.
+        visibility: the sessions that it may run in, if the one it names exists already.
+    """
+
+    component: Component
+    session_id: str
+    user_id: str | None
+    message: str
+    background: bool
+    actor: str
+    visibility: Visibility
+
+
+def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str) -> Work[None]:
+    """Open the session and write the row of a run that a caller starts.
+
+    Raises:
+        NotFound: the session is not the caller's.
+        Conflict: the session is of another kind, or busy and the component wants it alone.
+    """
+    component = run.component
+    new = sessions.new_session(
+        run.session_id,
+        component.kind,
+        user_id=run.user_id,
+        now=now(),
+        component_id=component.id,
+        component_name=component.name,
+        component_data=orjson.dumps(catalog.data(component)).decode(),
+    )
+    session = yield from sessions.open_for_run(new, submission.visibility)
+    if isinstance(session, sessions.Foreign):
+        raise _foreign(session.row, submission.visibility)
+    if component.on_busy == "reject":
+        busy = yield from runs.live_in_session(run.session_id)
+        if busy:
+            raise errors.Conflict(f"The session is busy with run {busy[0]}")
+    name = " ".join(run.message.split())[:NAME_LENGTH]
+    yield from _create(run, worker_id, background=submission.background, session_name=name)
+
+
+def admit_member(run: LiveRun, worker_id: str) -> Work[None]:
+    """Write the row of a run that another run asks for.
+
+    Raises:
+        NotFound: the session was deleted meanwhile.
+    """
+    yield from _create(run, worker_id, background=False, session_name=None)
+
+
+def _create(
+    run: LiveRun, worker_id: str, *, background: bool, session_name: str | None
+) -> Work[None]:
+    row = runs.NewRun(
+        run_id=run.run_id,
+        session_id=run.session_id,
+        parent_run_id=run.parent.run_id if run.parent is not None else None,
+        component_type=run.component.kind,
+        component_id=run.component.id,
+        user_id=run.user_id,
+        background=background,
+        input=run.message,
+        owner=worker_id,
+        created_at=now(),
+        session_name=session_name,
+    )
+    if (yield from runs.create(row)) is None:
+        raise errors.NotFound("Session not found")
+
+
+def _foreign(session: SessionRow, visibility: Visibility) -> errors.AgentctlError:
+    if not visibility.sees(session.user_id):
+        return errors.NotFound("Session not found")
+    return errors.Conflict(f"The session holds {session.session_type} runs")
