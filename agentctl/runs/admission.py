@@ -1,4 +1,4 @@
-"""What makes a run begin: its session opened and its row written, in one transaction, before work."""
+"""What makes a run begin: its session and its row, in one transaction, before any work."""
 
 from __future__ import annotations
 

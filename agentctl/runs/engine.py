@@ -113,6 +113,7 @@ class Engine:
             database=self._databases[submission.component.database],
             spawn=self._run_member,
             limits=self._settings.limits,
+            time_limit=self._settings.runs.timeout_seconds,
             tool_timeout=self._settings.runs.tool_timeout_seconds,
         )
 
@@ -129,6 +130,10 @@ class Engine:
             database=parent.database,
             spawn=self._run_member,
             limits=parent.limits,
+            # To a team's leader a member is a tool; a step of a workflow is part of the whole.
+            time_limit=parent.tool_timeout
+            if parent.component.kind == "team"
+            else parent.time_limit,
             tool_timeout=parent.tool_timeout,
         )
         try:
@@ -174,7 +179,7 @@ class Engine:
             ending = failed("INTERNAL", "The run failed inside the server")
         run.detach()
         stored = await endings.settle(run, ending)
-        run.stream.publish(*wire.ended(run, stored))
+        run.stream.publish(*wire.ended(run.identity, stored, run.transcript))
         if run.parent is None:
             run.stream.close()
         self._live.pop(run.run_id, None)
@@ -186,11 +191,11 @@ class Engine:
         )
         if not started:
             return run.stopping or cancelled("system", None)
-        run.stream.publish(*wire.started(run))
+        run.stream.publish(*wire.started(run.identity))
         work = self._keep(self._execute(run))
         stop = asyncio.create_task(run.stop_requested.wait())
-        timeout = self._settings.runs.timeout_seconds
-        await asyncio.wait({work, stop}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        both = {work, stop}
+        await asyncio.wait(both, timeout=run.time_limit, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         if not work.done():
             run.stop(failed("RUN_TIMEOUT", "The run took longer than it may"))

@@ -31,9 +31,11 @@ class LiveRun:
         parent: the run that asked for this one, or None for a root.
         database: where the run's row is.
         spawn: how the engine makes a member's run.
+        time_limit: seconds that the work may take.
         tool_timeout: seconds that one tool call may take.
 
     Attributes:
+        identity: what its events say of it.
         left_behind: whether the work went on after its cancellation, unheard.
     """
 
@@ -51,6 +53,7 @@ class LiveRun:
         database: Database,
         spawn: Spawn,
         limits: Limits,
+        time_limit: float,
         tool_timeout: float,
     ) -> None:
         self.run_id = run_id
@@ -61,6 +64,7 @@ class LiveRun:
         self.parent = parent
         self.database = database
         self.limits = limits
+        self.time_limit = time_limit
         self.tool_timeout = tool_timeout
         self.transcript = Transcript()
         self.stream: Stream = parent.stream if parent is not None else Stream()
@@ -70,6 +74,14 @@ class LiveRun:
         self.stop_requested = asyncio.Event()
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.left_behind = False
+        self.identity = wire.RunIdentity(
+            run_id,
+            session_id,
+            parent.run_id if parent is not None else None,
+            component.kind,
+            component.id,
+            component.name,
+        )
         self._detached = False
         self._spawn = spawn
 
@@ -88,7 +100,7 @@ class LiveRun:
     def emit(self, event: RunEvent) -> None:
         """Tell followers of an event of the work."""
         if not self._detached:
-            self.stream.publish(*wire.happened(self, event))
+            self.stream.publish(*wire.happened(self.identity, event))
 
     def checkpoint(self) -> None:
         """Called before every model call and every tool call.

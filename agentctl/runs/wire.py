@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
-from agentctl.records.kinds import KINDS
+from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.times import now, seconds
+from agentctl.runs.states import Ending
 from agentctl.runtime.events import (
     Content,
     RunEvent,
@@ -16,33 +18,42 @@ from agentctl.runtime.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
+from agentctl.runtime.transcript import Transcript
 
-if TYPE_CHECKING:
-    from agentctl.runs.live import LiveRun
-    from agentctl.runs.states import Ending
-
-__all__ = ["ended", "happened", "started"]
+__all__ = ["RunIdentity", "ended", "happened", "started"]
 
 _TOOL_PREFIX = {"agent": "", "team": "Team", "workflow": ""}
 
 _ENDINGS = {"COMPLETED": "Completed", "CANCELLED": "Cancelled", "ERROR": "Error"}
 
 
-def started(run: LiveRun) -> tuple[str, bytes]:
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What every event of a run says of it."""
+
+    run_id: str
+    session_id: str
+    parent_run_id: str | None
+    kind: Kind
+    component_id: str
+    component_name: str
+
+
+def started(run: RunIdentity) -> tuple[str, bytes]:
     """`RunStarted`, `TeamRunStarted` or `WorkflowStarted`: name and data."""
-    return _event(run, f"{KINDS[run.component.kind].event_prefix}Started", {})
+    return _event(run, f"{KINDS[run.kind].event_prefix}Started", {})
 
 
-def happened(run: LiveRun, event: RunEvent) -> tuple[str, bytes]:
+def happened(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
     """An event of the work itself: name and data."""
     match event:
         case Content(delta=delta):
-            name = f"{KINDS[run.component.kind].event_prefix}Content"
+            name = f"{KINDS[run.kind].event_prefix}Content"
             return _event(run, name, {"content": delta, "content_type": "str"})
         case ToolCallStarted(tool=tool):
-            return _event(run, f"{_TOOL_PREFIX[run.component.kind]}ToolCallStarted", {"tool": tool})
+            return _event(run, f"{_TOOL_PREFIX[run.kind]}ToolCallStarted", {"tool": tool})
         case ToolCallCompleted(tool=tool):
-            name = f"{_TOOL_PREFIX[run.component.kind]}ToolCallCompleted"
+            name = f"{_TOOL_PREFIX[run.kind]}ToolCallCompleted"
             return _event(run, name, {"tool": tool})
         case StepStarted(step_name=step, step_index=index):
             return _event(run, "StepStarted", {"step_name": step, "step_index": index})
@@ -51,12 +62,12 @@ def happened(run: LiveRun, event: RunEvent) -> tuple[str, bytes]:
             return _event(run, "StepCompleted", fields)
 
 
-def ended(run: LiveRun, ending: Ending) -> tuple[str, bytes]:
+def ended(run: RunIdentity, ending: Ending, transcript: Transcript) -> tuple[str, bytes]:
     """The last event of a run: name and data. Content is what there is, partial or whole."""
-    name = f"{KINDS[run.component.kind].event_prefix}{_ENDINGS[ending.status]}"
-    fields: dict[str, Any] = {"content": run.transcript.content}
+    name = f"{KINDS[run.kind].event_prefix}{_ENDINGS[ending.status]}"
+    fields: dict[str, Any] = {"content": transcript.content}
     if ending.status == "COMPLETED":
-        fields["metrics"] = dict(run.transcript.metrics)
+        fields["metrics"] = dict(transcript.metrics)
     elif ending.status == "CANCELLED":
         fields["reason"] = ending.reason
     else:
@@ -64,16 +75,16 @@ def ended(run: LiveRun, ending: Ending) -> tuple[str, bytes]:
     return _event(run, name, fields)
 
 
-def _event(run: LiveRun, name: str, fields: dict[str, Any]) -> tuple[str, bytes]:
-    names = KINDS[run.component.kind]
+def _event(run: RunIdentity, name: str, fields: dict[str, Any]) -> tuple[str, bytes]:
+    names = KINDS[run.kind]
     body: dict[str, Any] = {
         "event": name,
         "created_at": seconds(now()),
-        names.id_field: run.component.id,
-        f"{names.kind}_name": run.component.name,
+        names.id_field: run.component_id,
+        f"{names.kind}_name": run.component_name,
         "run_id": run.run_id,
         "session_id": run.session_id,
     }
-    if run.parent is not None:
-        body["parent_run_id"] = run.parent.run_id
+    if run.parent_run_id is not None:
+        body["parent_run_id"] = run.parent_run_id
     return name, orjson.dumps(body | fields)

@@ -39,6 +39,14 @@ class Service:
         """The port as this principal."""
         return Acting(self.hosting, principal)
 
+    def prepare(self) -> None:
+        """Load what runs need before the first one: tool modules, the model library, models.
+
+        Raises:
+            InvalidConfiguration: a tool cannot be used.
+        """
+        self.hosting.catalog.prepare()
+
     async def drain(self) -> None:
         """Refuse new runs, give those under way `server.drain_seconds`, cancel what is left."""
         await self.hosting.engine.drain(self.settings.server.drain_seconds)

@@ -12,7 +12,7 @@ from agentctl.operations import RunFilter, RunRequest, SessionRunsQuery
 from tests.endpoint import ModelEndpoint
 from tests.loops import until
 from tests.service.doors import boss, collect, data, hosted, running, started, user
-from tests.world import World
+from tests.world import World, make_world
 
 
 async def test_a_run_is_answered_stored_and_counted(world: World) -> None:
@@ -170,8 +170,6 @@ async def test_a_busy_session_refuses_a_component_that_wants_it_alone(world: Wor
 async def test_a_run_over_its_time_ends_as_an_error(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> None:
-    from tests.world import make_world
-
     folder = tmp_path_factory.mktemp("short")
     limits = "[runs]\ntimeout_seconds = 0.2"
     async with hosted(make_world(folder, model_endpoint.base_url, extra=limits)) as service:
@@ -185,11 +183,24 @@ async def test_a_run_over_its_time_ends_as_an_error(
             assert run["cancel_requested_at"] is None
 
 
+async def test_a_member_over_its_time_is_told_to_the_leader(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> None:
+    folder = tmp_path_factory.mktemp("impatient")
+    limits = "[runs]\ntool_timeout_seconds = 0.2"
+    async with hosted(make_world(folder, model_endpoint.base_url, extra=limits)) as service:
+        port = user(service)
+        run = (await port.create_run("team", "crew", RunRequest("ask hang", "t1"))).value
+        assert run["status"] == "COMPLETED"
+        assert [tool["tool_call_error"] for tool in run["tools"]] == [True]
+        member = (await port.get_session_runs("t1")).value[1]
+        assert member["error"] is not None
+        assert member["error"]["code"] == "RUN_TIMEOUT"
+
+
 async def test_one_run_too_many_is_told_so(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> None:
-    from tests.world import make_world
-
     folder = tmp_path_factory.mktemp("few")
     limits = "[limits]\nconcurrent_runs = 1"
     async with hosted(make_world(folder, model_endpoint.base_url, extra=limits)) as service:
