@@ -113,14 +113,21 @@ class KeySet:
         return cls(spec, {}, in_turn)
 
     def joined(self, other: KeySet) -> KeySet:
-        """This set's keys by `kid` and the other's in turn.
+        """Both sets as one.
 
         Raises:
-            InvalidKey: they are for different algorithms.
+            InvalidKey: they are for different algorithms, or have a `kid` in common.
         """
         if self.spec != other.spec:
             raise InvalidKey("The key sets are for different algorithms")
-        return KeySet(self.spec, self.by_kid, other.in_turn, self.left_out)
+        if not self.by_kid.keys().isdisjoint(other.by_kid):
+            raise InvalidKey("The key sets have a kid in common")
+        return KeySet(
+            self.spec,
+            {**self.by_kid, **other.by_kid},
+            (*self.in_turn, *other.in_turn),
+            (*self.left_out, *other.left_out),
+        )
 
     @property
     def keys(self) -> tuple[VerificationKey, ...]:

@@ -71,15 +71,7 @@ def write_private_key(path: Path, data: bytes) -> None:
     Raises:
         InvalidKey: the file exists already, or cannot be written; nothing is left behind.
     """
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
-    except FileExistsError:
-        raise InvalidKey(
-            f"Key file {path} exists already", hint="name another file; a key is never overwritten"
-        ) from None
-    except OSError as failure:
-        raise _unwritable(path, failure) from None
+    descriptor = _new_file(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -91,6 +83,21 @@ def write_private_key(path: Path, data: bytes) -> None:
         raise _unwritable(path, failure) from None
 
 
+def _new_file(path: Path) -> int:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as failure:
+        raise _unwritable(path, failure) from None
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+    except FileExistsError:
+        raise InvalidKey(
+            f"Key file {path} exists already", hint="name another file; a key is never overwritten"
+        ) from None
+    except OSError as failure:
+        raise _unwritable(path, failure) from None
+
+
 def _check_file(path: Path, found: os.stat_result, private: bool) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise InvalidKey(f"Key file {path} is not a regular file")
@@ -99,12 +106,12 @@ def _check_file(path: Path, found: os.stat_result, private: bool) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if private and mode & ~_PRIVATE:
         raise InvalidKey(
-            f"Key file {path} can be used by others than its owner (mode {mode:04o})",
+            f"Key file {path} has mode {mode:04o} and must not be wider than 0600",
             hint=f"chmod 600 {path}",
         )
     if mode & stat.S_IWOTH:
         raise InvalidKey(
-            f"Key file {path} can be written by everybody (mode {mode:04o})",
+            f"Key file {path} has mode {mode:04o}: everybody can write it",
             hint=f"chmod o-w {path}",
         )
 

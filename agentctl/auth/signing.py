@@ -21,7 +21,7 @@ from agentctl.auth.algorithms import CURVES, Spec
 from agentctl.auth.material import PublicKey, check_public, check_secret, secret_text
 from agentctl.errors import InvalidKey
 
-__all__ = ["SigningKey", "load_signing_key", "sign"]
+__all__ = ["PrivateKey", "SigningKey", "load_signing_key", "sign"]
 
 _LABEL = "The signing key"
 _HASHES: dict[int, hashes.SHA256 | hashes.SHA384 | hashes.SHA512] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -48,10 +50,31 @@ def test_a_link_is_not_followed_when_writing(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["file/signing.pem", "file/sub/signing.pem", "x" * 300])
+def test_a_file_that_cannot_be_made(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidKey):
-        write_private_key(tmp_path / "file" / "signing.pem", b"secret")
+    with pytest.raises(InvalidKey) as refusal:
+        write_private_key(tmp_path / name, b"secret")
+    assert refusal.value.detail.endswith("cannot be written")
+    assert refusal.value.cause
+
+
+def test_a_key_that_was_written_in_part_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "signing.pem"
+    script = (
+        "import resource; from pathlib import Path;"
+        "from agentctl.auth.keyfiles import write_private_key;"
+        "from agentctl.errors import InvalidKey;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100));"
+        f"path = Path({str(path)!r})\n"
+        "try: write_private_key(path, b'x' * 1000)\n"
+        "except InvalidKey: print('refused')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "refused\n"
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o700, 0o601, 0o4600])
@@ -109,11 +132,15 @@ def _large(path: Path) -> None:
     os.truncate(path, MAXIMUM_KEY_FILE + 1)
 
 
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
 def _dangling(path: Path) -> None:
     path.symlink_to(path.with_name("nowhere"))
 
 
-@pytest.mark.parametrize("make", [_missing, _folder, _fifo, _large, _dangling])
+@pytest.mark.parametrize("make", [_missing, _folder, _fifo, _large, _loop, _dangling])
 def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path, make: object) -> None:
     path = tmp_path / "key"
     make(path)  # type: ignore[operator]

@@ -314,6 +314,10 @@ def test_pem_keys_beside_a_set() -> None:
             verify(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
     with pytest.raises(InvalidKey):
         named_set.joined(KeySet.from_pems([OTHER.pem], "RS384"))
+    with pytest.raises(InvalidKey):
+        named_set.joined(KeySet.from_jwks({"keys": [named(OTHER_JWK, "a")]}))
+    both = named_set.joined(KeySet.from_jwks({"keys": [named(OTHER_JWK, "b")]}))
+    assert {key.kid for key in both.keys} == {"a", "b"}
 
 
 @pytest.mark.parametrize(

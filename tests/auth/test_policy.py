@@ -172,3 +172,16 @@ def test_operation_ids_of_a_kind() -> None:
         "get_team_run",
         "cancel_team_run",
     )
+
+
+def test_how_callers_are_named() -> None:
+    assert (anonymous().actor, local("root").actor, caller().actor) == (
+        "anonymous",
+        "local:root",
+        "me",
+    )
+
+
+def test_a_local_caller_may_act_for_a_user() -> None:
+    principal = local("root", acting_for="ann")
+    assert (principal.subject, principal.admin, principal.everyone) == ("ann", True, False)

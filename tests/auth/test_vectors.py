@@ -8,7 +8,7 @@ import pytest
 
 from agentctl.auth.jwk import thumbprint
 from agentctl.auth.jws import KeySet, verify
-from agentctl.errors import InvalidToken
+from agentctl.errors import InvalidKey, InvalidToken
 
 _JOE = (
     "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ"
@@ -118,3 +118,9 @@ def test_one_changed_bit_of_the_payload_does_not(
 )
 def test_thumbprints(key: dict[str, Any], expected: str) -> None:
     assert thumbprint(key) == expected
+
+
+@pytest.mark.parametrize("key", [{}, {"kty": "new"}, {"kty": "RSA", "n": "x"}])
+def test_a_key_that_lacks_members_has_no_thumbprint(key: dict[str, Any]) -> None:
+    with pytest.raises(InvalidKey):
+        thumbprint(key)
