@@ -3,19 +3,22 @@
 A filter that may be absent, written as `(:x is null or column = :x)`, keeps a database from using
 the column's index. So there is one statement for each set of filters that is present, built of
 fixed pieces; values are always parameters.
+
+Of several filters one leads: it is the only one that is written so that an index serves it. SQLite
+has no statistics of our tables and would as soon walk all sessions of a type as the few of a user.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain, combinations, product
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from agentctl.store.database import Sql, Statement, Value, Work
 
-__all__ = ["COUNTED", "Cursor", "Listed", "Listing", "Order", "Slice", "prefix_range"]
+__all__ = ["COUNTED", "Cursor", "Filter", "Listed", "Listing", "Order", "Slice", "prefix_range"]
 
 COUNTED = 10_000
 """Up to here a total is exact (contract.md 4)."""
@@ -69,6 +72,13 @@ class Listed(Generic[R]):
     next: Cursor | None
 
 
+class Filter(NamedTuple):
+    """A condition: what is compared, and how. The parameter has the name of the filter."""
+
+    compared: str
+    how: str
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What can be listed of a table.
@@ -78,22 +88,31 @@ class Listing:
         columns: what is selected, with commas.
         id: the column that breaks ties.
         sorts: the columns that it can be ordered by.
-        free: filters that can be present in any combination, name to condition; the parameter of
-            a condition has the name of its filter.
+        free: filters that can be present in any combination, by name.
         choices: groups of filters, of which one set at a time is present, or none.
-        when_many: filters that are written in another way when they leave more than `COUNTED` rows.
+        leads: what is compared, the most selective first. Each has an index with the sorted
+            columns behind it, `unordered` excepted.
+        unordered: what has an index in its own order only; it leads no more once it leaves more
+            than `COUNTED` rows: then a page is found sooner in the order that is asked for.
+        promoted: what a caller may have lead for the sake of its value.
     """
 
     table: str
     columns: str
     id: str
     sorts: tuple[str, ...]
-    free: Mapping[str, str]
-    choices: tuple[tuple[Mapping[str, str], ...], ...]
-    when_many: Mapping[str, str] = field(default_factory=dict)
+    free: Mapping[str, Filter]
+    choices: tuple[tuple[Mapping[str, Filter], ...], ...]
+    leads: tuple[str, ...]
+    unordered: str = ""
+    promoted: tuple[str, ...] = ()
 
     def page(
-        self, filters: Mapping[str, Value], part: Slice, make: Callable[..., R]
+        self,
+        filters: Mapping[str, Value],
+        part: Slice,
+        make: Callable[..., R],
+        promote: str = "",
     ) -> Work[Listed[R]]:
         """Read a page and count what the filters leave.
 
@@ -101,26 +120,36 @@ class Listing:
             filters: the filters that are present, with their values.
             part: which page.
             make: makes a row of the columns.
+            promote: one of `promoted`, to lead.
         """
-        counted = yield Statement(self.count(tuple(filters)), filters)
-        total: int = counted[0][0]
-        capped = total > COUNTED
+        present = tuple(filters)
+        lead = self._lead(present, promote)
+        capped = bool((yield Statement(self.probe(present, lead), filters)))
+        total = COUNTED
         if capped:
-            filters = {self.when_many.get(name, name): filters[name] for name in filters}
-        sql = self.select(tuple(filters), part.sort, part.order, part.after is not None)
+            lead = self._lead(present, promote, without=self.unordered)
+        else:
+            total = (yield Statement(self.count(present, lead), filters))[0][0]
+        sql = self.select(present, lead, part.sort, part.order, part.after is not None)
         found = yield Statement(sql, {**filters, **part.parameters()})
         rows = [make(*row) for row in found[: part.limit]]
         last = rows[-1] if len(found) > part.limit else None
         following = None if last is None else (getattr(last, part.sort), getattr(last, self.id))
-        return Listed(rows, min(total, COUNTED), capped, following)
+        return Listed(rows, total, capped, following)
 
-    def count(self, present: tuple[str, ...]) -> Sql:
-        """The statement that counts rows, at most one more than `COUNTED`."""
-        return _count(self.table, self._conditions(present))
+    def probe(self, present: tuple[str, ...], lead: str) -> Sql:
+        """The statement that finds a row behind the first `COUNTED`: quicker than counting them."""
+        return _probe(self.table, self._conditions(present, lead))
 
-    def select(self, present: tuple[str, ...], sort: str, order: Order, after: bool) -> Sql:
+    def count(self, present: tuple[str, ...], lead: str) -> Sql:
+        """The statement that counts rows."""
+        return _count(self.table, self._conditions(present, lead))
+
+    def select(
+        self, present: tuple[str, ...], lead: str, sort: str, order: Order, after: bool
+    ) -> Sql:
         """The statement that reads a page; with `after` it follows (:after_key, :after_id)."""
-        conditions = self._conditions(present)
+        conditions = self._conditions(present, lead)
         if after:
             sign = ">" if order == "asc" else "<"
             conditions = (*conditions, f"({sort}, {self.id}) {sign} (:after_key, :after_id)")
@@ -128,19 +157,39 @@ class Listing:
 
     def variants(self) -> Iterator[Sql]:
         """Every statement that `page` can run."""
+        orders: tuple[Order, ...] = ("asc", "desc")
+        for present in self.combinations():
+            for promote in ("", *self.promoted):
+                lead = self._lead(present, promote)
+                yield self.probe(present, lead)
+                yield self.count(present, lead)
+                for without in ("", self.unordered):
+                    lead = self._lead(present, promote, without)
+                    for sort, order, after in product(self.sorts, orders, (False, True)):
+                        yield self.select(present, lead, sort, order, after)
+
+    def combinations(self) -> Iterator[tuple[str, ...]]:
+        """Every set of filters that can be present."""
         subsets = chain.from_iterable(combinations(self.free, n) for n in range(len(self.free) + 1))
         for subset, *chosen in product(subsets, *self.choices):
-            present = (*subset, *chain.from_iterable(chosen))
-            yield self.count(present)
-            for sort, order, after in product(self.sorts, ("asc", "desc"), (False, True)):
-                yield self.select(present, sort, "asc" if order == "asc" else "desc", after)
+            yield (*subset, *chain.from_iterable(chosen))
 
-    def _conditions(self, present: tuple[str, ...]) -> tuple[str, ...]:
-        known = dict(self.free)
-        for group in self.choices:
-            for filters in group:
-                known.update(filters)
-        return tuple(condition for name, condition in known.items() if name in present)
+    def _lead(self, present: tuple[str, ...], promote: str, without: str = "") -> str:
+        """What leads of the filters that are present, or nothing."""
+        compared = {known.compared for name, known in self._known().items() if name in present}
+        ranked = (promote, *self.leads)
+        return next((lead for lead in ranked if lead in compared and lead != without), "")
+
+    def _conditions(self, present: tuple[str, ...], lead: str) -> tuple[str, ...]:
+        return tuple(
+            f"{compared} {how}" if compared == lead else f"{compared} || '' {how}"
+            for name, (compared, how) in self._known().items()
+            if name in present
+        )
+
+    def _known(self) -> dict[str, Filter]:
+        groups = chain.from_iterable(self.choices)
+        return dict(self.free) | {name: known for group in groups for name, known in group.items()}
 
 
 def prefix_range(prefix: str) -> tuple[str, str | None]:
@@ -165,9 +214,13 @@ def _where(conditions: tuple[str, ...]) -> str:
 
 
 @cache
+def _probe(table: str, conditions: tuple[str, ...]) -> Sql:
+    return Sql(f"SELECT 1 FROM {table}{_where(conditions)} LIMIT 1 OFFSET {COUNTED}")
+
+
+@cache
 def _count(table: str, conditions: tuple[str, ...]) -> Sql:
-    rows = f"SELECT 1 FROM {table}{_where(conditions)} LIMIT {COUNTED + 1}"
-    return Sql(f"SELECT count(*) FROM ({rows}) AS counted")
+    return Sql(f"SELECT count(*) FROM {table}{_where(conditions)}")
 
 
 @cache

@@ -11,10 +11,10 @@ from dataclasses import asdict, fields
 
 from agentctl.store import sessions
 from agentctl.store.database import Row, Sql, Statement, Value, Work
-from agentctl.store.listing import Listed, Listing, Slice
+from agentctl.store.listing import Filter, Listed, Listing, Slice
 from agentctl.store.run_rows import NewRun, RunEnd, RunQuery, RunRow, RunState
 from agentctl.store.usage import counted
-from agentctl.store.visibility import EVERYONE, VISIBLE, Visibility
+from agentctl.store.visibility import EVERYONE, OWNER_FILTERS, VISIBLE, Visibility
 
 __all__ = [
     "NewRun",
@@ -123,13 +123,12 @@ LISTING = Listing(
     id="run_id",
     sorts=("created_at",),
     free={
-        "session_id": "session_id = :session_id",
-        "user_id": "user_id = :user_id",
-        "component_id": "component_id = :component_id",
-        "status": "status = :status",
-        "component_type": "component_type = :component_type",
+        name: Filter(name, f"= :{name}")
+        for name in ("session_id", "user_id", "component_id", "status", "component_type")
     },
-    choices=(({}, {"viewer": "user_id = :viewer"}, {"ownerless": "user_id IS NULL"}),),
+    choices=(OWNER_FILTERS,),
+    leads=("session_id", "user_id", "component_id", "status", "component_type"),
+    promoted=("status",),
 )
 
 
@@ -233,7 +232,9 @@ def page(query: RunQuery) -> Work[RunList]:
         if value is not None:
             filters[name] = value
     part = Slice("created_at", query.sort_order, query.limit, query.offset, query.after)
-    return (yield from LISTING.page(filters, part, RunRow))
+    # Few runs are live at a time, whatever else is asked for.
+    promote = "status" if query.status in ("PENDING", "RUNNING") else ""
+    return (yield from LISTING.page(filters, part, RunRow, promote))
 
 
 def children(run_ids: Sequence[str]) -> Work[dict[str, list[str]]]:

@@ -7,10 +7,10 @@ from dataclasses import astuple, fields
 from itertools import combinations
 
 from agentctl.store.database import Sql, Statement, Value, Work
-from agentctl.store.listing import Listed, Listing, Slice, prefix_range
+from agentctl.store.listing import Filter, Listed, Listing, Slice, prefix_range
 from agentctl.store.session_rows import Foreign, SessionQuery, SessionRow, SummaryRow
 from agentctl.store.usage import NO_USAGE, added
-from agentctl.store.visibility import VISIBLE, Visibility
+from agentctl.store.visibility import OWNER_FILTERS, VISIBLE, Visibility
 
 __all__ = [
     "Foreign",
@@ -93,12 +93,9 @@ _UPDATES = {
     for names in combinations(_CHANGEABLE, count)
 }
 
-_NAME_FROM = {"name_from": "lower(session_name) >= :name_from"}
-_NAME_TO = {"name_to": "lower(session_name) < :name_to"}
-# The same without the index of names. When many match, reading the sessions in the order that was
-# asked for finds a page after few rows, where the index would have all matches sorted.
-_WALK_FROM = {"walk_from": "lower(session_name) || '' >= :walk_from"}
-_WALK_TO = {"walk_to": "lower(session_name) || '' < :walk_to"}
+_PREFIX = "lower(session_name)"
+_NAME_FROM = {"name_from": Filter(_PREFIX, ">= :name_from")}
+_NAME_TO = {"name_to": Filter(_PREFIX, "< :name_to")}
 
 LISTING = Listing(
     table="sessions",
@@ -106,15 +103,13 @@ LISTING = Listing(
     id="session_id",
     sorts=("created_at", "updated_at"),
     free={
-        "user_id": "user_id = :user_id",
-        "component_id": "component_id = :component_id",
-        "session_type": "session_type = :session_type",
+        "user_id": Filter("user_id", "= :user_id"),
+        "component_id": Filter("component_id", "= :component_id"),
+        "session_type": Filter("session_type", "= :session_type"),
     },
-    choices=(
-        ({}, {"viewer": "user_id = :viewer"}, {"ownerless": "user_id IS NULL"}),
-        ({}, _NAME_FROM, _NAME_FROM | _NAME_TO, _WALK_FROM, _WALK_FROM | _WALK_TO),
-    ),
-    when_many={"name_from": "walk_from", "name_to": "walk_to"},
+    choices=(OWNER_FILTERS, ({}, _NAME_FROM, _NAME_FROM | _NAME_TO)),
+    leads=("user_id", _PREFIX, "component_id", "session_type"),
+    unordered=_PREFIX,
 )
 
 

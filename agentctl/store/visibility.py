@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentctl.store.database import Value
+from agentctl.store.listing import Filter
 
-__all__ = ["EVERYONE", "Visibility"]
+__all__ = ["EVERYONE", "OWNER_FILTERS", "VISIBLE", "Visibility"]
 
 VISIBLE = "(cast(:everyone as bigint) = 1 OR user_id IS NOT DISTINCT FROM cast(:viewer as text))"
 """The condition of a point read; lists have one for each case, so that it finds an index."""
+
+OWNER_FILTERS: tuple[dict[str, Filter], ...] = (
+    {},
+    {"viewer": Filter("user_id", "= :viewer")},
+    {"ownerless": Filter("user_id", "IS NULL")},
+)
+"""The same for lists: everyone, one user, nobody (`listing.Listing.choices`)."""
 
 
 @dataclass(frozen=True, slots=True)

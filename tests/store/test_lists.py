@@ -202,28 +202,73 @@ def test_a_list_reads_an_index_in_its_order(
     sqlite: SqliteDatabase, noun: str, present: set[str]
 ) -> None:
     listing = {"sessions": sessions.LISTING, "runs": runs.LISTING}[noun]
+    lead = {"viewer": "user_id", "ownerless": "user_id"}.get(*present, *present) if present else ""
     for sort in listing.sorts:
         for order in ("asc", "desc"):
             for after in (False, True):
-                sql = listing.select(tuple(present), sort, order, after)
+                sql = listing.select(tuple(present), lead, sort, order, after)
                 steps = plan(sqlite, sql)
                 bounded = "SEARCH" if present or after else "SCAN"
                 assert [step.split(" (")[0].split("_")[0] for step in steps] == [
                     f"{bounded} {noun} USING INDEX {noun}"
                 ], steps
-    counting = plan(sqlite, listing.count(tuple(present)))
-    assert any(f"{noun} USING COVERING INDEX" in step for step in counting), counting
-    assert bool(present) == any(step.startswith(f"SEARCH {noun}") for step in counting)
+    bounded = "SEARCH" if present else "SCAN"
+    for sql in (listing.probe(tuple(present), lead), listing.count(tuple(present), lead)):
+        assert plan(sqlite, sql)[0].startswith(f"{bounded} {noun} USING COVERING INDEX")
 
 
-def test_a_name_prefix_uses_its_index_until_many_match(sqlite: SqliteDatabase) -> None:
-    listing = sessions.LISTING
-    few = plan(sqlite, listing.select(("name_from", "name_to"), "created_at", "desc", False))
-    assert few[0].startswith("SEARCH sessions USING INDEX sessions_name")
-    many = plan(sqlite, listing.select(("walk_from", "walk_to"), "created_at", "desc", False))
-    assert many == ["SCAN sessions USING INDEX sessions_created"]
-    counting = plan(sqlite, listing.count(("name_from", "name_to")))
-    assert any("USING COVERING INDEX sessions_name" in step for step in counting)
+def lead_of(sqlite: SqliteDatabase, work: Work[Any], *, many: bool = False) -> str:
+    """The index that a list reads its page by, when few or many rows match."""
+    rows: list[Any] | None = None
+    statement = None
+    try:
+        while True:
+            statement = work.send(rows)  # type: ignore[arg-type]
+            rows = [(1,)] if many or "count(*)" in statement.sql else []
+            if statement.sql.endswith("OFFSET :offset"):
+                rows = []
+    except StopIteration:
+        assert statement is not None
+        return plan(sqlite, statement.sql)[0].split(" INDEX ")[1].split()[0]
+
+
+ANN = Visibility(False, "ann")
+
+
+@pytest.mark.parametrize(
+    ("given", "few", "many"),
+    [
+        ({"name_prefix": "a"}, "sessions_name", "sessions_created"),
+        ({"name_prefix": "a", "session_type": "team"}, "sessions_name", "sessions_type_created"),
+        ({"session_type": "team", "component_id": "x"}, *["sessions_component_created"] * 2),
+        ({"visibility": ANN, "session_type": "team"}, *["sessions_user_created"] * 2),
+        ({"visibility": ANN, "name_prefix": "a"}, *["sessions_user_created"] * 2),
+        ({"user_id": "ann", "sort_by": "updated_at"}, *["sessions_user_updated"] * 2),
+    ],
+)
+def test_the_most_selective_filter_of_a_session_list_leads(
+    sqlite: SqliteDatabase, given: dict[str, Any], few: str, many: str
+) -> None:
+    values: dict[str, Any] = {"visibility": EVERYONE} | given
+    assert lead_of(sqlite, sessions.page(SessionQuery(**values))) == few
+    assert lead_of(sqlite, sessions.page(SessionQuery(**values)), many=True) == many
+
+
+@pytest.mark.parametrize(
+    ("given", "index"),
+    [
+        ({"status": "ERROR", "component_id": "x", "component_type": "team"}, "runs_component"),
+        ({"status": "RUNNING", "component_id": "x", "component_type": "team"}, "runs_status"),
+        ({"status": "RUNNING", "visibility": ANN}, "runs_status"),
+        ({"status": "ERROR", "visibility": ANN}, "runs_user"),
+        ({"session_id": "s", "visibility": ANN}, "runs_session"),
+    ],
+)
+def test_the_most_selective_filter_of_a_run_list_leads(
+    sqlite: SqliteDatabase, given: dict[str, Any], index: str
+) -> None:
+    values: dict[str, Any] = {"visibility": EVERYONE} | given
+    assert lead_of(sqlite, runs.page(RunQuery(**values))) == f"{index}_created"
 
 
 def test_every_other_statement_searches_by_an_index(sqlite: SqliteDatabase) -> None:

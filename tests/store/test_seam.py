@@ -45,7 +45,9 @@ def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
 
 def test_a_name_prefix_uses_the_index_on_postgres(postgres: PostgresUnderTest) -> None:
     listing: Listing = sessions.LISTING
-    sql = listing.select(("name_from", "name_to"), "created_at", "desc", False)
+    sql = listing.select(
+        ("name_from", "name_to"), "lower(session_name)", "created_at", "desc", False
+    )
 
     async def plan() -> str:
         text, names = compile_dollar(sql)
