@@ -47,14 +47,18 @@ def _group(kind: Kind) -> typer.Typer:
     columns = [Column(names.id_field), Column("name"), *_COLUMNS[kind], Column("description")]
     group = typer.Typer(help=f"Show the configured {names.path}")
 
-    @group.command("list", help=f"List the {names.path} that you may read")
+    @group.command(
+        "list",
+        help=f"List the {names.path} that you may read",
+        epilog=f"Example: agentctl {names.path} list",
+    )
     @with_door()
     async def list_components(door: Door, output: Output = None) -> None:
         form = chosen_format(output)
         document = await door.operations.get_components(kind)
         show_list(document, columns, form, id_field=names.id_field)
 
-    @group.command("get", help=f"Show one {kind}")
+    @group.command("get", help=f"Show one {kind}", epilog=f"Example: agentctl {names.path} get ID")
     @with_door()
     async def get_component(
         door: Door,

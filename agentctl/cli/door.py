@@ -175,10 +175,12 @@ async def _here(connection: Connection, local: Local) -> AsyncIterator[Door]:
         raise UsageFailed(f"{_option(name)} needs a server", hint="name one with --url")
     from agentctl import config
     from agentctl.auth import principal
+    from agentctl.cli.log import log_to_stderr
     from agentctl.service.service import Service
 
     if os.environ.get(VARIABLE):
         note(f"{VARIABLE} is not read: without --url or a context this works locally")
+    log_to_stderr()
     settings = config.load(connection.config)
     caller = principal.local(_user(), acting_for=connection.as_user)
     async with Service.open(settings, create=local.create) as service:

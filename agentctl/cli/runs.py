@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(help="Start, follow, list and cancel runs")
-app.command("start")(start_run)
+app.command("start", epilog='Example: agentctl runs start --agent echo --message "hello"')(
+    start_run
+)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
 Status = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
@@ -50,7 +52,7 @@ CANCEL_WAIT = 10.0
 """Seconds that `runs cancel` waits for the end unless told otherwise (contract.md 8)."""
 
 
-@app.command("list")
+@app.command("list", epilog="Example: agentctl runs list --status RUNNING")
 @with_door()
 async def list_runs(
     door: Door,
@@ -78,7 +80,7 @@ async def list_runs(
     show_page(document, columns.RUNS, form, id_field="run_id")
 
 
-@app.command("get")
+@app.command("get", epilog="Example: agentctl runs get RUN_ID")
 @with_door()
 async def get_run(door: Door, run_id: RunId, db: DbId = None, output: Output = None) -> None:
     """Show one run."""
@@ -87,7 +89,7 @@ async def get_run(door: Door, run_id: RunId, db: DbId = None, output: Output = N
     show_record(document, columns.RUN, form, id_field="run_id")
 
 
-@app.command("cancel")
+@app.command("cancel", epilog='Example: agentctl runs cancel RUN_ID --reason "wrong question"')
 @with_door()
 async def cancel_runs(
     door: Door,

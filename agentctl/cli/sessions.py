@@ -38,7 +38,7 @@ app = typer.Typer(help="Look up, list, rename and delete sessions")
 SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID")]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
 @with_door()
 async def list_sessions(
     door: Door,
@@ -69,7 +69,7 @@ async def list_sessions(
     show_page(document, columns.SESSIONS, form, id_field="session_id")
 
 
-@app.command("get")
+@app.command("get", epilog="Example: agentctl sessions get s1 -o json")
 @with_door()
 async def get_session(
     door: Door,
@@ -89,7 +89,7 @@ async def get_session(
         columns.show_history(document.value)
 
 
-@app.command("runs")
+@app.command("runs", epilog="Example: agentctl sessions runs s1")
 @with_door()
 async def list_session_runs(
     door: Door,
@@ -114,7 +114,7 @@ async def list_session_runs(
     show_list(document, columns.RUNS, form, id_field="run_id")
 
 
-@app.command("rename")
+@app.command("rename", epilog='Example: agentctl sessions rename s1 "Trip to Rome"')
 @with_door()
 async def rename_session(
     door: Door,
@@ -132,7 +132,7 @@ async def rename_session(
     door.did(f"renamed session {session_id}")
 
 
-@app.command("delete")
+@app.command("delete", epilog="Example: agentctl sessions delete s1 --yes")
 @with_door()
 async def delete_sessions(
     door: Door,

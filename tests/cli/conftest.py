@@ -7,12 +7,14 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+
+from tests.cli.demo import Demo, serving
 
 TIMEOUT = 60
 
@@ -51,7 +53,11 @@ class Agentctl(Protocol):
 
 class Terminal(Protocol):
     def __call__(
-        self, *args: str, env: Mapping[str, str] | None = None, types: str = ""
+        self,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        types: str = "",
+        when: str = "[y/N] ",
     ) -> Seen: ...
 
 
@@ -111,10 +117,16 @@ def agentctl(environment: dict[str, str], home: Path) -> Agentctl:
 def terminal(environment: dict[str, str], home: Path) -> Terminal:
     """Run `agentctl ARGS` to its end with a real terminal for all three streams.
 
-    `types` is what the person types in advance; `\x03` is Ctrl-C and `\x04` the end of input.
+    `types` is what the person types once `when` is on the screen; `\x03` is Ctrl-C and `\x04` the
+    end of input.
     """
 
-    def run(*args: str, env: Mapping[str, str] | None = None, types: str = "") -> Seen:
+    def run(
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        types: str = "",
+        when: str = "[y/N] ",
+    ) -> Seen:
         ours, theirs = os.openpty()
         # The first terminal that the leader of a new session opens is its own: Ctrl-C works.
         command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(theirs)]
@@ -125,16 +137,17 @@ def terminal(environment: dict[str, str], home: Path) -> Terminal:
                 cwd=home,
                 start_new_session=True,
             )
-            text = _until_closed(screen.fileno(), types.encode(), process)
+            text = _until_ended(screen.fileno(), (when, types), process)
             os.close(theirs)
             return Seen(process.wait(TIMEOUT), text.replace("\r\n", "\n"))
 
     return run
 
 
-def _until_closed(screen: int, types: bytes, process: subprocess.Popen[bytes]) -> str:
-    """Type when the first question is asked, and read until the command has ended."""
+def _until_ended(screen: int, reply: tuple[str, str], process: subprocess.Popen[bytes]) -> str:
+    """Type the reply when it is time, and read until the command has ended."""
     seen = b""
+    when, types = (text.encode() for text in reply)
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         ended = process.poll() is not None
@@ -142,8 +155,33 @@ def _until_closed(screen: int, types: bytes, process: subprocess.Popen[bytes]) -
             seen += os.read(screen, 65536)
         elif ended:
             return seen.decode()
-        if types and seen.endswith(b"[y/N] "):
+        if types and when in seen:
             os.write(screen, types)
             types = b""
     process.kill()
     raise AssertionError(f"still running, after {seen!r}")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """A demo server for the tests of one module."""
+    with serving(tmp_path_factory.mktemp("demo") / "data") as demo:
+        yield demo
+
+
+@pytest.fixture(params=["local", "remote"])
+def through(request: pytest.FixtureRequest, demo: Demo, agentctl: Agentctl) -> Agentctl:
+    """Run `agentctl ARGS` on the demo's data: once straight on its database, once over HTTP."""
+    remote = request.param == "remote"
+    door = ("--url", demo.url) if remote else ("--config", str(demo.config))
+    variables = {"AGENTCTL_TOKEN": demo.token} if remote else {}
+
+    def run(
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        input: str | bytes | None = None,
+        cwd: Path | None = None,
+    ) -> Finished:
+        return agentctl(*args, *door, env=variables | dict(env or {}), input=input, cwd=cwd)
+
+    return run

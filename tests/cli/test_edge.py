@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+import typer
+from typer.testing import CliRunner
+
 from agentctl import __version__
+from agentctl.cli.edge import edge
+from agentctl.cli.root import app
+from agentctl.errors import AgentctlError, Unavailable, leaves
 from tests.cli.conftest import Agentctl
 
 
@@ -29,3 +36,72 @@ def test_unknown_option_names_the_near_one(agentctl: Agentctl) -> None:
     ended = agentctl("--versio")
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr == "error: no such option: --versio\n\nhint: did you mean --version?\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["sesions"], "error: no such command 'sesions'\n\nhint: did you mean 'sessions'?\n"),
+        (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
+        (
+            ["sessions", "list", "--type", "robot"],
+            "error: invalid value for '--type': 'robot' is not one of 'agent', 'team', 'workflow'\n"
+            "\nhint: `agentctl sessions list --help` shows what it takes\n",
+        ),
+        (
+            ["sessions", "get"],
+            "error: missing argument 'SESSION_ID'\n"
+            "\nhint: `agentctl sessions get --help` shows what it takes\n",
+        ),
+    ],
+)
+def test_usage_errors_have_the_shape_of_all_errors(
+    agentctl: Agentctl, args: list[str], said: str
+) -> None:
+    ended = agentctl(*args)
+    assert (ended.code, ended.stdout, ended.stderr) == (2, "", said)
+
+
+def _exit_code(failure: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(typer.Exit) as ended, edge():
+        raise failure
+    return ended.value.exit_code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [*leaves()], ids=lambda kind: kind.__name__)
+def test_every_failure_has_its_exit_code(
+    kind: type[AgentctlError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = _exit_code(kind("What failed"), capsys)
+    assert code == kind.exit_code
+    assert code in {1, 2, 4, 5, 6, 7, 8}
+    assert said.startswith("error: ")
+    assert said.count("\n") == len(said.splitlines())
+
+
+def test_a_failure_says_what_why_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = Unavailable("Cannot do it", cause="no\x1b[31m power", hint="plug it in")
+    assert _exit_code(failure, capsys) == (
+        7,
+        "error: cannot do it\n  cause: no\\x1b[31m power\n\nhint: plug it in\n",
+    )
+
+
+def test_an_unexpected_failure_is_one_line_without_its_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, said = _exit_code(KeyError("secret"), capsys)
+    assert code == 1
+    assert said.startswith("error: internal failure (KeyError)\n\nhint: ")
+    assert "secret" not in said
+
+
+def test_the_end_of_input_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _exit_code(EOFError(), capsys)[0] == 2
+
+
+def test_failures_come_out_under_the_test_runner_of_typer() -> None:
+    ended = CliRunner().invoke(app, ["teams", "list", "--config", "nowhere.toml"])
+    assert ended.exit_code == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("error: ")

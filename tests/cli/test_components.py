@@ -1,0 +1,58 @@
+"""`agents`, `teams` and `workflows`, through both doors."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Agentctl
+from tests.cli.demo import Demo
+
+IDS = {"agents": ["echo", "slow"], "teams": ["duo"], "workflows": ["relay"]}
+
+
+@pytest.mark.parametrize("group", IDS)
+def test_names_are_the_ids_in_order(through: Agentctl, group: str) -> None:
+    assert through(group, "list", "-o", "name").lines == IDS[group]
+
+
+@pytest.mark.parametrize("group", IDS)
+def test_json_is_the_same_bytes_through_both_doors(
+    agentctl: Agentctl, demo: Demo, group: str
+) -> None:
+    for what in (["list"], ["get", IDS[group][0]]):
+        here = agentctl(group, *what, "-o", "json", "--config", str(demo.config))
+        there = agentctl(
+            group, *what, "-o", "json", "--url", demo.url, env={"AGENTCTL_TOKEN": demo.token}
+        )
+        assert (here.code, there.code) == (0, 0)
+        assert here.raw == there.raw
+        assert here.raw.endswith((b"]\n", b"}\n"))
+        assert (here.stderr, there.stderr) == ("", "")
+
+
+def test_tsv_has_a_heading_and_readable_cells(through: Agentctl) -> None:
+    heading, row = (line.split("\t") for line in through("teams", "list").lines)
+    assert heading == ["team_id", "name", "mode", "model", "members", "description"]
+    assert row[:5] == ["duo", "Duo", "coordinate", "leader", "echo, slow"]
+
+
+def test_one_component_in_a_table_is_a_field_a_line(through: Agentctl) -> None:
+    lines = through("workflows", "get", "relay", "-o", "table").lines
+    assert lines[0].split() == ["workflow", "id", "relay"]
+    assert any(line.split() == ["steps", "repeat", ">", "discuss"] for line in lines)
+
+
+def test_json_lines_are_one_record_a_line(through: Agentctl) -> None:
+    records = [json.loads(line) for line in through("agents", "list", "-o", "jsonl").lines]
+    assert [record["agent_id"] for record in records] == IDS["agents"]
+
+
+def test_what_is_not_there_is_told_with_where_it_was_looked_for(through: Agentctl) -> None:
+    ended = through("agents", "get", "nobody")
+    assert (ended.code, ended.stdout) == (5, "")
+    error, cause, empty, hint = ended.stderr.splitlines()
+    assert (error, empty) == ("error: agent not found", "")
+    assert cause.startswith("  cause: looked for it ")
+    assert hint == "hint: see what is there: agentctl agents list"

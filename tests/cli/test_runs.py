@@ -1,0 +1,227 @@
+"""`agentctl runs`: start, look, cancel; through both doors where both can."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentctl, Terminal
+from tests.cli.demo import Demo
+
+_numbers = itertools.count()
+
+ECHO = ("runs", "start", "--agent", "echo")
+FAILING = """
+[[databases]]
+id = "main"
+url = "sqlite:///broken.db"
+[[models]]
+id = "gone"
+provider = "openai"
+model = "none"
+base_url = "http://127.0.0.1:9/v1"
+api_key_env = "HOME"
+[[agents]]
+id = "broken"
+model = "gone"
+"""
+
+
+@pytest.fixture
+def session() -> str:
+    return f"r-{next(_numbers)}"
+
+
+def test_stdout_is_the_answer_and_stderr_the_rest(through: Agentctl, session: str) -> None:
+    ended = through(*ECHO, "--message", "hello\n wörld", "--session", session)
+    assert (ended.code, ended.stdout) == (0, "hello\n wörld\n")
+    started, finished = ended.stderr.splitlines()[-2:]
+    assert started.startswith("started run ")
+    assert f" of session {session} " in started
+    assert " is COMPLETED, " in finished
+
+
+@pytest.mark.parametrize("kind", [("--team", "duo"), ("--workflow", "relay")])
+def test_members_and_steps_are_not_the_answer(through: Agentctl, kind: tuple[str, str]) -> None:
+    assert through("runs", "start", *kind, "--message", "hello there").stdout == "hello there\n"
+
+
+def test_the_message_can_come_from_stdin(through: Agentctl) -> None:
+    assert through(*ECHO, "--message", "-", input="line one\nline two\n").lines == [
+        "line one",
+        "line two",
+    ]
+    assert through(*ECHO, "--message", "-", input=b"\xff").code == 2
+    assert through(*ECHO, "--message", "-").code == 2
+
+
+def test_json_is_the_record_and_json_lines_the_events(through: Agentctl, session: str) -> None:
+    record = json.loads(through(*ECHO, "-m", "hi", "--session", session, "-o", "json").raw)
+    assert (record["status"], record["content"]) == ("COMPLETED", "hi")
+    stored = through("runs", "get", record["run_id"], "-o", "json")
+    assert json.loads(stored.raw) == record
+    lines = through(*ECHO, "-m", "hi", "--session", session, "-o", "jsonl").lines
+    events = [json.loads(line)["event"] for line in lines]
+    assert (events[0], events[-1]) == ("RunStarted", "RunCompleted")
+    name = through(*ECHO, "-m", "hi", "--session", session, "-o", "name", "--no-stream").lines
+    assert through("runs", "get", name[0], "-o", "name").lines == name
+
+
+def test_runs_are_listed_with_filters(through: Agentctl, demo: Demo, session: str) -> None:
+    run_id = demo.run(session, "hello")
+    of_session = ("runs", "list", "--session", session, "-o", "name")
+    assert through(*of_session, "--status", "completed").lines == [run_id]
+    assert through(*of_session, "--component", "slow").lines == []
+    assert through(*of_session, "--type", "agent", "--user", "ada").lines == [run_id]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--message", "x"),
+        ("--agent", "echo"),
+        ("--agent", "echo", "--team", "duo", "--message", "x"),
+        ("--agent", "echo", "--message", "x", "--session", "a/b"),
+        ("--agent", "echo", "--message", "x", "-o", "json", "--stream"),
+        ("--agent", "echo", "--message", ""),
+    ],
+)
+def test_what_cannot_be_started_is_a_usage_error(through: Agentctl, args: tuple[str, ...]) -> None:
+    ended = through("runs", "start", *args)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(("error: ", "AGENTCTL_TOKEN"))
+
+
+def test_background_needs_a_server(agentctl: Agentctl, demo: Demo, tmp_path: Path) -> None:
+    assert agentctl("init", str(tmp_path / "new")).code == 0
+    config = tmp_path / "new" / "agentctl.toml"
+    ended = agentctl(*ECHO, "-m", "x", "--background", "--config", str(config))
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "--url" in ended.stderr
+    assert not (tmp_path / "new" / "agentctl.db").exists()
+
+
+def test_a_run_that_fails_ends_with_1(agentctl: Agentctl, tmp_path: Path) -> None:
+    config = tmp_path / "agentctl.toml"
+    config.write_text(FAILING)
+    start = ("runs", "start", "--agent", "broken", "-m", "x", "--config", str(config))
+    ended = agentctl(*start)
+    assert (ended.code, ended.stdout) == (1, "")
+    *log, error, cause = ended.stderr.splitlines()[1:]
+    assert all(line.startswith("warning: ") for line in log)
+    assert error.endswith(" ended as ERROR")
+    assert cause.startswith("  cause: MODEL_UNAVAILABLE: ")
+    recorded = agentctl(*start, "-o", "json")
+    assert recorded.code == 1
+    assert json.loads(recorded.raw)["error"]["code"] == "MODEL_UNAVAILABLE"
+
+
+def test_cancel_stops_and_says_so(through: Agentctl, demo: Demo, session: str) -> None:
+    run_id = demo.run(session, "hello", agent="slow", leave=True)
+    stopped = through("runs", "cancel", run_id, "--reason", "wrong question", "-o", "json")
+    record = json.loads(stopped.raw)
+    assert (stopped.code, record["cancel"], record["status"]) == (0, "stopped", "CANCELLED")
+    assert record["reason"] == "wrong question"
+    assert f"stopped run {run_id} " in stopped.stderr
+    again = through("runs", "cancel", run_id, "--agent", "slow", "--session", session)
+    assert again.code == 0
+    assert "already final, CANCELLED" in again.stderr
+
+
+def test_cancel_without_waiting_may_still_be_pending(
+    agentctl: Agentctl, demo: Demo, session: str
+) -> None:
+    run_id = demo.run(session, "hello", agent="slow", leave=True)
+    ended = agentctl("runs", "cancel", run_id, "--wait", "0", "--config", str(demo.config))
+    assert (ended.code, ended.lines[1].split("\t")[2]) == (8, "requested")
+    assert "error: asked to stop, and not stopped yet" in ended.stderr
+
+
+def test_cancel_of_several_tells_of_each(through: Agentctl, demo: Demo, session: str) -> None:
+    run_id = demo.run(session, "hello")
+    ended = through("runs", "cancel", run_id, "nowhere", "-o", "jsonl")
+    assert ended.code == 1
+    assert [json.loads(line)["run_id"] for line in ended.lines] == [run_id]
+    assert "error: run not found" in ended.stderr
+    assert ended.stderr.endswith("error: 1 of 2 failed\n")
+    assert through("runs", "cancel", "nowhere").code == 5
+
+
+@pytest.mark.parametrize("remotely", [False, True])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_cancels_the_run(
+    agentctl: Agentctl,
+    demo: Demo,
+    environment: dict[str, str],
+    session: str,
+    number: signal.Signals,
+    code: int,
+    remotely: bool,
+) -> None:
+    door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
+    command = [sys.executable, "-m", "agentctl", "runs", "start", "--agent", "slow"]
+    with subprocess.Popen(
+        [*command, "-m", "hello", "--session", session, *door],
+        env=environment | ({"AGENTCTL_TOKEN": demo.token} if remotely else {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(6) == b"hello "
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert said.decode().splitlines()[-1].endswith(" is CANCELLED")
+    found = agentctl("runs", "list", "--session", session, "--config", str(demo.config))
+    assert found.lines[1].split("\t")[4] == "CANCELLED"
+
+
+def test_interrupt_at_a_terminal_ends_the_line(terminal: Terminal, demo: Demo) -> None:
+    seen = terminal(
+        *("runs", "start", "--agent", "slow", "-m", "hello", "--config", str(demo.config)),
+        types="\x03",
+        when="hello hello ",
+    )
+    assert seen.code == 130
+    assert seen.screen.splitlines()[-1].startswith("interrupted: run ")
+
+
+def test_a_reader_that_leaves_is_no_error(
+    agentctl: Agentctl, demo: Demo, environment: dict[str, str], session: str
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    for args in (("sessions", "list"), ("--help",), (*ECHO, "-m", "hello", "--session", session)):
+        door = () if args == ("--help",) else ("--config", str(demo.config))
+        ended = subprocess.run(
+            [sys.executable, "-m", "agentctl", *args, *door],
+            env=environment,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        assert ended.returncode == 0
+        assert b"rror" not in ended.stderr
+    os.close(writing)
+
+
+def test_a_full_disk_is_one_line(demo: Demo, environment: dict[str, str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "agentctl", "teams", "list", "--config", str(demo.config)],
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.decode().startswith("error: reading or writing failed\n  cause: no space")

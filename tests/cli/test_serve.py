@@ -1,0 +1,102 @@
+"""`agentctl serve`: the demo, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentctl
+from tests.cli.demo import Demo, serving
+
+
+def test_it_says_where_it_listens_and_who_may_come(demo: Demo) -> None:
+    first, second, *_ = demo.said.splitlines()
+    assert first.endswith(f" listens on {demo.url}, configured by {demo.config}")
+    assert second == "authorization: jwt, RS256"
+
+
+def test_the_lines_to_paste_work_in_a_fresh_shell(demo: Demo, home: Path) -> None:
+    lines = demo.said.partition("paste this into another terminal:")[2].strip().splitlines()
+    assert lines[0].startswith("export PATH=")
+    assert "AGENTCTL_CONFIG=" in lines[0]
+    assert len(lines) == 4
+    ended = subprocess.run(
+        ["sh", "-e"],
+        input="\n".join(lines).encode(),
+        env={"PATH": os.defpath, "HOME": str(home)},
+        capture_output=True,
+        cwd=home,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    out = ended.stdout.decode().splitlines()
+    assert out[0].startswith("team_id\t")
+    assert out[-1] == "hello"
+
+
+def test_the_demo_is_for_its_owner_and_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    files = [folder / "agentctl.toml", folder / "keys/signing.pem", folder / "keys/signing.pub.pem"]
+    with serving(folder) as demo:
+        demo.run("s1", "hello")
+        first = [path.read_bytes() for path in files]
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE(files[1].stat().st_mode) == 0o600
+    files[2].unlink()
+    with serving(folder) as demo:
+        assert [path.read_bytes() for path in files] == first
+        assert _status(f"{demo.url}/sessions/s1", demo.token) == 200
+
+
+def test_without_authorization_everybody_may_do_all(tmp_path: Path) -> None:
+    with serving(tmp_path / "open", "--insecure-no-auth") as demo:
+        assert "authorization: none" in demo.said
+        assert _status(f"{demo.url}/sessions", None) == 200
+
+
+def test_a_port_in_use_is_one_clear_error(agentctl: Agentctl, demo: Demo) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = agentctl("serve", "--config", str(demo.config), "--port", port)
+    assert (ended.code, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"error: port {port} on 127.0.0.1 is in use\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["--demo", "--config", "agentctl.toml"], "--demo"),
+        (["--demo-dir", "here"], "--demo"),
+        (["--port", "65536"], "--port"),
+        (["--config", "missing.toml"], "missing.toml"),
+        (["--demo", "--demo-dir", "/dev/null/demo"], "/dev/null/demo"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(
+    agentctl: Agentctl, args: list[str], named: str
+) -> None:
+    ended = agentctl("serve", *args)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert named in ended.stderr
+
+
+def test_an_open_server_without_authorization_is_refused(agentctl: Agentctl, demo: Demo) -> None:
+    ended = agentctl(
+        *("serve", "--config", str(demo.config), "--host", "0.0.0.0", "--port", "0"),
+        env={"AGENTCTL_AUTHORIZATION__ENABLED": "false"},
+    )
+    assert ended.code == 2
+    assert "--insecure-no-auth" in ended.stderr
+
+
+def _status(url: str, token: str | None) -> int:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return int(answer.status)

@@ -1,0 +1,160 @@
+"""`agentctl sessions`, through both doors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from tests.cli.conftest import Agentctl, Terminal
+from tests.cli.demo import Demo
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def session(demo: Demo) -> str:
+    """A session with one run of the agent echo."""
+    return _new_session(demo)
+
+
+def _new_session(demo: Demo) -> str:
+    name = f"s-{next(_numbers)}"
+    demo.run(name, f"hello from {name}")
+    return name
+
+
+def test_get_shows_the_record(through: Agentctl, session: str) -> None:
+    record = json.loads(through("sessions", "get", session, "-o", "json").raw)
+    assert record["session_id"] == session
+    assert [message["role"] for message in record["chat_history"]] == ["user", "assistant"]
+    assert through("sessions", "get", session, "--type", "agent", "-o", "name").lines == [session]
+
+
+def test_get_is_the_same_bytes_through_both_doors(
+    agentctl: Agentctl, demo: Demo, session: str
+) -> None:
+    here = agentctl("sessions", "get", session, "-o", "json", "--config", str(demo.config))
+    there = agentctl(
+        *("sessions", "get", session, "-o", "json", "--url", demo.url),
+        env={"AGENTCTL_TOKEN": demo.token},
+    )
+    assert here.raw == there.raw
+
+
+def test_a_terminal_shows_the_conversation(terminal: Terminal, demo: Demo, session: str) -> None:
+    seen = terminal("sessions", "get", session, "--config", str(demo.config))
+    assert seen.code == 0
+    assert seen.screen.endswith(
+        f"\n\nuser:\n  hello from {session}\n\nassistant:\n  hello from {session}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--type", "team"], ["--user", "nobody"], ["--db", "nowhere"], ["--table", "other"]],
+)
+def test_what_does_not_hold_of_a_session_hides_it(
+    through: Agentctl, session: str, options: list[str]
+) -> None:
+    assert through("sessions", "get", session, *options).code == 5
+
+
+def test_list_goes_on_at_the_cursor(through: Agentctl, demo: Demo) -> None:
+    made = [_new_session(demo) for _ in range(3)]
+    first = through("sessions", "list", "--limit", "2", "-o", "name")
+    assert first.lines == [made[2], made[1]]
+    note = first.stderr.splitlines()[-1]
+    assert note.startswith("2 of ")
+    cursor = note.rpartition("--cursor ")[2]
+    second = through("sessions", "list", "--limit", "1", "--cursor", cursor, "-o", "name")
+    assert second.lines == [made[0]]
+
+
+def test_list_filters(through: Agentctl, session: str) -> None:
+    named = ("sessions", "list", "-o", "name", "--name", f"HELLO FROM {session}")
+    assert session in through(*named).lines
+    assert session not in through(*named, "--type", "team").lines
+    assert session not in through(*named, "--component", "slow").lines
+    assert session not in through(*named, "--user", "nobody").lines
+    assert through(*named, "--db", "nowhere").code == 5
+
+
+def test_an_empty_list_is_a_success(through: Agentctl) -> None:
+    ended = through("sessions", "list", "--name", "no session is called so")
+    assert ended.code == 0
+    assert ended.lines == [ended.stdout.removesuffix("\n")]
+    assert through("sessions", "list", "--name", "no such", "-o", "name").stdout == ""
+
+
+def test_runs_of_a_session(through: Agentctl, session: str) -> None:
+    heading, row = (line.split("\t") for line in through("sessions", "runs", session).lines)
+    record = dict(zip(heading, row, strict=True))
+    assert (record["session_id"], record["status"]) == (session, "COMPLETED")
+
+
+def test_rename_says_where(through: Agentctl, session: str, demo: Demo) -> None:
+    ended = through("sessions", "rename", session, "Trip\tto Rome", "-o", "json")
+    assert json.loads(ended.raw)["session_name"] == "Trip\tto Rome"
+    said = ended.stderr.splitlines()[-1]
+    where = (f"on {demo.url}", f"in {demo.config} (local)")
+    assert said in [f"renamed session {session} {place}" for place in where]
+
+
+def test_control_characters_of_a_name_do_not_reach_the_screen(
+    terminal: Terminal, agentctl: Agentctl, demo: Demo, session: str
+) -> None:
+    here = ("--config", str(demo.config))
+    assert agentctl("sessions", "rename", session, "\x1b[2Jgone\n", *here).code == 0
+    seen = terminal("sessions", "list", "--limit", "5", *here)
+    assert "\x1b" not in seen.screen
+    assert "\\x1b[2Jgone\\n" in seen.screen
+
+
+def test_delete_needs_yes_off_a_terminal(through: Agentctl, session: str) -> None:
+    refused = through("sessions", "delete", session)
+    assert refused.code == 2
+    assert "--yes" in refused.stderr
+    tried = through("sessions", "delete", session, "--dry-run")
+    assert (tried.code, tried.stdout) == (0, f"{session}\n")
+    deleted = through("sessions", "delete", session, "--yes")
+    assert (deleted.code, deleted.stdout) == (0, "")
+    assert f"deleted session {session}" in deleted.stderr
+    assert through("sessions", "get", session).code == 5
+
+
+def test_delete_asks_at_a_terminal(
+    terminal: Terminal, agentctl: Agentctl, demo: Demo, session: str
+) -> None:
+    here = ("--config", str(demo.config))
+    assert terminal("sessions", "delete", session, *here, types="n\n").code == 2
+    assert agentctl("sessions", "get", session, *here).code == 0
+    assert terminal("sessions", "delete", session, *here, types="y\n").code == 0
+    assert agentctl("sessions", "get", session, *here).code == 5
+
+
+def test_several_are_deleted_together_or_not_at_all(
+    through: Agentctl, demo: Demo, session: str
+) -> None:
+    other = _new_session(demo)
+    assert through("sessions", "delete", session, other, "nowhere", "--yes").code == 5
+    assert through("sessions", "get", session).code == 0
+    assert through("sessions", "delete", session, other, "--yes").code == 0
+    assert through("sessions", "get", other).code == 5
+
+
+def test_a_session_at_work_is_deleted_only_with_cancel(agentctl: Agentctl, demo: Demo) -> None:
+    there = {"AGENTCTL_TOKEN": demo.token}
+    remote = ("--url", demo.url)
+    name = f"busy-{next(_numbers)}"
+    demo.run(name, "hello", agent="slow", leave=True)
+    refused = agentctl("sessions", "delete", name, "--yes", *remote, env=there)
+    assert refused.code == 6
+    part = agentctl(
+        *("sessions", "delete", name, "nowhere", "--yes", "--cancel", *remote), env=there
+    )
+    assert part.code == 1
+    assert f"deleted session {name}" in part.stderr
+    assert "error: session not found" in part.stderr
+    assert part.stderr.splitlines()[-1] == "error: 1 of 2 failed"

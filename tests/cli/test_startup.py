@@ -1,0 +1,68 @@
+"""A command loads what it needs and no more; that is most of what a start costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Agentctl
+
+HEAVY = {"fastapi", "pydantic_ai", "httpx2", "asyncpg", "apsw", "jwt", "cryptography", "rich"}
+FOR_WORK = {"asyncio", "orjson", "pydantic", "platformdirs"}
+
+PROBE = """
+import sys
+from agentctl.cli.app import main
+sys.argv = ["agentctl", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(*{name.partition(".")[0] for name in sys.modules}, file=sys.stderr)
+"""
+
+
+def _loaded(environment: dict[str, str], *args: str) -> set[str]:
+    """The top-level modules that a command has loaded when it ends."""
+    command = [sys.executable, "-c", PROBE, *args]
+    ended = subprocess.run(command, env=environment, capture_output=True, check=False)
+    return set(ended.stderr.decode().splitlines()[-1].split())
+
+
+def test_version_does_not_even_load_typer(environment: dict[str, str]) -> None:
+    assert not _loaded(environment, "--version") & {"typer", "asyncio", "dataclasses"}
+
+
+@pytest.mark.parametrize("args", [["--help"], ["teams", "--help"], ["nonsense"]])
+def test_help_loads_nothing_heavy(environment: dict[str, str], args: list[str]) -> None:
+    assert not _loaded(environment, *args) & HEAVY
+
+
+def test_help_of_the_root_loads_nothing_for_work(environment: dict[str, str]) -> None:
+    assert not _loaded(environment, "--help") & FOR_WORK
+
+
+def test_a_branch_does_not_load_the_others(environment: dict[str, str]) -> None:
+    probe = PROBE.replace('.partition(".")[0]', "")
+    command = [sys.executable, "-c", probe, "context", "--help"]
+    ended = subprocess.run(command, env=environment, capture_output=True, check=False)
+    loaded = set(ended.stderr.decode().splitlines()[-1].split())
+    assert "agentctl.cli.context" in loaded
+    assert not loaded & {"agentctl.cli.sessions", "agentctl.cli.runs", "agentctl.cli.serve"}
+
+
+def test_completion_offers_commands_options_and_values(agentctl: Agentctl) -> None:
+    def offered(*words: str) -> set[str]:
+        asked = {"_AGENTCTL_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words)}
+        return set(agentctl(env=asked | {"COMP_CWORD": str(len(words) - 1)}).lines)
+
+    assert offered("agentctl", "se") == {"serve", "sessions"}
+    assert offered("agentctl", "sessions", "list", "--sort-o") == {"--sort-order"}
+    assert offered("agentctl", "sessions", "list", "--type", "") == {"agent", "team", "workflow"}
+
+
+def test_completion_installs(agentctl: Agentctl, environment: dict[str, str]) -> None:
+    ended = agentctl("--install-completion", "bash")
+    assert ended.code == 0
+    assert "bash completion installed" in ended.stdout
