@@ -153,7 +153,10 @@ class Listing:
         if after:
             sign = ">" if order == "asc" else "<"
             conditions = (*conditions, f"({sort}, {self.id}) {sign} (:after_key, :after_id)")
-        return _select(self.table, self.columns, conditions, f"{sort} {order}, {self.id} {order}")
+        ordered = f"{sort} {order}, {self.id} {order}"
+        if lead and lead == self.unordered:
+            return _select_by_id(self.table, self.columns, self.id, conditions, ordered)
+        return _select(self.table, self.columns, conditions, ordered)
 
     def variants(self) -> Iterator[Sql]:
         """Every statement that `page` can run."""
@@ -229,3 +232,12 @@ def _select(table: str, columns: str, conditions: tuple[str, ...], order: str) -
         f"SELECT {columns} FROM {table}{_where(conditions)}"
         f" ORDER BY {order} LIMIT :limit OFFSET :offset"
     )
+
+
+@cache
+def _select_by_id(
+    table: str, columns: str, id: str, conditions: tuple[str, ...], order: str
+) -> Sql:
+    """The same where all that match are to be sorted: the index is, and only a page is read."""
+    page = _select(table, id, conditions, order)
+    return Sql(f"SELECT {columns} FROM {table} WHERE {id} IN ({page}) ORDER BY {order}")

@@ -225,11 +225,16 @@ def lead_of(sqlite: SqliteDatabase, work: Work[Any], *, many: bool = False) -> s
         while True:
             statement = work.send(rows)  # type: ignore[arg-type]
             rows = [(1,)] if many or "count(*)" in statement.sql else []
-            if statement.sql.endswith("OFFSET :offset"):
+            if ":offset" in statement.sql:
                 rows = []
     except StopIteration:
         assert statement is not None
-        return plan(sqlite, statement.sql)[0].split(" INDEX ")[1].split()[0]
+        steps = plan(sqlite, statement.sql)
+        return (
+            next(step for step in reversed(steps) if " INDEX " in step)
+            .split("INDEX ")[1]
+            .split()[0]
+        )
 
 
 ANN = Visibility(False, "ann")

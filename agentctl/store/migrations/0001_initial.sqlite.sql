@@ -30,7 +30,7 @@ CREATE INDEX sessions_component_created ON sessions (component_id, created_at, s
 CREATE INDEX sessions_component_updated ON sessions (component_id, updated_at, session_id);
 CREATE INDEX sessions_type_created ON sessions (session_type, created_at, session_id);
 CREATE INDEX sessions_type_updated ON sessions (session_type, updated_at, session_id);
-CREATE INDEX sessions_name ON sessions (lower(session_name));
+CREATE INDEX sessions_name ON sessions (lower(session_name), created_at, session_id);
 
 CREATE TABLE runs (
     run_id              TEXT NOT NULL PRIMARY KEY,
