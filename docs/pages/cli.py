@@ -1,0 +1,177 @@
+"""The commands, from the Typer tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin
+
+from pages.markdown import code, made_from, sentence, table
+
+__all__ = ["commands", "page"]
+
+PROGRAM = "agentctl"
+SHARED = "options-of-every-command-that-can-talk-to-a-server"
+
+_INTRODUCTION = f"""# Commands
+
+{made_from("the commands in agentctl/cli")}
+
+`-h` and `--help` of each command print the same. [The page on the command line](../cli.md) has what
+they have in common: where a command talks, forms of output, exit codes, variables.
+"""
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command and group with its path: `agentctl`, `agentctl init`, `agentctl runs`, ..."""
+    import typer
+
+    from agentctl.cli.root import app
+
+    yield from _walk(PROGRAM, typer.main.get_command(app))
+
+
+def page() -> str:
+    """`cli.md`."""
+    found = list(commands())
+    lines = [_INTRODUCTION, *_overview(found), ""]
+    for path, command in found:
+        lines += [*_section(path, command), ""]
+    lines += _shared_section(found)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _walk(f"{path} {name}", inner)
+
+
+def _overview(found: list[tuple[str, Any]]) -> list[str]:
+    rows = [
+        (f"[`{path}`](#{path.replace(' ', '-')})", sentence(_summary(command)))
+        for path, command in found
+        if not hasattr(command, "commands")
+    ]
+    return table(("command", "what it does"), rows)
+
+
+def _summary(command: Any) -> str:
+    return str(command.help or "").strip().partition("\n\n")[0]
+
+
+def _section(path: str, command: Any) -> list[str]:
+    level = "##" if path.count(" ") < 2 else "###"
+    lines = [f"{level} {path}", "", *_paragraphs(command.help or "")]
+    group = hasattr(command, "commands")
+    if not group:
+        lines += ["```text", _usage(path, command), "```", ""]
+    rows = [_row(parameter) for parameter in _own(command)]
+    if rows:
+        lines += [*table(("argument or option", "what it is", "default"), rows), ""]
+    if _is_remote(command):
+        names = ", ".join(code(parameter.opts[-1]) for parameter in _shared(command))
+        lines += [f"Also [{names}](#{SHARED}).", ""]
+    if command.epilog and not group:
+        lines += [f"Example: {code(command.epilog.removeprefix('Example: '))}", ""]
+    return lines[:-1]
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Help text as paragraphs; an example in it is set as code."""
+    lines: list[str] = []
+    for paragraph in text.strip().split("\n\n"):
+        line = " ".join(paragraph.split())
+        if line.startswith("Example: "):
+            line = f"Example: {code(line.removeprefix('Example: '))}"
+        lines += [line if line.startswith("Example: ") else sentence(line), ""]
+    return lines
+
+
+def _usage(path: str, command: Any) -> str:
+    names = [
+        name if parameter.required else f"[{name}]"
+        for parameter in command.params
+        if _is_argument(parameter)
+        for name in [_metavar(parameter)]
+    ]
+    return " ".join([path, "[OPTIONS]", *names])
+
+
+def _row(parameter: Any) -> tuple[str, str, str]:
+    if _is_argument(parameter):
+        name = code(_metavar(parameter))
+    else:
+        value = _metavar(parameter)
+        flags = [*parameter.opts, *parameter.secondary_opts]
+        long_first = sorted(flags, key=lambda flag: not flag.startswith("--"))
+        name = ", ".join(code(flag) for flag in long_first) + (f" {code(value)}" if value else "")
+    told = [sentence(parameter.help)] if parameter.help else []
+    told += ["Required."] if parameter.required else []
+    told += ["May be repeated."] if parameter.multiple and "repeated" not in str(told) else []
+    told += [_bounds(parameter)] if _bounds(parameter) else []
+    return name, " ".join(told), code(_default(parameter))
+
+
+def _bounds(parameter: Any) -> str:
+    low, high = parameter.min, parameter.max
+    if low is None or (high is None and f"from {low:g}" in str(parameter.help)):
+        return ""
+    return f"From {low:g}." if high is None else f"From {low:g} to {high:g}."
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    if value in (None, False, "", ()) or _is_argument(parameter):
+        return ""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _metavar(parameter: Any) -> str:
+    """What stands for the value; nothing for a flag."""
+    if getattr(parameter, "is_flag", False):
+        return ""
+    if parameter.metavar:
+        return str(parameter.metavar)
+    kind = parameter.type_descriptor.annotation
+    choices = _choices(kind)
+    if choices:
+        return "|".join(choices)
+    return {int: "NUMBER", float: "NUMBER"}.get(kind, str(parameter.name).upper())
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return next(filter(None, map(_choices, get_args(kind))), ())
+
+
+def _is_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument")
+
+
+def _connection() -> set[str]:
+    from agentctl.cli.door import Connection
+
+    return {field.name for field in fields(Connection)}
+
+
+def _is_remote(command: Any) -> bool:
+    return _connection() <= {parameter.name for parameter in command.params}
+
+
+def _shared(command: Any) -> list[Any]:
+    return [parameter for parameter in command.params if parameter.name in _connection()]
+
+
+def _own(command: Any) -> list[Any]:
+    if not _is_remote(command):
+        return list(command.params)
+    return [parameter for parameter in command.params if parameter.name not in _connection()]
+
+
+def _shared_section(found: list[tuple[str, Any]]) -> list[str]:
+    command = next(command for _, command in found if _is_remote(command))
+    rows = [_row(parameter) for parameter in _shared(command)]
+    title = SHARED.replace("-", " ").capitalize()
+    return [f"## {title}", "", *table(("option", "what it is", "default"), rows)]

@@ -1,0 +1,167 @@
+"""The configuration keys, from the settings classes and the comments of the sample."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from pages.markdown import code, made_from, table
+
+__all__ = ["page"]
+
+_INTRODUCTION = f"""# Configuration keys
+
+{made_from("agentctl/config/settings.py and agentctl/config/sample.toml")}
+
+The file is TOML. It is looked for in this order: `--config FILE`, the variable `AGENTCTL_CONFIG`,
+`agentctl.toml` in the current folder, `agentctl.toml` in the user's configuration directory. It is
+read at start only, the key files that it names excepted. Relative paths are relative to the file.
+
+Keys of the first five tables can be set by the environment, which wins over the file. A list is
+written there as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A variable
+of this form that names no key is refused, as is every key that is unknown, of the wrong type, a
+reference to nothing, or without effect.
+"""
+
+_MEANINGS = {
+    "authorization.verification_key_files": "files with such keys",
+    "databases.id": "its name in the other tables, and `db_id` in the interface",
+    "databases.url": "where it is; made when a server or a run needs it and it is not there",
+    "models.id": "its name in the other tables",
+    "models.provider": '"openai": any endpoint that speaks OpenAI\'s interface; '
+    '"demo": built in and offline',
+    "models.model": 'what the provider calls it; with "demo": "echo", "slow" or "leader"',
+    "agents.id": "its name in paths, commands and the other tables",
+    "agents.model": "which model answers",
+    "agents.tools": "what the model may call: [Python functions](../quickstart.md#make-it-yours)",
+    "agents.description": "for people, and for a team's leader",
+    "agents.instructions": "the system message",
+    "teams.id": "its name in paths, commands and the other tables; never that of an agent",
+    "teams.model": "which model leads",
+    "teams.name": "empty: the id",
+    "teams.description": "for people, and for another team's leader",
+    "teams.instructions": "the leader's system message begins with it",
+    "teams.history_runs": "how many earlier runs of the session the leader gets to see",
+    "teams.tools": "the leader's own, beside the one to delegate with",
+    "teams.database": "empty: the first one",
+    "teams.on_busy": '"reject": one run at a time in a session',
+    "workflows.id": "its name in paths and commands",
+    "workflows.name": "empty: the id",
+    "workflows.description": "for people",
+    "workflows.steps": "run in order, each given what the one before said",
+    "workflows.database": "empty: the first one",
+    "workflows.on_busy": '"reject": one run at a time in a session',
+    "steps.name": "its name in events; unique in the workflow",
+    "steps.agent": "the agent that does it",
+    "steps.team": "or the team that does it; exactly one of the two",
+}
+"""What the sample's comments leave to a longer text, or to the eye."""
+
+_ALSO = {
+    "authorization.verification_keys": "`JWT_VERIFICATION_KEY` adds one",
+    "authorization.jwks_file": "`JWT_JWKS_FILE`",
+}
+_KEY = re.compile(r"(?:# )?(?P<key>[a-z_]+) = .*?(?:\s#\s(?P<comment>.*))?")
+_TABLE = re.compile(r"(?:# )?\[\[?(?P<name>[a-z]+)\]\]?(?:\s+#\s(?P<comment>.*))?")
+_CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
+
+
+def page() -> str:
+    """`configuration.md`."""
+    from agentctl.config.settings import Step
+    from agentctl.config.tables import LISTS, SECTIONS
+
+    comments = _comments()
+    lines = [_INTRODUCTION]
+    for name, cls in SECTIONS.items():
+        lines += [f"## [{name}]", "", *_told(comments.get(name, ""))]
+        lines += [*_table(name, cls, comments, variables=True), ""]
+    for name, cls in LISTS.items():
+        lines += [f"## [[{name}]]", "", *_table(name, cls, comments, variables=False), ""]
+    lines += ["## A step of a workflow", ""]
+    lines += _table("steps", Step, comments, variables=False)
+    return "\n".join(lines) + "\n"
+
+
+def _told(comment: str) -> list[str]:
+    return [f"{comment[:1].upper()}{comment[1:]}.", ""] if comment else []
+
+
+def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -> list[str]:
+    from agentctl.config.convert import key_kinds
+    from agentctl.config.environment import variable_name
+
+    defaults = {field.name: field for field in dataclasses.fields(cls)}
+    rows = []
+    for key, kind in key_kinds(cls).items():
+        full = f"{name}.{key}"
+        row = [code(key), _allowed(full, kind), _default(defaults[key]), _meaning(full, comments)]
+        if variables:
+            also = _ALSO.get(full)
+            row.append(code(variable_name(full)) + (f", {also}" if also else ""))
+        rows.append(row)
+    heads = ("key", "allowed", "default", "meaning", *(["variable"] if variables else []))
+    return table(heads, rows)
+
+
+def _allowed(key: str, kind: Any) -> str:
+    if key == "databases.url":
+        return '"sqlite:///" and the path of a file'
+    refers = kind.item.refers if kind.is_list else kind.refers
+    if refers is None:
+        words = "a list of steps" if key == "workflows.steps" else str(kind.words)
+        words = re.sub(r"\d{5,}", lambda match: f"{int(match[0]):_}", words)
+        return f"{words}, or empty" if kind.optional else words
+    tables = " or ".join(f"`[[{table}]]`" for table in refers.tables)
+    return f"a list of ids of {tables}" if kind.is_list else f"the id of an entry of {tables}"
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    value = field.default
+    if value is dataclasses.MISSING:
+        return "required"
+    if value is None:
+        return code('""')
+    if isinstance(value, bool):
+        return code("true" if value else "false")
+    if isinstance(value, tuple):
+        return code("[]")
+    return code(
+        f'"{value}"'
+        if isinstance(value, str | Path)
+        else f"{value:_}"
+        if value > 9_999
+        else str(value)
+    )
+
+
+def _meaning(key: str, comments: dict[str, str]) -> str:
+    meaning = _MEANINGS.get(key) or comments.get(key)
+    if not meaning:
+        raise SystemExit(f"docs: {key} has neither a comment in sample.toml nor a meaning here")
+    return meaning
+
+
+def _comments() -> dict[str, str]:
+    """The comments of the sample by key (`server.port`) and by table (`runs`)."""
+    from agentctl.config.texts import SAMPLE
+
+    found: dict[str, str] = {}
+    table, last = "", ""
+    for line in SAMPLE.splitlines():
+        if match := _TABLE.fullmatch(line):
+            table = last = match["name"]
+        elif match := _KEY.fullmatch(line):
+            last = f"{table}.{match['key']}"
+        elif not (match := _CONTINUED.fullmatch(line)):
+            last = ""
+            continue
+        comment = match["comment"]
+        if comment and last and not comment.startswith("not the default"):
+            joined = f"{found[last]} {comment}" if match.re is _CONTINUED else comment
+            found.setdefault(last, joined)
+            if match.re is _CONTINUED:
+                found[last] = joined
+    return found

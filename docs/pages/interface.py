@@ -1,0 +1,139 @@
+"""The operations, the scopes and the OpenAPI document, from the routes and the policy table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pages.markdown import code, made_from, sentence, table
+
+__all__ = ["document", "operations_page", "scopes_page"]
+
+_OPERATIONS = f"""# Operations
+
+{made_from("the routes in agentctl/server and agentctl/auth/policy.py")}
+
+Every operation of the REST interface, and what it needs: any one of the scopes named suffices, and
+the admin scope (`authorization.admin_scope`, by default `agent_os:admin`) always does. `*` stands
+for every id. [openapi.json](openapi.json) has parameters, bodies and answers;
+[the page on the interface](../api.md) has the rest.
+"""
+
+_SCOPES = f"""# Scopes
+
+{made_from("agentctl/auth/policy.py and agentctl/auth/scopes.py")}
+
+A token's `scopes` claim is an array of these. `resource:action` holds for everything of its kind,
+`resource:<id>:action` for one thing, `resource:*:action` for everything again. They are compared
+exactly; what is not known grants nothing, and `agentctl token mint` refuses it. A list that is
+marked "in part" shows the holder of scopes for single ids only those.
+"""
+
+_ADMIN = """## The admin scope
+
+`agent_os:admin`, or what `authorization.admin_scope` says, allows every operation on the data of
+every user.
+
+## Without a scope
+
+Public operations look at no credential:
+"""
+
+
+def document() -> str:
+    """`openapi.json`: what `/openapi.json` answers, sorted and indented."""
+    from agentctl.server.openapi import document_bytes
+
+    served = json.loads(document_bytes(_operations()))
+    return json.dumps(served, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def operations_page() -> str:
+    """`operations.md`."""
+    by_tag: dict[str, list[Any]] = {}
+    for operation in _operations():
+        by_tag.setdefault(str(operation.tags[0]), []).append(operation)
+    lines = [_OPERATIONS]
+    for tag, operations in by_tag.items():
+        rows = [
+            (
+                code(f"{method} {operation.path}"),
+                code(operation.operation),
+                _first_sentence(operation),
+                _needs(operation.operation),
+            )
+            for operation in operations
+            for method in sorted(operation.methods or ())
+        ]
+        lines += [
+            f"## {tag}",
+            "",
+            *table(("route", "operation", "what it does", "needs"), rows),
+            "",
+        ]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def scopes_page() -> str:
+    """`scopes.md`."""
+    from agentctl.auth.policy import POLICY, Authenticated, Public
+    from agentctl.auth.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS
+
+    lines = [_SCOPES]
+    for scope in KNOWN_SCOPES:
+        resource, action = scope.split(":")
+        lines += [f"## {scope}", ""]
+        if resource in RESOURCES_WITH_IDS:
+            forms = [code(form) for form in (f"{resource}:<id>:{action}", f"{resource}:*:{action}")]
+            lines += [f"Also as {' and '.join(forms)}.", ""]
+        rows = list(_allowed_by(resource, action))
+        lines += (
+            [*table(("operation", f"with `{resource}:<id>:{action}`"), rows), ""]
+            if (resource in RESOURCES_WITH_IDS)
+            else [*table(("operation",), [row[:1] for row in rows]), ""]
+        )
+    public = [code(name) for name, rule in POLICY.items() if isinstance(rule, Public)]
+    known = [code(name) for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
+    lines += [f"{_ADMIN}{', '.join(public)}.", "", f"With any valid token: {', '.join(known)}."]
+    return "\n".join(lines) + "\n"
+
+
+def _operations() -> list[Any]:
+    from agentctl.server import docs
+    from agentctl.server.routes import all_operations
+
+    return [*all_operations(), *docs.operations()]
+
+
+def _first_sentence(operation: Any) -> str:
+    return sentence(str(operation.endpoint.__doc__ or "").strip().partition("\n\n")[0])
+
+
+def _needs(operation: str) -> str:
+    from agentctl.auth.policy import POLICY, Authenticated, Needs, Public, required_scopes
+
+    rule = POLICY[operation]
+    if isinstance(rule, Public):
+        return "nothing: public"
+    if isinstance(rule, Authenticated):
+        return "any valid token"
+    assert isinstance(rule, Needs)
+    names = {rule.id_param: "ID"} if rule.id_param else {}
+    scopes = [code(scope) for scope in required_scopes(operation, names)]
+    text = " or ".join(scopes).replace(":ID:", f":<{rule.id_param}>:")
+    one = code(f"{rule.resource}:<id>:{rule.action}")
+    return f"{text}; with {one} in part" if rule.listed else text
+
+
+def _allowed_by(resource: str, action: str) -> Iterator[tuple[str, str]]:
+    """The operations that a scope allows, and what is left of each with a scope for one id."""
+    from agentctl.auth.policy import POLICY, Needs
+    from agentctl.auth.scopes import alternatives
+
+    for name, rule in POLICY.items():
+        if not isinstance(rule, Needs) or rule.action != action:
+            continue
+        if f"{resource}:{action}" in alternatives(rule.resource, rule.action):
+            part = "in part" if rule.listed else "for this one" if rule.id_param else "no"
+            yield code(name), part
