@@ -14,7 +14,14 @@ import apsw
 from agentctl import errors
 from agentctl.store.database import Row, Work
 
-__all__ = ["connect_reader", "connect_writer", "public_error", "run_unit", "run_unit_on_snapshot"]
+__all__ = [
+    "connect_reader",
+    "connect_writer",
+    "log",
+    "public_error",
+    "run_unit",
+    "run_unit_on_snapshot",
+]
 
 T = TypeVar("T")
 

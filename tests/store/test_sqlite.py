@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -292,6 +294,91 @@ def test_a_full_disk_loses_the_whole_group_and_says_so(sqlite: SqliteDatabase) -
     assert full.detail == "The database's disk is full"
     told = sum(isinstance(result, int) for result in (first, last))
     assert sqlite.read_now(count()) == told
+
+
+def one_after(statements: list[str]) -> Work[int]:
+    """A unit that writes, and then does what no repository does."""
+    taken = yield from take()
+    for sql in statements:
+        yield Statement(Sql(sql))
+    return taken
+
+
+# What a failing disk does to SQLite: the commit fails, or the transaction is undone half way.
+COMMIT_FAILS = [
+    "PRAGMA defer_foreign_keys = ON",
+    "UPDATE runs SET session_id = 'absent'",
+]
+UNDONE = ["ROLLBACK", "SELECT no_such_column"]
+
+
+@pytest.mark.parametrize("statements", [COMMIT_FAILS, UNDONE])
+def test_when_a_transaction_is_lost_no_unit_of_it_is_told_that_it_was_kept(
+    sqlite: SqliteDatabase, statements: list[str]
+) -> None:
+    async def main() -> list[object]:
+        await sqlite.write(a_session_with_run())
+        gate = threading.Event()
+
+        def held() -> Work[int]:
+            gate.wait(10)
+            return (yield from take())
+
+        first = asyncio.ensure_future(sqlite.write(held()))
+        await asyncio.sleep(0)
+        units = (take(), one_after(statements), take())
+        writes = [asyncio.ensure_future(sqlite.write(unit)) for unit in units]
+        await asyncio.sleep(0)
+        gate.set()
+        results: list[object] = list(await asyncio.gather(first, *writes, return_exceptions=True))
+        kept = await sqlite.read(count())
+        assert kept - 1 == sum(isinstance(result, int) for result in results)
+        assert await sqlite.write(take()) == kept + 1
+        return results
+
+    results = asyncio.run(main())
+    assert isinstance(results[2], errors.InternalFailure)
+    assert not [r for r in results if not isinstance(r, int | errors.InternalFailure)]
+
+
+def test_the_writer_outlives_a_unit_that_raises_anything(sqlite: SqliteDatabase) -> None:
+    class Odd(BaseException):
+        pass
+
+    def odd() -> Work[None]:
+        yield from take()
+        raise Odd
+
+    async def main() -> None:
+        await sqlite.write(sessions.create(a_session()))
+        with pytest.raises(Odd):
+            await sqlite.write(odd())
+        assert await sqlite.write(take()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_write_lands_though_its_event_loop_has_closed(
+    sqlite: SqliteDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = threading.Event()
+
+    def held() -> Work[int]:
+        gate.wait(10)
+        return (yield from take())
+
+    async def leave() -> None:
+        await sqlite.write(sessions.create(a_session()))
+        task = asyncio.ensure_future(sqlite.write(held()))
+        await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(leave())
+    gate.set()
+    sqlite.close_now()
+    assert "event loop had closed" in caplog.text
+    with closing(sqlite3.connect(sqlite.path)) as connection:
+        assert connection.execute("SELECT run_count FROM sessions").fetchall() == [(1,)]
 
 
 def test_an_end_is_written_once_by_threads_that_race(sqlite: SqliteDatabase) -> None:
