@@ -42,7 +42,8 @@ class Answer:
         data = orjson.loads(event.data)
         first = not self.run_id
         if first:
-            self.run_id, self.session_id = str(data["run_id"]), str(data["session_id"])
+            self.run_id = str(data.get("run_id") or "")
+            self.session_id = str(data.get("session_id") or "")
         if data.get("run_id") == self.run_id:
             self._take_own(event.name.removeprefix(self._prefix), data)
         return first

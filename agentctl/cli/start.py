@@ -48,7 +48,10 @@ async def start_run(
     ] = None,
     output: Output = None,
 ) -> None:
-    """Start a run and show its answer. Ctrl-C cancels the run."""
+    """Start a run and show its answer. Ctrl-C cancels the run.
+
+    Exit code 1 when the run ends as ERROR or is cancelled.
+    """
     form = chosen_format(output)
     component = chosen_component(agent, team, workflow)
     if component is None:

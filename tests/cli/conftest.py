@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from typer.testing import CliRunner
 
+from agentctl.cli.root import app
 from tests.cli.demo import Demo, serving
 
 TIMEOUT = 60
@@ -170,11 +172,22 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 
 @pytest.fixture(params=["local", "remote"])
-def through(request: pytest.FixtureRequest, demo: Demo, agentctl: Agentctl) -> Agentctl:
-    """Run `agentctl ARGS` on the demo's data: once straight on its database, once over HTTP."""
+def through(
+    request: pytest.FixtureRequest,
+    demo: Demo,
+    environment: dict[str, str],
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Agentctl:
+    """Run `agentctl ARGS` on the demo's data: once straight on its database, once over HTTP.
+
+    The commands run in this process, which saves most of their time; what a process of its own
+    adds is for the tests that use `agentctl`.
+    """
     remote = request.param == "remote"
     door = ("--url", demo.url) if remote else ("--config", str(demo.config))
     variables = {"AGENTCTL_TOKEN": demo.token} if remote else {}
+    monkeypatch.chdir(home)
 
     def run(
         *args: str,
@@ -182,6 +195,14 @@ def through(request: pytest.FixtureRequest, demo: Demo, agentctl: Agentctl) -> A
         input: str | bytes | None = None,
         cwd: Path | None = None,
     ) -> Finished:
-        return agentctl(*args, *door, env=variables | dict(env or {}), input=input, cwd=cwd)
+        ended = CliRunner().invoke(
+            app,
+            [*args, *door],
+            env=environment | variables | dict(env or {}),
+            input=input,
+            prog_name="agentctl",
+        )
+        assert ended.exception is None or isinstance(ended.exception, SystemExit)
+        return Finished(ended.exit_code, ended.stdout, ended.stderr, ended.stdout_bytes)
 
     return run
