@@ -8,7 +8,7 @@ from agentctl import INTERFACE_VERSION
 from agentctl.auth.policy import operations_of
 from agentctl.records.kinds import KINDS, Kind
 
-__all__ = ["ANSWERS", "BODIES", "ERRORS", "STREAM"]
+__all__ = ["ANSWERS", "BODIES", "ERRORS", "STARTED", "STREAM"]
 
 _RUN_ID = "019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d10"
 _CREATED, _FINISHED = "2026-11-20T08:18:10.000123Z", "2026-11-20T08:18:12.431007Z"
@@ -196,7 +196,7 @@ def _family(kind: Kind) -> dict[str, Any]:
 ANSWERS: dict[str, Any] = {
     "get_api": {"name": "agentctl", "id": "agentctl", "version": INTERFACE_VERSION},
     "get_health": {"status": "ok"},
-    "get_readiness": {"status": "ready", "checks": {"database": "ok"}},
+    "get_readiness": {"status": "ready", "checks": {"database": "ok", "runs": "ok"}},
     "get_info": {
         "os_id": "agentctl",
         "name": "agentctl",
@@ -242,6 +242,15 @@ ANSWERS: dict[str, Any] = {
     **{operation: answer for kind in KINDS for operation, answer in _family(kind).items()},
 }
 """What an operation answers with success, by operation id; those without a document are absent."""
+
+STARTED = _run("agent") | {
+    "status": "PENDING",
+    "content": None,
+    "messages": [],
+    "started_at": None,
+    "finished_at": None,
+}
+"""The record of a run that was started in the background."""
 
 BODIES: dict[str, Any] = {
     **{

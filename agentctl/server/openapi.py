@@ -60,7 +60,6 @@ RUN_ANSWERS: Responses = {
         "content": {
             JSON: {
                 "schema": {"$ref": "#/components/schemas/RunRecord"},
-                "example": examples.ANSWERS["create_agent_run"] | {"status": "PENDING"},
             }
         },
     },
@@ -85,7 +84,6 @@ def described(
     endpoint: Callable[..., Any],
     path: str,
     *,
-    status: int,
     errors: Iterable[int],
     body: Body | None,
     more: Responses,
@@ -95,21 +93,20 @@ def described(
     Args:
         endpoint: its name is the operation id; the first line of its docstring the summary.
         path: with its parameters in braces.
-        status: of success.
         errors: statuses of errors beside the common ones.
         body: how its body is read.
         more: responses that stand beside, or replace, those made here.
     """
     name = endpoint.__name__
     summary, _, text = (inspect.getdoc(endpoint) or "").partition("\n")
-    extra: dict[str, Any] = {} if body is None else {"requestBody": _request_body(name, body)}
+    extra: dict[str, Any] = {} if body is None else {"requestBody": _request_body(body)}
     if not isinstance(policy.POLICY.get(name), policy.Public):
         extra["security"] = [{"HTTPBearer": []}]
     return {
         "summary": summary.rstrip("."),
         "description": "\n\n".join(filter(None, (text.strip(), _asked(name, path)))),
         "response_description": "Successful response",
-        "responses": _responses(name, path, status, errors) | _merged(name, status, more),
+        "responses": _responses(name, errors) | more,
         "openapi_extra": extra,
     }
 
@@ -126,13 +123,10 @@ def _asked(name: str, path: str) -> str:
     return f"Requires the scope {' or '.join(scopes)}."
 
 
-def _responses(name: str, path: str, status: int, errors: Iterable[int]) -> Responses:
+def _responses(name: str, errors: Iterable[int]) -> Responses:
     public = isinstance(policy.POLICY.get(name), policy.Public)
     common = (500, 503) if public else _COMMON
-    found: Responses = {code: _error(code) for code in sorted({*common, *errors})}
-    if name in examples.ANSWERS:
-        found[status] = {"content": {JSON: {"example": examples.ANSWERS[name]}}}
-    return found
+    return {code: _error(code) for code in sorted({*common, *errors})}
 
 
 def _error(code: int) -> dict[str, Any]:
@@ -144,20 +138,12 @@ def _error(code: int) -> dict[str, Any]:
     }
 
 
-def _merged(name: str, status: int, more: Responses) -> Responses:
-    """`more`, with the example of the document kept beside what it adds to the success."""
-    merged = dict(more)
-    if status in merged and name in examples.ANSWERS:
-        content = {JSON: {"example": examples.ANSWERS[name]}} | merged[status]["content"]
-        merged[status] = merged[status] | {"content": content}
-    return merged
-
-
-def _request_body(name: str, body: Body) -> dict[str, Any]:
+def _request_body(body: Body) -> dict[str, Any]:
     schema = TypeAdapter(body.record).json_schema(ref_template="#/components/schemas/{model}")
-    content = {"schema": schema, "example": examples.BODIES[name]}
-    types = (JSON, FORM) if body.form else (JSON,)
-    return {"required": not body.optional, "content": dict.fromkeys(types, content)}
+    content = {JSON: {"schema": schema | {"additionalProperties": False}}}
+    if body.form:
+        content[FORM] = {"schema": schema}
+    return {"required": not body.optional, "content": content}
 
 
 def document_bytes(routes: Iterable[Operation]) -> bytes:
@@ -170,6 +156,9 @@ def document_bytes(routes: Iterable[Operation]) -> bytes:
         routes=list(routes),
         tags=_TAGS,
     )
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            _exemplify(operation)
     document["components"]["securitySchemes"] = {
         "HTTPBearer": {
             "type": "http",
@@ -179,6 +168,18 @@ def document_bytes(routes: Iterable[Operation]) -> bytes:
         }
     }
     return orjson.dumps(document)
+
+
+def _exemplify(operation: dict[str, Any]) -> None:
+    """Put the examples in: afterwards, because FastAPI drops every null that it is given."""
+    name = operation["operationId"]
+    answer = examples.ANSWERS.get(name)
+    for status, example in {"200": answer, "201": answer, "202": examples.STARTED}.items():
+        content = operation["responses"].get(status, {}).get("content", {})
+        if JSON in content:
+            content[JSON]["example"] = example
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        content["example"] = examples.BODIES[name]
 
 
 def with_base(document: bytes, root_path: str) -> bytes:

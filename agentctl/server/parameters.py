@@ -29,7 +29,7 @@ MAXIMUM_PAIRS = 100
 """Pairs in one query string or form; more is no request that anybody writes."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
-_NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 Convert = Callable[[str], Any]

@@ -7,6 +7,8 @@ from typing import Annotated, Any, NotRequired, Required
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from agentctl.records.ids import SESSION_ID
+
 __all__ = [
     "DeleteSessionsBody",
     "NewSessionBody",
@@ -30,7 +32,10 @@ class RunBody(TypedDict):
         ]
     ]
     session_id: NotRequired[
-        Annotated[str | None, Field(description="Session to run in; one is made when absent")]
+        Annotated[
+            str | None,
+            Field(pattern=SESSION_ID, description="Session to run in; one is made when absent"),
+        ]
     ]
     user_id: NotRequired[
         Annotated[
@@ -44,7 +49,9 @@ class NewSessionBody(TypedDict):
     """A session to create. The id of its component is in the field that its type names."""
 
     session_id: NotRequired[
-        Annotated[str | None, Field(description="Its id; one is made when absent")]
+        Annotated[
+            str | None, Field(pattern=SESSION_ID, description="Its id; one is made when absent")
+        ]
     ]
     session_name: NotRequired[Annotated[str | None, Field(description="A name for people")]]
     session_state: NotRequired[Annotated[dict[str, Any] | None, Field(description="Its state")]]

@@ -28,6 +28,12 @@ def server(
         yield host
 
 
+@pytest.fixture(scope="session")
+def settled(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> World:
+    """A configuration that several tests use, one after the other."""
+    return make_world(tmp_path_factory.mktemp("settled"), model_endpoint.base_url)
+
+
 @pytest.fixture
 def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> World:
     """A configuration of the test's own."""

@@ -147,14 +147,23 @@ def _cancels(kind: str, path: str, one: str, run: str, session_id: str) -> Itera
 
 def _lists() -> Iterator[Scenario]:
     operation = "get_sessions"
-    yield Scenario(operation, "GET /sessions", "me", 200, ('"mine"', '"meta"'), ('"theirs"',))
-    yield Scenario(operation, "GET /sessions?limit=100", "admin", 200, ('"mine"', '"theirs"'))
-    yield Scenario(operation, "GET /sessions?user_id=other", "me", 200, ('"data":[]',))
     yield Scenario(
-        operation, "GET /sessions?type=team", "me", 200, ('"mine-team"',), ('"mine-workflow"',)
+        operation, "GET /sessions?limit=100", "me", 200, ('"mine"', '"meta"'), ('"theirs"',)
     )
-    yield Scenario(operation, "GET /sessions?session_name=HEL", "me", 200, ('"mine"',))
-    yield Scenario(operation, "GET /sessions?component_id=line", "me", 200, ('"mine-workflow"',))
+    yield Scenario(operation, "GET /sessions?limit=100", "admin", 200, ('"mine"', '"theirs"'))
+    yield Scenario(operation, "GET /sessions?user_id=other&limit=100", "me", 200, ('"data":[]',))
+    yield Scenario(
+        operation,
+        "GET /sessions?type=team&limit=100",
+        "me",
+        200,
+        ('"mine-team"',),
+        ('"mine-workflow"',),
+    )
+    yield Scenario(operation, "GET /sessions?session_name=HEL&limit=100", "me", 200, ('"mine"',))
+    yield Scenario(
+        operation, "GET /sessions?component_id=line&limit=100", "me", 200, ('"mine-workflow"',)
+    )
     yield Scenario(operation, "GET /sessions?sort_by=updated_at&sort_order=asc", "me", 200)
     yield Scenario(operation, "GET /sessions?db_id=second", "me", 200, ('"data":[]',))
     yield Scenario(operation, "GET /sessions?db_id=nothing", "me", 404, NOT_FOUND)
@@ -181,11 +190,12 @@ def _creations() -> Iterator[Scenario]:
     yield Scenario(operation, path, "me", 409, ("CONFLICT",), json={"session_id": "theirs"})
     yield Scenario(operation, path, "me", 404, NOT_FOUND, json={"agent_id": "nothing"})
     yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND, json={})
-    for body in (
+    bodies: tuple[Any, ...] = (
         {"session_id": "a/b"}, {"session_id": 1}, {"session_state": []}, {"metadata": "x"},
         {"session_name": "\x00"}, {"metadata": {"a": ["\ud800"]}}, {"metadata": {"\x00": 1}},
         {"session_state": {"n": 2**64}}, {"team_id": "crew"}, {"owner": "me"}, [], "text", 1,
-    ):  # fmt: skip
+    )  # fmt: skip
+    for body in bodies:
         yield Scenario(operation, path, "me", 422, REFUSED, json=body)
     yield Scenario(operation, f"{path}?type=user", "me", 422, ("type",), json={})
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN, json={"owner": 1})

@@ -1,0 +1,165 @@
+"""Bodies: how they are read, and what is refused of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.hosts import Host
+from tests.server.seeds import as_caller
+
+RUNS = "/agents/echo/runs"
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+
+
+def send(
+    server: Host, content: bytes, content_type: str | None = JSON, path: str = RUNS, **more: str
+) -> tuple[int, str]:
+    headers = as_caller(server, "me") | more
+    if content_type is not None:
+        headers["Content-Type"] = content_type
+    answer = server.client.post(path, headers=headers, content=content)
+    return answer.status_code, answer.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b'{"message":}', b"{'message':'a'}", b'{"message":"a"} x', b"\xff\xfe{}",
+        b'{"message":"\xff"}', b'{"message":"a","message":"b"}', b'{"message":NaN}',
+        b'{"message":Infinity}', b'{"message":1e999}', b'{"message":"a\nb"}',
+        b'{"message":' + b"[" * 100_000, b'{"message":' + b"9" * 5_000 + b"}",
+        b"\xef\xbb\xbf{}",
+    ],
+    ids=lambda content: repr(content[:24]),
+)  # fmt: skip
+def test_what_is_not_json_is_a_bad_request(server: Host, content: bytes) -> None:
+    status, text = send(server, content)
+    assert status == 400
+    assert text == '{"detail":"The body is not valid JSON","error_code":"BAD_REQUEST"}'
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"[]", "object"), (b"null", "object"), (b'"message"', "object"),
+        (b'{"message":1}', "message"), (b'{"message":null}', "message"),
+        (b'{"message":""}', "message"), (b'{"message":"a","stream":"yes"}', "stream"),
+        (b'{"message":"a","background":1}', "background"),
+        (b'{"message":"a","session_id":1}', "session_id"),
+        (b'{"message":"a","user_id":[]}', "user_id"), (b'{"message":"a","model":"x"}', "model"),
+        (b'{"message":"a","images":["x"]}', "images"),
+        (b'{"message":"a","files":{"x":1}}', "files"), (b'{"message":"\\u0000"}', "message"),
+        (b'{"message":"\\ud800"}', "message"),
+        (b'{"message":"a","session_id":"' + b"a" * 129 + b'"}', "session_id"),
+        (b'{"message":"a","":1}', "not known"), (b'{"message":"a","<b>":1}', "not known"),
+    ],
+    ids=lambda content: repr(content)[:40],
+)  # fmt: skip
+def test_fields_of_json_are_checked(server: Host, content: bytes, named: str) -> None:
+    status, text = send(server, content)
+    assert status == 422
+    assert named in text
+    assert "<b>" not in text
+
+
+def test_empty_media_fields_are_let_through(server: Host) -> None:
+    content = b'{"message":"hi","stream":false,"images":[],"audio":null,"files":""}'
+    assert send(server, content)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "named"),
+    [
+        (b"message=hi&stream=false", 200, "COMPLETED"),
+        (b"message=a%2Bb+c&stream=0", 200, '"input":"a+b c"'),
+        (b"message=hi&stream=false&monitor=true&images=", 200, "COMPLETED"),
+        (b"message=hi&background=TRUE&stream=false", 202, "run_id"),
+        (b"", 422, "message"), (b"message=", 422, "message"), (b"stream=false", 422, "message"),
+        (b"message=a&message=b", 422, "message"), (b"message=a&stream=maybe", 422, "stream"),
+        (b"message=a&images=x", 422, "images"), (b"message=%00", 422, "message"),
+        (b"message=%ff", 422, "message"), (b"message=%ed%a0%80", 422, "message"),
+        (b"message=a&" + b"b=1&" * 200, 400, "fields"),
+    ],
+    ids=lambda content: repr(content)[:40],
+)  # fmt: skip
+def test_forms(server: Host, content: bytes, status: int, named: str) -> None:
+    found, text = send(server, content, f"{FORM}; charset=utf-8")
+    assert (found, named in text) == (status, True), text
+
+
+@pytest.mark.parametrize(
+    "content_type", [None, "", "text/plain", "multipart/form-data; boundary=x", "application/xml"]
+)
+def test_other_types_are_told_which_are_read(server: Host, content_type: str | None) -> None:
+    status, text = send(server, b'{"message":"a"}', content_type)
+    assert status == 415
+    assert f"{JSON} or {FORM}" in text
+
+
+def test_only_runs_take_forms(server: Host) -> None:
+    status, text = send(server, b"session_id=a", FORM, "/sessions")
+    assert status == 415
+    assert FORM not in text
+
+
+def test_compressed_bodies_are_not_read(server: Host) -> None:
+    status, _ = send(server, b'{"message":"a"}', **{"Content-Encoding": "gzip"})
+    assert status == 415
+
+
+def test_a_session_can_be_made_of_nothing(server: Host) -> None:
+    assert send(server, b"", None, "/sessions")[0] == 201
+    assert send(server, b"", JSON, "/sessions")[0] == 201
+    assert send(server, b"x", None, "/sessions")[0] == 415
+
+
+def test_the_type_is_read_without_case(server: Host) -> None:
+    content = b'{"message":"hi","stream":false}'
+    assert send(server, content, "Application/JSON; charset=UTF-8")[0] == 200
+
+
+def test_free_form_objects_nest_to_a_depth(server: Host) -> None:
+    def nested(levels: int) -> bytes:
+        return b'{"metadata":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}"
+
+    assert send(server, nested(63), path="/sessions")[0] == 201
+    status, text = send(server, nested(64), path="/sessions")
+    assert (status, "nests deeper" in text) == (422, True)
+
+
+def test_free_form_objects_come_back_as_they_were(server: Host) -> None:
+    content = '{"metadata":{"é":[1,-9223372036854775808,1.5,true,null,"𝄞"],"":{}}}'
+    status, text = send(server, content.encode(), path="/sessions")
+    assert status == 201
+    assert content[1:-1] in text
+
+
+def test_an_announced_size_is_enough_to_refuse(server: Host) -> None:
+    status, text = send(server, b"x" * 1_048_577)
+    assert status == 413
+    assert '"error_code":"TOO_LARGE"' in text
+
+
+def test_a_body_without_an_announced_size_is_cut(server: Host) -> None:
+    def parts() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b"x" * 65_536
+
+    headers = as_caller(server, "me") | {"Content-Type": JSON}
+    answer = server.client.post(RUNS, headers=headers, content=parts())
+    assert answer.status_code == 413
+
+
+def test_a_message_has_its_own_limit(server: Host) -> None:
+    content = b'{"message":"' + "é".encode() * 131_073 + b'"}'
+    status, text = send(server, content)
+    assert (status, "message" in text) == (413, True)
+
+
+def test_what_is_unknown_comes_before_what_is_wrong_with_the_body(server: Host) -> None:
+    for path in ("/agents/nothing/runs", "/sessions/nothing/rename", "/sessions/theirs/rename"):
+        assert send(server, b"{bad", path=path)[0] == 404
+        assert send(server, b"{}", "text/plain", path)[0] == 404

@@ -1,0 +1,182 @@
+"""`/docs` and `/redoc`: rendered in a real browser, without another host."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+
+from agentctl.server import create_app, running
+from tests.server.hosts import Host, hosting
+from tests.world import World
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+BROWSER = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage", "--enable-logging=stderr", "--v=0", "--virtual-time-budget=20000",
+)  # fmt: skip
+
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+
+PAGES = {
+    "docs": ("List teams", "Cancel a run of an agent", 'class="opblock'),
+    "redoc": ("List teams", "Cancel a run of an agent", "menu-content"),
+}
+
+
+class Proxy(ThreadingHTTPServer):
+    """A proxy for everything: it lets nothing through but this machine, and notes who was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Refusing)
+        self.asked: list[str] = []
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    server: Proxy
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        self.server.asked.append(self.path)
+        if parts.hostname != "127.0.0.1":
+            self.send_error(403)
+            return
+        answer = httpx2.get(self.path, timeout=20)
+        self.send_response(answer.status_code)
+        for name in ("content-type", "content-security-policy", "content-length"):
+            if name in answer.headers:
+                self.send_header(name, answer.headers[name])
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    def do_CONNECT(self) -> None:
+        self.server.asked.append(self.path)
+        self.send_error(403)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing: what was asked is in `asked`."""
+
+
+@contextlib.contextmanager
+def proxy() -> Iterator[Proxy]:
+    server = Proxy()
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def rendered(url: str, folder: Path) -> tuple[str, str, list[str]]:
+    """The document as the browser has it in the end, its console, and what it asked for."""
+    assert CHROMIUM is not None
+    with proxy() as between:
+        done = subprocess.run(
+            [
+                CHROMIUM,
+                *BROWSER,
+                f"--user-data-dir={folder}",
+                f"--proxy-server=http://127.0.0.1:{between.server_address[1]}",
+                "--proxy-bypass-list=<-loopback>",
+                "--dump-dom",
+                url,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    return done.stdout, done.stderr, between.asked
+
+
+def of_page(asked: list[str]) -> list[str]:
+    """What was asked for but by the browser for itself."""
+    browsers_own = ("google.com", "googleapis.com", "gvt1.com")
+    hosts = {address: urlsplit(address).hostname or address.rpartition(":")[0] for address in asked}
+    return [address for address, host in hosts.items() if not host.endswith(browsers_own)]
+
+
+@in_browser
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_shows_the_operations_and_asks_no_other_host(
+    server: Host, tmp_path: Path, page: str
+) -> None:
+    dom, console, asked = rendered(f"{server.url}/{page}", tmp_path)
+    for text in PAGES[page]:
+        assert text in dom
+    assert "Uncaught" not in console
+    assert f"{server.url}/openapi.json" in asked
+    assert {urlsplit(address).netloc for address in of_page(asked)} == {f"127.0.0.1:{server.port}"}
+
+
+@in_browser
+def test_a_page_works_where_the_application_is_mounted(settled: World, tmp_path: Path) -> None:
+    app = create_app(settled.settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with running(app):
+            yield
+
+    outside = FastAPI(lifespan=lifespan)
+    outside.mount("/inside/here", app)
+    with hosting(settled, outside) as host:
+        dom, _, asked = rendered(f"{host.url}/inside/here/docs", tmp_path)
+    assert PAGES["docs"][0] in dom
+    assert f"{host.url}/inside/here/openapi.json" in asked
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
+def test_pages_allow_nothing_from_elsewhere(server: Host, path: str) -> None:
+    answer = server.client.get(path)
+    rules = dict(
+        rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; ")
+    )
+    assert rules["default-src"] == "'none'"
+    assert rules["frame-ancestors"] == "'none'"
+    for sources in rules.values():
+        assert "unsafe" not in sources
+        assert "*" not in sources
+        assert "http" not in sources
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", answer.text)
+
+
+def test_the_nonce_of_a_page_is_used_once(server: Host) -> None:
+    nonces = {
+        re.search(r'nonce="([^"]+)"', server.client.get("/redoc").text)[1]  # type: ignore[index]
+        for _ in range(3)
+    }
+    assert len(nonces) == 3
+
+
+def test_every_file_that_a_page_names_is_there(server: Host) -> None:
+    for path in ("/docs", "/redoc"):
+        names = re.findall(r'"(docs/assets/[^"]+)"', server.client.get(path).text)
+        assert names
+        for name in names:
+            answer = server.client.get(f"/{name}")
+            assert answer.status_code == 200
+            assert answer.headers["cache-control"] == "public, max-age=3600"
+
+
+def test_files_load_nothing_from_elsewhere(server: Host) -> None:
+    text = server.client.get("/docs/assets/redoc.standalone.js").text
+    assert "cdn.redoc.ly" not in text
+    assert "fonts.googleapis.com" not in text

@@ -1,0 +1,128 @@
+"""What nobody foresaw: 500 without a word of it, and cross-origin requests."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import httpx2
+import pytest
+from starlette.responses import Response
+
+from agentctl.config.settings import Settings
+from agentctl.errors import InvalidConfiguration, Unavailable
+from agentctl.server import create_app, running
+from agentctl.server.authentication import Authentication
+from agentctl.server.door import Call
+from agentctl.server.routes.declared import operation
+from agentctl.server.routing import Dispatch
+from tests.server.test_mounting import bearer, client
+from tests.world import ADMIN, World
+
+SECRET = "postgresql://user:password@host"
+
+
+async def ask(world: World, failure: Exception) -> httpx2.Response:
+    """What is answered when an endpoint fails so."""
+
+    async def get_health(call: Call) -> Response:
+        """Fail."""
+        raise failure
+
+    app = create_app(world.settings)
+    route = operation("GET", "/health", get_health, tag="System", answers=None)
+    async with running(app):
+        broken = Authentication(Dispatch([route], otherwise=app), app.state.door)
+        async with client(broken) as http:
+            return await http.get("/health")
+
+
+@pytest.mark.parametrize("failure", [RuntimeError(SECRET), InvalidConfiguration(SECRET)])
+async def test_a_fault_of_ours_is_told_to_the_log_only(
+    settled: World, failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await ask(settled, failure)
+    assert answer.status_code == 500
+    assert answer.json() == {
+        "detail": "Internal server error",
+        "error_code": "INTERNAL_SERVER_ERROR",
+    }
+    assert "www-authenticate" not in answer.headers
+    (logged,) = (record for record in caplog.records if record.name == "agentctl.server")
+    assert answer.headers["x-request-id"] in logged.getMessage()
+    assert logged.exc_info is not None
+
+
+async def test_what_is_unavailable_may_be_tried_again(
+    settled: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    answer = await ask(settled, Unavailable("The database is not available"))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["error_code"] == "UNAVAILABLE"
+    assert any(answer.headers["x-request-id"] in record.getMessage() for record in caplog.records)
+
+
+async def test_a_database_that_is_gone_is_not_ready(settled: World) -> None:
+    app = create_app(settled.settings)
+    async with running(app), client(app) as http:
+        assert (await http.get("/ready")).json()["status"] == "ready"
+        for database in app.state.door.service.acting_as(None).hosting.databases.values():
+            await database.close()
+        answer = await http.get("/ready")
+        assert answer.status_code == 503
+        assert answer.json()["status"] == "unavailable"
+        assert answer.json()["checks"]["database"] == "failed"
+
+
+ORIGIN = "https://console.example"
+
+
+def with_origins(world: World) -> Settings:
+    settings = world.settings
+    return replace(settings, server=replace(settings.server, cors_origins=(ORIGIN,)))
+
+
+def preflight(origin: str, method: str = "DELETE") -> dict[str, str]:
+    return {
+        "Origin": origin,
+        "Access-Control-Request-Method": method,
+        "Access-Control-Request-Headers": "Authorization",
+    }
+
+
+async def test_a_configured_origin_may_ask(settled: World) -> None:
+    app = create_app(with_origins(settled))
+    async with running(app), client(app) as http:
+        asked = await http.options("/sessions/s1", headers=preflight(ORIGIN))
+        assert asked.status_code == 204
+        assert asked.headers["access-control-allow-origin"] == ORIGIN
+        assert "Authorization" in asked.headers["access-control-allow-headers"]
+        assert "access-control-allow-credentials" not in asked.headers
+        for headers in ({}, bearer(settled, ADMIN)):
+            answer = await http.get("/teams", headers={"Origin": ORIGIN, **headers})
+            assert answer.headers["access-control-allow-origin"] == ORIGIN
+            assert "Origin" in answer.headers["vary"]
+
+
+@pytest.mark.parametrize(
+    "origin", ["null", "https://evil-console.example", f"{ORIGIN}.evil", "http://console.example"]
+)
+async def test_other_origins_may_not(settled: World, origin: str) -> None:
+    app = create_app(with_origins(settled))
+    async with running(app), client(app) as http:
+        asked = await http.options("/teams", headers=preflight(origin))
+        assert asked.status_code == 400
+        assert asked.json()["error_code"] == "BAD_REQUEST"
+        assert "access-control-allow-origin" not in asked.headers
+        answer = await http.get("/health", headers={"Origin": origin})
+        assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_without_origins_there_is_no_preflight(settled: World) -> None:
+    app = create_app(settled.settings)
+    async with running(app), client(app) as http:
+        headers = preflight(ORIGIN) | bearer(settled, ADMIN)
+        answer = await http.options("/teams", headers=headers)
+        assert answer.status_code == 405
+        assert "access-control-allow-origin" not in answer.headers

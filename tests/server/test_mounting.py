@@ -1,0 +1,121 @@
+"""The application alone, under a root path, and in another application."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from agentctl.server import create_app, running
+from agentctl.server.app import create_app as create
+from tests.world import ADMIN, World
+
+
+def client(app: object, base: str = "http://test") -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=app)  # type: ignore[arg-type]
+    return httpx2.AsyncClient(transport=transport, base_url=base)
+
+
+def bearer(world: World, *scopes: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {world.token('me', *scopes)}"}
+
+
+async def test_without_running_everything_says_what_is_missing(settled: World) -> None:
+    async with client(create_app(settled.settings)) as http:
+        for path in ("/health", "/teams", "/nothing", "/docs"):
+            answer = await http.get(path, headers=bearer(settled, ADMIN))
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"]
+            assert answer.json()["error_code"] == "UNAVAILABLE"
+            assert "async with agentctl.server.running(app):" in answer.json()["detail"]
+            assert "x-request-id" in answer.headers
+
+
+async def test_running_ends_with_its_block(settled: World) -> None:
+    app = create_app(settled.settings)
+    async with client(app) as http:
+        async with running(app):
+            assert (await http.get("/health")).status_code == 200
+        assert (await http.get("/health")).status_code == 503
+        async with running(app):
+            assert (await http.get("/health")).status_code == 200
+
+
+async def check_refusals_in_order(http: httpx2.AsyncClient, world: World) -> None:
+    """401, 403, 404, 422, whatever the application is served under."""
+    assert (await http.get("health")).status_code == 200
+    assert (await http.post("agents/echo/runs", content=b"{")).status_code == 401
+    assert (await http.get("nothing")).status_code == 401
+    weak, strong = bearer(world, "teams:read"), bearer(world, ADMIN)
+    refused = await http.post("agents/echo/runs", content=b"{", headers=weak)
+    assert refused.status_code == 403
+    assert refused.json()["required_scopes"] == ["agents:echo:run", "agents:*:run", "agents:run"]
+    assert (await http.get("nothing", headers=weak)).status_code == 404
+    assert (await http.get("sessions/nothing", headers=strong)).status_code == 404
+    assert (await http.get("sessions?limit=x", headers=strong)).status_code == 422
+    assert (await http.get("teams", headers=weak)).status_code == 200
+
+
+async def test_alone(settled: World) -> None:
+    app = create_app(settled.settings)
+    async with running(app), client(app, "http://test/") as http:
+        await check_refusals_in_order(http, settled)
+
+
+@pytest.mark.parametrize("framework", [FastAPI, Starlette])
+async def test_mounted(settled: World, framework: type[Starlette]) -> None:
+    app = create_app(settled.settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        async with running(app):
+            yield
+
+    outside = framework(routes=[Mount("/api/v1", app=app)], lifespan=lifespan)
+    async with lifespan(outside), client(outside, "http://test/api/v1/") as http:
+        await check_refusals_in_order(http, settled)
+        document = (await http.get("openapi.json")).json()
+        assert document["servers"] == [{"url": "/api/v1"}]
+
+
+async def test_under_a_root_path(settled: World) -> None:
+    app = create_app(settled.settings)
+    app.root_path = "/base"
+    async with running(app):
+        for base in ("http://test/base/", "http://test/"):  # kept or stripped by the proxy
+            async with client(app, base) as http:
+                document = (await http.get("openapi.json")).json()
+                assert document["servers"] == [{"url": "/base"}]
+                await check_refusals_in_order(http, settled)
+
+
+async def test_a_route_without_a_policy_stops_the_start(settled: World) -> None:
+    app = create(settled.settings)
+
+    @app.get("/extra")
+    async def extra() -> str:
+        return "open to everybody"
+
+    with pytest.raises(RuntimeError, match="no policy"):
+        async with running(app):
+            pass
+    async with client(app) as http:
+        with pytest.raises(RuntimeError, match="no policy"):
+            await http.get("/extra")
+
+
+async def test_a_route_that_comes_later_is_not_there(settled: World) -> None:
+    app = create_app(settled.settings)
+    async with running(app), client(app) as http:
+        assert (await http.get("/health")).status_code == 200
+
+        @app.get("/extra")
+        async def extra() -> str:
+            return "open to everybody"
+
+        assert (await http.get("/extra", headers=bearer(settled, ADMIN))).status_code == 404

@@ -1,0 +1,145 @@
+"""Runs over HTTP as they go: events, clients that leave, comments, cancels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+
+from agentctl.server import answers, create_app
+from tests.endpoint import ModelEndpoint
+from tests.server.hosts import Host, hosting
+from tests.server.seeds import as_caller
+from tests.world import World, make_world
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """The first true value of a condition."""
+    deadline = time.monotonic() + seconds
+    while not (met := condition()):
+        assert time.monotonic() < deadline, "the condition was never met"
+        time.sleep(0.01)
+    return met
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """Name, data and number of each event."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name and value:
+            fields[name] = value
+        elif fields:
+            yield fields["event"], orjson.loads(fields["data"]), int(fields["id"])
+            fields = {}
+
+
+def record(host: Host, run_id: str) -> dict[str, Any]:
+    answer = host.client.get(f"/runs/{run_id}", headers=as_caller(host, "admin"))
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_stream_is_events_from_start_to_end(server: Host) -> None:
+    headers = as_caller(server, "me")
+    body = {"message": "hello world", "session_id": "streamed"}
+    with server.client.stream("POST", "/agents/echo/runs", json=body, headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-accel-buffering"] == "no"
+        found = list(events(answer.iter_lines()))
+    assert found[0][0] == "RunStarted"
+    assert found[-1][0] == "RunCompleted"
+    assert [number for _, _, number in found] == list(range(len(found)))
+    assert (
+        "".join(data["content"] for name, data, _ in found if name == "RunContent")
+        == (found[-1][1]["content"])
+    )
+    assert all(data["event"] == name for name, data, _ in found)
+
+
+def test_what_is_refused_is_a_status_and_no_stream(server: Host) -> None:
+    body = {"message": "hello", "session_id": "theirs"}
+    answer = server.client.post("/agents/echo/runs", json=body, headers=as_caller(server, "me"))
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_a_cancelled_stream_ends_with_the_cancel(
+    server: Host, model_endpoint: ModelEndpoint
+) -> None:
+    headers = as_caller(server, "me")
+    body = {"message": "hello", "session_id": "to-cancel"}
+    with server.client.stream("POST", "/agents/hang/runs", json=body, headers=headers) as answer:
+        found = events(answer.iter_lines())
+        _, first, _ = next(found)
+        cancelled = httpx2.post(
+            f"{server.url}/agents/hang/runs/{first['run_id']}/cancel",
+            params={"session_id": "to-cancel", "reason": "enough", "wait": "5"},
+            headers=headers,
+        )
+        rest = list(found)
+    assert cancelled.json()["cancel"] == "stopped"
+    assert rest[-1][0] == "RunCancelled"
+    assert rest[-1][1]["reason"] == "enough"
+
+
+def leave(host: Host, body: dict[str, Any]) -> str:
+    """Start a stream, read its first event, go away; the run's id."""
+    headers = as_caller(host, "me")
+    with httpx2.stream(
+        "POST", f"{host.url}/agents/hang/runs", json=body, headers=headers
+    ) as answer:
+        _, first, _ = next(events(answer.iter_lines()))
+        return str(first["run_id"])
+
+
+def test_a_client_that_leaves_its_stream_stops_its_run(server: Host) -> None:
+    run_id = leave(server, {"message": "hello"})
+    until(lambda: record(server, run_id)["status"] == "CANCELLED")
+    assert record(server, run_id)["cancel_requested_by"] == "me"
+
+
+def test_a_background_run_goes_on_without_its_client(server: Host) -> None:
+    run_id = leave(server, {"message": "hello", "background": True})
+    time.sleep(0.3)  # as long as the other one was given: nothing must happen
+    assert record(server, run_id)["status"] == "RUNNING"
+    cancel = f"/agents/hang/runs/{run_id}/cancel"
+    assert server.client.post(cancel, headers=as_caller(server, "admin")).status_code == 200
+
+
+def test_a_client_that_leaves_while_it_waits_stops_its_run(server: Host) -> None:
+    body = {"message": "hello", "stream": False, "session_id": "waited-for"}
+    headers = as_caller(server, "me")
+    with pytest.raises(httpx2.ReadTimeout):
+        httpx2.post(f"{server.url}/agents/hang/runs", json=body, headers=headers, timeout=0.5)
+    listed = "/sessions/waited-for/runs"
+    (run,) = server.client.get(listed, headers=headers).json()
+    until(lambda: record(server, run["run_id"])["status"] == "CANCELLED")
+
+
+@pytest.fixture
+def detached(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> World:
+    folder = tmp_path_factory.mktemp("detached")
+    return make_world(folder, model_endpoint.base_url, server='on_disconnect = "detach"')
+
+
+def test_a_detached_run_goes_on_without_its_client(detached: World) -> None:
+    with hosting(detached, create_app(detached.settings)) as host:
+        run_id = leave(host, {"message": "hello"})
+        time.sleep(0.3)  # nothing must happen
+        assert record(host, run_id)["status"] == "RUNNING"
+
+
+def test_a_silent_stream_has_comments(settled: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "COMMENT_SECONDS", 0.05)
+    with hosting(settled, create_app(settled.settings)) as host:
+        headers = as_caller(host, "me")
+        body = {"message": "hello"}
+        with host.client.stream("POST", "/agents/hang/runs", json=body, headers=headers) as answer:
+            lines = answer.iter_lines()
+            assert sum(next(lines).startswith(":") for _ in range(12)) >= 3
