@@ -150,8 +150,8 @@ def _hint(failure: errors.AgentctlError, with_token: bool) -> str | None:
     if not isinstance(failure, errors.Unauthenticated):
         return None
     if with_token:
-        return "see what the token says with: agentctl token inspect"
-    return "give a token by --token-file or AGENTCTL_TOKEN"
+        return "`agentctl token inspect` tells what the token says, `agentctl token mint` makes one"
+    return "give a token by --token-file or AGENTCTL_TOKEN; `agentctl token mint` makes one"
 
 
 def _target(response: httpx2.Response) -> str:

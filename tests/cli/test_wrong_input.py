@@ -1,0 +1,172 @@
+"""What a user can get wrong: one clear error, the right exit code, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agentctl, Finished
+from tests.cli.demo import Demo
+
+
+def check(finished: Finished, code: int, *parts: str, hint: str | None = None) -> None:
+    """One error of the one shape: what failed, perhaps why and what to do, nothing on stdout."""
+    lines = finished.stderr.splitlines()
+    assert finished.code == code, finished.stderr
+    assert finished.stdout == ""
+    assert [line for line in lines if line.startswith("error: ")] != []
+    for part in parts:
+        assert part in finished.stderr
+    if hint is not None:
+        hints = [line for line in lines if line.startswith("hint: ")]
+        assert hints, finished.stderr
+        assert hint in hints[0]
+
+
+LOOKUPS: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "session": (("sessions", "get", "missing"), 5, "session not found"),
+    "run": (("runs", "get", "missing"), 5, "run not found"),
+    "run to cancel": (("runs", "cancel", "missing"), 5, "run not found"),
+    "agent": (("agents", "get", "missing"), 5, "agent not found"),
+    "agent to run": (
+        ("runs", "start", "--agent", "missing", "--message", "x"), 5, "agent not found",
+    ),
+    "team": (("teams", "get", "missing"), 5, "team not found"),
+    "workflow": (("workflows", "get", "missing"), 5, "workflow not found"),
+    "database": (("sessions", "get", "s1", "--db", "missing"), 5, "database not found"),
+    "table": (("sessions", "get", "s1", "--table", "missing"), 5, "table not found"),
+    "type": (("sessions", "get", "s1", "--type", "crowd"), 2, "'crowd' is not one of"),
+    "page": (("sessions", "list", "--page", "0"), 2, "page"),
+    "deep page": (("sessions", "list", "--page", "600"), 2, "cursor"),
+    "cursor": (("sessions", "list", "--cursor", "x"), 2, "cursor"),
+    "output": (("sessions", "list", "-o", "xml"), 2, "xml"),
+    "session id": (
+        ("runs", "start", "--agent", "echo", "--message", "x", "--session", "a b"), 2, "session_id",
+    ),
+    "no message": (("runs", "start", "--agent", "echo", "--message", ""), 2, "message"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", ["local", "remote"])
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_what_is_not_there_or_not_allowed(
+    agentctl: Agentctl, demo: Demo, name: str, door: str
+) -> None:
+    arguments, code, part = LOOKUPS[name]
+    where = {"local": ("--config", str(demo.config)), "remote": ("--url", demo.url)}[door]
+    env = {"AGENTCTL_TOKEN": demo.token} if door == "remote" else {}
+    check(agentctl(*arguments, *where, env=env), code, part)
+
+
+def test_a_configuration_that_does_not_parse(agentctl: Agentctl, tmp_path: Path) -> None:
+    config = tmp_path / "agentctl.toml"
+    config.write_text("[server]\nport = \n")
+    check(agentctl("sessions", "list", "--config", str(config)), 2, str(config), "line 2")
+    check(agentctl("serve", "--config", str(config)), 2, str(config), "line 2")
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".db"] == []
+
+
+def test_a_configuration_that_is_not_there(agentctl: Agentctl, home: Path) -> None:
+    check(agentctl("sessions", "list"), 2, hint="agentctl init")
+    check(agentctl("serve", "--config", "nowhere.toml"), 2, "nowhere.toml")
+
+
+@pytest.fixture
+def project(agentctl: Agentctl, tmp_path: Path) -> Path:
+    """What `agentctl init` makes."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    assert agentctl("init", str(folder)).code == 0
+    return folder
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"this is no database at all" * 200)
+
+
+def _foreign(path: Path) -> None:
+    import apsw
+
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE theirs (x)").fetchall()
+    connection.close()
+
+
+@pytest.mark.parametrize("spoil", [_garbage, _foreign, Path.mkdir])
+def test_a_database_that_cannot_be_opened_stays_as_it_is(
+    agentctl: Agentctl, project: Path, spoil: Callable[[Path], None]
+) -> None:
+    database = project / "agentctl.db"
+    spoil(database)
+    before = database.read_bytes() if database.is_file() else None
+    for command in (("sessions", "list"), ("serve", "--port", "0")):
+        check(agentctl(*command, "--config", str(project / "agentctl.toml")), 7, str(database))
+    assert (database.read_bytes() if database.is_file() else None) == before
+
+
+def test_a_signing_key_that_others_can_read(agentctl: Agentctl, project: Path) -> None:
+    key = project / "keys" / "signing.pem"
+    os.chmod(key, 0o640)  # noqa: PTH101
+    config = str(project / "agentctl.toml")
+    finished = agentctl("token", "mint", "--sub", "me", "--config", config)
+    check(finished, 2, str(key), hint="chmod 600")
+
+
+def test_a_verification_key_that_is_not_there(agentctl: Agentctl, project: Path) -> None:
+    key = project / "keys" / "signing.pub.pem"
+    key.unlink()
+    config = str(project / "agentctl.toml")
+    check(agentctl("serve", "--port", "0", "--config", config), 2, str(key))
+
+
+def test_a_scope_that_does_not_exist(agentctl: Agentctl, project: Path) -> None:
+    config = str(project / "agentctl.toml")
+    finished = agentctl(
+        "token", "mint", "--sub", "me", "--scope", "session:read", "--config", config
+    )
+    check(finished, 2, "session:read", hint="sessions:read")
+
+
+def test_a_port_in_use(agentctl: Agentctl, project: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        config = str(project / "agentctl.toml")
+        check(agentctl("serve", "--port", port, "--config", config), 1, port, hint="--port")
+
+
+def test_a_server_that_does_not_answer(agentctl: Agentctl) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        check(agentctl("teams", "list", "--url", url), 7, url)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://host", "http://", "http://host:port"])
+def test_a_url_that_is_none(agentctl: Agentctl, url: str) -> None:
+    check(agentctl("teams", "list", "--url", url), 2)
+
+
+def test_a_missing_a_broken_and_an_expired_token(agentctl: Agentctl, demo: Demo) -> None:
+    expired = agentctl(
+        "token", "mint", "--sub", "me", "--expires-in", "1s", "--config", str(demo.config)
+    ).stdout.strip()
+    command = ("teams", "list", "--url", demo.url)
+    check(agentctl(*command), 4, hint="agentctl token mint")
+    broken = {"AGENTCTL_TOKEN": demo.token[:-4] + "AAAA"}
+    check(agentctl(*command, env=broken), 4, hint="agentctl token")
+    while agentctl("token", "verify", "--config", str(demo.config), input=expired).code == 0:
+        pass
+    check(agentctl(*command, env={"AGENTCTL_TOKEN": expired}), 4, hint="agentctl token")
+    assert expired not in agentctl(*command, env={"AGENTCTL_TOKEN": expired}).stderr
+
+
+def test_a_token_without_the_scope_is_told_which_would_do(agentctl: Agentctl, demo: Demo) -> None:
+    token = agentctl("token", "mint", "--sub", "me", "--config", str(demo.config)).stdout.strip()
+    finished = agentctl("teams", "list", "--url", demo.url, env={"AGENTCTL_TOKEN": token})
+    check(finished, 4, hint="teams:read")
