@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from agentctl.config.settings import Settings
 
-__all__ = ["bind", "serve"]
+__all__ = ["base_url", "bind", "serve"]
 
 GRACEFUL_SECONDS = 8
 """How long open requests may take to end once the server was told to stop."""
@@ -65,7 +65,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
             server_header=False,
             timeout_graceful_shutdown=GRACEFUL_SECONDS,
         )
-        server = _Server(config, app, lambda: announce(_base_url(listener)))
+        server = _Server(config, app, lambda: announce(base_url(listener)))
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(_serve(server, app, listener))
 
@@ -171,7 +171,7 @@ def _refusal(error: OSError, host: str, port: int) -> Exception:
     return Unavailable(f"cannot listen on {host}, port {port}", cause=os.strerror(error.errno or 0))
 
 
-def _base_url(listener: socket.socket) -> str:
+def base_url(listener: socket.socket) -> str:
     """The URL of what listens there, with the port that it really has."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if listener.family == socket.AF_INET6 else host

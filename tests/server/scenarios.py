@@ -147,23 +147,20 @@ def _cancels(kind: str, path: str, one: str, run: str, session_id: str) -> Itera
 
 def _lists() -> Iterator[Scenario]:
     operation = "get_sessions"
-    yield Scenario(
-        operation, "GET /sessions?limit=100", "me", 200, ('"mine"', '"meta"'), ('"theirs"',)
-    )
-    yield Scenario(operation, "GET /sessions?limit=100", "admin", 200, ('"mine"', '"theirs"'))
-    yield Scenario(operation, "GET /sessions?user_id=other&limit=100", "me", 200, ('"data":[]',))
+    whole = "GET /sessions?limit=100"
+    yield Scenario(operation, whole, "me", 200, ('"mine"', '"meta"'), ('"theirs"',))
+    yield Scenario(operation, whole, "admin", 200, ('"mine"', '"theirs"'))
+    yield Scenario(operation, f"{whole}&user_id=other", "me", 200, ('"data":[]',))
     yield Scenario(
         operation,
-        "GET /sessions?type=team&limit=100",
+        f"{whole}&type=team",
         "me",
         200,
         ('"mine-team"',),
         ('"mine-workflow"',),
     )
-    yield Scenario(operation, "GET /sessions?session_name=HEL&limit=100", "me", 200, ('"mine"',))
-    yield Scenario(
-        operation, "GET /sessions?component_id=line&limit=100", "me", 200, ('"mine-workflow"',)
-    )
+    yield Scenario(operation, f"{whole}&session_name=HEL", "me", 200, ('"mine"',))
+    yield Scenario(operation, f"{whole}&component_id=line", "me", 200, ('"mine-workflow"',))
     yield Scenario(operation, "GET /sessions?sort_by=updated_at&sort_order=asc", "me", 200)
     yield Scenario(operation, "GET /sessions?db_id=second", "me", 200, ('"data":[]',))
     yield Scenario(operation, "GET /sessions?db_id=nothing", "me", 404, NOT_FOUND)

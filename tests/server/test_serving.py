@@ -6,11 +6,16 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import replace
+from typing import Any
 
 import httpx2
 import pytest
 
-from tests.server.hosts import ServerProcess, command, serve_process
+from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageFailed
+from agentctl.server import create_app
+from agentctl.server.serve import base_url, bind, serve
+from tests.server.hosts import ServerProcess, command, hosting, serve_process
 from tests.world import World
 
 
@@ -63,59 +68,65 @@ def test_a_connection_that_stays_open_does_not_keep_it(world: World) -> None:
         assert idle.recv(1) == b""
 
 
-def refused(world: World, *arguments: str) -> tuple[int, str]:
-    """Exit code and what is said of a server that does not start."""
-    done = subprocess.run(
-        command(world, *arguments), capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr
-
-
 def test_a_port_in_use_is_said(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, said = refused(world, "--port", str(port))
-    assert code == 1
-    assert f"port {port}" in said
-    assert "in use" in said
-    assert "hint:" in said
+        line = command(world, "--port", str(port))
+        done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"error: port {port} on 127.0.0.1 is in use" in done.stderr
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
     assert not (world.folder / "main.db").exists()
 
 
-@pytest.mark.parametrize("host", ["203.0.113.9", "no such host", "nothing.invalid"])
-def test_a_host_that_is_not_ours_is_said(world: World, host: str) -> None:
-    code, said = refused(world, "--host", host)
-    assert code == 2
-    assert "no address of this machine" in said
+def refused(world: World, **server: Any) -> AgentctlError:
+    """Why it does not start."""
+    settings = world.settings
+    settings = replace(settings, server=replace(settings.server, **server))
+    with pytest.raises(AgentctlError) as refusal:
+        serve(settings, announce=lambda url: pytest.fail(f"it listens on {url}"))
+    return refusal.value
+
+
+@pytest.mark.parametrize("host", ["203.0.113.9", "no such host", "nothing.invalid", "a" * 300])
+def test_a_host_that_is_not_ours_is_said(settled: World, host: str) -> None:
+    refusal = refused(settled, host=host)
+    assert isinstance(refusal, UsageFailed)
+    assert "no address of this machine" in refusal.detail
 
 
 def test_a_database_that_cannot_be_opened_is_said(world: World) -> None:
     (world.folder / "main.db").write_bytes(b"this is no database, and long enough to be seen" * 99)
-    code, said = refused(world)
-    assert code in (1, 7)
-    assert "error:" in said
+    assert isinstance(refused(world), SchemaMismatch | Unavailable)
 
 
 def test_keys_that_are_missing_are_said(world: World) -> None:
     (world.folder / "keys" / "signing.pub.pem").unlink()
-    code, said = refused(world)
-    assert code == 2
-    assert "signing.pub.pem" in said
+    refusal = refused(world)
+    assert isinstance(refusal, InvalidKey)
+    assert "signing.pub.pem" in str(refusal)
 
 
-def test_an_open_server_beyond_this_machine_is_refused(world: World) -> None:
-    text = world.path.read_text()
-    world.path.write_text(text.replace("[authorization]", "[authorization]\nenabled = false"))
-    code, said = refused(world, "--host", "0.0.0.0")
-    assert code == 2
-    assert "authorization is off" in said
+def test_what_a_refused_start_had_taken_is_free_again(world: World) -> None:
+    (world.folder / "keys" / "signing.pub.pem").unlink()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    refused(world, port=port)
+    with socket.create_server(("127.0.0.1", port)):
+        pass
 
 
-def test_without_authorization_everybody_is_an_administrator(world: World) -> None:
-    with serve_process(world, "--insecure-no-auth") as served:
-        me = httpx2.get(f"{served.url}/auth/me", headers={"Authorization": "Bearer nonsense"})
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_base_url_has_the_real_port(host: str, shown: str) -> None:
+    with bind(host, 0) as listener:
+        assert base_url(listener) == f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def test_without_authorization_everybody_is_an_administrator(settled: World) -> None:
+    settings = settled.settings
+    off = replace(settings, authorization=replace(settings.authorization, enabled=False))
+    with hosting(settled, create_app(off)) as host:
+        me = host.client.get("/auth/me", headers={"Authorization": "Bearer nonsense"})
         assert me.json() == {"principal": None, "scopes": [], "admin": True, "auth_mode": "none"}
-        assert httpx2.get(f"{served.url}/nothing").status_code == 404
-        assert served.stop() == 0
+        assert host.client.get("/nothing").status_code == 404
