@@ -59,6 +59,8 @@ def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str
     session = yield from sessions.open_for_run(new, submission.visibility)
     if isinstance(session, sessions.Foreign):
         raise _foreign(session.row, submission.visibility)
+    # Whoever runs in it: what is in a session belongs to its owner, who is to see all of it.
+    run.user_id = session.user_id
     if component.on_busy == "reject":
         busy = yield from runs.live_in_session(run.session_id)
         if busy:

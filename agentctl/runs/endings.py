@@ -63,7 +63,8 @@ async def settle(run: LiveRun, ending: Ending) -> Ending:
 def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Work[Ending]:
     """CANCELLED always implies a recorded request, so both are one transaction."""
     if ending.status == "CANCELLED":
-        yield from runs.request_cancel(run.run_id, now(), ending.actor or "system", ending.reason)
+        actor = ending.actor or "system"
+        yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
     if (yield from runs.finish(end)):
         return ending
     stored = yield from runs.state(run.run_id)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 
 from agentctl import errors
 from agentctl.runs.engine import Engine
 from agentctl.runs.states import cancelled
 from agentctl.store import runs
 from agentctl.store.database import Database
+from agentctl.store.databases import Databases
 
 __all__ = ["watch_requests"]
 
@@ -23,17 +23,17 @@ LOOK_SECONDS = 0.02
 _log = logging.getLogger("agentctl.runs")
 
 
-async def watch_requests(engine: Engine, databases: Mapping[str, Database]) -> None:
+async def watch_requests(engine: Engine, databases: Databases) -> None:
     """Stop the engine's runs whose cancel was requested elsewhere. Runs until cancelled."""
     seen = dict.fromkeys(databases, -1)
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if not engine.live_runs():
             continue
-        for database_id, database in databases.items():
+        for database_id, database in databases.opened().items():
             try:
                 version = database.changes()
-                if version != seen[database_id]:
+                if version != seen.get(database_id):
                     seen[database_id] = version
                     await _stop_requested(engine, database)
             except errors.Unavailable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from agentctl.records.text import is_storable
 from agentctl.runs.engine import Engine
 from agentctl.runtime.catalog import Catalog, Component
 from agentctl.store.database import Database
+from agentctl.store.databases import Databases
 from agentctl.store.visibility import Visibility
 
 __all__ = ["TABLE", "Access", "Hosting", "checked_json", "checked_session_id", "checked_text"]
@@ -30,7 +30,7 @@ class Hosting:
     """What stands behind the port, whoever calls."""
 
     settings: Settings
-    databases: Mapping[str, Database]
+    databases: Databases
     catalog: Catalog
     engine: Engine
 
@@ -77,12 +77,11 @@ class Access:
         Raises:
             NotFound: there is no such database.
         """
-        if db_id is None:
-            return next(iter(self.hosting.databases.values()))
-        found = self.hosting.databases.get(db_id)
-        if found is None:
+        databases = self.hosting.databases
+        wanted = next(iter(databases)) if db_id is None else db_id
+        if wanted not in databases.ids:
             raise errors.NotFound("Database not found")
-        return found
+        return databases[wanted]
 
     def database_of(self, where: Where) -> Database:
         """The database that `where` names, its table checked.

@@ -74,11 +74,11 @@ class ComponentOperations(Access):
         return ReadinessRecord(status="ready" if ready else "unavailable", checks=checks)
 
     async def _databases_answer(self) -> bool:
-        for database in self.hosting.databases.values():
-            try:
+        try:
+            for database in self.hosting.databases.values():
                 await database.read(probe())
-            except errors.Unavailable:
-                return False
+        except (errors.Unavailable, errors.SchemaMismatch):
+            return False
         return True
 
     async def get_info(self) -> Document[InfoRecord]:

@@ -15,7 +15,7 @@ from agentctl.service.access import Hosting
 from agentctl.service.components import ComponentOperations
 from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
-from agentctl.store.open import open_all
+from agentctl.store.databases import Databases
 
 __all__ = ["Acting", "Service"]
 
@@ -40,11 +40,14 @@ class Service:
         return Acting(self.hosting, principal)
 
     def prepare(self) -> None:
-        """Load what runs need before the first one: tool modules, the model library, models.
+        """Open the databases, and load what runs need: tool modules, the model library, models.
 
         Raises:
+            Unavailable: a database is missing, unreadable or not one of ours.
+            SchemaMismatch: a database is older or newer than this code.
             InvalidConfiguration: a tool cannot be used.
         """
+        self.hosting.databases.open_each()
         self.hosting.catalog.prepare()
 
     async def drain(self) -> None:
@@ -58,17 +61,15 @@ class Service:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, settings: Settings, *, create: bool = False) -> AsyncIterator[Service]:
-        """Open the databases, and close everything at the end; live runs are cancelled then.
+        """Open what is configured, and close everything at the end; live runs are cancelled then.
+
+        A database is opened when it is first needed, or by `prepare`.
 
         Args:
             settings: the configuration.
             create: make databases that are not there; else a missing one is an error.
-
-        Raises:
-            Unavailable: a database is missing, unreadable or not one of ours.
-            SchemaMismatch: a database is older or newer than this code.
         """
-        databases = open_all(settings, create=create)
+        databases = Databases(settings, create=create)
         catalog = Catalog.from_settings(settings)
         engine = Engine(databases, catalog, settings)
         watcher = asyncio.create_task(watch_requests(engine, databases))
@@ -79,5 +80,4 @@ class Service:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
             await catalog.close()
-            for database in databases.values():
-                await database.close()
+            await databases.close()

@@ -41,6 +41,9 @@ DELETE_WAIT_SECONDS = 10.0
 
 MAXIMUM_DELETED = 100
 
+MAXIMUM_NAME = 255
+"""Characters of a session's name: the name is indexed, and an index takes no long ones."""
+
 
 class SessionOperations(Access):
     """The sessions family."""
@@ -102,7 +105,7 @@ class SessionOperations(Access):
             component_id=session.component_id,
             component_name=name,
             component_data=data,
-            session_name=checked_text("session_name", session.session_name),
+            session_name=_name(session.session_name),
             session_state=_stored("session_state", session.session_state),
             metadata=_stored("metadata", session.metadata),
         )
@@ -150,10 +153,7 @@ class SessionOperations(Access):
     ) -> Document[SessionDetail]:
         """Give a session another name."""
         self.require("rename_session", session_id=session_id)
-        changes: dict[str, str | None] = {
-            "session_name": checked_text("session_name", session_name)
-        }
-        return await self._change(session_id, changes, where)
+        return await self._change(session_id, {"session_name": _name(session_name)}, where)
 
     async def _change(
         self, session_id: str, changes: dict[str, str | None], where: Where
@@ -257,10 +257,16 @@ def _changes(patch: SessionPatch) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
     for name, value in patch.changes.items():
         if name == "session_name":
-            changes[name] = checked_text(name, value)
+            changes[name] = _name(value)
         else:
             changes[name] = _stored(name, value)
     return changes
+
+
+def _name(session_name: str) -> str:
+    if len(session_name) > MAXIMUM_NAME:
+        raise errors.ValidationFailed(f"session_name must be at most {MAXIMUM_NAME} characters")
+    return checked_text("session_name", session_name)
 
 
 def _stored(name: str, value: dict[str, Any] | None) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import Database, Row, Sql, Statement, Work
+from agentctl.store.database import Row, Sql, Statement, Work
 
 if TYPE_CHECKING:
     import apsw
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentctl.config import settings
     from agentctl.store.sqlite import SqliteDatabase
 
-__all__ = ["SCHEMA_VERSION", "TABLES", "check_schema", "migrations", "open_all", "open_database"]
+__all__ = ["SCHEMA_VERSION", "TABLES", "check_schema", "migrations", "open_database"]
 
 SCHEMA_VERSION = 1
 """Number of the newest migration."""
@@ -50,23 +50,6 @@ _MAGIC = b"SQLite format 3\x00"
 _VERSION = Sql("SELECT max(version) FROM schema_version")
 
 _TABLE_NAMES = Sql("SELECT name FROM sqlite_master WHERE type = 'table'")
-
-
-def open_all(configured: settings.Settings, *, create: bool) -> dict[str, Database]:
-    """Every configured database by its id, in the order of the configuration: the default first.
-
-    Raises:
-        What `open_database` raises.
-    """
-    opened: dict[str, SqliteDatabase] = {}
-    try:
-        for entry in configured.databases:
-            opened[entry.id] = open_database(entry, create=create)
-    except errors.AgentctlError:
-        for database in opened.values():
-            database.close_now()
-        raise
-    return {**opened}
 
 
 def open_database(entry: settings.Database, *, create: bool) -> SqliteDatabase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,15 @@ def test_what_is_not_there_is_told_with_where_it_was_looked_for(through: Agentct
     assert (error, empty) == ("error: agent not found", "")
     assert cause.startswith("  cause: looked for it ")
     assert hint == "hint: see what is there: agentctl agents list"
+
+
+def test_what_is_configured_is_listed_without_a_database(
+    agentctl: Agentctl, tmp_path: Path
+) -> None:
+    folder = tmp_path / "fresh"
+    folder.mkdir()
+    assert agentctl("init", str(folder)).code == 0
+    listed = agentctl("agents", "list", "-o", "name", "--config", str(folder / "agentctl.toml"))
+    assert listed.code == 0
+    assert listed.lines
+    assert not (folder / "agentctl.db").exists()

@@ -92,6 +92,15 @@ async def test_only_an_administrator_says_who_owns_a_run(world: World) -> None:
             await boss(service).create_run("agent", "echo", RunRequest("x", "s1", "other"))
 
 
+async def test_what_an_administrator_runs_in_a_session_is_its_owners(world: World) -> None:
+    async with hosted(world) as service:
+        port = user(service, "owner")
+        await port.create_run("agent", "echo", RunRequest("mine", "s1"))
+        run = (await boss(service).create_run("agent", "echo", RunRequest("help", "s1"))).value
+        assert run["user_id"] == "owner"
+        assert (await port.get_run(run["run_id"])).value == run
+
+
 async def test_a_session_without_an_owner_is_used_but_never_taken_over(world: World) -> None:
     async with hosted(world) as service:
         await user(service, None).create_run("agent", "echo", RunRequest("x", "s1"))

@@ -256,11 +256,12 @@ async def test_bulk_deletion_is_all_or_nothing(world: World) -> None:
     "patch",
     [
         {"session_name": "a\0b"},
+        {"session_name": "x" * 256},
         {"session_state": {"a": ["x\0"]}},
         {"metadata": {"\ud800": 1}},
     ],
 )
-async def test_text_that_no_database_keeps_is_refused(world: World, patch: dict[str, Any]) -> None:
+async def test_a_value_that_is_not_kept_is_refused(world: World, patch: dict[str, Any]) -> None:
     async with hosted(world) as service:
         port = user(service)
         before = (await port.create_session(NewSession(session_id="s1"))).raw

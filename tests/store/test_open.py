@@ -17,7 +17,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.store.open import SCHEMA_VERSION, TABLES, open_all, open_database
+from agentctl.store.open import SCHEMA_VERSION, TABLES, open_database
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,23 +130,6 @@ def test_a_damaged_database_is_told(path: Path) -> None:
 def test_another_engine_is_not_taken(path: Path) -> None:
     with pytest.raises(errors.InvalidConfiguration):
         open_database(settings.Database("main", "mysql://host/name"), create=True)
-
-
-def test_all_databases_open_in_the_order_of_the_configuration(tmp_path: Path) -> None:
-    names = ("zeta", "alpha")
-    entries = tuple(settings.Database(n, f"sqlite:///{tmp_path / n}.db") for n in names)
-    opened = open_all(settings.Settings(databases=entries), create=True)
-    assert list(opened) == ["zeta", "alpha"]
-    for database in opened.values():
-        database.close_now()  # type: ignore[attr-defined]
-
-
-def test_when_one_database_is_refused_the_others_are_closed(tmp_path: Path) -> None:
-    (tmp_path / "two.db").write_bytes(b"something else")
-    entries = tuple(settings.Database(n, f"sqlite:///{tmp_path / n}.db") for n in ("one", "two"))
-    with pytest.raises(errors.Unavailable):
-        open_all(settings.Settings(databases=entries), create=True)
-    assert not (tmp_path / "one.db-wal").exists()
 
 
 CREATE = """

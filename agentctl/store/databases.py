@@ -1,0 +1,63 @@
+"""The configured databases, each opened when it is first asked for.
+
+A command that lists what is configured needs no database, and one that reads a session needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from typing import TYPE_CHECKING
+
+from agentctl.store.database import Database
+from agentctl.store.open import open_database
+
+if TYPE_CHECKING:
+    from agentctl.config import settings
+
+__all__ = ["Databases"]
+
+
+class Databases(Mapping[str, Database]):
+    """Databases by id, in the order of the configuration: the default first.
+
+    Asking for one raises what `open.open_database` raises.
+
+    Args:
+        configured: the settings.
+        create: make the file of one that is not there.
+    """
+
+    def __init__(self, configured: settings.Settings, *, create: bool) -> None:
+        self._entries = {entry.id: entry for entry in configured.databases}
+        self._create = create
+        self._open: dict[str, Database] = {}
+
+    def __getitem__(self, database_id: str) -> Database:
+        if database_id not in self._open:
+            self._open[database_id] = open_database(self._entries[database_id], create=self._create)
+        return self._open[database_id]
+
+    @property
+    def ids(self) -> Set[str]:
+        """The configured ids. (`in` on the mapping itself would open the database.)"""
+        return self._entries.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def opened(self) -> dict[str, Database]:
+        """Those that are open."""
+        return dict(self._open)
+
+    def open_each(self) -> None:
+        """Open all of them now."""
+        for database_id in self:
+            self[database_id]
+
+    async def close(self) -> None:
+        """Close those that are open."""
+        while self._open:
+            await self._open.popitem()[1].close()
