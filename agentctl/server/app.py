@@ -50,6 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # asked of every request
         lifespan=running,
     )
     app.router.routes.extend([*all_operations(), *docs_operations()])
