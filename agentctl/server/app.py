@@ -74,6 +74,7 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
         Unavailable: a database is missing, unreadable or not one of ours.
         SchemaMismatch: a database is older or newer than this code.
         InvalidKey: the verification keys are refused, or there are none.
+        InvalidConfiguration: a tool cannot be used.
         RuntimeError: a route has no row in the policy table.
     """
     from agentctl.auth.verifier import Verifier
@@ -83,6 +84,7 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
     door = _door(app)
     verifier = Verifier(door.settings)
     async with Service.open(door.settings, create=True) as service:
+        service.prepare()
         door.service, door.verifier = service, verifier
         try:
             yield

@@ -35,9 +35,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
-    """Serve a configuration until SIGTERM or SIGINT; a second signal does not wait.
+    """Serve a configuration until SIGTERM or SIGINT.
 
-    The port is taken before anything else is opened. A database that is not there is made.
+    The first signal lets runs end for up to `server.drain_seconds`, and takes no new ones; a second
+    one cancels them at once. The port is taken before anything else is opened. A database that is
+    not there is made.
 
     Args:
         settings: the configuration; port 0 takes any that is free.
@@ -90,12 +92,13 @@ def _heard(stop: Callable[[], None]) -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, that takes no signals of its own, says when it listens, and ends runs."""
+    """uvicorn's server, that takes no signals of its own, says when it listens, and drains."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._app = app
         self._announce = started
+        self._draining: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -103,9 +106,18 @@ class _Server(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """End once what is open has ended; called again, at once."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        """Drain, then end; called again, end at once. The listeners stay open while it drains."""
+        if self.started and self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+        else:
+            self.force_exit = self.started
+            self.should_exit = True
+
+    async def _drain(self) -> None:
+        try:
+            await self._app.state.door.open_service.drain()
+        finally:
+            self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
@@ -114,8 +126,10 @@ class _Server(uvicorn.Server):
             self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening and end what is worked on, so that open streams end with their runs."""
-        ending = asyncio.ensure_future(self._app.state.door.open_service.stop_runs())
+        """Stop listening and end what is still worked on: open streams end with their runs."""
+        if self._draining is not None:
+            self._draining.cancel()
+        ending = asyncio.create_task(self._app.state.door.open_service.stop_runs())
         try:
             await super().shutdown(sockets)
         finally:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import httpx2
+import orjson
 import pytest
 
 from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageFailed
@@ -35,13 +38,40 @@ def test_a_signal_stops_it_cleanly(world: World, number: signal.Signals) -> None
     assert (world.folder / "main.db").exists()
 
 
+@contextlib.contextmanager
+def hanging(served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
+    """A streamed run that does not end: its id, and the lines that follow the first event."""
+    url = f"{served.url}/agents/hang/runs"
+    body = {"message": "hello", "session_id": "s1"}
+    with httpx2.stream("POST", url, json=body, headers=headers(served)) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "event: RunStarted"
+        yield orjson.loads(next(lines).removeprefix("data: "))["run_id"], lines
+
+
+def drain_seconds(world: World, seconds: float) -> None:
+    text = world.path.read_text()
+    world.path.write_text(text.replace("port = 0", f"port = 0\ndrain_seconds = {seconds}"))
+
+
+def await_draining(served: ServerProcess) -> None:
+    """Wait until a signal has been heard."""
+    deadline = time.monotonic() + 10
+    while (ready := httpx2.get(f"{served.url}/ready")).status_code == 200:
+        assert time.monotonic() < deadline
+    assert (ready.status_code, ready.json()["checks"]["runs"]) == (503, "failed")
+
+
+def runs(served: ServerProcess) -> list[dict[str, Any]]:
+    listed = httpx2.get(f"{served.url}/sessions/s1/runs", headers=headers(served))
+    found: list[dict[str, Any]] = listed.json()
+    return found
+
+
 def test_an_open_stream_ends_with_its_run(world: World) -> None:
+    drain_seconds(world, 0.2)
     with serve_process(world) as served:
-        body = {"message": "hello", "session_id": "s1"}
-        url = f"{served.url}/agents/hang/runs"
-        with httpx2.stream("POST", url, json=body, headers=headers(served)) as answer:
-            lines = answer.iter_lines()
-            assert next(lines) == "event: RunStarted"
+        with hanging(served) as (_, lines):
             began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             names = [line for line in lines if line.startswith("event: ")]
@@ -49,10 +79,34 @@ def test_an_open_stream_ends_with_its_run(world: World) -> None:
         assert time.monotonic() - began < 8
         assert names[-1] == "event: RunCancelled"
     with serve_process(world) as served:
-        listed = httpx2.get(f"{served.url}/sessions/s1/runs", headers=headers(served)).json()
-        assert [run["status"] for run in listed] == ["CANCELLED"]
-        assert listed[0]["cancel_requested_by"] == "system:shutdown"
+        (run,) = runs(served)
+        assert (run["status"], run["cancel_requested_by"]) == ("CANCELLED", "system:shutdown")
         assert served.stop() == 0
+
+
+def test_while_it_drains_it_answers_but_takes_no_runs(world: World) -> None:
+    with serve_process(world) as served, hanging(served) as (run_id, lines):
+        served.process.send_signal(signal.SIGTERM)
+        await_draining(served)
+        body = {"message": "hello", "session_id": "s2"}
+        asked = httpx2.post(f"{served.url}/agents/echo/runs", json=body, headers=headers(served))
+        assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
+        assert asked.headers["retry-after"]
+        assert [run["status"] for run in runs(served)] == ["RUNNING"]
+        cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1"
+        assert httpx2.post(cancel, headers=headers(served)).json()["cancel"] == "stopped"
+        assert [line for line in lines if line.startswith("event: ")] == ["event: RunCancelled"]
+        assert served.process.wait(10) == 0
+
+
+def test_a_second_signal_does_not_wait(world: World) -> None:
+    drain_seconds(world, 60)
+    with serve_process(world) as served, hanging(served):
+        served.process.send_signal(signal.SIGTERM)
+        await_draining(served)
+        began = time.monotonic()
+        assert served.stop() == 0
+        assert time.monotonic() - began < 8
 
 
 def test_a_connection_that_stays_open_does_not_keep_it(world: World) -> None:
