@@ -128,13 +128,9 @@ def _default(field: dataclasses.Field[Any]) -> str:
         return code("true" if value else "false")
     if isinstance(value, tuple):
         return code("[]")
-    return code(
-        f'"{value}"'
-        if isinstance(value, str | Path)
-        else f"{value:_}"
-        if value > 9_999
-        else str(value)
-    )
+    if isinstance(value, str | Path):
+        return code(f'"{value}"')
+    return code(f"{value:_}" if value > 9_999 else str(value))
 
 
 def _meaning(key: str, comments: dict[str, str]) -> str:

@@ -63,7 +63,7 @@ def page() -> str:
     kinds = _kinds()
     http = sorted((kind for kind in kinds if _has_status(kind)), key=lambda kind: kind.status)
     terminal = [kind for kind in kinds if not _has_status(kind)]
-    runs = {**DETAILS, **_ENGINE}
+    runs: dict[str, str] = {**DETAILS, **_ENGINE}
     lines = [
         _INTRODUCTION,
         *table(("status", "error_code", "exit code", "meaning"), map(_http_row, http)),
@@ -89,7 +89,7 @@ def _has_status(kind: Any) -> bool:
     """Whether HTTP can answer it: a status of its own, or the 500 of the root."""
     from agentctl.errors import AgentctlError
 
-    return kind.status != AgentctlError.status or kind.error_code == AgentctlError.error_code
+    return bool(kind.status != AgentctlError.status or kind.error_code == AgentctlError.error_code)
 
 
 def _http_row(kind: Any) -> tuple[str, ...]:

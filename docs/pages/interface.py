@@ -87,12 +87,11 @@ def scopes_page() -> str:
         if resource in RESOURCES_WITH_IDS:
             forms = [code(form) for form in (f"{resource}:<id>:{action}", f"{resource}:*:{action}")]
             lines += [f"Also as {' and '.join(forms)}.", ""]
-        rows = list(_allowed_by(resource, action))
-        lines += (
-            [*table(("operation", f"with `{resource}:<id>:{action}`"), rows), ""]
-            if (resource in RESOURCES_WITH_IDS)
-            else [*table(("operation",), [row[:1] for row in rows]), ""]
-        )
+        heads: tuple[str, ...] = ("operation",)
+        if resource in RESOURCES_WITH_IDS:
+            heads = ("operation", f"with `{resource}:<id>:{action}`")
+        rows = [row[: len(heads)] for row in _allowed_by(resource, action)]
+        lines += [*table(heads, rows), ""]
     public = [code(name) for name, rule in POLICY.items() if isinstance(rule, Public)]
     known = [code(name) for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
     lines += [f"{_ADMIN}{', '.join(public)}.", "", f"With any valid token: {', '.join(known)}."]

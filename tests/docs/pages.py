@@ -1,0 +1,97 @@
+"""The pages of the project, taken apart: blocks of code, headings, links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+__all__ = ["ROOT", "Block", "Command", "Page", "page", "pages"]
+
+ROOT = Path(__file__).parents[2]
+
+_BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+_LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code: its language, its text, and the line of the page it begins at."""
+
+    language: str
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line to type, and the lines that the page shows below it."""
+
+    text: str
+    shown: tuple[str, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page. `name` is its path from the top of the project."""
+
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return ROOT / self.name
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    def blocks(self, language: str) -> list[Block]:
+        return [
+            Block(language, match["text"], self.text.count("\n", 0, match.start()) + 2)
+            for match in _BLOCK.finditer(self.text)
+            if match["language"] == language
+        ]
+
+    def commands(self) -> list[Command]:
+        """Every line of a `console` block that begins with a dollar sign."""
+        return [command for block in self.blocks("console") for command in _commands(block)]
+
+    def anchors(self) -> set[str]:
+        """What a link to a heading of this page may end with."""
+        prose = _BLOCK.sub("", self.text)
+        return {_anchor(match["title"]) for match in _HEADING.finditer(prose)}
+
+    def links(self) -> list[str]:
+        """The targets of links that stay in the project."""
+        prose = _BLOCK.sub("", self.text)
+        targets = (match["target"] for match in _LINK.finditer(prose))
+        return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+def page(name: str) -> Page:
+    """The page of this path."""
+    return Page(name)
+
+
+def pages() -> list[Page]:
+    """Every page of the project."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return [Page(str(path.relative_to(ROOT))) for path in sorted(found)]
+
+
+def _commands(block: Block) -> Iterator[Command]:
+    lines = block.text.splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        shown = tuple(line for line in lines[start + 1 : end] if line.strip())
+        yield Command(lines[start].removeprefix("$ "), shown, block.line + start)
+
+
+def _anchor(title: str) -> str:
+    """The anchor that a heading gets: lower case, dashes for spaces, no punctuation."""
+    kept = re.sub(r"[^\w\- ]", "", title.strip().lower())
+    return kept.replace(" ", "-")

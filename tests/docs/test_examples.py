@@ -1,0 +1,102 @@
+"""The examples of the pages in TOML, JSON and Python are good ones."""
+
+from __future__ import annotations
+
+import ast
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from agentctl.config import load
+from agentctl.config.settings import Settings
+from agentctl.records.kinds import KINDS
+from agentctl.runtime.catalog import Catalog
+from tests.cli.projects import make_project
+from tests.docs.pages import Block, Page, page, pages
+
+
+def examples(language: str) -> list[Any]:
+    return [
+        pytest.param(tested, block, id=f"{tested.name}:{block.line}")
+        for tested in pages()
+        for block in tested.blocks(language)
+    ]
+
+
+def completed(document: dict[str, Any]) -> dict[str, Any]:
+    """The configuration, with what it refers to and does not hold."""
+    agents, teams = document.setdefault("agents", []), document.setdefault("teams", [])
+    flows, models = document.setdefault("workflows", []), document.setdefault("models", [])
+    steps = [step for flow in flows for step in flow["steps"]]
+    wanted = [member for team in teams for member in team["members"]]
+    wanted += [step["agent"] for step in steps if "agent" in step]
+    there = {entry["id"] for entry in (*agents, *teams)}
+    agents += [{"id": name, "model": "fast"} for name in dict.fromkeys(wanted) if name not in there]
+    named = dict.fromkeys(entry["model"] for entry in (*agents, *teams))
+    known = {model["id"] for model in models}
+    models += [_demo_model(name) for name in named if name not in known]
+    return document
+
+
+def _demo_model(name: str) -> dict[str, str]:
+    return {"id": name, "provider": "demo", "model": "echo"}
+
+
+def loaded(block: Block, folder: Path) -> Settings:
+    file = folder / "agentctl.toml"
+    file.write_text(tomli_w.dumps(completed(tomllib.loads(block.text))))
+    return load(file, {})
+
+
+@pytest.mark.parametrize(("tested", "block"), examples("toml"))
+def test_toml_is_configuration(tested: Page, block: Block, tmp_path: Path) -> None:
+    loaded(block, tmp_path)
+
+
+def test_json_is_json() -> None:
+    for tested in pages():
+        for block in tested.blocks("json"):
+            assert json.loads(block.text), f"{tested.name}:{block.line}"
+
+
+@pytest.mark.parametrize(("tested", "block"), examples("python"))
+def test_python_is_python(tested: Page, block: Block) -> None:
+    ast.parse(block.text)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md"])
+def test_the_tool_of_a_page_is_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = page(name)
+    block = next(each for each in tested.blocks("toml") if "tools = " in each.text)
+    settings = loaded(block, tmp_path)
+    [agent] = settings.agents
+    module, _, function = agent.tools[0].partition(":")
+    (tmp_path / f"{module}.py").write_text(tested.blocks("python")[0].text)
+    assert f"`{module}.py`" in tested.text
+    monkeypatch.syspath_prepend(tmp_path)
+    catalog = Catalog.from_settings(settings)
+    component = catalog.get(KINDS["agent"].kind, agent.id)
+    assert component is not None
+    [tool] = catalog.record(component)["tools"]
+    assert (tool["name"], tool["parameters"]["required"]) == (function, ["article"])
+    assert "in euros" in tool["description"]
+
+
+def test_the_application_can_be_mounted_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from starlette.testclient import TestClient
+
+    monkeypatch.setenv("AGENTCTL_CONFIG", str(make_project(tmp_path)))
+    [block] = page("docs/api.md").blocks("python")
+    names: dict[str, Any] = {}
+    exec(compile(block.text, "api.md", "exec"), names)
+    with TestClient(names["app"]) as client:
+        assert client.get("/agents/health").json() == {"status": "ok"}
+        assert client.get("/agents/ready").json()["status"] == "ready"

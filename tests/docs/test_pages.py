@@ -1,0 +1,74 @@
+"""What holds for every page: its links, what it must not name, and the versions."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import agentctl
+from tests.docs.pages import ROOT, Page, page, pages
+
+every_page = pytest.mark.parametrize("tested", pages(), ids=lambda tested: tested.name)
+
+OTHERS_PLACES = re.compile(r"(?<![\w.])/(?:(?:work|root|tmp)(?!\w)|home/(?!you\b|me\b))")
+
+
+@every_page
+def test_links_lead_somewhere(tested: Page) -> None:
+    broken = [link for link in tested.links() if not leads_somewhere(tested, link)]
+    assert broken == []
+
+
+def leads_somewhere(tested: Page, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = (tested.path.parent / path).resolve() if path else tested.path
+    if not target.exists():
+        return False
+    return not anchor or anchor in Page(str(target.relative_to(ROOT))).anchors()
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = page("docs/README.md")
+    linked = {(index.path.parent / link.partition("#")[0]).resolve() for link in index.links()}
+    decisions = (ROOT / "docs" / "decisions").glob("0*.md")
+    wanted = set((ROOT / "docs").rglob("*.md")) - set(decisions) - {index.path}
+    assert wanted - linked == set()
+
+
+def test_the_list_of_decisions_leads_to_every_one() -> None:
+    links = page("docs/decisions/README.md").links()
+    there = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("0*.md"))
+    assert links == there
+    assert [name.partition("-")[0] for name in there] == [
+        f"{number:04}" for number in range(1, len(there) + 1)
+    ]
+
+
+@every_page
+def test_no_page_names_a_place_of_this_machine(tested: Page) -> None:
+    own = {str(ROOT), str(Path.home())} - {"/"}
+    assert [place for place in own if place in tested.text] == []
+    assert OTHERS_PLACES.findall(tested.text) == []
+
+
+@every_page
+def test_lines_of_text_are_short(tested: Page) -> None:
+    if tested.path.parent.name == "reference":
+        return
+    prose = re.sub(r"^```.*?^```$", "", tested.text, flags=re.MULTILINE | re.DOTALL)
+    long = [line for line in prose.splitlines() if len(line) > 105 and not line.startswith("|")]
+    assert long == []
+
+
+def test_the_newest_version_is_the_package_s() -> None:
+    versions = re.findall(r"^## \[(\d[^\]]*)\]", page("CHANGELOG.md").text, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert versions[0] == agentctl.__version__ == project["version"]
+
+
+def test_the_pages_name_the_version_of_the_interface() -> None:
+    for name in ("README.md", "CHANGELOG.md", "docs/api.md"):
+        assert agentctl.INTERFACE_VERSION in page(name).text

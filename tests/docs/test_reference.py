@@ -1,0 +1,120 @@
+"""The reference is what the code says, and leaves nothing out."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentctl.auth.policy import POLICY
+from agentctl.auth.scopes import KNOWN_SCOPES
+from agentctl.config.tables import LISTS, SECTIONS
+from tests.docs.pages import ROOT, page, pages
+
+CODE = ROOT / "agentctl"
+VARIABLE = re.compile(r"\b(?:AGENTCTL_(?!TEST_|SECTION__)[A-Z]+(?:_[A-Z]+)*|JWT_[A-Z_]+)\b")
+
+
+def generate(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(root / "docs" / "generate.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def sources(*folders: str) -> str:
+    found = [path for folder in folders for path in sorted((CODE / folder).rglob("*.py"))]
+    return "\n".join(path.read_text(encoding="utf-8") for path in found)
+
+
+def test_every_page_is_current() -> None:
+    done = generate("--check")
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_a_stale_page_is_named_and_made_anew(tmp_path: Path) -> None:
+    docs, reference = tmp_path / "docs", tmp_path / "docs" / "reference"
+    reference.mkdir(parents=True)
+    (docs / "generate.py").write_bytes((ROOT / "docs/generate.py").read_bytes())
+    (docs / "pages").symlink_to(ROOT / "docs/pages")
+    for path in (ROOT / "docs/reference").iterdir():
+        (reference / path.name).write_bytes(path.read_bytes())
+    with (reference / "scopes.md").open("a") as stale:
+        stale.write("more\n")
+    (reference / "old.md").write_text("")
+    checked = generate("--check", root=tmp_path)
+    assert checked.returncode == 1
+    assert "docs/reference/scopes.md" in checked.stderr
+    assert "docs/reference/old.md" in checked.stderr
+    assert generate(root=tmp_path).returncode == 0
+    assert generate("--check", root=tmp_path).returncode == 0
+    assert not (reference / "old.md").exists()
+
+
+def test_every_option_is_there() -> None:
+    options = set(re.findall(r'"(--[a-z][a-z-]+)"', sources("cli")))
+    assert {"--url", "--scope", "--dry-run"} <= options
+    text = page("docs/reference/cli.md").text
+    assert {option for option in options if f"`{option}`" not in text} == set()
+
+
+def test_every_command_is_there() -> None:
+    text = page("docs/reference/cli.md").text
+    names = re.findall(r'app\.command\(\s*"([a-z-]+)"', sources("cli"))
+    assert {"mint", "start", "cancel"} <= set(names)
+    assert [name for name in names if f" {name}\n" not in text] == []
+
+
+@pytest.mark.parametrize("table", [*SECTIONS, *LISTS])
+def test_every_configuration_key_is_there(table: str) -> None:
+    text = page("docs/reference/configuration.md").text
+    section = text.partition(f"[{table}]")[2].partition("\n## ")[0]
+    keys = [field.name for field in dataclasses.fields({**SECTIONS, **LISTS}[table])]
+    assert [key for key in keys if f"| `{key}` |" not in section] == []
+    if table in SECTIONS:
+        assert f"AGENTCTL_{table.upper()}__{keys[0].upper()}" in section
+
+
+def test_every_error_code_is_there() -> None:
+    codes = re.findall(r'error_code(?:: ClassVar\[str\])? = "([A-Z_]+)"', sources(""))
+    assert len(codes) > 20
+    text = page("docs/reference/errors.md").text
+    assert [code for code in codes if f"`{code}`" not in text] == []
+
+
+def test_every_code_of_a_failed_run_is_there() -> None:
+    codes = re.findall(r'(?:failed|RunFailure)\(\s*"([A-Z_]+)"', sources("runs", "runtime"))
+    assert "RUN_TIMEOUT" in codes
+    text = page("docs/reference/errors.md").text
+    assert [code for code in codes if f"`{code}`" not in text] == []
+
+
+def test_every_operation_is_there_with_its_route() -> None:
+    text = page("docs/reference/operations.md").text
+    assert [name for name in POLICY if f"| `{name}` |" not in text] == []
+
+
+def test_every_scope_is_there() -> None:
+    text = page("docs/reference/scopes.md").text
+    assert [scope for scope in KNOWN_SCOPES if f"## {scope}\n" not in text] == []
+
+
+def test_every_variable_is_there() -> None:
+    told = "\n".join(each.text for each in pages())
+    variables = set(VARIABLE.findall(sources("cli", "config", "remote", "server")))
+    assert {"AGENTCTL_TOKEN", "JWT_JWKS_FILE"} <= variables
+    assert {name for name in variables if name not in told} == set()
+
+
+def test_every_exit_code_is_told_of_in_the_same_numbers() -> None:
+    numbers = set(re.findall(r"exit_code(?:: ClassVar\[int\])? = (\d+)", sources("")))
+    for name in ("README.md", "docs/cli.md"):
+        table = page(name).text.partition("| code | meaning |")[2].partition("\n\n")[0]
+        assert set(re.findall(r"^\| (\d+) ", table, re.MULTILINE)) == numbers | {"0", "130"}
