@@ -5,31 +5,54 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ServerProcess", "serving"]
+__all__ = ["AGENTCTL", "ServerProcess", "inherited", "serving", "started"]
+
+AGENTCTL = (sys.executable, "-m", "agentctl")
 
 START_SECONDS = 30.0
-STOP_SECONDS = 20.0
+STOP_SECONDS = 30.0
 
-_LISTENS = re.compile(r"listens on (http://\S+?),? ")
+_LISTENS = re.compile(r"listens on (http://[^\s,]+)")
+_PASSED_ON = ("PATH", "LANG", "LC_ALL")
 
 
-@dataclass
+def inherited() -> dict[str, str]:
+    """The little of our environment that a process of a test is to have: coverage is measured."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED_ON or name.startswith("COVERAGE_")
+    }
+
+
+@dataclass(frozen=True)
 class ServerProcess:
-    """A server that listens: its URL, its process, and what it wrote to stderr so far."""
+    """A server that listens."""
 
     url: str
-    process: subprocess.Popen[str]
-    stderr: list[str] = field(default_factory=list)
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def said(self) -> str:
+        """What it wrote to stderr so far."""
+        return self.log.read_text()
+
+    def wait_for(self, text: str) -> str:
+        """Wait until it has said this; returns all that it said."""
+        deadline = time.monotonic() + START_SECONDS
+        while text not in (said := self.said):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.02)
+        return said
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; returns the exit code."""
@@ -38,52 +61,46 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def serving(config: Path, *options: str, cwd: Path | None = None) -> Iterator[ServerProcess]:
-    """Serve a configuration on a free port; the process is ended, at the latest, on leaving."""
-    command = [sys.executable, "-m", "agentctl", "serve", "--config", str(config), *options]
-    with started(command, cwd or config.parent) as server:
+def serving(config: Path, *options: str) -> Iterator[ServerProcess]:
+    """Serve a configuration on a free port."""
+    log = config.parent / "server.log"
+    with started("--config", str(config), "--port", "0", *options, log=log) as server:
         yield server
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], cwd: Path) -> Iterator[ServerProcess]:
-    """A process that says where it listens."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, cwd=cwd, env=environment, text=True, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stderr is not None
-    lines: list[str] = []
+def started(
+    *options: str, log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
+    """`agentctl serve` with these options, once it listens; what it says goes to `log`.
+
+    A server that still runs on leaving is told to stop, and must do so with exit code 0.
+    """
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [*AGENTCTL, "serve", *options],
+            env=dict(os.environ if environment is None else environment),
+            cwd=log.parent,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
     try:
-        server = ServerProcess(_wait_for_url(process, lines), process, lines)
-        reader = threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True)
-        reader.start()
-        yield server
-    finally:
+        yield ServerProcess(_wait_for_url(process, log), process, log)
         if process.poll() is None:
             process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        if "reader" in locals():
-            reader.join(STOP_SECONDS)
-        process.stderr.close()
+            assert process.wait(STOP_SECONDS) == 0, log.read_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
-def _wait_for_url(process: subprocess.Popen[str], lines: list[str]) -> str:
-    assert process.stderr is not None
+def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        ready, _, _ = select.select([process.stderr], [], [], 0.5)
-        line = process.stderr.readline() if ready else ""
-        if line:
-            lines.append(line)
-            found = _LISTENS.search(line)
-            if found:
-                return found[1]
-        elif process.poll() is not None:
-            break
-    raise AssertionError(f"the server did not start: {''.join(lines)}")
+        found = _LISTENS.search(log.read_text())
+        if found:
+            return found[1]
+        assert process.poll() is None, f"the server did not start: {log.read_text()}"
+        time.sleep(0.02)
+    raise AssertionError(f"the server did not start in time: {log.read_text()}")

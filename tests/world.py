@@ -126,6 +126,7 @@ _HEAD = """
 id = "world"
 name = "World"
 port = 0
+drain_seconds = 1
 {server}
 
 [authorization]

@@ -11,6 +11,7 @@ from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.times import rfc3339
 from agentctl.store.runs import RunRow
 from agentctl.store.sessions import SessionRow, SummaryRow
+from agentctl.store.usage import NO_USAGE
 
 __all__ = [
     "array",
@@ -178,7 +179,7 @@ def run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
         "content": _plain(row.content),
         "messages": _stored(row.messages or "[]"),
         "tools": _stored(row.tools or "[]"),
-        "metrics": _stored(row.metrics or "{}"),
+        "metrics": _stored(row.metrics or NO_USAGE),
         "error": orjson.dumps(error),
         "created_at": _time(row.created_at),
         "started_at": _time(row.started_at),

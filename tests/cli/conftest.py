@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typer.testing import CliRunner
 
 from agentctl.cli.root import app
 from tests.cli.demo import Demo, serving
+from tests.process import AGENTCTL, inherited
 
 TIMEOUT = 60
 
@@ -74,8 +74,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def environment(home: Path) -> dict[str, str]:
     """A scrubbed environment: nothing of ours, no colors, everything of a user under `home`."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
-    return kept | {
+    return inherited() | {
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / ".config"),
         "XDG_DATA_HOME": str(home / ".local/share"),
@@ -100,7 +99,7 @@ def agentctl(environment: dict[str, str], home: Path) -> Agentctl:
         cwd: Path | None = None,
     ) -> Finished:
         ended = subprocess.run(
-            [sys.executable, "-m", "agentctl", *args],
+            [*AGENTCTL, *args],
             env=environment | dict(env or {}),
             input=input.encode() if isinstance(input, str) else input or b"",
             capture_output=True,
@@ -134,7 +133,7 @@ def terminal(environment: dict[str, str], home: Path) -> Terminal:
         command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(theirs)]
         with os.fdopen(ours, "r+b", buffering=0) as screen:
             process = subprocess.Popen(
-                [*command, sys.executable, "-m", "agentctl", *args],
+                [*command, *AGENTCTL, *args],
                 env=environment | dict(env or {}),
                 cwd=home,
                 start_new_session=True,

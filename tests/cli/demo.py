@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +11,9 @@ from pathlib import Path
 
 from agentctl.operations import RunRequest
 from agentctl.remote import RemoteOperations
+from tests.process import AGENTCTL, inherited, started
 
 __all__ = ["Demo", "serving"]
-
-COMMAND = (sys.executable, "-m", "agentctl")
-DEADLINE = 30.0
 
 
 @dataclass(frozen=True)
@@ -45,46 +40,24 @@ class Demo:
 
 
 @contextmanager
-def serving(folder: Path, *args: str) -> Iterator[Demo]:
+def serving(folder: Path, *options: str) -> Iterator[Demo]:
     """`agentctl serve --demo` with its data in `folder`, on any free port, until the block ends."""
     log = folder.parent / f"{folder.name}.log"
-    with log.open("wb") as said:
-        process = subprocess.Popen(
-            [*COMMAND, "serve", "--demo", "--port", "0", "--demo-dir", str(folder), *args],
-            env=_environment(folder),
-            stderr=said,
-            stdout=subprocess.DEVNULL,
-        )
-    try:
-        text = _wait_until_ready(process, log)
-        url = text.partition("listens on ")[2].partition(",")[0]
+    demo = ("--demo", "--port", "0", "--demo-dir", str(folder))
+    with started(*demo, *options, log=log, environment=_environment(folder)) as server:
+        said = server.wait_for("agentctl runs start")
         config = folder / "agentctl.toml"
-        yield Demo(url, config, _mint(config), text, process)
-    finally:
-        process.terminate()
-        code = process.wait(DEADLINE)
-    assert code == 0, log.read_text()
+        yield Demo(server.url, config, _mint(config), said, server.process)
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(folder.parent), "PYTHONWARNINGS": "error"}
+    return inherited() | {"HOME": str(folder.parent), "PYTHONWARNINGS": "error"}
 
 
 def _mint(config: Path) -> str:
     """A token that allows everything."""
     claims = ["--sub", "ada", "--scope", "agent_os:admin"]
-    command = [*COMMAND, "token", "mint", *claims, "--config", str(config)]
+    command = [*AGENTCTL, "token", "mint", *claims, "--config", str(config)]
     minted = subprocess.run(command, env=_environment(config.parent), capture_output=True)
     assert minted.returncode == 0, minted.stderr
     return minted.stdout.decode().strip()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        text = log.read_text()
-        if "agentctl runs start" in text:
-            return text
-        assert process.poll() is None, text
-        time.sleep(0.02)
-    raise AssertionError(f"not ready: {log.read_text()}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,13 +60,10 @@ class Demo:
 @contextmanager
 def demo_server(folder: Path) -> Iterator[Demo]:
     """What `make demo` starts, on a free port and in another folder."""
-    command = [sys.executable, "-m", "agentctl", "serve", "--demo", "--port", "0"]
-    with started([*command, "--demo-dir", str(folder)], folder.parent) as server:
-        deadline = time.monotonic() + 30
-        while not any("runs start" in line for line in server.stderr):
-            assert time.monotonic() < deadline, server.stderr
-            time.sleep(0.02)
-        yield Demo(server.url, folder, [line.rstrip("\n") for line in server.stderr])
+    options = ("--demo", "--port", "0", "--demo-dir", str(folder))
+    with started(*options, log=folder.parent / "demo.log") as server:
+        said = server.wait_for("runs start")
+        yield Demo(server.url, folder, said.splitlines())
 
 
 def normal(text: str) -> str:

@@ -1,18 +1,12 @@
-"""Servers to test against: in a thread of this process, and as a process of their own."""
+"""A server to test against, in a thread of this process."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx2
 import uvicorn
@@ -20,7 +14,7 @@ from starlette.types import ASGIApp
 
 from tests.world import World
 
-__all__ = ["Host", "ServerProcess", "hosting", "serve_process"]
+__all__ = ["Host", "hosting"]
 
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
@@ -86,63 +80,3 @@ def _port(server: uvicorn.Server, thread: threading.Thread) -> int:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return int(server.servers[0].sockets[0].getsockname()[1])
-
-
-class ServerProcess:
-    """`agentctl serve` as a process of its own."""
-
-    def __init__(self, world: World, process: subprocess.Popen[str], url: str) -> None:
-        self.world = world
-        self.process = process
-        self.url = url
-        self.said = ""
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end: its exit code. What it said is in `said`."""
-        self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=STOP_SECONDS)
-        self.said += said
-        return self.process.returncode
-
-
-def command(world: World, *arguments: str) -> list[str]:
-    """The command line that serves the world."""
-    serve = [sys.executable, "-m", "agentctl", "serve"]
-    return [*serve, "--config", str(world.path), "--port", "0", *arguments]
-
-
-@contextlib.contextmanager
-def serve_process(world: World, *arguments: str) -> Iterator[ServerProcess]:
-    """A process that serves the world, once it says that it listens."""
-    process = subprocess.Popen(
-        command(world, *arguments),
-        cwd=Path(__file__).parent.parent.parent,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        said, url = _announced(process)
-        running = ServerProcess(world, process, url)
-        running.said = said
-        yield running
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def _announced(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What was said until it listens, and where it does."""
-    assert process.stderr is not None
-    said = ""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([process.stderr], [], [], 0.1)
-        line = process.stderr.readline() if ready else ""
-        said += line
-        if "listens on " in line:
-            return said, line.split("listens on ")[1].split(",")[0].strip()
-        assert process.poll() is None, f"the server did not start: {said}"
-    raise AssertionError(f"the server did not start in time: {said}")

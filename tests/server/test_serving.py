@@ -18,18 +18,19 @@ import pytest
 from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageFailed
 from agentctl.server import create_app
 from agentctl.server.serve import base_url, bind, serve
-from tests.server.hosts import ServerProcess, command, hosting, serve_process
+from tests.process import AGENTCTL, ServerProcess, serving
+from tests.server.hosts import hosting
 from tests.world import World
 
 
-def headers(served: ServerProcess) -> dict[str, str]:
-    token = served.world.token("me", "agents:run", "sessions:read")
+def headers(world: World) -> dict[str, str]:
+    token = world.token("me", "agents:run", "sessions:read")
     return {"Authorization": f"Bearer {token}"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_cleanly(world: World, number: signal.Signals) -> None:
-    with serve_process(world) as served:
+    with serving(world.path) as served:
         answer = httpx2.get(f"{served.url}/health")
         assert answer.status_code == 200
         assert "server" not in answer.headers
@@ -39,11 +40,11 @@ def test_a_signal_stops_it_cleanly(world: World, number: signal.Signals) -> None
 
 
 @contextlib.contextmanager
-def hanging(served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
+def hanging(world: World, served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
     """A streamed run that does not end: its id, and the lines that follow the first event."""
     url = f"{served.url}/agents/hang/runs"
     body = {"message": "hello", "session_id": "s1"}
-    with httpx2.stream("POST", url, json=body, headers=headers(served)) as answer:
+    with httpx2.stream("POST", url, json=body, headers=headers(world)) as answer:
         lines = answer.iter_lines()
         assert next(lines) == "event: RunStarted"
         yield orjson.loads(next(lines).removeprefix("data: "))["run_id"], lines
@@ -51,7 +52,7 @@ def hanging(served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
 
 def drain_seconds(world: World, seconds: float) -> None:
     text = world.path.read_text()
-    world.path.write_text(text.replace("port = 0", f"port = 0\ndrain_seconds = {seconds}"))
+    world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
 
 
 def await_draining(served: ServerProcess) -> None:
@@ -62,46 +63,47 @@ def await_draining(served: ServerProcess) -> None:
     assert (ready.status_code, ready.json()["checks"]["runs"]) == (503, "failed")
 
 
-def runs(served: ServerProcess) -> list[dict[str, Any]]:
-    listed = httpx2.get(f"{served.url}/sessions/s1/runs", headers=headers(served))
+def runs(world: World, served: ServerProcess) -> list[dict[str, Any]]:
+    listed = httpx2.get(f"{served.url}/sessions/s1/runs", headers=headers(world))
     found: list[dict[str, Any]] = listed.json()
     return found
 
 
 def test_an_open_stream_ends_with_its_run(world: World) -> None:
     drain_seconds(world, 0.2)
-    with serve_process(world) as served:
-        with hanging(served) as (_, lines):
+    with serving(world.path) as served:
+        with hanging(world, served) as (_, lines):
             began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             names = [line for line in lines if line.startswith("event: ")]
         assert served.process.wait(15) == 0
         assert time.monotonic() - began < 8
         assert names[-1] == "event: RunCancelled"
-    with serve_process(world) as served:
-        (run,) = runs(served)
+    with serving(world.path) as served:
+        (run,) = runs(world, served)
         assert (run["status"], run["cancel_requested_by"]) == ("CANCELLED", "system:shutdown")
         assert served.stop() == 0
 
 
 def test_while_it_drains_it_answers_but_takes_no_runs(world: World) -> None:
-    with serve_process(world) as served, hanging(served) as (run_id, lines):
+    drain_seconds(world, 30)
+    with serving(world.path) as served, hanging(world, served) as (run_id, lines):
         served.process.send_signal(signal.SIGTERM)
         await_draining(served)
         body = {"message": "hello", "session_id": "s2"}
-        asked = httpx2.post(f"{served.url}/agents/echo/runs", json=body, headers=headers(served))
+        asked = httpx2.post(f"{served.url}/agents/echo/runs", json=body, headers=headers(world))
         assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
         assert asked.headers["retry-after"]
-        assert [run["status"] for run in runs(served)] == ["RUNNING"]
+        assert [run["status"] for run in runs(world, served)] == ["RUNNING"]
         cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1"
-        assert httpx2.post(cancel, headers=headers(served)).json()["cancel"] == "stopped"
+        assert httpx2.post(cancel, headers=headers(world)).json()["cancel"] == "stopped"
         assert [line for line in lines if line.startswith("event: ")] == ["event: RunCancelled"]
         assert served.process.wait(10) == 0
 
 
 def test_a_second_signal_does_not_wait(world: World) -> None:
     drain_seconds(world, 60)
-    with serve_process(world) as served, hanging(served):
+    with serving(world.path) as served, hanging(world, served):
         served.process.send_signal(signal.SIGTERM)
         await_draining(served)
         began = time.monotonic()
@@ -111,7 +113,7 @@ def test_a_second_signal_does_not_wait(world: World) -> None:
 
 def test_a_connection_that_stays_open_does_not_keep_it(world: World) -> None:
     with (
-        serve_process(world) as served,
+        serving(world.path) as served,
         socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as idle,
         httpx2.Client(base_url=served.url) as client,
     ):
@@ -125,7 +127,7 @@ def test_a_connection_that_stays_open_does_not_keep_it(world: World) -> None:
 def test_a_port_in_use_is_said(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = command(world, "--port", str(port))
+        line = [*AGENTCTL, "serve", "--config", str(world.path), "--port", str(port)]
         done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"error: port {port} on 127.0.0.1 is in use" in done.stderr
