@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AGENTCTL", "ServerProcess", "inherited", "serving", "started"]
+__all__ = ["AGENTCTL", "ServerProcess", "inherited", "serving", "started", "unmeasured"]
 
 AGENTCTL = (sys.executable, "-m", "agentctl")
 
@@ -31,6 +31,11 @@ def inherited() -> dict[str, str]:
         for name, value in os.environ.items()
         if name in _PASSED_ON or name.startswith("COVERAGE_")
     }
+
+
+def unmeasured(environment: Mapping[str, str]) -> dict[str, str]:
+    """The same without measuring coverage, which loads modules and writes into our folder."""
+    return {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.architecture.sources import Module, modules
+from tests.process import unmeasured
 
 GROUND = {"errors", "records", "operations", "config"}
 FLOOR = GROUND | {"auth", "store", "runtime"}
@@ -72,12 +73,10 @@ def test_every_part_of_the_package_has_a_place_in_the_house() -> None:
 
 @pytest.mark.parametrize("module", ["agentctl.cli.app", "agentctl.config"])
 def test_the_start_of_the_command_line_stays_light(module: str) -> None:
-    # Measuring the coverage of a process loads modules into it.
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     code = f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environ,
+        env=unmeasured(os.environ),
         capture_output=True,
         text=True,
         timeout=60,

@@ -18,6 +18,7 @@ import pytest
 from agentctl import errors
 from agentctl.config import settings
 from agentctl.store.open import SCHEMA_VERSION, TABLES, open_database
+from tests.process import unmeasured
 
 ROOT = Path(__file__).parents[2]
 
@@ -186,8 +187,9 @@ asyncio.run(main(sys.argv[1]))
 def as_nobody(path: Path) -> str:
     """What a user without any rights to the file is told."""
     command = [sys.executable, "-c", AS_NOBODY, str(path)]
+    environment = unmeasured(os.environ)
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
