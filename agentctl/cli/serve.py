@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentctl import __version__
+from agentctl.cli.durations import spoken
 from agentctl.cli.options import Config
 from agentctl.cli.terminal import note
 from agentctl.errors import UsageFailed
@@ -57,7 +58,12 @@ def serve(
     settings = _overridden(load(file), host, port, insecure_no_auth)
     _check_openness(settings, insecure_no_auth)
     require_keys(settings)
-    serve_settings(settings, announce=lambda url: _announce(settings, url, demo=demo))
+    serve_settings(
+        settings,
+        announce=lambda url: _announce(settings, url, demo=demo),
+        announce_stop=lambda runs: _announce_stop(settings, runs),
+    )
+    note("stopped")
 
 
 def _overridden(
@@ -111,3 +117,12 @@ def _announce(settings: Settings, url: str, *, demo: bool) -> None:
         lines = lines_to_paste(settings.path, url)
         for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):
             note(line)
+
+
+def _announce_stop(settings: Settings, runs: int) -> None:
+    if runs == 0:
+        note("stopping")
+        return
+    work = "1 run" if runs == 1 else f"{runs} runs"
+    most = spoken(settings.server.drain_seconds)
+    note(f"stopping: waits for {work}, {most} at most; Ctrl-C again cancels what is left")

@@ -121,17 +121,17 @@ def load_tools(owner: str, references: tuple[str, ...], folder: Path | None) -> 
 class _Unusable(Exception):
     """Why a reference is no tool."""
 
-    def __init__(self, what: str, cause: str | None = None) -> None:
+    def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
         self.what = what
-        self.cause = cause
+        self.hint = hint
 
 
 def _refusal(owner: str, reference: str, error: _Unusable) -> InvalidConfiguration:
     return InvalidConfiguration(
         f"The {owner} cannot use the tool {reference!r}: {error.what}",
-        cause=error.cause,
-        hint="a tool is named package.module:function and is a function with typed parameters",
+        hint=error.hint
+        or "a tool is named package.module:function and is a function with typed parameters",
     )
 
 
@@ -154,7 +154,19 @@ def _import(name: str, folder: Path | None) -> ModuleType:
             return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise _Unusable(f"its module cannot be imported ({reason})") from error
+        what = f"its module cannot be imported ({reason})"
+        raise _Unusable(what, _remedy(name, error)) from error
+
+
+def _remedy(name: str, error: BaseException) -> str | None:
+    """What to do when it is the module itself that is not there, and not what it imports."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    if not f"{name}.".startswith(f"{error.name}."):
+        return None
+    top = name.partition(".")[0]
+    place = f"{name}.py" if name == top else f"the package {top}"
+    return f"put {place} beside the configuration file, or install it"
 
 
 @contextmanager

@@ -34,7 +34,12 @@ BACKLOG = 2048
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
+def serve(
+    settings: Settings,
+    *,
+    announce: Callable[[str], None],
+    announce_stop: Callable[[int], None] | None = None,
+) -> None:
     """Serve a configuration until SIGTERM or SIGINT.
 
     The first signal lets runs end for up to `server.drain_seconds`, and takes no new ones; a second
@@ -44,6 +49,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     Args:
         settings: the configuration; port 0 takes any that is free.
         announce: is told the base URL once requests are answered.
+        announce_stop: is told of the first signal, with the number of runs that are waited for.
 
     Raises:
         PortInUse: another program listens there.
@@ -67,7 +73,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
             server_header=False,
             timeout_graceful_shutdown=GRACEFUL_SECONDS,
         )
-        server = _Server(config, app, lambda: announce(base_url(listener)))
+        server = _Server(config, app, lambda: announce(base_url(listener)), announce_stop)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(_serve(server, app, listener))
 
@@ -94,10 +100,17 @@ def _heard(stop: Callable[[], None]) -> Iterator[None]:
 class _Server(uvicorn.Server):
     """uvicorn's server, that takes no signals of its own, says when it listens, and drains."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: FastAPI,
+        started: Callable[[], None],
+        stopping: Callable[[int], None] | None,
+    ) -> None:
         super().__init__(config)
         self._app = app
         self._announce = started
+        self._announce_stop = stopping
         self._draining: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -114,6 +127,9 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     async def _drain(self) -> None:
+        if self._announce_stop is not None:
+            live = self._app.state.door.open_service.hosting.engine.live_runs()
+            self._announce_stop(sum(run.parent is None for run in live))
         try:
             await self._app.state.door.open_service.drain()
         finally:

@@ -213,7 +213,7 @@ def _fill(connection: apsw.Connection) -> bool:
 def _nothing_yet(path: Path) -> errors.Unavailable:
     return errors.Unavailable(
         "There is no database yet",
-        cause=f"No database at {path}",
+        cause=f"{path} is not there",
         hint="`agentctl serve` creates it",
     )
 

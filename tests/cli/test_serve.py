@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 
@@ -60,6 +62,17 @@ def test_without_authorization_everybody_may_do_all(tmp_path: Path) -> None:
         assert _status(f"{demo.url}/sessions", None) == 200
 
 
+def test_it_says_that_it_stops_and_for_what_it_waits(tmp_path: Path) -> None:
+    with serving(tmp_path / "stopped") as demo:
+        log = tmp_path / "stopped.log"
+        demo.run("s1", "hello", agent="slow", leave=True)
+        demo.process.send_signal(signal.SIGINT)
+        _wait_for(log, "stopping: waits for 1 run, 5 s at most; Ctrl-C again ")
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(15) == 0
+        assert log.read_text().splitlines()[-1] == "stopped"
+
+
 def test_a_port_in_use_is_one_clear_error(agentctl: Agentctl, demo: Demo) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -93,6 +106,13 @@ def test_an_open_server_without_authorization_is_refused(agentctl: Agentctl, dem
     )
     assert ended.code == 2
     assert "--insecure-no-auth" in ended.stderr
+
+
+def _wait_for(log: Path, text: str) -> None:
+    deadline = time.monotonic() + 15
+    while text not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
 
 
 def _status(url: str, token: str | None) -> int:

@@ -119,9 +119,15 @@ def test_a_module_that_fails_to_import_is_named(tmp_path: Path) -> None:
 
     one = refusal("broken_tools_one:f", folder=tmp_path)
     assert "(ModuleNotFoundError: No module named 'no_such_library')" in one.detail
+    assert "beside" not in str(one.hint)
     two = refusal("broken_tools_two:f", folder=tmp_path)
     assert two.detail.endswith("(SystemExit: bye)")
     assert "SyntaxError" in refusal("broken_tools_three:f", folder=tmp_path).detail
+
+
+def test_a_module_that_is_not_there_is_told_where_to_be() -> None:
+    assert refusal("shopp:price").hint == "put shopp.py beside the configuration file, or install it"
+    assert str(refusal("shopp.tea:price").hint).startswith("put the package shopp beside ")
 
 
 def test_modules_beside_the_configuration_come_first_and_shadow_nothing_later(
