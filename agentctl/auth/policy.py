@@ -26,6 +26,7 @@ __all__ = [
     "decide",
     "operations_of",
     "required_scopes",
+    "scope_forms",
 ]
 
 
@@ -142,6 +143,15 @@ def required_scopes(operation: str, path_params: Mapping[str, str]) -> tuple[str
     if not isinstance(rule, Needs):
         return ()
     return alternatives(rule.resource, rule.action, _identifier(rule, path_params))
+
+
+def scope_forms(operation: str) -> tuple[str, ...]:
+    """What `required_scopes` answers for any id, for documentation: `agents:<agent_id>:run`, ..."""
+    rule = POLICY[operation]
+    general = required_scopes(operation, {})
+    if not isinstance(rule, Needs) or rule.id_param is None:
+        return general
+    return (f"{rule.resource}:<{rule.id_param}>:{rule.action}", *general)
 
 
 def decide(principal: Principal | None, operation: str, path_params: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from agentctl.records.sessions import PageMeta
+from agentctl.records.times import Timestamp
 
 __all__ = [
     "CancelOutcome",
@@ -46,10 +47,10 @@ class RunRecord(TypedDict):
     tools: list[dict[str, Any]]
     metrics: dict[str, Any]
     error: RunErrorRecord | None
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    cancel_requested_at: str | None
+    created_at: Timestamp
+    started_at: Timestamp | None
+    finished_at: Timestamp | None
+    cancel_requested_at: Timestamp | None
     cancel_requested_by: str | None
     cancel_reason: str | None
     member_runs: list[str]
@@ -69,6 +70,6 @@ class CancelRecord(TypedDict):
     session_id: str
     status: RunStatus
     cancel: CancelOutcome
-    cancel_requested_at: str | None
-    finished_at: str | None
+    cancel_requested_at: Timestamp | None
+    finished_at: Timestamp | None
     reason: str | None

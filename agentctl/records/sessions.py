@@ -7,6 +7,7 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from agentctl.records.kinds import Kind
+from agentctl.records.times import Timestamp
 
 __all__ = [
     "AgentSessionDetailSchema",
@@ -49,8 +50,8 @@ class AgentSessionDetailSchema(TypedDict):
     metrics: NotRequired[dict[str, Any] | None]
     metadata: NotRequired[dict[str, Any] | None]
     chat_history: NotRequired[list[dict[str, Any]] | None]
-    created_at: NotRequired[str | None]
-    updated_at: NotRequired[str | None]
+    created_at: NotRequired[Timestamp | None]
+    updated_at: NotRequired[Timestamp | None]
 
 
 class TeamSessionDetailSchema(TypedDict):
@@ -66,8 +67,8 @@ class TeamSessionDetailSchema(TypedDict):
     team_data: NotRequired[dict[str, Any] | None]
     metadata: NotRequired[dict[str, Any] | None]
     chat_history: NotRequired[list[dict[str, Any]] | None]
-    created_at: NotRequired[str | None]
-    updated_at: NotRequired[str | None]
+    created_at: NotRequired[Timestamp | None]
+    updated_at: NotRequired[Timestamp | None]
     total_tokens: NotRequired[int | None]
 
 
@@ -83,8 +84,8 @@ class WorkflowSessionDetailSchema(TypedDict):
     session_state: NotRequired[dict[str, Any] | None]
     workflow_data: NotRequired[dict[str, Any] | None]
     metadata: NotRequired[dict[str, Any] | None]
-    created_at: NotRequired[str | None]
-    updated_at: NotRequired[str | None]
+    created_at: NotRequired[Timestamp | None]
+    updated_at: NotRequired[Timestamp | None]
 
 
 SessionDetail = AgentSessionDetailSchema | TeamSessionDetailSchema | WorkflowSessionDetailSchema
@@ -108,8 +109,8 @@ class SessionSummary(TypedDict):
     run_count: int
     history_bytes: int
     last_status: Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"] | None
-    created_at: str
-    updated_at: str
+    created_at: Timestamp
+    updated_at: Timestamp
 
 
 class PageMeta(TypedDict):

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
-__all__ = ["now", "rfc3339", "seconds"]
+__all__ = ["Timestamp", "now", "rfc3339", "seconds"]
+
+
+class _DateTime:
+    """Says `format: date-time` where a JSON Schema is made from a record."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]
+    ) -> dict[str, Any]:
+        return {**handler(core_schema), "format": "date-time"}
+
+
+Timestamp = Annotated[str, _DateTime()]
+"""A time on the wire, as `rfc3339` writes it (spec.md "Resources": format date-time)."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -194,7 +194,7 @@ def _family(kind: Kind) -> dict[str, Any]:
 
 
 ANSWERS: dict[str, Any] = {
-    "get_api": {"name": "agentctl", "id": "agentctl", "version": INTERFACE_VERSION},
+    "get_api": {"name": "agentctl", "id": "agentctl", "version": "0.1.0"},
     "get_health": {"status": "ok"},
     "get_readiness": {"status": "ready", "checks": {"database": "ok", "runs": "ok"}},
     "get_info": {

@@ -7,7 +7,6 @@ the same tables that the server works by: `requests`, `errors`, `policy` and `ex
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -30,7 +29,6 @@ TITLE = "agentctl"
 Responses = dict[int | str, dict[str, Any]]
 
 _COMMON = (400, 401, 403, 404, 422, 500, 503)
-_PARAMETER = re.compile(r"{(\w+)}")
 
 _TAGS = [
     *(
@@ -82,7 +80,6 @@ NOT_READY: Responses = {
 
 def described(
     endpoint: Callable[..., Any],
-    path: str,
     *,
     errors: Iterable[int],
     body: Body | None,
@@ -92,7 +89,6 @@ def described(
 
     Args:
         endpoint: its name is the operation id; the first line of its docstring the summary.
-        path: with its parameters in braces.
         errors: statuses of errors beside the common ones.
         body: how its body is read.
         more: responses that stand beside, or replace, those made here.
@@ -104,23 +100,20 @@ def described(
         extra["security"] = [{"HTTPBearer": []}]
     return {
         "summary": summary.rstrip("."),
-        "description": "\n\n".join(filter(None, (text.strip(), _asked(name, path)))),
+        "description": "\n\n".join(filter(None, (text.strip(), _asked(name)))),
         "response_description": "Successful response",
         "responses": _responses(name, errors) | more,
         "openapi_extra": extra,
     }
 
 
-def _asked(name: str, path: str) -> str:
+def _asked(name: str) -> str:
     """What the policy asks of a caller, in words. An operation without a row stops the start."""
     rule = policy.POLICY.get(name)
     if rule is None or isinstance(rule, policy.Public):
         return ""
-    names = {name: f"<{name}>" for name in _PARAMETER.findall(path)}
-    scopes = [f"`{scope}`" for scope in policy.required_scopes(name, names)]
-    if not scopes:
-        return "Requires a valid token."
-    return f"Requires the scope {' or '.join(scopes)}."
+    scopes = " or ".join(f"`{scope}`" for scope in policy.scope_forms(name))
+    return f"Requires the scope {scopes}." if scopes else "Requires a valid token."
 
 
 def _responses(name: str, errors: Iterable[int]) -> Responses:

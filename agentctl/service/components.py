@@ -52,7 +52,7 @@ class ComponentOperations(Access):
         self.require("get_api")
         server = self.hosting.settings.server
         return document_of(
-            ApiRecord(name=server.name, id=server.id, version=agentctl.INTERFACE_VERSION)
+            ApiRecord(name=server.name, id=server.id, version=agentctl.__version__)
         )
 
     async def get_health(self) -> Document[HealthRecord]:

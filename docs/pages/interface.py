@@ -110,7 +110,7 @@ def _first_sentence(operation: Any) -> str:
 
 
 def _needs(operation: str) -> str:
-    from agentctl.auth.policy import POLICY, Authenticated, Needs, Public, required_scopes
+    from agentctl.auth.policy import POLICY, Authenticated, Needs, Public, scope_forms
 
     rule = POLICY[operation]
     if isinstance(rule, Public):
@@ -118,9 +118,7 @@ def _needs(operation: str) -> str:
     if isinstance(rule, Authenticated):
         return "any valid token"
     assert isinstance(rule, Needs)
-    names = {rule.id_param: "ID"} if rule.id_param else {}
-    scopes = [code(scope) for scope in required_scopes(operation, names)]
-    text = " or ".join(scopes).replace(":ID:", f":<{rule.id_param}>:")
+    text = " or ".join(code(scope) for scope in scope_forms(operation))
     one = code(f"{rule.resource}:<id>:{rule.action}")
     return f"{text}; with {one} in part" if rule.listed else text
 

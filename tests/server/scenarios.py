@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentctl import __version__
+
 __all__ = ["SCENARIOS", "Scenario"]
 
 
@@ -45,7 +47,7 @@ RUN = {"message": "hello", "stream": False}
 
 def _system() -> Iterator[Scenario]:
     public = {
-        "get_api": ("/", '"version":"2.7.2"'),
+        "get_api": ("/", f'"version":"{__version__}"'),
         "get_health": ("/health", '{"status":"ok"}'),
         "get_readiness": ("/ready", '"status":"ready"'),
         "get_info": ("/info", '"os_id":"world"'),

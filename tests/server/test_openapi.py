@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 import schemathesis
 
-from agentctl.auth.policy import POLICY, Public, required_scopes
+from agentctl.auth.policy import POLICY, Public, scope_forms
 from agentctl.server.examples import ANSWERS
 from tests.server.hosts import Host
 from tests.server.seeds import as_caller
@@ -62,8 +62,10 @@ def test_security_is_what_the_policy_says(document: dict[str, Any]) -> None:
         name = operation["operationId"]
         public = isinstance(POLICY[name], Public)
         assert operation.get("security", []) == ([] if public else [{"HTTPBearer": []}])
-        names = {part[1:-1]: f"<{part[1:-1]}>" for part in path.split("/") if part[:1] == "{"}
-        assert all(scope in operation["description"] for scope in required_scopes(name, names))
+        told = operation.get("description", "")
+        assert all(f"`{scope}`" in told for scope in scope_forms(name))
+        for parameter in ("agent_id", "team_id", "workflow_id", "session_id"):
+            assert (f":<{parameter}>:" in told) == (f"{{{parameter}}}" in path)
 
 
 def test_every_operation_is_described(document: dict[str, Any]) -> None:

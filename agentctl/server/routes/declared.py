@@ -78,7 +78,7 @@ def operation(
         in_document: whether the OpenAPI document shows it.
     """
     name = endpoint.__name__
-    shown = described(endpoint, path, errors=errors, body=body, more=more or {})
+    shown = described(endpoint, errors=errors, body=body, more=more or {})
     return Operation(
         path,
         endpoint,
