@@ -60,36 +60,50 @@ class Parameters:
         self._defaults = {parameter.name: parameter.default for parameter in declared}
         self._query = {parameter.name: _compiled(parameter.annotation) for parameter in declared}
 
-    def read(self, path: Mapping[str, str], query: bytes) -> dict[str, Any]:
-        """The arguments of the endpoint.
+    def read(
+        self, path: Mapping[str, str], query: bytes
+    ) -> tuple[dict[str, Any], ValidationFailed | None]:
+        """The arguments of the endpoint, and what is wrong with the query.
+
+        A refusal of the query is not raised: what the request names may not be there, and that
+        comes first. It names the parameter, never what was given for it.
 
         Args:
             path: path parameters as they were matched.
             query: the query string as it was sent.
 
         Raises:
-            ValidationFailed: names the parameter, never what was given for it.
+            ValidationFailed: a path parameter is no text that can name anything.
+            BadRequest: more than `MAXIMUM_PAIRS` in the query.
         """
         for name, text in path.items():
             checked_text(name, text)
         values = {**self._defaults, **path}
-        if query and self._query:
-            self._add(values, query)
-        return values
+        refusal = self._add(values, query) if query and self._query else None
+        return values, refusal
 
-    def _add(self, values: dict[str, Any], query: bytes) -> None:
+    def _add(self, values: dict[str, Any], query: bytes) -> ValidationFailed | None:
+        """Put the query's values in; the first refusal, if any, leaves its default."""
+        refusal: ValidationFailed | None = None
         seen = set[str]()
         for name, text in pairs(query):
-            parameter = self._query.get(name)
-            if parameter is None:
+            if name not in self._query:
                 continue
-            if name in seen:
-                raise ValidationFailed(f"{name} is given more than once")
-            seen.add(name)
             try:
-                values[name] = parameter.convert(checked_text(name, text))
-            except ValueError:
-                raise ValidationFailed(f"{name} must be {parameter.expected}") from None
+                values[name] = self._converted(name, text, seen)
+            except ValidationFailed as error:
+                refusal = refusal or error
+        return refusal
+
+    def _converted(self, name: str, text: str, seen: set[str]) -> Any:
+        if name in seen:
+            raise ValidationFailed(f"{name} is given more than once")
+        seen.add(name)
+        parameter = self._query[name]
+        try:
+            return parameter.convert(checked_text(name, text))
+        except ValueError:
+            raise ValidationFailed(f"{name} must be {parameter.expected}") from None
 
 
 def pairs(text: bytes) -> list[tuple[str, str]]:

@@ -14,16 +14,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, cast
 
 from fastapi.routing import APIRoute
-from starlette._utils import get_route_path
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
-from agentctl.errors import MethodNotAllowed, NotFound, Unauthenticated
+from agentctl.errors import MethodNotAllowed, NotFound, Unauthenticated, ValidationFailed
 from agentctl.server.authentication import Reply, answer_failure
 from agentctl.server.door import CALLER, Call, Caller
+from agentctl.server.named import require_named
 from agentctl.server.parameters import Parameters
 
 __all__ = ["Dispatch", "Operation", "admit", "check_routes"]
@@ -48,13 +48,21 @@ class Operation(APIRoute):
     async def answer(self, call: Call) -> Response:
         """Decide, read the parameters, and have the endpoint answer.
 
+        What is wrong with a value is told only where what the request names is there.
+
         Raises:
             AgentctlError: the request is refused.
         """
         path = call.scope["path_params"]
         admit(call.caller, self.operation, path)
-        values = self.parameters.read(path, call.scope["query_string"])
-        return await cast(Endpoint, self.endpoint)(call, **values)
+        values, refusal = self.parameters.read(path, call.scope["query_string"])
+        try:
+            if refusal is not None:
+                raise refusal
+            return await cast(Endpoint, self.endpoint)(call, **values)
+        except ValidationFailed:
+            await require_named(call, values)
+            raise
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self.answer(Call(scope, receive))
@@ -119,7 +127,7 @@ class Dispatch:
 
     def _find(self, scope: Scope) -> Operation:
         """The operation that the request matches; its path parameters are put into the scope."""
-        path = get_route_path(scope)
+        path = _path_below_root(scope)
         for route in self._index.get((scope["method"], _first_segment(path)), ()):
             match = route.path_regex.fullmatch(path)
             if match is not None:
@@ -137,6 +145,13 @@ class Dispatch:
         methods = {method for route in matching for method in route.methods or ()}
         if methods:
             raise MethodNotAllowed(allow=tuple(sorted(methods | _head(methods))))
+
+
+def _path_below_root(scope: Scope) -> str:
+    """The path that routes are matched on: ASGI's `path` may begin with the `root_path` or not."""
+    path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
+    below = path.removeprefix(root)
+    return below if below == "" or below.startswith("/") else path
 
 
 def _first_segment(path: str) -> str:

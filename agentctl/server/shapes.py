@@ -69,19 +69,21 @@ class Shape:
     def of_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
         """The fields of an urlencoded form; unknown ones are ignored (contract.md 5).
 
+        A field that may be null is absent when it is empty: a form has no other way to say so.
+
         Raises:
             ValidationFailed: a field that is missing, repeated, or not of its type.
         """
         given = dict[str, Any]()
         for name, text in pairs:
             field = self.fields.get(name)
-            if name in given and (field or name in MEDIA_FIELDS):
+            if field is None:
+                _without_media({name: text})
+                continue
+            if name in given:
                 raise ValidationFailed(f"{name} is given more than once")
-            if field is not None:
-                given[name] = _flag(name, text) if field.kind is bool else text
-            elif name in MEDIA_FIELDS:
-                given[name] = text
-        return self._checked(_without_media(given))
+            given[name] = _of_text(name, field, text)
+        return self._checked(given)
 
     def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
         for name, field in self.fields.items():
@@ -99,7 +101,9 @@ def _without_media(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in MEDIA_FIELDS}
 
 
-def _flag(name: str, text: str) -> bool:
+def _of_text(name: str, field: _Field, text: str) -> str | bool | None:
+    if field.kind is not bool:
+        return None if field.nullable and not text else text
     try:
         return flag(text)
     except ValueError:

@@ -60,8 +60,14 @@ class Access:
         return Visibility(everyone=self.principal.everyone, user_id=self.principal.subject)
 
     def owner(self, asked_for: str | None) -> str | None:
-        """Who is to own what the principal makes: only one who sees everybody may say."""
+        """Who is to own what the principal makes: only one who sees everybody may say.
+
+        Raises:
+            ValidationFailed: nobody can be named so.
+        """
         if self.principal.everyone and asked_for is not None:
+            if not asked_for:
+                raise errors.ValidationFailed("user_id must not be empty")
             return checked_text("user_id", asked_for)
         return self.principal.subject
 

@@ -51,9 +51,7 @@ class ComponentOperations(Access):
         """The name of the service, for whoever asks at its root."""
         self.require("get_api")
         server = self.hosting.settings.server
-        return document_of(
-            ApiRecord(name=server.name, id=server.id, version=agentctl.__version__)
-        )
+        return document_of(ApiRecord(name=server.name, id=server.id, version=agentctl.__version__))
 
     async def get_health(self) -> Document[HealthRecord]:
         """That the process lives."""

@@ -85,7 +85,9 @@ class RunOperations(Access):
         self.require(operations_of(kind).create_run, **{KINDS[kind].id_field: component_id})
         component = self.component(kind, component_id)
         self._check_message(request.message)
-        session_id = request.session_id or self.principal.session_id or new_id()
+        session_id = request.session_id
+        if session_id is None:
+            session_id = self.principal.session_id or new_id()
         submission = Submission(
             component=component,
             session_id=checked_session_id(session_id),
@@ -149,11 +151,21 @@ class RunOperations(Access):
         self.require(
             operations_of(kind).get_run, **{names.id_field: component_id, "run_id": run_id}
         )
-        component = self.component(kind, component_id)
-        database = self.database(component.database)
+        database = await self.require_run(kind, component_id, run_id, session_id)
+        return Document(await database.read(self._document(run_id)))
+
+    async def require_run(
+        self, kind: Kind, component_id: str, run_id: str, session_id: str | None
+    ) -> Database:
+        """The database of a run of this component, and of this session when one is given.
+
+        Raises:
+            NotFound: it is none of theirs, or not the caller's.
+        """
+        database = self.database(self.component(kind, component_id).database)
         found = await database.read(self._seen_run(run_id))
         _belongs(found, kind, component_id, session_id)
-        return Document(await database.read(self._document(run_id)))
+        return database
 
     def _seen_run(self, run_id: str) -> Work[RunRow]:
         """The run as the caller may see it.
@@ -188,9 +200,8 @@ class RunOperations(Access):
         session_id = request.session_id or self.principal.session_id
         if session_id is None and not self.principal.admin:
             raise errors.BadRequest("session_id is required to cancel a run")
+        database = await self.require_run(kind, component_id, run_id, session_id)
         _check_cancel(request)
-        database = self.database(self.component(kind, component_id).database)
-        _belongs(await database.read(self._seen_run(run_id)), kind, component_id, session_id)
         done = await cancel(
             self.hosting.engine,
             database,

@@ -91,7 +91,8 @@ class SessionOperations(Access):
         return Document(documents.session_document(row, []))
 
     def _new_row(self, session: NewSession) -> SessionRow:
-        session_id = checked_session_id(session.session_id or new_id())
+        given = session.session_id
+        session_id = new_id() if given is None else checked_session_id(given)
         name, data = None, None
         if session.component_id is not None:
             component = self.component(session.type, session.component_id)
@@ -126,6 +127,14 @@ class SessionOperations(Access):
             histories = await database.read(runs.histories(row.session_id), large=large)
         return Document(documents.session_document(row, histories))
 
+    async def require_session(self, session_id: str, where: Where = ANYWHERE) -> None:
+        """Refuse unless the session is there for the principal, whatever it may do with it.
+
+        Raises:
+            NotFound: it is not there, not the caller's, or not what `where` says.
+        """
+        await self.database_of(where).read(self._seen_session(session_id, where))
+
     def _seen_session(self, session_id: str, where: Where) -> Work[SessionRow]:
         """The session as the caller may see it; `where` narrows.
 
@@ -146,26 +155,25 @@ class SessionOperations(Access):
     ) -> Document[SessionDetail]:
         """Replace the name, the state or the metadata of a session."""
         self.require("update_session", session_id=session_id)
-        return await self._change(session_id, _changes(patch), where)
+        return await self._change(session_id, patch, where)
 
     async def rename_session(
         self, session_id: str, session_name: str, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
         """Give a session another name."""
         self.require("rename_session", session_id=session_id)
-        return await self._change(session_id, {"session_name": _name(session_name)}, where)
+        return await self._change(session_id, SessionPatch({"session_name": session_name}), where)
 
     async def _change(
-        self, session_id: str, changes: dict[str, str | None], where: Where
+        self, session_id: str, patch: SessionPatch, where: Where
     ) -> Document[SessionDetail]:
         database = self.database_of(where)
-        row = await database.write(self._changed(session_id, changes, where))
+        row = await database.write(self._changed(session_id, patch, where))
         return await self._detail(database, row)
 
-    def _changed(
-        self, session_id: str, changes: dict[str, str | None], where: Where
-    ) -> Work[SessionRow]:
+    def _changed(self, session_id: str, patch: SessionPatch, where: Where) -> Work[SessionRow]:
         yield from self._seen_session(session_id, where)
+        changes = _changes(patch)
         changed = yield from sessions.update(session_id, self.visibility, changes, now())
         if changed is None:
             raise errors.NotFound("Session not found")

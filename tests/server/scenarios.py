@@ -190,13 +190,15 @@ def _creations() -> Iterator[Scenario]:
     yield Scenario(operation, path, "me", 404, NOT_FOUND, json={"agent_id": "nothing"})
     yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND, json={})
     bodies: tuple[Any, ...] = (
-        {"session_id": "a/b"}, {"session_id": 1}, {"session_state": []}, {"metadata": "x"},
+        {"session_id": "a/b"}, {"session_id": ""}, {"session_id": 1}, {"session_state": []},
+        {"metadata": "x"},
         {"session_name": "\x00"}, {"metadata": {"a": ["\ud800"]}}, {"metadata": {"\x00": 1}},
         {"session_state": {"n": 2**64}}, {"team_id": "crew"}, {"owner": "me"}, [], "text", 1,
     )  # fmt: skip
     for body in bodies:
         yield Scenario(operation, path, "me", 422, REFUSED, json=body)
     yield Scenario(operation, f"{path}?type=user", "me", 422, ("type",), json={})
+    yield Scenario(operation, path, "admin", 422, ("user_id",), json={"user_id": ""})
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN, json={"owner": 1})
 
 

@@ -168,8 +168,12 @@ async def test_the_session_of_the_token_is_the_default(world: World) -> None:
 @pytest.mark.parametrize("wait", [-1, 31, float("nan")])
 async def test_the_wait_has_bounds(world: World, wait: float) -> None:
     async with hosted(world) as service:
+        port, request = user(service), CancelRequest("s", wait=wait)
+        with pytest.raises(errors.NotFound):
+            await port.cancel_run("agent", "echo", "nothing", request)
+        run = (await port.create_run("agent", "echo", RunRequest("hello", "s"))).value
         with pytest.raises(errors.ValidationFailed, match="wait"):
-            await user(service).cancel_run("agent", "echo", "r", CancelRequest("s", wait=wait))
+            await port.cancel_run("agent", "echo", run["run_id"], request)
 
 
 @pytest.mark.parametrize(

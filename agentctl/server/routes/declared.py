@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,7 @@ from fastapi import Path, Query
 from starlette.responses import Response
 from typing_extensions import TypeAliasType
 
-from agentctl.errors import BadRequest, Forbidden, UnsupportedMediaType, ValidationFailed
+from agentctl.errors import BadRequest, UnsupportedMediaType
 from agentctl.operations import MAXIMUM_LIMIT, Where
 from agentctl.server.bodies import Body
 from agentctl.server.door import Call
@@ -101,7 +100,6 @@ async def session_body(call: Call, body: Body, session_id: str, where: Where) ->
     """
     try:
         return await body.read(call)
-    except (BadRequest, UnsupportedMediaType, ValidationFailed) as refusal:
-        with contextlib.suppress(Forbidden):
-            await call.operations.get_session_by_id(session_id, where)
-        raise refusal
+    except (BadRequest, UnsupportedMediaType):
+        await call.operations.require_session(session_id, where)
+        raise
