@@ -17,12 +17,22 @@ from agentctl.records.ids import new_id
 from agentctl.server.answers import failure
 from agentctl.server.door import CALLER, Caller, Door
 
-__all__ = ["Authentication", "Reply", "answer_failure"]
+__all__ = ["Authentication", "Reply", "answer_failure", "dressed"]
 
 _log = logging.getLogger("agentctl.server")
 
 _FIXED = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _NO_STORE = (b"cache-control", b"no-store")
+
+
+Fields = Iterable[tuple[bytes, bytes]]
+
+
+def dressed(fields: Fields, request_id: str) -> list[tuple[bytes, bytes]]:
+    """The header fields of an answer, with those that every answer carries."""
+    given = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED]
+    cached = any(name == b"cache-control" for name, _ in given)
+    return given if cached else [*given, _NO_STORE]
 
 
 class Reply:
@@ -46,15 +56,12 @@ class _Dressed(Reply):
 
     def __init__(self, send: Send, request_id: str, *, bodiless: bool) -> None:
         super().__init__(send)
-        self.request_id = request_id.encode("ascii")
+        self.request_id = request_id
         self.bodiless = bodiless
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            fields = [*message["headers"], (b"x-request-id", self.request_id), *_FIXED]
-            if not any(name == b"cache-control" for name, _ in fields):
-                fields.append(_NO_STORE)
-            message["headers"] = fields
+            message["headers"] = dressed(message["headers"], self.request_id)
         elif self.bodiless:
             message["body"] = b""
         await super().__call__(message)
@@ -88,7 +95,7 @@ class Authentication:
         except Exception as error:
             await answer_failure(error, request_id, reply, scope, receive)
 
-    def _caller(self, headers: Iterable[tuple[bytes, bytes]], request_id: str) -> Caller:
+    def _caller(self, headers: Fields, request_id: str) -> Caller:
         assert self.door.verifier is not None
         try:
             principal = self.door.verifier.principal(_authorization(headers))
@@ -97,7 +104,7 @@ class Authentication:
         return Caller(self.door, request_id, principal)
 
 
-def _authorization(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+def _authorization(headers: Fields) -> str | None:
     """The value of the Authorization header, or None when there is none.
 
     Several are told apart by nobody the same way, so they become one value that is no credential

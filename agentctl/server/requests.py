@@ -40,7 +40,7 @@ class RunBody(TypedDict):
     user_id: NotRequired[
         Annotated[
             str | None,
-            Field(description="Owner of the run; honoured for administrators only"),
+            Field(min_length=1, description="Owner of the run; honoured for administrators only"),
         ]
     ]
 
@@ -57,7 +57,9 @@ class NewSessionBody(TypedDict):
     session_state: NotRequired[Annotated[dict[str, Any] | None, Field(description="Its state")]]
     metadata: NotRequired[Annotated[dict[str, Any] | None, Field(description="Metadata")]]
     user_id: NotRequired[
-        Annotated[str | None, Field(description="Owner; honoured for administrators only")]
+        Annotated[
+            str | None, Field(min_length=1, description="Owner; honoured for administrators only")
+        ]
     ]
     agent_id: NotRequired[Annotated[str | None, Field(description="Agent, for type=agent")]]
     team_id: NotRequired[Annotated[str | None, Field(description="Team, for type=team")]]

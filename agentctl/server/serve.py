@@ -17,6 +17,7 @@ import uvicorn
 
 from agentctl.errors import PortInUse, Unavailable, UsageFailed
 from agentctl.server.app import create_app, running
+from agentctl.server.protocol import Protocol
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -64,7 +65,7 @@ def serve(
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http="httptools",
+            http=Protocol,
             ws="none",
             lifespan="off",
             log_config=None,

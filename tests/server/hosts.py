@@ -12,6 +12,7 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp
 
+from agentctl.server.protocol import Protocol
 from tests.world import World
 
 __all__ = ["Host", "hosting"]
@@ -52,7 +53,7 @@ def hosting(world: World, app: ASGIApp, *, lifespan: str = "on") -> Iterator[Hos
         app,
         port=0,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan=lifespan,  # type: ignore[arg-type]
         log_config=None,
