@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import get_args
 
 from agentctl.config.convert import key_kinds, sanitized
 from agentctl.config.place import Place, listed, nearest
+from agentctl.config.rules import Refers
 from agentctl.config.settings import Database, DemoModel, Settings, Step, Team
 from agentctl.config.tables import LISTS
 
 __all__ = ["absolute_url", "check"]
 
 SQLITE = "sqlite:///"
+
+_INSIDE = {
+    "limits.message_bytes": "limits.body_bytes",
+    "limits.tool_result_bytes": "limits.run_bytes",
+    "runs.tool_timeout_seconds": "runs.timeout_seconds",
+}
 
 Places = Mapping[str, Place]
 
@@ -30,7 +37,9 @@ def check(settings: Settings, places: Places) -> None:
         InvalidConfiguration: for the first thing that does not fit.
     """
     checks: tuple[Callable[[Settings, Places], None], ...] = (
+        _check_origins,
         _check_audience,
+        _check_bounds,
         _check_databases,
         _check_models,
         _check_references,
@@ -57,12 +66,32 @@ def absolute_url(url: str, base: Path, place: Place) -> str:
     return SQLITE + os.path.normpath(base / path)
 
 
+def _check_origins(settings: Settings, places: Places) -> None:
+    origins = settings.server.cors_origins
+    if "*" in origins and len(origins) > 1:
+        places["server.cors_origins"].refuse('"*" lets every origin in, the others do nothing')
+
+
 def _check_audience(settings: Settings, places: Places) -> None:
     if settings.authorization.audience and not settings.authorization.verify_audience:
         places["authorization.audience"].refuse(
             "does nothing while authorization.verify_audience is false",
             hint="set verify_audience = true, or remove audience",
         )
+
+
+def _check_bounds(settings: Settings, places: Places) -> None:
+    """A bound above the one on what is around it would do nothing; a default may be above it."""
+    for inner, outer in _INSIDE.items():
+        bound, limit = (_value(settings, key) for key in (inner, outer))
+        if places[inner].given and bound > limit:
+            places[inner].refuse(f"does nothing above {outer}, which is {limit}")
+
+
+def _value(settings: Settings, key: str) -> float:
+    table, _, name = key.partition(".")
+    value: float = getattr(getattr(settings, table), name)
+    return value
 
 
 def _check_databases(settings: Settings, places: Places) -> None:
@@ -108,14 +137,13 @@ def _check_entry(entry: object, key: str, ids: Mapping[str, list[str]], places: 
         known = [known for table in refers.tables for known in ids[table]]
         for wanted in value if kind.is_list else (value,):
             if wanted and wanted not in known:
-                _refuse_dangling(wanted, refers.tables, known, places[f"{key}.{name}"])
+                _refuse_dangling(wanted, refers, known, places[f"{key}.{name}"])
 
 
-def _refuse_dangling(wanted: str, tables: Iterable[str], known: list[str], place: Place) -> None:
+def _refuse_dangling(wanted: str, refers: Refers, known: list[str], place: Place) -> None:
     near = nearest(wanted, known)
     guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
-    where = " or ".join(f"[[{table}]]" for table in tables)
-    place.refuse(f"{sanitized(wanted)} is the id of no entry of {where}; {guess}")
+    place.refuse(f"{sanitized(wanted)} is the id of no entry of {refers.words}; {guess}")
 
 
 def _check_steps(settings: Settings, places: Places) -> None:

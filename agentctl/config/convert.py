@@ -51,6 +51,8 @@ class Kind(NamedTuple):
     @property
     def words(self) -> str:
         """What is allowed, as a message says it."""
+        if self.refers is not None:
+            return f"the id of an entry of {self.refers.words}"
         for rule in self.rules:
             if isinstance(rule, Form):
                 return rule.words

@@ -46,6 +46,11 @@ class Refers(NamedTuple):
         """The tables that are looked into."""
         return tuple(table for table in self if table)
 
+    @property
+    def words(self) -> str:
+        """The tables as the file has them."""
+        return " or ".join(f"[[{table}]]" for table in self.tables)
+
 
 class Secret(NamedTuple):
     """A value that no message repeats; when `masked`, `config show` does not show it either."""

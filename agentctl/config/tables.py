@@ -122,8 +122,8 @@ class Reader:
             place = Place(self.file, key, variable=variable.name)
             value = convert(from_text(variable.text, kind), kind, place, self.base)
         elif field.name not in table:
-            place = Place(self.file, key, given=False)
             value = self._default(kind, place, field)
+            place = Place(self.file, key, given=False)
         elif kind.is_list and kind.item.type is settings.Step:
             value = self._steps(table[field.name], place, path)
         else:
@@ -150,10 +150,11 @@ class Reader:
         return Place(self.file, key, line=self._line(path))
 
     def _line(self, path: KeyPath) -> int | None:
-        """The line of the key, else of the nearest table around it."""
+        """The line of the key or of the first table so named, else of the table around it."""
         while path:
-            if path in self.lines:
-                return self.lines[path]
+            for known in (path, (*path, 0)):
+                if known in self.lines:
+                    return self.lines[known]
             path = path[:-1]
         return None
 

@@ -113,3 +113,19 @@ def test_a_wrong_key_names_its_line(file: Path) -> None:
     assert refused(file).cause == "line 1 of the file"
     file.write_text('server.port = "x"\n')
     assert refused(file).cause == "line 1 of the file"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n[[agents]]\nid = 'a'",
+        "\n[[server]]\nport = 1",
+        "\n[[agent]]\nid = 'a'",
+        "\n[audit]\na = 1",
+    ],
+)
+def test_what_is_missing_or_no_table_of_ours_names_the_line_of_its_table(
+    file: Path, text: str
+) -> None:
+    file.write_text(text)
+    assert refused(file).cause == "line 2 of the file"

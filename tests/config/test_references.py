@@ -59,7 +59,9 @@ WRONG = {
         'agents[0].id: must be an id: 1 to 64 letters, digits, ".", "_" and "-", starting with a '
         'letter or a digit, not "a b"'
     ),
-    "[[agents]]\nid = 'a'": "agents.a.model: is missing; it must be a text",
+    "[[agents]]\nid = 'a'": (
+        "agents.a.model: is missing; it must be the id of an entry of [[models]]"
+    ),
     "[[workflows]]\nid = 'flow'": (
         "workflows.flow.steps: is missing; it must be a list, each a table"
     ),

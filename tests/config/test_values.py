@@ -49,6 +49,18 @@ WRONG_VALUES = {
         'or "*", not "app.example.org"'
     ),
     '[server]\ncors_origins = ["*", "*"]': 'server.cors_origins: must not hold "*" twice',
+    '[server]\ncors_origins = ["*", "https://a.example"]': (
+        'server.cors_origins: "*" lets every origin in, the others do nothing'
+    ),
+    "[limits]\nmessage_bytes = 1_048_577": (
+        "limits.message_bytes: does nothing above limits.body_bytes, which is 1048576"
+    ),
+    "[limits]\ntool_result_bytes = 10_000\nrun_bytes = 9_999": (
+        "limits.tool_result_bytes: does nothing above limits.run_bytes, which is 9999"
+    ),
+    "[runs]\ntool_timeout_seconds = 60\ntimeout_seconds = 0.5": (
+        "runs.tool_timeout_seconds: does nothing above runs.timeout_seconds, which is 0.5"
+    ),
     "[server]\ncors_origins = [1]": (
         'server.cors_origins[0]: must be an origin like "https://app.example.org" without a path, '
         'or "*", not 1'
