@@ -1,0 +1,87 @@
+"""Requests made up from the OpenAPI document: whatever is sent, an answer of the document comes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.core import NotSet
+from schemathesis.generation import GenerationMode
+
+from agentctl.auth.policy import POLICY, Public, operations_of
+from agentctl.records.kinds import KINDS
+from tests.server.hosts import Host
+from tests.server.seeds import as_caller
+from tests.server.test_scenarios import OPERATIONS
+
+EXAMPLES = 12
+"""Requests an operation."""
+
+STARTING = {operations_of(kind).create_run for kind in KINDS}
+ASKED = sorted(
+    route.operation
+    for route in OPERATIONS
+    if route.operation not in STARTING and not isinstance(POLICY[route.operation], Public)
+)
+"""All but what starts runs, and what has no parameters."""
+
+THERE = {
+    "agent_id": "echo", "team_id": "desk", "workflow_id": "line", "session_id": "mine",
+}  # fmt: skip
+"""What the paths of reads name; those of changes name anything."""
+
+
+@pytest.fixture(scope="module")
+def document(server: Host) -> Any:
+    found = server.client.get("/openapi.json").json()
+    return schemathesis.openapi.from_dict(found)
+
+
+def content(body: Any) -> bytes | None:
+    if isinstance(body, NotSet):
+        return None
+    return body if isinstance(body, bytes) else json.dumps(body, default=repr).encode()
+
+
+@pytest.mark.parametrize("mode", GenerationMode)
+@pytest.mark.parametrize("name", ASKED)
+def test_any_request_gets_an_answer_of_the_document(
+    server: Host, document: Any, name: str, mode: GenerationMode
+) -> None:
+    operation = document.find_operation_by_id(name)
+    declared: dict[str, Any] = operation.definition.raw["responses"]
+    headers = as_caller(server, "me") | {"Content-Type": "application/json"}
+    shapes = {"components": document.raw_schema["components"]}
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        if case.method == "GET":
+            case.path_parameters.update(
+                {key: there for key, there in THERE.items() if key in case.path_parameters}
+            )
+        answer = server.client.request(
+            case.method,
+            case.formatted_path,
+            params=case.query,
+            headers=headers,
+            content=content(case.body),
+        )
+        assert str(answer.status_code) in declared, answer.text
+        assert answer.status_code != 500
+        if answer.content:
+            schema = declared[str(answer.status_code)]["content"]["application/json"]["schema"]
+            jsonschema_rs.validate({**schema, **shapes}, answer.json())
+
+    ask()
