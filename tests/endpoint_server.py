@@ -18,6 +18,8 @@
     delegate            calls delegate_task_to_member (or route_to_member), for the member named in
                         the last user message, else the first; then answers with the result
     history             answers with the roles and texts that it was sent, as JSON
+    exact               answers with the message that the last user message is the JSON of, then
+                        with the results of its calls
 
 `GET /open` tells how many calls of models are open, `GET /requests` what was asked, newest last,
 `GET /headers` with which header fields; `DELETE /requests` forgets both. A call whose client has
@@ -219,6 +221,11 @@ def _history(body: Body, _: str) -> Body:
     return _says(json.dumps([[item["role"], _text(item)] for item in body["messages"]]))
 
 
+def _exact(body: Body, _: str) -> Body:
+    message: Body = json.loads(_asked(body))
+    return _results(body) or {"role": "assistant", "content": None, **message}
+
+
 def _tool(body: Body, name: str) -> Body:
     return _results(body) or _calls((name, _object_in(_asked(body))))
 
@@ -253,6 +260,7 @@ def _delegate(body: Body, _: str) -> Body:
 
 _ANSWERS: dict[str, Callable[[Body, str], Body]] = {
     "history": _history,
+    "exact": _exact,
     "tool": _tool,
     "tools": _tools,
     "broken": _broken,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,10 +115,12 @@ class ToolAction:
         """The result as text: a string as it is, anything else as JSON, cut at the limit."""
         if isinstance(result, str):
             return Outcome(_cut(result, limit))
-        from pydantic_core import PydanticSerializationError, to_json
+        from pydantic_core import PydanticSerializationError, to_jsonable_python
 
         try:
-            return Outcome(_cut(to_json(result).decode(), limit))
+            value = to_jsonable_python(result)
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            return Outcome(_cut(text, limit))
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             _log.warning(
                 "tool %s gave a result without a JSON form", self.tool.name, exc_info=error

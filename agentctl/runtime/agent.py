@@ -13,18 +13,16 @@ from pydantic_ai.exceptions import AgentRunError
 from pydantic_ai.messages import (
     AgentStreamEvent,
     FunctionToolResultEvent,
-    ModelResponse,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
     TextPartDelta,
-    ToolCallPart,
 )
 from pydantic_ai.usage import UsageLimits
 
 from agentctl.runtime.classify import classified
 from agentctl.runtime.conversation import Conversation
-from agentctl.runtime.conversion import counters, to_model
+from agentctl.runtime.conversion import calls_of, clean_response, counters, to_model
 
 if TYPE_CHECKING:
     from pydantic_ai.agent import CallToolsNode, ModelRequestNode
@@ -105,13 +103,14 @@ async def _listen(
                 conversation.say(_text(event))
         finally:
             conversation.context.transcript.set_usage(counters(stream.usage, before))
-    conversation.end_answer(_calls(stream.response))
 
 
 async def _act(
     run: LibraryRun, node: CallToolsNode[Conversation, str | None], conversation: Conversation
 ) -> None:
     """The calls of one answer. Known tools note themselves, unknown ones are noted here."""
+    clean_response(node.model_response)
+    conversation.end_answer(calls_of(node.model_response))
     calls = {part.tool_call_id: part for part in node.model_response.tool_calls}
     async with node.stream(run.ctx) as events:
         async for event in events:
@@ -129,11 +128,3 @@ def _text(event: AgentStreamEvent) -> str:
     if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
         return event.delta.content_delta
     return ""
-
-
-def _calls(response: ModelResponse) -> list[dict[str, Any]]:
-    return [_call(part) for part in response.tool_calls]
-
-
-def _call(part: ToolCallPart) -> dict[str, Any]:
-    return {"id": part.tool_call_id, "name": part.tool_name, "arguments": part.args_as_dict()}

@@ -1,7 +1,8 @@
 """One run's talk between a model and its tools, as it is kept and told.
 
-Everything that arrives goes through here: it is cleaned, bounded, put into the transcript at once,
-and told to the listeners. It knows nothing of the model library.
+Everything that arrives goes through here: text is cleaned (calls have been, in `conversion`),
+bounded, put into the transcript at once, and told to the listeners. It knows nothing of the model
+library.
 """
 
 from __future__ import annotations
@@ -109,9 +110,8 @@ class Conversation:
 
     def end_answer(self, calls: list[dict[str, Any]]) -> None:
         """The model has ended its answer, with these calls: `id`, `name`, `arguments`."""
-        cleaned: list[dict[str, Any]] = [_clean(call) for call in calls]
-        self._keep(orjson.dumps(cleaned).decode())
-        self._transcript.end_answer(cleaned)
+        self._keep(orjson.dumps(calls).decode())
+        self._transcript.end_answer(calls)
 
     async def call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> str:
         """Carry out a call; returns what the model is told.
@@ -120,12 +120,11 @@ class Conversation:
             RunFailure: the tool failed once too often in a row.
         """
         self.context.checkpoint()
-        cleaned: dict[str, Any] = _clean(arguments)
-        self._open(call_id, name, cleaned)
-        if NOT_AN_OBJECT in cleaned:
+        self._open(call_id, name, arguments)
+        if NOT_AN_OBJECT in arguments:
             outcome = Outcome("The arguments are not a JSON object", failed=True)
         else:
-            outcome = await self.actions[name].perform(cleaned, self)
+            outcome = await self.actions[name].perform(arguments, self)
         text = clean(outcome.text)
         self._close(call_id, text, error=outcome.failed)
         self._count(name, outcome)
@@ -133,8 +132,8 @@ class Conversation:
 
     def refuse_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Note a call of a tool that is not there. The library has told the model by itself."""
-        self._open(call_id, clean(name), _clean(arguments))
-        self._close(call_id, clean(f"There is no tool {name}"), error=True)
+        self._open(call_id, name, arguments)
+        self._close(call_id, f"There is no tool {name}", error=True)
 
     def _open(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         self.context.emit(ToolCallStarted(self._transcript.open_call(call_id, name, arguments)))
@@ -166,14 +165,3 @@ class Conversation:
             raise RunFailure(
                 "TOOL_FAILED", f"The tool {name} failed {MAXIMUM_FAILURES} times in a row"
             )
-
-
-def _clean(value: Any) -> Any:
-    """A JSON value with every text in it storable."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, Mapping):
-        return {clean(str(name)): _clean(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    return value

@@ -1,7 +1,9 @@
-"""Neutral messages (`runtime.messages`) as the model library's, and its counters as ours."""
+"""Neutral messages (`runtime.messages`) as the model library's; its calls and counters as ours."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -11,15 +13,24 @@ from pydantic_ai.messages import (
     ModelRequest,
     ModelResponse,
     TextPart,
+    ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
 )
 from pydantic_ai.usage import RunUsage
 
+from agentctl.records.text import clean
+from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.transcript import CANCELLED_RESULT
 
-__all__ = ["counters", "to_model"]
+__all__ = ["calls_of", "clean_response", "counters", "to_model"]
+
+_MAXIMUM_DEPTH = 100
+"""Objects and arrays within each other in the arguments of a call; JSON writers have a limit."""
+
+_INTEGERS = range(-(2**63), 2**64)
+"""What JSON writers take for an integer."""
 
 
 def to_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
@@ -44,6 +55,57 @@ def to_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
             converted.append(_response(message))
             open_calls = {call["id"]: call["name"] for call in message.get("tool_calls", ())}
     return [*converted, *_interrupted(open_calls)]
+
+
+def clean_response(response: ModelResponse) -> None:
+    """Make what a model answered storable, in place: the library sends it back with the results.
+
+    The arguments of a call become an object; what is none is the value of `NOT_AN_OBJECT`.
+    """
+    for part in response.parts:
+        if isinstance(part, TextPart | ThinkingPart):
+            part.content = clean(part.content)
+        elif isinstance(part, ToolCallPart):
+            part.tool_name = clean(part.tool_name)
+            part.tool_call_id = clean(part.tool_call_id)
+            part.args = _arguments(part.args)
+
+
+def calls_of(response: ModelResponse) -> list[dict[str, Any]]:
+    """The tool calls of an answer that was cleaned: `id`, `name`, `arguments`."""
+    return [
+        {"id": part.tool_call_id, "name": part.tool_name, "arguments": part.args_as_dict()}
+        for part in response.tool_calls
+    ]
+
+
+def _arguments(args: Any) -> dict[str, Any]:
+    """Arguments as the library has them: JSON, a dictionary, or None."""
+    given = args if isinstance(args, dict) else clean(args or "{}")
+    try:
+        value = json.loads(given) if isinstance(given, str) else given
+        if isinstance(value, dict):
+            return {clean(name): _cleaned(item) for name, item in value.items()}
+    except (ValueError, RecursionError):
+        pass
+    return {NOT_AN_OBJECT: str(given)}
+
+
+def _cleaned(value: Any, depth: int = 1) -> Any:
+    """A JSON value that can be written again. An integer that cannot becomes its digits.
+
+    Raises:
+        ValueError: it nests deeper than `_MAXIMUM_DEPTH`, or holds a number that JSON has not.
+    """
+    if depth > _MAXIMUM_DEPTH or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(name): _cleaned(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(item, depth + 1) for item in value]
+    return str(value) if isinstance(value, int) and value not in _INTEGERS else value
 
 
 def counters(after: RunUsage, before: RunUsage) -> dict[str, int]:

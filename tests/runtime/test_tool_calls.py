@@ -6,6 +6,7 @@ import json
 import logging
 from typing import Any
 
+import orjson
 import pytest
 
 from agentctl.config.settings import Limits
@@ -46,6 +47,7 @@ def only_call(ended: Surroundings) -> dict[str, Any]:
         ("whisper", {"text": "HI", "times": 2}, "hihi"),
         ("nothing", {}, "null"),
         ("dirty", {}, "a\ufffdb\ufffdc"),
+        ("dirty_record", {}, '{"text":"a\ufffdc"}'),
         (
             "weather",
             {"place": {"city": "Bonn"}},
@@ -149,6 +151,50 @@ def test_arguments_that_are_no_json_are_told_to_the_model(model_endpoint: ModelE
     assert failure is None
     assert ended.transcript.content == "The arguments are not a JSON object"
     assert only_call(ended)["tool_args"] == {"INVALID_JSON": '{"half": '}
+
+
+def calling(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    ("call", "tool_args", "result"),
+    [
+        (calling("c\ud800\0", "add", '{"a": 1}'), {"a": 1}, "3"),
+        (calling("c\ud800\0", "ad\ud800d", "{}"), {}, "There is no tool ad\ufffdd"),
+        (calling("c", "shout", '{"text": "\\ud800"}'), {"text": "\ufffd"}, "\ufffd"),
+        (calling("c", "shout", '{"text": "\ud800\0"}'), {"text": "\ufffd\ufffd"}, "\ufffd\ufffd"),
+        (calling("c", "add", f'{{"a": {10**30}}}'), {"a": str(10**30)}, str(10**30 + 2)),
+    ],
+)
+def test_a_call_that_cannot_be_stored_is_made_so_and_goes_on(
+    model_endpoint: ModelEndpoint, call: dict[str, Any], tool_args: dict[str, Any], result: str
+) -> None:
+    tools = (f"{toolbox.TOOLS}:add", f"{toolbox.TOOLS}:shout")
+    answer = json.dumps({"content": "so \ud800", "tool_calls": [call]})
+    ended, failure = attempt(settings(model_endpoint, model="exact", tools=tools), answer)
+
+    assert failure is None
+    entry = only_call(ended)
+    assert (entry["tool_args"], entry["result"]) == (tool_args, result)
+    orjson.dumps([ended.transcript.tools, ended.transcript.messages])
+    said = [message for message in ended.transcript.messages if message["role"] == "assistant"]
+    assert said[0]["content"] == "so \ufffd"
+    assert said[0]["tool_calls"][0]["id"] == entry["tool_call_id"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "[" * 200 + "]" * 200, "[" * 9000])
+def test_arguments_that_cannot_be_kept_are_no_object(
+    model_endpoint: ModelEndpoint, value: str
+) -> None:
+    arguments = f'{{"a": {value}}}'
+    answer = json.dumps({"tool_calls": [calling("c", "add", arguments)]})
+    configured = settings(model_endpoint, model="exact", tools=(f"{toolbox.TOOLS}:add",))
+    ended, failure = attempt(configured, answer)
+
+    assert failure is None
+    assert only_call(ended)["tool_args"] == {"INVALID_JSON": arguments}
+    assert only_call(ended)["result"] == "The arguments are not a JSON object"
 
 
 @pytest.mark.parametrize(

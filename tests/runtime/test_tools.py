@@ -126,7 +126,9 @@ def test_a_module_that_fails_to_import_is_named(tmp_path: Path) -> None:
 
 
 def test_a_module_that_is_not_there_is_told_where_to_be() -> None:
-    assert refusal("shopp:price").hint == "put shopp.py beside the configuration file, or install it"
+    assert (
+        refusal("shopp:price").hint == "put shopp.py beside the configuration file, or install it"
+    )
     assert str(refusal("shopp.tea:price").hint).startswith("put the package shopp beside ")
 
 

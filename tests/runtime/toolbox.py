@@ -94,6 +94,11 @@ def dirty() -> str:
     return "a\x00b\ud800c"
 
 
+def dirty_record() -> dict[str, str]:
+    """Returns a record with what cannot be stored."""
+    return {"text": "a\ud800c"}
+
+
 def stuck() -> str:
     """Blocks its thread until `release` is set."""
     release.wait(30)
