@@ -11,7 +11,6 @@ import functools
 import hashlib
 import re
 import secrets
-from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from agentctl.server.answers import Answer
 from agentctl.server.door import Call
 from agentctl.server.openapi import with_base
 from agentctl.server.routes.declared import operation
-from agentctl.server.routing import Operation
+from agentctl.server.routing import Endpoint, Operation
 
 __all__ = [
     "get_docs",
@@ -153,7 +152,7 @@ async def get_openapi(call: Call) -> Response:
 
 def operations() -> list[Operation]:
     """The routes. They are not in the document that they show."""
-    endpoints: dict[str, Callable[..., Awaitable[Response]]] = {
+    endpoints: dict[str, Endpoint] = {
         "/docs": get_docs,
         "/redoc": get_redoc,
         "/openapi.json": get_openapi,

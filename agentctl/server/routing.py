@@ -26,7 +26,7 @@ from agentctl.server.door import CALLER, Call, Caller
 from agentctl.server.named import require_named
 from agentctl.server.parameters import Parameters
 
-__all__ = ["Dispatch", "Operation", "admit", "check_routes"]
+__all__ = ["Dispatch", "Endpoint", "Operation", "admit", "check_routes"]
 
 Endpoint = Callable[..., Awaitable[Response]]
 

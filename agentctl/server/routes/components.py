@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Path, Query
@@ -41,9 +40,10 @@ from agentctl.server.routes.declared import (
     RunId,
     UserId,
     operation,
+    with_parameters,
 )
 from agentctl.server.routes.runs import OfSession, StatusQuery
-from agentctl.server.routing import Operation
+from agentctl.server.routing import Endpoint, Operation
 
 __all__ = [
     "cancel_run",
@@ -173,7 +173,7 @@ def _family(kind: Kind) -> list[Operation]:
     one = f"{every}/{{{names.id_field}}}"
     run = f"{one}/runs/{{run_id}}"
 
-    def of_kind(name: str, endpoint: Callable[..., Awaitable[Response]]) -> Any:
+    def of_kind(name: str, endpoint: Endpoint) -> Endpoint:
         return _of_kind(names, name, endpoint)
 
     return [
@@ -203,9 +203,7 @@ def _family(kind: Kind) -> list[Operation]:
     ]
 
 
-def _of_kind(
-    names: KindNames, name: str, endpoint: Callable[..., Awaitable[Response]]
-) -> Callable[..., Awaitable[Response]]:
+def _of_kind(names: KindNames, name: str, endpoint: Endpoint) -> Endpoint:
     """The endpoint for one kind: `component_id` goes by the kind's own name, as in its paths."""
 
     @functools.wraps(endpoint)
@@ -220,19 +218,16 @@ def _of_kind(
         "{noun}", names.kind
     )
     of_kind.__name__ = name
-    of_kind.__signature__ = _signature(names, endpoint)  # type: ignore[attr-defined]
-    del of_kind.__wrapped__
-    return of_kind
+    return with_parameters(of_kind, _parameters(names, endpoint))
 
 
-def _signature(names: KindNames, endpoint: Callable[..., Any]) -> inspect.Signature:
+def _parameters(names: KindNames, endpoint: Endpoint) -> list[inspect.Parameter]:
     declared = inspect.signature(endpoint, eval_str=True)
     described = Annotated[str, Path(description=f"The {names.kind}")]
-    parameters = [
+    return [
         parameter.replace(name=names.id_field, annotation=described)
         if parameter.name == "component_id"
         else parameter
         for parameter in declared.parameters.values()
         if parameter.name != "kind"
     ]
-    return inspect.Signature(parameters)

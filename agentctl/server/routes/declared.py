@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
-from starlette.responses import Response
 from typing_extensions import TypeAliasType
 
 from agentctl.errors import BadRequest, UnsupportedMediaType
@@ -14,7 +14,7 @@ from agentctl.operations import MAXIMUM_LIMIT, Where
 from agentctl.server.bodies import Body
 from agentctl.server.door import Call
 from agentctl.server.openapi import described
-from agentctl.server.routing import Operation
+from agentctl.server.routing import Endpoint, Operation
 
 __all__ = [
     "AfterCursor",
@@ -30,6 +30,7 @@ __all__ = [
     "UserId",
     "operation",
     "session_body",
+    "with_parameters",
 ]
 
 SessionType = TypeAliasType("SessionType", Literal["agent", "team", "workflow"])
@@ -52,7 +53,7 @@ Order = Annotated[Literal["asc", "desc"], Query(description="Oldest or newest fi
 def operation(
     method: str,
     path: str,
-    endpoint: Callable[..., Awaitable[Response]],
+    endpoint: Endpoint,
     *,
     tag: str,
     answers: Any,
@@ -89,6 +90,13 @@ def operation(
         include_in_schema=in_document,
         **(shown if in_document else {}),
     )
+
+
+def with_parameters(endpoint: Endpoint, parameters: Sequence[Parameter]) -> Endpoint:
+    """The wrapper of an endpoint, declared with these parameters instead of the endpoint's own."""
+    endpoint.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    del endpoint.__wrapped__  # type: ignore[attr-defined]
+    return endpoint
 
 
 async def session_body(call: Call, body: Body, session_id: str, where: Where) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import functools
+import inspect
+from inspect import Parameter
+from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from starlette.responses import Response
@@ -45,8 +48,9 @@ from agentctl.server.routes.declared import (
     UserId,
     operation,
     session_body,
+    with_parameters,
 )
-from agentctl.server.routing import Operation
+from agentctl.server.routing import Endpoint, Operation
 
 __all__ = [
     "create_session",
@@ -146,46 +150,60 @@ async def delete_sessions(call: Call, db_id: DatabaseId = None) -> Response:
     return nothing()
 
 
+_WHERE = {"type": TypeQuery, "user_id": UserId, "db_id": DatabaseId, "table": Table}
+"""The query parameters that `Where` is made of."""
+
+
+def _of_where(endpoint: Endpoint) -> Endpoint:
+    """The endpoint with the query parameters of `_WHERE` in the place of its `where`."""
+
+    @functools.wraps(endpoint)
+    async def of_where(call: Call, **values: Any) -> Response:
+        where = Where(**{name: values.pop(name) for name in _WHERE})
+        return await endpoint(call, where=where, **values)
+
+    parameters = list[Parameter]()
+    for parameter in inspect.signature(endpoint, eval_str=True).parameters.values():
+        if parameter.name != "where":
+            parameters.append(parameter)
+            continue
+        for name, annotation in _WHERE.items():
+            parameters.append(parameter.replace(name=name, annotation=annotation, default=None))
+    return with_parameters(of_where, parameters)
+
+
+@_of_where
 async def get_session_by_id(
     call: Call,
     session_id: SessionId,
-    type: TypeQuery = None,
-    user_id: UserId = None,
-    db_id: DatabaseId = None,
-    table: Table = None,
+    where: Where,
 ) -> Response:
     """Get a session.
 
     One session with its metadata, configuration and history. The shape depends on its type.
     """
-    where = Where(type, user_id, db_id, table)
     return document(await call.operations.get_session_by_id(session_id, where))
 
 
+@_of_where
 async def update_session(
     call: Call,
     session_id: SessionId,
-    type: TypeQuery = None,
-    user_id: UserId = None,
-    db_id: DatabaseId = None,
-    table: Table = None,
+    where: Where,
 ) -> Response:
     """Update a session.
 
     Replaces the name, the state or the metadata; each given one replaces the whole value.
     """
-    where = Where(type, user_id, db_id, table)
     changes = await session_body(call, _UPDATE, session_id, where)
     return document(await call.operations.update_session(session_id, SessionPatch(changes), where))
 
 
+@_of_where
 async def delete_session(
     call: Call,
     session_id: SessionId,
-    type: TypeQuery = None,
-    user_id: UserId = None,
-    db_id: DatabaseId = None,
-    table: Table = None,
+    where: Where,
     cancel: Annotated[
         bool, Query(description="Cancel its runs first, and wait up to 10 s for their end")
     ] = False,
@@ -194,33 +212,27 @@ async def delete_session(
 
     Removes the session with its runs. A run that is not final is a conflict.
     """
-    where = Where(type, user_id, db_id, table)
     await call.operations.delete_session(session_id, where, cancel=cancel)
     return nothing()
 
 
+@_of_where
 async def rename_session(
     call: Call,
     session_id: SessionId,
-    type: TypeQuery = None,
-    user_id: UserId = None,
-    db_id: DatabaseId = None,
-    table: Table = None,
+    where: Where,
 ) -> Response:
     """Rename a session."""
-    where = Where(type, user_id, db_id, table)
     body = await session_body(call, _RENAME, session_id, where)
     name = body["session_name"]
     return document(await call.operations.rename_session(session_id, name, where))
 
 
+@_of_where
 async def get_session_runs(
     call: Call,
     session_id: SessionId,
-    type: TypeQuery = None,
-    user_id: UserId = None,
-    db_id: DatabaseId = None,
-    table: Table = None,
+    where: Where,
     limit: Annotated[
         int | None, Query(ge=1, le=MAXIMUM_LIMIT, description="How many; all when absent")
     ] = None,
@@ -230,21 +242,18 @@ async def get_session_runs(
 
     Oldest first, members' and steps' runs included.
     """
-    query = SessionRunsQuery(Where(type, user_id, db_id, table), limit, after)
+    query = SessionRunsQuery(where, limit, after)
     return document(await call.operations.get_session_runs(session_id, query))
 
 
+@_of_where
 async def get_session_run(
     call: Call,
     session_id: SessionId,
     run_id: RunId,
-    type: TypeQuery = None,
-    user_id: UserId = None,
-    db_id: DatabaseId = None,
-    table: Table = None,
+    where: Where,
 ) -> Response:
     """Get a run of a session."""
-    where = Where(type, user_id, db_id, table)
     return document(await call.operations.get_session_run(session_id, run_id, where))
 
 
