@@ -48,18 +48,18 @@ class Answer:
             self._take_own(event.name.removeprefix(self._prefix), data)
         return first
 
-    def finish(self) -> None:
+    def finish(self, hint: str) -> None:
         """Close the last line.
+
+        Args:
+            hint: what to do when the end is missing.
 
         Raises:
             Unavailable: the stream ended before the run did.
         """
         self.end_line()
         if not self.end:
-            raise Unavailable(
-                "the stream ended before the run did",
-                hint=f"see what became of it: agentctl runs get {self.run_id}",
-            )
+            raise Unavailable("the stream ended before the run did", hint=hint)
 
     def end_line(self) -> None:
         """What is said next begins on a line of its own."""

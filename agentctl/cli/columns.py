@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.output import Column, write_line
+from agentctl.cli.output import Format, show_record, write_line
+from agentctl.cli.table import Column, Columns
 from agentctl.cli.terminal import printable
 from agentctl.records.kinds import KINDS
+
+if TYPE_CHECKING:
+    from agentctl.records.document import Document
 
 __all__ = [
     "CANCELS",
     "RENAMED",
     "RUN",
     "RUNS",
+    "RUNS_OF_SESSION",
     "SESSION",
     "SESSIONS",
     "component_of",
     "show_history",
+    "show_run",
 ]
 
 Record = Mapping[str, Any]
@@ -34,22 +40,39 @@ def _tokens(record: Record) -> object:
     return metrics.get("total_tokens")
 
 
+def _error_code(record: Record) -> object:
+    return (record.get("error") or {}).get("code")
+
+
 def _error(record: Record) -> str | None:
     error = record.get("error")
     return f"{error.get('code')}: {error.get('detail')}" if error else None
 
 
-SESSIONS = [
-    Column("session_id"),
-    Column("session_name"),
-    Column("session_type"),
-    Column("component", component_of),
-    Column("user_id"),
-    Column("run_count"),
-    Column("total_tokens"),
-    Column("last_status"),
-    Column("updated_at"),
-]
+SESSIONS = Columns(
+    tsv=[
+        Column("session_id"),
+        Column("session_name"),
+        Column("session_type"),
+        Column("component", component_of),
+        Column("user_id"),
+        Column("run_count"),
+        Column("total_tokens"),
+        Column("last_status"),
+        Column("updated_at"),
+    ],
+    table=[
+        Column("session_id"),
+        Column("session_name", heading="name", look="text"),
+        Column("last_status", heading="status"),
+        Column("component", component_of),
+        Column("updated_at", heading="updated"),
+        Column("run_count", heading="runs"),
+        Column("user_id", heading="user"),
+        Column("total_tokens", heading="tokens"),
+        Column("session_type", heading="type"),
+    ],
+)
 SESSION = [
     Column("session_id"),
     Column("session_name"),
@@ -62,7 +85,7 @@ SESSION = [
     Column("updated_at"),
 ]
 RENAMED = [Column("session_id"), Column("session_name"), Column("updated_at")]
-RUNS = [
+_RUNS = [
     Column("run_id"),
     Column("session_id"),
     Column("component", component_of),
@@ -73,8 +96,21 @@ RUNS = [
     Column("created_at"),
     Column("finished_at"),
 ]
+_RUNS_OF_SESSION = [
+    Column("run_id"),
+    Column("status"),
+    Column("component", component_of),
+    Column("created_at", heading="created"),
+    Column("error", _error_code),
+    Column("total_tokens", _tokens, heading="tokens"),
+    Column("user_id", heading="user"),
+]
+RUNS_OF_SESSION = Columns(tsv=_RUNS, table=_RUNS_OF_SESSION)
+RUNS = Columns(
+    tsv=_RUNS, table=[*_RUNS_OF_SESSION[:5], Column("session_id"), *_RUNS_OF_SESSION[5:]]
+)
 RUN = [
-    *RUNS[:-2],
+    *_RUNS[:-2],
     Column("parent_run_id"),
     Column("member_runs", lambda run: ", ".join(run.get("member_runs") or [])),
     Column("cancel_requested_at"),
@@ -86,6 +122,7 @@ RUN = [
     Column("input"),
     Column("content"),
 ]
+_RUN_IN_TABLE = RUN[:-2]
 CANCELS = [
     Column("run_id"),
     Column("session_id"),
@@ -100,6 +137,21 @@ CANCELS = [
 def show_history(session: Record) -> None:
     """Write the conversation of a session below its fields, for people."""
     for message in session.get("chat_history") or []:
-        text = printable(str(message.get("content") or ""), lines=True)
-        write_line(f"\n{printable(str(message.get('role')))}:")
-        write_line("\n".join(f"  {line}".rstrip() for line in text.splitlines()))
+        _show_text(str(message.get("role")), str(message.get("content") or ""))
+
+
+def show_run(document: Document[Any], format: Format) -> None:
+    """Write a run; for people what was said stands below its fields."""
+    if format != "table":
+        show_record(document, RUN, format, id_field="run_id")
+        return
+    show_record(document, _RUN_IN_TABLE, format, id_field="run_id")
+    for field in ("input", "content"):
+        if document.value.get(field):
+            _show_text(field, str(document.value[field]))
+
+
+def _show_text(title: str, text: str) -> None:
+    lines = printable(text, lines=True).splitlines()
+    write_line(f"\n{printable(title)}:")
+    write_line("\n".join(f"  {line}".rstrip() for line in lines))

@@ -8,13 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from agentctl.cli.door import Door, with_door
+from agentctl.cli.help import Branch
 from agentctl.cli.options import Output
-from agentctl.cli.output import Column, chosen_format, show_list, show_record
+from agentctl.cli.output import chosen_format, show_list, show_record
+from agentctl.cli.table import Column
 from agentctl.records.kinds import KINDS, Kind
 
 __all__ = ["agents", "teams", "workflows"]
 
 Record = Mapping[str, Any]
+ComponentId = Annotated[str, typer.Argument(metavar="ID", help="Its id, as in the list")]
 
 
 def _model(record: Record) -> object:
@@ -36,20 +39,31 @@ def _tools(record: Record) -> str:
 
 
 _COLUMNS: dict[Kind, list[Column]] = {
-    "agent": [Column("model", _model), Column("tools", _tools)],
-    "team": [Column("mode"), Column("model", _model), Column("members", _members)],
-    "workflow": [Column("steps", _steps)],
+    "agent": [Column("model", _model), Column("tools", _tools, look="text")],
+    "team": [Column("mode"), Column("model", _model), Column("members", _members, look="text")],
+    "workflow": [Column("steps", _steps, look="text")],
 }
 
 
-def _group(kind: Kind) -> typer.Typer:
+_EXAMPLES: dict[Kind, str] = {"agent": "echo", "team": "duo", "workflow": "relay"}
+"""Ids of the demo, for examples that work."""
+
+
+def _group(kind: Kind) -> Branch:
     names = KINDS[kind]
-    columns = [Column(names.id_field), Column("name"), *_COLUMNS[kind], Column("description")]
-    group = typer.Typer(help=f"Show the configured {names.path}")
+    columns = [
+        Column(names.id_field),
+        Column("name"),
+        *_COLUMNS[kind],
+        Column("description", look="text"),
+    ]
+    group = Branch(
+        help=f"Show the configured {names.path}.", epilog=f"Example: agentctl {names.path} list"
+    )
 
     @group.command(
         "list",
-        help=f"List the {names.path} that you may read",
+        help=f"List the {names.path} that you may read.",
         epilog=f"Example: agentctl {names.path} list",
     )
     @with_door()
@@ -58,11 +72,15 @@ def _group(kind: Kind) -> typer.Typer:
         document = await door.operations.get_components(kind)
         show_list(document, columns, form, id_field=names.id_field)
 
-    @group.command("get", help=f"Show one {kind}", epilog=f"Example: agentctl {names.path} get ID")
+    @group.command(
+        "get",
+        help=f"Show one {kind}.",
+        epilog=f"Example: agentctl {names.path} get {_EXAMPLES[kind]}",
+    )
     @with_door()
     async def get_component(
         door: Door,
-        component_id: Annotated[str, typer.Argument(metavar="ID")],
+        component_id: ComponentId,
         output: Output = None,
     ) -> None:
         form = chosen_format(output)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentctl.cli.help import Branch
 from agentctl.cli.options import Config, Output
-from agentctl.cli.output import Column, chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.output import chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.table import Column
 from agentctl.cli.terminal import note
 
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Look at the configuration and check it",
+app = Branch(
+    help="Look at the configuration and check it.",
     epilog="Example: agentctl config show --sources",
 )
 
@@ -45,7 +47,8 @@ def show_config(
         {"key": key, "value": value, "source": settings.sources.get(key)}
         for key, value in _flat(tables)
     ]
-    columns = [Column("key"), Column("value"), *([Column("source")] if sources else [])]
+    columns = [Column("key"), Column("value", look="whole")]
+    columns += [Column("source", look="whole")] if sources else []
     show_list(document_of(rows), columns, form, id_field="key")
 
 

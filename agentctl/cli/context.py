@@ -10,21 +10,23 @@ from typing import Annotated
 import typer
 
 from agentctl.cli import contexts
+from agentctl.cli.help import Branch
 from agentctl.cli.options import Output, Yes
-from agentctl.cli.output import Column, chosen_format, show_list, write_line
+from agentctl.cli.output import chosen_format, show_list, write_line
+from agentctl.cli.table import Column
 from agentctl.cli.terminal import confirm, note
 from agentctl.errors import Conflict, NotFound, UsageFailed
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Name servers, and choose the one that commands talk to",
+app = Branch(
+    help="Name servers, and choose the one that commands talk to.",
     epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context")]
 
-_COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file")]
+_COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file", look="whole")]
 
 
 @app.command("add", epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use")

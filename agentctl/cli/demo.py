@@ -54,7 +54,7 @@ def lines_to_paste(settings: Path, url: str) -> list[str]:
     return [
         f'export PATH={commands}:"$PATH" AGENTCTL_CONFIG={shlex.quote(str(settings))}',
         "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
-        " --scope agents:run --scope sessions:read --scope teams:read)",
+        " --scope agents:run --scope sessions:read --scope teams:read --expires-in 1h)",
         f"agentctl teams list --url {url}",
         f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
     ]

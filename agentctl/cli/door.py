@@ -21,9 +21,11 @@ from agentctl.cli.terminal import note
 from agentctl.errors import NotFound, UsageFailed
 
 if TYPE_CHECKING:
+    from agentctl.cli.log import LocalLog
+    from agentctl.config.settings import Settings
     from agentctl.operations import Operations
 
-__all__ = ["Connection", "Door", "Local", "open_door", "with_door"]
+__all__ = ["Connection", "Door", "Here", "Local", "open_door", "with_door"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +47,30 @@ class Door:
     Attributes:
         operations: what can be done, as the caller that the options say.
         target: where it is done, for people: `on http://127.0.0.1:7777`.
-        remote: whether that is a server.
+        options: the options that chose it, for another command: ` --url http://127.0.0.1:7777`.
+        local: what there is when it is done here; None: on a server.
     """
 
     operations: Operations
     target: str
-    remote: bool
+    options: str = ""
+    local: Here | None = None
 
     def did(self, what: str) -> None:
         """Say on stderr what was changed, and where."""
         note(f"{what} {self.target}")
+
+    def command(self, words: str) -> str:
+        """A whole command that goes through the same door: `runs get ID` and the options."""
+        return f"agentctl {words}{self.options}"
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What work that is done here can be explained with: the user is its operator."""
+
+    settings: Settings
+    log: LocalLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +156,7 @@ def _say_where_to_look(failure: NotFound, door: Door) -> None:
     noun = failure.detail.partition(" ")[0].lower()
     failure.cause = failure.cause or f"looked for it {door.target}"
     if noun in _LISTED and failure.hint is None:
-        failure.hint = f"see what is there: agentctl {noun}s list"
+        failure.hint = f"see what is there: {door.command(f'{noun}s list')}"
 
 
 def _server(connection: Connection) -> tuple[str | None, contexts.Context | None]:
@@ -165,7 +181,7 @@ async def _there(
         token = token_from_file(str(file)) if file else None
     insecure = connection.insecure_http
     async with RemoteOperations(url, token, allow_insecure=insecure) as operations:
-        yield Door(operations, f"on {url}", remote=True)
+        yield Door(operations, f"on {url}", _given(connection))
 
 
 @asynccontextmanager
@@ -175,16 +191,31 @@ async def _here(connection: Connection, local: Local) -> AsyncIterator[Door]:
         raise UsageFailed(f"{_option(name)} needs a server", hint="name one with --url")
     from agentctl import config
     from agentctl.auth import principal
-    from agentctl.cli.log import log_to_stderr
+    from agentctl.cli.log import logging_locally
     from agentctl.service.service import Service
 
     if os.environ.get(VARIABLE):
-        note(f"{VARIABLE} is not read: without --url or a context this works locally")
-    log_to_stderr()
+        note(f"note: working locally; {VARIABLE} is for servers (--url)")
     settings = config.load(connection.config)
     caller = principal.local(_user(), acting_for=connection.as_user)
-    async with Service.open(settings, create=local.create) as service:
-        yield Door(service.acting_as(caller), f"in {settings.path} (local)", remote=False)
+    target = f"locally ({settings.path})"
+    with logging_locally() as log:
+        async with Service.open(settings, create=local.create) as service:
+            acting = service.acting_as(caller)
+            yield Door(acting, target, _given(connection), Here(settings, log))
+
+
+def _given(connection: Connection) -> str:
+    """The options that chose the door, as they are typed; nothing of what is not an option."""
+    import shlex
+
+    values = ((each.name, getattr(connection, each.name)) for each in fields(connection))
+    words = [
+        _option(name) if value is True else f"{_option(name)} {shlex.quote(str(value))}"
+        for name, value in values
+        if value
+    ]
+    return "".join(f" {word}" for word in words)
 
 
 def _refuse(connection: Connection, names: tuple[str, ...], why: str) -> None:

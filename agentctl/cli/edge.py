@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
+from agentctl.cli.help import HelpGroup, allowed, shown_name
 from agentctl.cli.terminal import printable
 from agentctl.errors import AgentctlError
 
@@ -29,7 +29,7 @@ _suggestion = re.compile(r"(.*?)\.? (?:Did you mean (.+)\?|\(Possible options: (
 _plain_word = re.compile(r"[A-Z][a-z]*(?:[ ,]|$)")
 
 
-class Group(TyperGroup):
+class Group(HelpGroup):
     """A group of commands; alone on the command line it shows its help and is a usage error."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -83,13 +83,23 @@ def report(failure: Exception) -> int:
 
 
 def _report_usage(failure: typer.TyperException) -> int:
-    text = " ".join(failure.format_message().split()).replace("Value error, ", "")
+    text = _wrong_value(failure) or " ".join(failure.format_message().split())
     found = _suggestion.fullmatch(text)
     detail, guess = (found[1], found[2] or found[3]) if found else (text, None)
     context = getattr(failure, "ctx", None)
     command = context.command_path if context is not None else "agentctl"
     hint = f"did you mean {guess}?" if guess else f"`{command} --help` shows what it takes"
     return _say(detail.removesuffix("."), None, hint, failure.exit_code)
+
+
+def _wrong_value(failure: typer.TyperException) -> str | None:
+    """What a parameter takes instead of the value that it was given; None: it is not about that."""
+    parameter = getattr(failure, "param", None)
+    found = getattr(failure.__cause__, "errors", None)
+    takes = None if parameter is None else allowed(parameter)
+    if takes is None or found is None:
+        return None
+    return f"{shown_name(parameter)} must be {takes}, not {found()[0]['input']!r}"
 
 
 def _say(detail: str, cause: str | None, hint: str | None, code: int) -> int:

@@ -10,7 +10,9 @@ import typer
 from agentctl.cli.terminal import note
 from agentctl.errors import UsageFailed
 
-__all__ = ["init"]
+__all__ = ["EXAMPLE", "init"]
+
+EXAMPLE = "agentctl init my-server"
 
 _ALGORITHM = "RS256"
 _NEXT = """
@@ -27,9 +29,9 @@ def init(
         Path, typer.Argument(metavar="DIR", help="Where to write; made when it is not there")
     ] = Path(),
 ) -> None:
-    """Write a commented agentctl.toml and a key pair; nothing is ever overwritten.
+    """Write a commented agentctl.toml and a key pair.
 
-    Example: agentctl init my-server
+    Nothing is ever overwritten.
     """
     from agentctl import config
     from agentctl.cli.keypair import public_path, refuse_existing, write_key_pair, write_new

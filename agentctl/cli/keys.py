@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from agentctl.cli.help import Branch, any_of
 from agentctl.cli.options import Config, Output
-from agentctl.cli.output import Column, chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.output import chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.table import Column, Columns
 from agentctl.cli.terminal import note
 from agentctl.config.settings import Algorithm
+from agentctl.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
     from agentctl.auth.jws import KeySet
     from agentctl.auth.material import VerificationKey
+    from agentctl.cli.keypair import KeyPair
     from agentctl.config.settings import Authorization
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Make keys, list and publish them",
+app = Branch(
+    help="Make keys, list and publish them.",
     epilog="Example: agentctl keys generate --algorithm ES256 --out keys/signing.pem",
 )
 
-_COLUMNS = [
-    Column("kid"),
-    Column("algorithm"),
-    Column("used"),
-    Column("source"),
-    Column("thumbprint"),
-    Column("reason"),
-]
+_COLUMNS = Columns(
+    tsv=[
+        Column("kid"),
+        Column("algorithm"),
+        Column("used"),
+        Column("source"),
+        Column("thumbprint"),
+        Column("reason"),
+    ],
+    table=[
+        Column("kid"),
+        Column("used"),
+        Column("algorithm"),
+        Column("source", lambda row: _near(row["source"]), look="whole"),
+        Column("reason", look="whole"),
+    ],
+)
 _DEFAULT_OUT = Path("signing.pem")
 
 
 @app.command("generate", epilog="Example: agentctl keys generate --algorithm ES256 --out es.pem")
 def generate_key(
     algorithm: Annotated[
-        Algorithm, typer.Option("--algorithm", help="What the key signs with")
+        Algorithm,
+        typer.Option(
+            "--algorithm",
+            metavar="ALGORITHM",
+            help=f"What the key signs with: {any_of(get_args(Algorithm))}",
+        ),
     ] = "RS256",
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="File for the private key, mode 0600")
     ] = _DEFAULT_OUT,
     key_id: Annotated[
-        str, typer.Option("--key-id", metavar="KID", help="Its name; default: the thumbprint")
+        str, typer.Option("--key-id", metavar="KID", help="Its name, else the thumbprint")
     ] = "",
 ) -> None:
     """Make a key pair and print its key id.
@@ -58,14 +77,44 @@ def generate_key(
     note(f"wrote {pair.private}, which nobody else may read")
     if pair.public is None:
         note("a shared secret: whoever verifies tokens with it can also mint them")
-        verification = f'verification_key_files = ["{pair.private}"]'
     else:
         note(f"wrote {pair.public}, for whoever verifies its tokens")
-        verification = f'verification_key_files = ["{pair.public}"]'
-    note(f'to use it: [authorization] algorithm = "{algorithm}", {verification}')
-    named = f', key_id = "{key_id}"' if key_id else ""
-    note(f'           [signing] key_file = "{pair.private}"{named}')
+    for line in _how_to_use(pair, algorithm, key_id):
+        note(line)
     write_line(key_id or pair.key_id)
+
+
+def _how_to_use(pair: KeyPair, algorithm: str, key_id: str) -> Iterator[str]:
+    """Lines of the configuration; they are right from whatever folder this is run in."""
+    from agentctl.config import find
+
+    try:
+        file: Path | None = find(None).absolute()
+    except InvalidConfiguration:
+        file = None
+    yield f"to use it, in {file or 'agentctl.toml'}:"
+    yield "  [authorization]"
+    yield f"  algorithm = {_toml(algorithm)}"
+    yield f"  verification_key_files = [{_toml(_named_in(file, pair.public or pair.private))}]"
+    yield "  [signing]"
+    yield f"  key_file = {_toml(_named_in(file, pair.private))}"
+    if key_id:
+        yield f"  key_id = {_toml(key_id)}"
+
+
+def _named_in(configuration: Path | None, path: Path) -> str:
+    """How a configuration names a file: relative to its own folder where it lies below."""
+    whole = path.absolute()
+    if configuration is None or not whole.is_relative_to(configuration.parent):
+        return str(whole)
+    return str(whole.relative_to(configuration.parent))
+
+
+def _toml(text: str) -> str:
+    """A string of TOML, which one of JSON is too."""
+    import json
+
+    return json.dumps(text, ensure_ascii=False)
 
 
 @app.command("list", epilog="Example: agentctl keys list -o json")
@@ -123,7 +172,7 @@ def _sources(given: Authorization) -> Iterator[tuple[str, KeySet]]:
 def _rows(source: str, keys: KeySet) -> Iterator[dict[str, Any]]:
     for key in keys.keys:
         yield {
-            "kid": key.kid,
+            "kid": key.kid or _thumbprint(key),
             "algorithm": key.spec.name,
             "used": True,
             "source": source,
@@ -139,6 +188,12 @@ def _rows(source: str, keys: KeySet) -> Iterator[dict[str, Any]]:
             "thumbprint": None,
             "reason": entry.reason,
         }
+
+
+def _near(source: str) -> str:
+    """A file as seen from here, when that is shorter."""
+    seen = os.path.relpath(source) if os.path.isabs(source) else source  # noqa: PTH117 - text
+    return min(source, seen, key=len)
 
 
 def _thumbprint(key: VerificationKey) -> str | None:

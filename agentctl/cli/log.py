@@ -1,23 +1,76 @@
-"""The log of work that is done locally: lines on stderr, never a traceback."""
+"""The log of work that is done locally: nothing of it is said twice, and never a traceback."""
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from agentctl.cli.terminal import note
 
-__all__ = ["log_to_stderr"]
+__all__ = ["Kept", "LocalLog", "logging_locally"]
+
+_OF_WORK = ("agentctl.runtime", "agentctl.runs")
+"""What these say of a run that fails is for the logs of servers: here the error says it."""
+
+_recorded = re.compile(r"run \S+ failed: [A-Z_]+: ")
+_of_run = re.compile(r"^run \S+(?:: | failed inside: )")
 
 
-class _Notes(logging.Handler):
-    """What is logged becomes a note: `warning: the model failed: ...`."""
+class Kept(NamedTuple):
+    """What was logged of the work of a run: one line, and the exception that it was about."""
+
+    text: str
+    error: BaseException | None
+
+
+class LocalLog(logging.Handler):
+    """Warnings and worse become notes; those about the work of runs are kept until it ended."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._kept: list[Kept] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        note(f"{record.levelname.lower()}: {record.getMessage()}")
+        """Take one; what the record of the run says as well is left out."""
+        text = record.getMessage()
+        error = record.exc_info[1] if record.exc_info else None
+        if record.name not in _OF_WORK:
+            note(f"{record.levelname.lower()}: {text}")
+        elif not _recorded.match(text):
+            self._kept.append(
+                Kept(text if error is None else f"{text}: {_in_a_line(error)}", error)
+            )
+
+    def reason(self) -> Kept | None:
+        """The last that was kept: why a run failed, as only its operator may know it.
+
+        What was kept is forgotten: whoever asks is to say it.
+        """
+        last = self._kept[-1] if self._kept else None
+        self._kept.clear()
+        return last and last._replace(text=_of_run.sub("", last.text))
+
+    def tell(self) -> None:
+        """Say what was kept and nobody asked for: a run may go well where a tool failed."""
+        for kept in self._kept:
+            note(f"warning: {kept.text}")
+        self._kept.clear()
 
 
-def log_to_stderr() -> None:
-    """Show warnings and worse, unless something else takes the log already."""
-    root = logging.getLogger()
-    if not root.handlers:
-        root.addHandler(_Notes(logging.WARNING))
+@contextmanager
+def logging_locally() -> Iterator[LocalLog]:
+    """Take the log while the block lasts."""
+    log, root = LocalLog(), logging.getLogger()
+    root.addHandler(log)
+    try:
+        yield log
+    finally:
+        root.removeHandler(log)
+        log.tell()
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,7 @@ __all__ = [
     "ContextName",
     "Cursor",
     "DbId",
+    "GivenTokenFile",
     "InsecureHttp",
     "KindOption",
     "Limit",
@@ -35,54 +36,83 @@ __all__ = [
     "Yes",
 ]
 
+_TOKEN_PLACES = "- for stdin  [env: AGENTCTL_TOKEN]"
+
+
+def _connecting(*flags: str, **about: Any) -> Any:
+    """An option that says where a command talks, and as whom: a section of its own in the help."""
+    return typer.Option(*flags, rich_help_panel="Where and as whom", **about)
+
+
 Output = Annotated[
     Format | None,
     typer.Option(
         "--output", "-o",
-        help="Form of the output [env: AGENTCTL_OUTPUT; default: table on a terminal, else tsv]",
+        metavar="FORM",
+        help="Form of the output: table, json, jsonl, tsv or name"
+        "  [env: AGENTCTL_OUTPUT; default: table on a terminal, else tsv]",
     ),
 ]  # fmt: skip
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Read this configuration [env: AGENTCTL_CONFIG]"),
+    typer.Option(
+        "--config", metavar="FILE", help="Read this configuration  [env: AGENTCTL_CONFIG]"
+    ),
 ]
 LocalConfig = Annotated[
     Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Work locally with this file [env: AGENTCTL_CONFIG]"
+    _connecting(
+        "--config", metavar="FILE", help="Work locally with this file  [env: AGENTCTL_CONFIG]"
     ),
 ]
-Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="Talk to this server")]
+Url = Annotated[str | None, _connecting("--url", metavar="URL", help="Talk to this server")]
 ContextName = Annotated[
     str | None,
-    typer.Option("--context", metavar="NAME", help="Use this context [env: AGENTCTL_CONTEXT]"),
+    _connecting(
+        "--context", metavar="NAME", help="Talk to the server of this name  [env: AGENTCTL_CONTEXT]"
+    ),
 ]
 TokenFile = Annotated[
     str | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help="Read the token here, - for stdin [env: AGENTCTL_TOKEN]",
+    _connecting(
+        "--token-file", metavar="FILE", help=f"Read the token for it here, {_TOKEN_PLACES}"
     ),
 ]
+GivenTokenFile = Annotated[
+    str | None,
+    typer.Option("--token-file", metavar="FILE", help=f"Read the token here, {_TOKEN_PLACES}"),
+]
 InsecureHttp = Annotated[
-    bool, typer.Option("--insecure-http", help="Send the token unencrypted to another machine")
+    bool, _connecting("--insecure-http", help="Send the token unencrypted to another machine")
 ]
 AsUser = Annotated[
     str | None,
-    typer.Option("--as-user", metavar="USER", help="Locally: see and own what this user does"),
+    _connecting("--as-user", metavar="USER", help="Locally: see and own what this user does"),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation")]
-DbId = Annotated[str | None, typer.Option("--db", metavar="ID", help="Id of the database")]
+DbId = Annotated[
+    str | None, typer.Option("--db", metavar="ID", help="Id of the database, else the first one")
+]
 Table = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Name of the table")]
 UserId = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only of this user")]
-KindOption = Annotated[Kind | None, typer.Option("--type", help="Only of this type")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=MAXIMUM_LIMIT, help="How many at most")]
-PageNumber = Annotated[int, typer.Option("--page", min=1, help="Which page, from 1")]
+KindOption = Annotated[
+    Kind | None,
+    typer.Option("--type", metavar="TYPE", help="Only of this type: agent, team or workflow"),
+]
+Limit = Annotated[
+    int,
+    typer.Option("--limit", metavar="NUMBER", min=1, max=MAXIMUM_LIMIT, help="How many at most"),
+]
+PageNumber = Annotated[
+    int, typer.Option("--page", metavar="NUMBER", min=1, help="Which page of them")
+]
 Cursor = Annotated[
     str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on where an answer ended")
 ]
-SortOrder = Annotated[Literal["asc", "desc"], typer.Option("--sort-order", help="Which end first")]
+SortOrder = Annotated[
+    Literal["asc", "desc"],
+    typer.Option("--sort-order", metavar="ORDER", help="Newest first, desc, or oldest first, asc"),
+]
 AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Id of the agent")]
 TeamId = Annotated[str | None, typer.Option("--team", metavar="ID", help="Id of the team")]
 WorkflowId = Annotated[

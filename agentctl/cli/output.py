@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from agentctl.cli.terminal import is_terminal, note, printable, width
+from agentctl.cli.table import Column, Columns, Record, fields, table
+from agentctl.cli.terminal import is_terminal, note, printable, screen_width
 from agentctl.errors import UsageFailed
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
 
 __all__ = [
-    "Column",
     "Format",
     "chosen_format",
     "show_list",
@@ -30,23 +30,7 @@ __all__ = [
 ]
 
 Format = Literal["table", "json", "jsonl", "tsv", "name"]
-Record = Mapping[str, Any]
-
-
-class Column(NamedTuple):
-    """A column: its heading (the record's field name in TSV) and how to read it from a record.
-
-    Attributes:
-        name: the field, which is also the heading: `session_id` is shown as SESSION ID in tables.
-        read: what to show instead of the field of that name.
-    """
-
-    name: str
-    read: Callable[[Record], object] | None = None
-
-    def cell(self, record: Record) -> str:
-        """What `record` shows in this column, as one printable line."""
-        return _cell(self.read(record) if self.read else record.get(self.name))
+Shown = Sequence[Column] | Columns
 
 
 def chosen_format(option: Format | None) -> Format:
@@ -68,9 +52,7 @@ def chosen_format(option: Format | None) -> Format:
     )
 
 
-def show_list(
-    document: Document[Any], columns: Sequence[Column], format: Format, *, id_field: str
-) -> None:
+def show_list(document: Document[Any], columns: Shown, format: Format, *, id_field: str) -> None:
     """Write a document that is an array of records. `id_field` is what `-o name` prints of each."""
     if format == "json":
         write_bytes(document.raw)
@@ -78,9 +60,7 @@ def show_list(
         _show_records(document.value, columns, format, id_field)
 
 
-def show_page(
-    document: Document[Any], columns: Sequence[Column], format: Format, *, id_field: str
-) -> None:
+def show_page(document: Document[Any], columns: Shown, format: Format, *, id_field: str) -> None:
     """Write a page, `{"data": [...], "meta": {...}}`; a note on stderr says where it goes on."""
     if format == "json":
         write_bytes(document.raw)
@@ -100,7 +80,7 @@ def show_record(
     if format == "json":
         write_bytes(document.raw)
     elif format == "table":
-        _fields(document.value, columns)
+        _write_lines(fields(document.value, columns))
     else:
         _show_records([document.value], columns, format, id_field)
 
@@ -125,17 +105,16 @@ def write_text(text: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def _show_records(
-    records: Sequence[Record], columns: Sequence[Column], format: Format, id_field: str
-) -> None:
+def _show_records(records: Sequence[Record], columns: Shown, format: Format, id_field: str) -> None:
+    if not isinstance(columns, Columns):
+        columns = Columns(columns, columns)
     if format == "table":
-        _table(records, columns)
+        _table(records, columns.table)
     elif format == "tsv":
-        head = "\t".join(column.name for column in columns)
-        rows = ("\t".join(column.cell(record) for column in columns) for record in records)
-        _write_lines([head, *rows])
+        _write_tsv(records, columns.tsv)
     elif format == "name":
-        _write_lines(_cell(record.get(id_field)) for record in records)
+        name = Column(id_field)
+        _write_lines(name.cell(record) for record in records)
     else:
         import orjson
 
@@ -143,46 +122,24 @@ def _show_records(
             write_bytes(orjson.dumps(record))
 
 
+def _write_tsv(records: Sequence[Record], columns: Sequence[Column]) -> None:
+    head = "\t".join(column.name for column in columns)
+    rows = ("\t".join(column.cell(record) for column in columns) for record in records)
+    _write_lines([head, *rows])
+
+
 def _table(records: Sequence[Record], columns: Sequence[Column]) -> None:
     if not records:
         note("nothing to show")
         return
-    rows = [[_heading(column) for column in columns]]
-    rows += [[column.cell(record) for column in columns] for record in records]
-    widths = [max(width(row[at]) for row in rows) for at in range(len(columns))]
-    _write_lines("  ".join(map(_pad, row, widths)).rstrip() for row in rows)
-
-
-def _fields(record: Record, columns: Sequence[Column]) -> None:
-    names = [column.name.replace("_", " ") for column in columns]
-    widest = max(map(width, names))
-    for name, column in zip(names, columns, strict=True):
-        write_line(f"{_pad(name, widest)}  {column.cell(record)}".rstrip())
+    room = screen_width(sys.stdout) if is_terminal(sys.stdout) else None
+    made = table(records, columns, room)
+    _write_lines(made.lines)
+    if made.left_out:
+        note(f"no room for {', '.join(made.left_out)}; -o tsv has every column")
 
 
 def _write_lines(lines: Iterable[str]) -> None:
     text = "\n".join(lines)
     if text:
         write_line(text)
-
-
-def _heading(column: Column) -> str:
-    return column.name.replace("_", " ").upper()
-
-
-def _pad(text: str, columns: int) -> str:
-    return text + " " * (columns - width(text))
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    import orjson
-
-    return printable(orjson.dumps(value).decode())

@@ -10,6 +10,7 @@ import typer
 
 from agentctl import __version__
 from agentctl.cli.edge import Group, Root
+from agentctl.cli.help import Branch
 
 __all__ = ["app"]
 
@@ -68,11 +69,12 @@ app = typer.Typer(
 
 
 def _make(name: str, place: str) -> Any:
-    module, _, attribute = place.partition(":")
-    found = getattr(import_module(f"agentctl.cli.{module}"), attribute)
-    stem = typer.Typer(rich_markup_mode=None, add_completion=False)
+    file, _, attribute = place.partition(":")
+    module = import_module(f"agentctl.cli.{file}")
+    found = getattr(module, attribute)
+    stem = Branch(rich_markup_mode=None, add_completion=False)
     if not isinstance(found, typer.Typer):
-        stem.command(name)(found)
+        stem.command(name, epilog=f"Example: {module.EXAMPLE}")(found)
         return typer.main.get_command(stem)
     stem.add_typer(found, name=name, cls=Group)
     return typer.main.get_group(stem).commands[name]

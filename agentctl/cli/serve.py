@@ -17,7 +17,9 @@ from agentctl.errors import UsageFailed
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["serve"]
+__all__ = ["EXAMPLE", "serve"]
+
+EXAMPLE = "agentctl serve --config agentctl.toml --port 8080"
 
 DEMO_FOLDER = Path(".agentctl-demo")
 
@@ -29,16 +31,16 @@ def serve(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=0, max=65535, help="Listen on this port, 0: any free one"),
+        typer.Option(
+            "--port", metavar="PORT", min=0, max=65535, help="Listen on this port, 0: any free one"
+        ),
     ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve an offline demo with its own folder and keys")
     ] = False,
     demo_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--demo-dir", metavar="DIR", help=f"Folder of the demo  [default: {DEMO_FOLDER}]"
-        ),
+        typer.Option("--demo-dir", metavar="DIR", help=f"Folder of the demo, else {DEMO_FOLDER}"),
     ] = None,
     insecure_no_auth: Annotated[
         bool,

@@ -8,6 +8,7 @@ import typer
 
 from agentctl.cli import bulk, columns
 from agentctl.cli.door import Door, with_door
+from agentctl.cli.help import Branch
 from agentctl.cli.options import (
     Cursor,
     DbId,
@@ -24,6 +25,7 @@ from agentctl.cli.output import chosen_format, show_list, show_page, show_record
 from agentctl.cli.terminal import confirm
 from agentctl.operations import (
     DEFAULT_LIMIT,
+    MAXIMUM_LIMIT,
     BulkDeletion,
     Page,
     SessionFilter,
@@ -33,9 +35,12 @@ from agentctl.operations import (
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look up, list, rename and delete sessions")
+app = Branch(
+    help="Look up, list, rename and delete sessions.",
+    epilog="Example: agentctl sessions list --type agent --limit 5",
+)
 
-SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID")]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="Id of the session")]
 
 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
@@ -48,13 +53,14 @@ async def list_sessions(
     ] = None,
     user: UserId = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="PREFIX", help="Only names that begin so")
+        str | None, typer.Option("--name", metavar="PREFIX", help="Only names that begin with this")
     ] = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: Cursor = None,
     sort_by: Annotated[
-        Literal["created_at", "updated_at"], typer.Option("--sort-by", help="Which time sorts")
+        Literal["created_at", "updated_at"],
+        typer.Option("--sort-by", metavar="TIME", help="Sort by created_at or updated_at"),
     ] = "created_at",
     sort_order: SortOrder = "desc",
     db: DbId = None,
@@ -95,7 +101,10 @@ async def list_session_runs(
     door: Door,
     session_id: SessionId,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, max=100, help="How many at most; all if absent")
+        int | None,
+        typer.Option(
+            "--limit", metavar="NUMBER", min=1, max=MAXIMUM_LIMIT, help="How many at most, else all"
+        ),
     ] = None,
     after: Annotated[
         str | None, typer.Option("--after", metavar="RUN_ID", help="Only what follows this run")
@@ -111,7 +120,7 @@ async def list_session_runs(
     where = Where(type=type, user_id=user, db_id=db, table=table)
     query = SessionRunsQuery(where, limit, after)
     document = await door.operations.get_session_runs(session_id, query)
-    show_list(document, columns.RUNS, form, id_field="run_id")
+    show_list(document, columns.RUNS_OF_SESSION, form, id_field="run_id")
 
 
 @app.command("rename", epilog='Example: agentctl sessions rename s1 "Trip to Rome"')
@@ -119,7 +128,7 @@ async def list_session_runs(
 async def rename_session(
     door: Door,
     session_id: SessionId,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name")],
     db: DbId = None,
     table: Table = None,
     output: Output = None,
@@ -136,7 +145,9 @@ async def rename_session(
 @with_door()
 async def delete_sessions(
     door: Door,
-    session_ids: Annotated[list[str], typer.Argument(metavar="SESSION_ID...")],
+    session_ids: Annotated[
+        list[str], typer.Argument(metavar="SESSION_ID", help="Ids of the sessions")
+    ],
     yes: Yes = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel what runs in them first; each for itself")
@@ -146,7 +157,10 @@ async def delete_sessions(
     ] = False,
     db: DbId = None,
 ) -> None:
-    """Delete sessions and all that is in them; several together: all or none."""
+    """Delete sessions and all that is in them.
+
+    Several are deleted together: all of them or none.
+    """
     unique = tuple(dict.fromkeys(session_ids))
     if dry_run:
         await _print_existing(door, unique, Where(db_id=db))

@@ -17,8 +17,10 @@ from agentctl.cli import columns
 from agentctl.cli.answer import Answer
 from agentctl.cli.chosen import Chosen, chosen_component
 from agentctl.cli.door import Door, with_door
+from agentctl.cli.failed import run_failed
 from agentctl.cli.options import AgentId, Output, SessionOption, TeamId, WorkflowId
-from agentctl.cli.output import Format, chosen_format, show_record, write_bytes, write_text
+from agentctl.cli.output import Format, chosen_format, write_bytes, write_text
+from agentctl.cli.progress import waiting
 from agentctl.cli.terminal import note
 from agentctl.errors import AgentctlError, RunFailed, UsageFailed
 from agentctl.operations import CancelRequest, RunRequest
@@ -48,9 +50,9 @@ async def start_run(
     ] = None,
     output: Output = None,
 ) -> None:
-    """Start a run and show its answer. Ctrl-C cancels the run.
+    """Start a run of an agent, team or workflow, and show its answer.
 
-    Exit code 1 when the run ends as ERROR or is cancelled.
+    Ctrl-C cancels the run. Exit code 1 when it ends as ERROR or is cancelled.
     """
     form = chosen_format(output)
     component = chosen_component(agent, team, workflow)
@@ -83,8 +85,8 @@ async def _follow(door: Door, component: Chosen, request: RunRequest, form: Form
         answer.end_line()
         await _stop(door, component, request, answer)
         raise
-    answer.finish()
-    _judge(answer.run_id, answer.end)
+    answer.finish(f"see what became of it: {_look(door, answer.run_id)}")
+    _judge(door, answer.run_id, answer.end)
 
 
 async def _stop(door: Door, component: Chosen, request: RunRequest, answer: Answer) -> None:
@@ -99,22 +101,36 @@ async def _stop(door: Door, component: Chosen, request: RunRequest, answer: Answ
         ended = await door.operations.cancel_run(*component, answer.run_id, asked)
         note(f"interrupted: run {answer.run_id} is {ended.value['status']}")
     except AgentctlError:
-        note(f"interrupted: run {answer.run_id} may go on, see: agentctl runs get {answer.run_id}")
+        look = _look(door, answer.run_id)
+        note(f"interrupted: run {answer.run_id} may go on, see: {look}")
 
 
 async def _wait(door: Door, component: Chosen, request: RunRequest, form: Format) -> None:
     """Wait for the record of the run: at its end, or with `background` at its start."""
-    document = await door.operations.create_run(*component, request)
+    import asyncio
+
+    try:
+        async with waiting("waiting for the answer, Ctrl-C cancels the run"):
+            document = await door.operations.create_run(*component, request)
+    except asyncio.CancelledError:
+        look = door.command("runs list --limit 3")
+        note(f"interrupted: see what became of the run: {look}")
+        raise
     run = document.value
     door.did(f"started run {run['run_id']} of session {run['session_id']}")
     if form in ("table", "tsv") and not request.background:
-        write_text(f"{run['content'] or ''}\n")
+        write_text(f"{run['content']}\n" if run["content"] else "")
     else:
-        show_record(document, columns.RUN, form, id_field="run_id")
-    _judge(run["run_id"], run)
+        columns.show_run(document, form)
+    if not request.background:
+        _judge(door, run["run_id"], run)
 
 
-def _judge(run_id: str, end: Mapping[str, Any]) -> None:
+def _look(door: Door, run_id: str) -> str:
+    return door.command(f"runs get {run_id}")
+
+
+def _judge(door: Door, run_id: str, end: Mapping[str, Any]) -> None:
     """Say how the run ended.
 
     Raises:
@@ -122,10 +138,7 @@ def _judge(run_id: str, end: Mapping[str, Any]) -> None:
     """
     status = end["status"]
     if status == "ERROR":
-        error = end.get("error") or {}
-        raise RunFailed(
-            f"run {run_id} ended as ERROR", cause=f"{error.get('code')}: {error.get('detail')}"
-        )
+        raise run_failed(door, run_id, end.get("error") or {})
     if status == "CANCELLED":
         raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
     tokens = (end.get("metrics") or {}).get("total_tokens")

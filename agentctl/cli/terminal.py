@@ -1,7 +1,8 @@
-"""What is special about a terminal: safe text, display width, notes, questions."""
+"""What is special about a terminal: safe text, widths, notes, lines that pass, questions."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -10,7 +11,16 @@ from typing import TextIO
 
 from agentctl.errors import Refused, UsageFailed
 
-__all__ = ["confirm", "is_terminal", "note", "printable", "width"]
+__all__ = [
+    "confirm",
+    "cut",
+    "is_terminal",
+    "note",
+    "printable",
+    "screen_width",
+    "show_passing",
+    "width",
+]
 
 _CONTROLS = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
@@ -19,6 +29,9 @@ _CONTROLS = (
 )
 _control = re.compile(f"[{_CONTROLS}]")
 _control_in_text = re.compile(f"(?![\n\t])[{_CONTROLS}]")
+_passing = 0
+"""Columns of the passing line that is on the screen."""
+
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
@@ -44,6 +57,16 @@ def width(text: str) -> int:
     return sum(_columns(character) for character in text)
 
 
+def cut(text: str, columns: int) -> str:
+    """As much of `text` as takes `columns` on a terminal, three dots at its end included."""
+    room = columns - 3
+    for at, character in enumerate(text):
+        room -= _columns(character)
+        if room < 0:
+            return f"{text[:at]}..."
+    return text
+
+
 def _columns(character: str) -> int:
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
@@ -55,8 +78,34 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
 
 
+def screen_width(stream: TextIO) -> int | None:
+    """How many columns the terminal behind `stream` has (COLUMNS wins); None: it does not say."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isdecimal() and int(named):
+        return int(named)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
+def show_passing(text: str) -> None:
+    """Show a line on stderr that does not stay: the next one, a note or `""` takes its place."""
+    global _passing
+    room = (screen_width(sys.stderr) or 80) - 1
+    shown = printable(text)[:room]
+    # Behind the line there may be a ^C. And the terminal may be gone.
+    line = f"\r{shown:{_passing}}" if shown else "\r" + " " * min(_passing + 4, room) + "\r"
+    with contextlib.suppress(OSError):
+        sys.stderr.write(line)
+        sys.stderr.flush()
+    _passing = len(shown)
+
+
 def note(text: str) -> None:
     """Say something that is not data: one line on stderr."""
+    if _passing:
+        show_passing("")
     sys.stderr.write(printable(text) + "\n")
     sys.stderr.flush()
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.options import Config, Output, TokenFile
+from agentctl.cli.help import Branch
+from agentctl.cli.options import Config, GivenTokenFile, Output
 from agentctl.cli.terminal import is_terminal, note
 from agentctl.errors import InvalidConfiguration, InvalidToken, UsageFailed
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Make tokens, look into them, check them",
+app = Branch(
+    help="Make tokens, look into them, check them.",
     epilog="Example: export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope teams:read)",
 )
 
@@ -83,7 +84,7 @@ def mint_token(
 @app.command("inspect", epilog="Example: agentctl token inspect --token-file my.token -o json")
 def inspect_token(
     source: Source = None,
-    token_file: TokenFile = None,
+    token_file: GivenTokenFile = None,
     config: Config = None,
     output: Output = None,
 ) -> None:
@@ -110,7 +111,7 @@ def inspect_token(
 @app.command("verify", epilog="Example: agentctl token verify - < my.token && echo good")
 def verify_token(
     source: Source = None,
-    token_file: TokenFile = None,
+    token_file: GivenTokenFile = None,
     config: Config = None,
     output: Output = None,
 ) -> None:

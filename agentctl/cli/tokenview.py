@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentctl.cli.durations import spoken
-from agentctl.cli.output import Column
+from agentctl.cli.table import Column, short_time
 
 __all__ = ["COLUMNS", "HELD", "allowed_by", "decoded", "held", "rows", "summary", "view"]
 
-COLUMNS = [Column("name"), Column("value"), Column("meaning")]
+COLUMNS = [Column("name"), Column("value", look="whole"), Column("meaning", look="whole")]
 HELD = [
     Column("verified"),
     Column("subject"),
@@ -98,7 +98,7 @@ def summary(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[st
     for name in ("aud", "iss", "session_id"):
         if name in claims:
             yield f"  {name + ':':8} {claims[name]}"
-    end = rfc3339(claims["exp"] * 1_000_000)
+    end = short_time(rfc3339(claims["exp"] * 1_000_000))
     yield f"  expires in {spoken(claims['exp'] - claims['iat'])} ({end})"
     yield f"  key:     {header['kid']}"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
+from agentctl.cli.help import bounds, display_name
 from pages.markdown import code, made_from, sentence, table
 
 __all__ = ["commands", "page"]
@@ -78,31 +79,21 @@ def _section(path: str, command: Any) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Help text as paragraphs; an example in it is set as code."""
-    lines: list[str] = []
-    for paragraph in text.strip().split("\n\n"):
-        line = " ".join(paragraph.split())
-        if line.startswith("Example: "):
-            line = f"Example: {code(line.removeprefix('Example: '))}"
-        lines += [line if line.startswith("Example: ") else sentence(line), ""]
-    return lines
+    """Help text as paragraphs."""
+    return [line for each in text.strip().split("\n\n") for line in (sentence(each), "")]
 
 
 def _usage(path: str, command: Any) -> str:
-    names = [
-        name if parameter.required else f"[{name}]"
-        for parameter in command.params
-        if _is_argument(parameter)
-        for name in [_metavar(parameter)]
-    ]
-    return " ".join([path, "[OPTIONS]", *names])
+    import typer
+
+    return " ".join([path, *command.collect_usage_pieces(typer.Context(command))])
 
 
 def _row(parameter: Any) -> tuple[str, str, str]:
     if _is_argument(parameter):
-        name = code(_metavar(parameter))
+        name = code(display_name(parameter))
     else:
-        value = _metavar(parameter)
+        value = display_name(parameter)
         flags = [*parameter.opts, *parameter.secondary_opts]
         long_first = sorted(flags, key=lambda flag: not flag.startswith("--"))
         name = ", ".join(code(flag) for flag in long_first) + (f" {code(value)}" if value else "")
@@ -114,10 +105,8 @@ def _row(parameter: Any) -> tuple[str, str, str]:
 
 
 def _bounds(parameter: Any) -> str:
-    low, high = parameter.min, parameter.max
-    if low is None or (high is None and f"from {low:g}" in str(parameter.help)):
-        return ""
-    return f"From {low:g}." if high is None else f"From {low:g} to {high:g}."
+    limits = bounds(parameter)
+    return sentence(limits) if limits else ""
 
 
 def _default(parameter: Any) -> str:
@@ -125,25 +114,6 @@ def _default(parameter: Any) -> str:
     if value in (None, False, "", ()) or _is_argument(parameter):
         return ""
     return f"{value:g}" if isinstance(value, int | float) else str(value)
-
-
-def _metavar(parameter: Any) -> str:
-    """What stands for the value; nothing for a flag."""
-    if getattr(parameter, "is_flag", False):
-        return ""
-    if parameter.metavar:
-        return str(parameter.metavar)
-    kind = parameter.type_descriptor.annotation
-    choices = _choices(kind)
-    if choices:
-        return "|".join(choices)
-    return {int: "NUMBER", float: "NUMBER"}.get(kind, str(parameter.name).upper())
-
-
-def _choices(kind: Any) -> tuple[str, ...]:
-    if get_origin(kind) is Literal:
-        return get_args(kind)
-    return next(filter(None, map(_choices, get_args(kind))), ())
 
 
 def _is_argument(parameter: Any) -> bool:

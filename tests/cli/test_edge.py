@@ -45,7 +45,7 @@ def test_unknown_option_names_the_near_one(agentctl: Agentctl) -> None:
         (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
         (
             ["sessions", "list", "--type", "robot"],
-            "error: invalid value for '--type': 'robot' is not one of 'agent', 'team', 'workflow'\n"
+            "error: --type must be agent, team or workflow, not 'robot'\n"
             "\nhint: `agentctl sessions list --help` shows what it takes\n",
         ),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,21 @@ def test_generate_a_secret(agentctl: Agentctl, home: Path) -> None:
     secret = (home / "shared.secret").read_text().strip()
     assert _mode(home / "shared.secret") == 0o600
     assert secret not in ended.stdout + ended.stderr
+
+
+def test_how_to_use_a_key_is_right_from_any_folder(agentctl: Agentctl, home: Path) -> None:
+    alone = agentctl("keys", "generate", "--algorithm", "ES256", "--out", "a.pem")
+    assert "to use it, in agentctl.toml:\n" in alone.stderr
+    assert f'  key_file = "{home}/a.pem"\n' in alone.stderr
+    config = make_project(home / "project")
+    below = {"AGENTCTL_CONFIG": str(config)}
+    out = ("keys", "generate", "--algorithm", "ES256", "--out", "project/keys/b.pem")
+    told = agentctl(*out, env=below).stderr.partition(f"to use it, in {config}:\n")[2]
+    written = tomllib.loads(told)
+    assert written["authorization"]["verification_key_files"] == ["keys/b.pub.pem"]
+    assert written["signing"]["key_file"] == "keys/b.pem"
+    config.write_text(told)
+    assert agentctl("keys", "list", "-o", "name", env=below).code == 0
 
 
 def test_a_key_id_of_ones_own(agentctl: Agentctl) -> None:
@@ -86,8 +102,9 @@ def test_list_says_where_keys_come_from_and_what_is_left_out(
     assert ended.code == 0, ended.stderr
     from_pem, from_jwks, left_out = json.loads(ended.stdout)
     assert from_pem["source"] == str(home / "keys/signing.pub.pem")
-    assert (from_pem["kid"], from_pem["used"]) == (None, True)
-    assert from_pem["thumbprint"] == from_jwks["thumbprint"] == key["kid"] == from_jwks["kid"]
+    assert from_pem["used"] is True
+    assert from_pem["kid"] == from_pem["thumbprint"] == key["kid"]
+    assert from_jwks["kid"] == from_jwks["thumbprint"] == key["kid"]
     assert (left_out["kid"], left_out["used"]) == ("encrypts", False)
     assert left_out["reason"]
 

@@ -98,7 +98,7 @@ def test_rename_says_where(through: Agentctl, session: str, demo: Demo) -> None:
     ended = through("sessions", "rename", session, "Trip\tto Rome", "-o", "json")
     assert json.loads(ended.raw)["session_name"] == "Trip\tto Rome"
     said = ended.stderr.splitlines()[-1]
-    where = (f"on {demo.url}", f"in {demo.config} (local)")
+    where = (f"on {demo.url}", f"locally ({demo.config})")
     assert said in [f"renamed session {session} {place}" for place in where]
 
 

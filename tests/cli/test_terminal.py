@@ -56,7 +56,7 @@ def test_a_terminal_gets_a_table_and_a_pipe_gets_tsv(
     terminal: Terminal, agentctl: Agentctl, context: str
 ) -> None:
     table = terminal("context", "list").screen.splitlines()
-    assert table[0].split() == ["NAME", "CURRENT", "URL", "TOKEN", "FILE"]
+    assert table[0].split() == ["NAME", "CURRENT", "URL"]
     assert table[0].index("URL") == table[1].index("http://")
     lines = agentctl("context", "list").lines
     assert lines[0] == "name\tcurrent\turl\ttoken_file"

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from agentctl.cli.root import app
 from tests.cli.conftest import Agentctl, Finished
 from tests.cli.demo import Demo
 
@@ -39,7 +41,7 @@ LOOKUPS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "workflow": (("workflows", "get", "missing"), 5, "workflow not found"),
     "database": (("sessions", "get", "s1", "--db", "missing"), 5, "database not found"),
     "table": (("sessions", "get", "s1", "--table", "missing"), 5, "table not found"),
-    "type": (("sessions", "get", "s1", "--type", "crowd"), 2, "'crowd' is not one of"),
+    "type": (("sessions", "get", "s1", "--type", "crowd"), 2, "--type must be agent, team or "),
     "page": (("sessions", "list", "--page", "0"), 2, "page"),
     "deep page": (("sessions", "list", "--page", "600"), 2, "cursor"),
     "cursor": (("sessions", "list", "--cursor", "x"), 2, "cursor"),
@@ -51,15 +53,36 @@ LOOKUPS: dict[str, tuple[tuple[str, ...], int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("door", ["local", "remote"])
 @pytest.mark.parametrize("name", LOOKUPS)
-def test_what_is_not_there_or_not_allowed(
-    agentctl: Agentctl, demo: Demo, name: str, door: str
-) -> None:
+def test_what_is_not_there_or_not_allowed(through: Agentctl, name: str) -> None:
     arguments, code, part = LOOKUPS[name]
-    where = {"local": ("--config", str(demo.config)), "remote": ("--url", demo.url)}[door]
-    env = {"AGENTCTL_TOKEN": demo.token} if door == "remote" else {}
-    check(agentctl(*arguments, *where, env=env), code, part)
+    check(through(*arguments), code, part)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("sessions", "list", "--limit", "0"), "--limit must be a whole number from 1 to 100, not"),
+        (("sessions", "list", "--limit", "x"), "--limit must be a whole number from 1 to 100, not"),
+        (("sessions", "list", "--page", "0"), "--page must be a whole number from 1, not '0'"),
+        (("sessions", "runs", "s", "--limit", "101"), "--limit must be a whole number from 1 to "),
+        (("sessions", "list", "--sort-by", "x"), "--sort-by must be created_at or updated_at, not"),
+        (("sessions", "list", "-o", "x"), "--output must be table, json, jsonl, tsv or name, not"),
+        (("runs", "list", "--status", "x"), "--status must be PENDING, RUNNING, COMPLETED, ERROR "),
+        (("runs", "cancel", "x", "--wait", "-1"), "--wait must be a number from 0 to 86400, not "),
+        (
+            ("serve", "--port", "65536"),
+            "--port must be a whole number from 0 to 65535, not '65536'",
+        ),
+        (("keys", "generate", "--algorithm", "none"), "--algorithm must be RS256, RS384, "),
+    ],
+)
+def test_what_a_value_may_be_is_said_in_our_words(arguments: tuple[str, ...], said: str) -> None:
+    ended = CliRunner().invoke(app, arguments, prog_name="agentctl")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    error, _, hint = ended.stderr.splitlines()
+    assert error.startswith(f"error: {said}")
+    assert hint.startswith(f"hint: `agentctl {arguments[0]} ")
 
 
 def test_a_configuration_that_does_not_parse(agentctl: Agentctl, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ DEMO_PAGES = ("README.md", "docs/quickstart.md", "docs/api.md", "docs/cli.md")
 OTHER_PAGES = ("docs/authorization.md",)
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{6})?Z")
 _STARTED = re.compile(rf"started run ({_UUID.pattern})")
 _RUN_ID = re.compile(r"(?<![$\w])RUN_ID(?![\w=])")
 

@@ -1,0 +1,182 @@
+"""How help reads: the same form for every command, made of its parameters alone.
+
+Usage: agentctl runs cancel [OPTIONS] RUN_ID...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = [
+    "Branch",
+    "Command",
+    "HelpGroup",
+    "allowed",
+    "any_of",
+    "bounds",
+    "display_name",
+    "shown_name",
+    "summary",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ARGUMENTS = "Arguments"
+_OPTIONS = "Options"
+
+
+class Command(TyperCommand):
+    """A command whose help reads well."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`--message TEXT [OPTIONS] RUN_ID... [NAME]`."""
+        return _usage(self.get_params(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """A section for arguments, for options, and for each panel of options."""
+        _write_parameters(formatter, self.get_params(ctx))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The example."""
+        _write_example(formatter, self.epilog)
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands, each listed with its whole summary."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`[OPTIONS] COMMAND ...`."""
+        return [*_usage(self.get_params(ctx)), "COMMAND ..."]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The options, then the commands."""
+        _write_parameters(formatter, self.get_params(ctx))
+        rows = [(name, summary(command)) for name, command in self.commands.items()]
+        _write_section(formatter, "Commands", rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The example."""
+        _write_example(formatter, self.epilog)
+
+
+class Branch(typer.Typer):
+    """A group of commands, each of which is a `Command`."""
+
+    def command(  # type: ignore[override]
+        self, name: str, *, epilog: str, help: str | None = None
+    ) -> Callable[[F], F]:
+        """Make a command of a function.
+
+        Args:
+            name: of the command.
+            epilog: `Example: agentctl ...`; every command has one.
+            help: instead of the function's docstring.
+        """
+        return super().command(name, cls=Command, epilog=epilog, help=help)
+
+
+def summary(command: Any) -> str:
+    """The first sentence of a command's help, without its full stop."""
+    paragraph = " ".join(str(command.help or "").strip().partition("\n\n")[0].split())
+    return paragraph.partition(". ")[0].removesuffix(".")
+
+
+def display_name(parameter: Any) -> str:
+    """What stands for the value of a parameter; nothing for a flag."""
+    if getattr(parameter, "is_flag", False):
+        return ""
+    name = str(parameter.metavar or parameter.name.upper())
+    return f"{name}..." if parameter.nargs == -1 else name
+
+
+def bounds(parameter: Any) -> str:
+    """`from 1 to 100`, `from 1`, or nothing."""
+    low, high = parameter.min, parameter.max
+    if low is None:
+        return ""
+    return f"from {low:g}" if high is None else f"from {low:g} to {high:g}"
+
+
+def allowed(parameter: Any) -> str | None:
+    """What values a choice or a number takes: `a whole number from 1 to 100`; None: anything."""
+    kind = parameter.type_descriptor
+    if kind.choices:
+        return any_of(tuple(map(str, kind.choices)))
+    number = {int: "a whole number", float: "a number"}.get(kind.annotation)
+    return f"{number} {bounds(parameter)}".rstrip() if number else None
+
+
+def shown_name(parameter: Any) -> str:
+    """How errors name a parameter: `--limit`, `RUN_ID`."""
+    return display_name(parameter) if _is_argument(parameter) else _long(parameter)
+
+
+def any_of(values: tuple[str, ...]) -> str:
+    """`agent, team or workflow`."""
+    return f"{', '.join(values[:-1])} or {values[-1]}" if values[1:] else "".join(values)
+
+
+def _usage(parameters: Sequence[Any]) -> list[str]:
+    needed = [each for each in parameters if not _is_argument(each) and each.required]
+    pieces = [f"{shown_name(each)} {display_name(each)}" for each in needed] + ["[OPTIONS]"]
+    for each in filter(_is_argument, parameters):
+        name = display_name(each)
+        pieces.append(name if each.required else f"[{name}]")
+    return pieces
+
+
+def _write_parameters(formatter: Any, parameters: Sequence[Any]) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: []}
+    for each in parameters:
+        title = _ARGUMENTS if _is_argument(each) else each.rich_help_panel or _OPTIONS
+        sections.setdefault(title, []).append((_left(each), _right(each)))
+    for title, rows in sections.items():
+        _write_section(formatter, title, rows)
+
+
+def _write_section(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
+def _write_example(formatter: Any, epilog: str | None) -> None:
+    """In one piece however long it is: it is there to be copied."""
+    if epilog:
+        title, _, example = epilog.partition(": ")
+        formatter.write(f"\n{title}:\n  {example}\n")
+
+
+def _is_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument")
+
+
+def _long(parameter: Any) -> str:
+    return str(next(each for each in parameter.opts if each.startswith("--")))
+
+
+def _left(parameter: Any) -> str:
+    if _is_argument(parameter):
+        return display_name(parameter)
+    flags = sorted(parameter.opts, key=lambda flag: flag.startswith("--"))
+    both = [", ".join(flags), *parameter.secondary_opts]
+    return f"{' / '.join(both)} {display_name(parameter)}".rstrip()
+
+
+def _right(parameter: Any) -> str:
+    text = str(parameter.help or "").removesuffix(".")
+    extra = "; ".join(filter(None, _extra(parameter)))
+    return f"{text}  [{extra}]" if extra else text
+
+
+def _extra(parameter: Any) -> Iterator[str]:
+    value = parameter.default
+    if value not in (None, False, "", ()) and parameter.show_default:
+        yield f"default: {value:g}" if isinstance(value, float) else f"default: {value}"
+    yield bounds(parameter)
+    if parameter.required and not _is_argument(parameter):
+        yield "required"
