@@ -97,7 +97,7 @@ async def _all(
         async with waiting(f"waiting for the end of {what}", most=wait):
             return await bulk.do_all(run_ids, cancel)
     except asyncio.CancelledError:
-        note(f"interrupted, asked to stop all the same; {_look(door, run_ids[0])}")
+        note(f"interrupted, it may have been asked to stop; {_look(door, run_ids[0])}")
         raise
 
 
