@@ -47,7 +47,7 @@ clean:
 	rm -rf $(VENV) .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 $(VENV)/.made:
-	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo 'make: Python 3.11 or later is missing; name one with PYTHON=...' >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo 'make: $(PYTHON) has no venv with pip (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
