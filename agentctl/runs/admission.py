@@ -26,6 +26,8 @@ class Submission:
     """A run to start, checked as far as it can be without the database.
 
     Attributes:
+        background: whether it was started as such, for the record.
+        goes_on: whether it goes on when its caller goes away.
         actor: who starts it, as records name them.
         visibility: the sessions that it may run in, if the one it names exists already.
     """
@@ -35,6 +37,7 @@ class Submission:
     user_id: str | None
     message: str
     background: bool
+    goes_on: bool
     actor: str
     visibility: Visibility
 

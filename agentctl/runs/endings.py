@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import chain, repeat
 from typing import Any, cast
 
 import orjson
@@ -12,15 +13,16 @@ from agentctl import errors
 from agentctl.records.text import clean
 from agentctl.records.times import now
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending, FinalStatus
+from agentctl.runs.states import Ending, FinalStatus, failed
 from agentctl.runtime import messages
+from agentctl.runtime.transcript import Transcript
 from agentctl.store import runs
 from agentctl.store.database import Work
 
 __all__ = ["load_history", "settle"]
 
-RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0)
-"""Pauses between attempts to write an end while the database does not answer."""
+RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
+"""Pauses between attempts to write an end while the database does not take it; the last repeats."""
 
 _log = logging.getLogger("agentctl.runs")
 
@@ -46,18 +48,28 @@ def _system_of(run_messages: list[dict[str, Any]]) -> str | None:
 
 
 async def settle(run: LiveRun, ending: Ending) -> Ending:
-    """Write the end, once; returns the end that is stored, which may be another's."""
+    """Write the end, once, for as long as it takes: no run stays RUNNING in a living process.
+
+    Returns:
+        The end that is stored, which may be another's.
+    """
     if ending.status != "COMPLETED":
         run.transcript.close_open_calls(now())
-    end = _run_end(run, ending)
-    for pause in RETRY_SECONDS:
+    end: runs.RunEnd | None = None
+    for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
+            end = end or _run_end(run, ending)
             return await run.database.write(_end(run, ending, end))
         except errors.Unavailable:
             _log.warning("run %s: its end could not be written yet", run.run_id)
-            await asyncio.sleep(pause)
-    _log.error("run %s: its end was not written", run.run_id)
-    return ending
+        except Exception:
+            # What it leaves cannot be kept: the end has to do without.
+            _log.exception("run %s: its end could not be written", run.run_id)
+            run.transcript, end = Transcript(), None
+            if ending.status == "COMPLETED":
+                ending = failed("INTERNAL", "What the run left could not be stored")
+        await asyncio.sleep(pause)
+    raise AssertionError("the pauses never end")
 
 
 def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Work[Ending]:
@@ -65,13 +77,21 @@ def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Work[Ending]:
     if ending.status == "CANCELLED":
         actor = ending.actor or "system"
         yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
-    if (yield from runs.finish(end)):
+    if (yield from runs.finish(end)) and ending.status != "CANCELLED":
         return ending
+    # Another end may have been first, and of several requests the first one is the one that counts.
     stored = yield from runs.state(run.run_id)
-    if stored is None or stored.status == ending.status:
-        return ending
-    status = cast(FinalStatus, stored.status)
-    return Ending(status, actor=stored.cancel_requested_by, reason=stored.cancel_reason)
+    return ending if stored is None else _ending_of(stored)
+
+
+def _ending_of(state: runs.RunState) -> Ending:
+    return Ending(
+        cast(FinalStatus, state.status),
+        error_code=state.error_code,
+        error_detail=state.error_detail,
+        actor=state.cancel_requested_by,
+        reason=state.cancel_reason,
+    )
 
 
 def _run_end(run: LiveRun, ending: Ending) -> runs.RunEnd:

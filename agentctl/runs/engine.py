@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from agentctl import errors
 from agentctl.config.settings import Settings
@@ -20,19 +19,28 @@ from agentctl.runs import endings, wire
 from agentctl.runs.admission import Submission, admit, admit_member
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, cancelled, completed, failed
+from agentctl.runs.tasks import Tasks
 from agentctl.runtime.catalog import Catalog, Component
 from agentctl.runtime.context import MemberResult
 from agentctl.runtime.failures import RunFailure
 from agentctl.store import runs
 from agentctl.store.database import Database, Work
 
-__all__ = ["Engine"]
+__all__ = ["CLIENT_LEFT", "Engine"]
 
 GRACE_SECONDS = 0.1
 """How long cancelled work may take to end before its run is final without it."""
 
+SETTLE_SECONDS = 8.0
+"""How long followers of a run wait for its end to be stored before they are told of it anyway."""
+
 CLOSE_SECONDS = 5.0
 """How long a closing engine waits for its runs to be final."""
+
+_FAILED = failed("INTERNAL", "The run failed inside the server")
+
+CLIENT_LEFT = "The client went away"
+"""The reason of the cancel of a run whose caller did not wait for it."""
 
 _log = logging.getLogger("agentctl.runs")
 
@@ -56,7 +64,10 @@ class Engine:
         self._live: dict[str, LiveRun] = {}
         self._beginning = 0
         self._draining = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: Ending | None = None
+        # Beginnings, supervisors and ends of runs: what needs the databases.
+        self._lives = Tasks()
+        self._works = Tasks()
 
     @property
     def draining(self) -> bool:
@@ -89,8 +100,8 @@ class Engine:
         try:
             await self._begin(run, admit(run, submission, self._catalog, self.worker_id))
         except asyncio.CancelledError:
-            if not submission.background:
-                run.stop(cancelled(submission.actor, "The client went away"))
+            if not submission.goes_on:
+                run.stop(cancelled(submission.actor, CLIENT_LEFT))
             raise
         finally:
             self._beginning -= 1
@@ -152,38 +163,46 @@ class Engine:
 
     async def _begin(self, run: LiveRun, admission: Work[None]) -> None:
         """Commit the row and start the work, not torn apart when the caller is cancelled."""
-        await asyncio.shield(self._keep(self._commit_and_launch(run, admission)))
+        await asyncio.shield(self._lives.start(self._commit_and_launch(run, admission)))
 
     async def _commit_and_launch(self, run: LiveRun, admission: Work[None]) -> None:
         await run.database.write(admission)
         self._live[run.run_id] = run
+        stopping = self._closing
         if run.parent is not None:
             run.parent.children.append(run)
-            if run.parent.stopping is not None:
-                run.stop(run.parent.stopping)
-        self._keep(self._supervise(run))
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that is held until it is done: the loop itself holds only a weak reference."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_retrieve)
-        return task
+            stopping = run.parent.stopping or stopping
+        if stopping is not None:
+            run.stop(stopping)
+        self._lives.start(self._supervise(run))
 
     async def _supervise(self, run: LiveRun) -> None:
+        stored = _FAILED
         try:
-            ending = await self._work(run)
+            ending = await self._worked(run)
+            run.detach()
+            stored = await self._settled(run, ending)
+            run.stream.publish(*wire.ended(run.identity, stored, run.transcript))
+        except Exception:
+            _log.exception("run %s did not end as it should", run.run_id)
+        finally:
+            if run.parent is None:
+                run.stream.close()
+            self._live.pop(run.run_id, None)
+            run.ended.set_result(stored)
+
+    async def _settled(self, run: LiveRun, ending: Ending) -> Ending:
+        """The end that is stored. Storing it goes on for as long as it takes; this does not."""
+        storing = self._lives.start(endings.settle(run, ending))
+        await asyncio.wait({storing}, timeout=SETTLE_SECONDS)
+        return storing.result() if storing.done() else ending
+
+    async def _worked(self, run: LiveRun) -> Ending:
+        try:
+            return await self._work(run)
         except Exception:
             _log.exception("run %s could not be worked", run.run_id)
-            ending = failed("INTERNAL", "The run failed inside the server")
-        run.detach()
-        stored = await endings.settle(run, ending)
-        run.stream.publish(*wire.ended(run.identity, stored, run.transcript))
-        if run.parent is None:
-            run.stream.close()
-        self._live.pop(run.run_id, None)
-        run.ended.set_result(stored)
+            return _FAILED
 
     async def _work(self, run: LiveRun) -> Ending:
         started = run.stopping is None and await run.database.write(
@@ -192,11 +211,12 @@ class Engine:
         if not started:
             return run.stopping or cancelled("system", None)
         run.stream.publish(*wire.started(run.identity))
-        work = self._keep(self._execute(run))
-        stop = asyncio.create_task(run.stop_requested.wait())
-        both = {work, stop}
-        await asyncio.wait(both, timeout=run.time_limit, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
+        work = self._works.start(self._execute(run))
+        await asyncio.wait(
+            {work, run.stop_requested},
+            timeout=run.time_limit,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
         if not work.done():
             run.stop(failed("RUN_TIMEOUT", "The run took longer than it may"))
             await self._end_work(run, work)
@@ -226,34 +246,32 @@ class Engine:
     async def drain(self, seconds: float) -> None:
         """Refuse new runs, wait up to `seconds` for those under way, then cancel what is left."""
         self._draining = True
-        roots = self._roots()
-        if roots:
-            await asyncio.wait([run.ended for run in roots], timeout=seconds)
+        await self._lives.done(seconds)
         await self.close()
 
     async def close(self) -> None:
-        """Cancel what is worked on, as a recorded request, and wait for the ends."""
+        """Cancel what is worked on, as a recorded request, and wait for the ends.
+
+        What the database has not taken after `CLOSE_SECONDS` is given up.
+        """
         self._draining = True
-        roots = self._roots()
-        for run in roots:
-            run.stop(cancelled("system:shutdown", "The server is shutting down"))
-        if roots:
-            await asyncio.wait([run.ended for run in roots], timeout=CLOSE_SECONDS)
+        self._closing = cancelled("system:shutdown", "The server is shutting down")
+        for run in self._roots():
+            run.stop(self._closing)
+        await self._lives.done(CLOSE_SECONDS)
+        await self._lives.end()
 
 
 def _ending(run: LiveRun, work: asyncio.Task[None]) -> Ending:
+    """How the work ended. A failure of work that was told to stop is how it stopped."""
     if not work.done() or work.cancelled():
         return run.stopping or failed("INTERNAL", "The run was interrupted inside the server")
     failure = work.exception()
     if failure is None:
         return completed()
+    if run.stopping is not None:
+        return run.stopping
     if isinstance(failure, RunFailure):
         return failed(failure.code, failure.detail)
     _log.error("run %s failed", run.run_id, exc_info=failure)
-    return failed("INTERNAL", "The run failed inside the server")
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    """Take the result of a task that nobody waits for, so that nothing complains about it."""
-    if not task.cancelled():
-        task.exception()
+    return _FAILED

@@ -71,8 +71,9 @@ class LiveRun:
         self.previous_system: str | None = None
         self.children: list[LiveRun] = []
         self.stopping: Ending | None = None
-        self.stop_requested = asyncio.Event()
-        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.stop_requested: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[Ending] = loop.create_future()
         self.left_behind = False
         self.identity = wire.RunIdentity(
             run_id,
@@ -89,7 +90,7 @@ class LiveRun:
         """Ask this run and the runs that it asked for to end so. The first request stands."""
         if self.stopping is None:
             self.stopping = ending
-            self.stop_requested.set()
+            self.stop_requested.set_result(None)
         for child in self.children:
             child.stop(ending)
 

@@ -20,28 +20,34 @@ __all__ = ["watch_requests"]
 
 LOOK_SECONDS = 0.02
 
+RETRY_SECONDS = 1.0
+"""How long a look is put off that the database did not answer."""
+
 _log = logging.getLogger("agentctl.runs")
 
 
 async def watch_requests(engine: Engine, databases: Databases) -> None:
     """Stop the engine's runs whose cancel was requested elsewhere. Runs until cancelled."""
-    seen = dict.fromkeys(databases, -1)
+    seen: dict[str, int] = {}
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if not engine.live_runs():
             continue
         for database_id, database in databases.opened().items():
             try:
-                version = database.changes()
-                if version != seen.get(database_id):
-                    seen[database_id] = version
-                    await _stop_requested(engine, database)
-            except errors.Unavailable:
+                await _look(engine, database, seen)
+            except errors.AgentctlError:
                 _log.warning("cancel requests of database %s could not be read", database_id)
+                await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _stop_requested(engine: Engine, database: Database) -> None:
+async def _look(engine: Engine, database: Database, seen: dict[str, int]) -> None:
+    """Hear of what was requested since `seen`, which is moved on once it has been heard."""
+    version = database.changes()
+    if version == seen.get(database.id):
+        return
     for state in await database.read(runs.cancel_requests(engine.worker_id)):
         live = engine.live(state.run_id)
         if live is not None:
             live.stop(cancelled(state.cancel_requested_by or "system", state.cancel_reason))
+    seen[database.id] = version

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentctl.runtime.leftovers import leave
 from agentctl.runtime.threads import in_thread
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ _log = logging.getLogger("agentctl.runtime")
 
 _GRACE_SECONDS = 0.05
 """How long a cancelled asynchronous tool may take to clean up before it is left behind."""
-
-_left_behind: set[asyncio.Task[Any]] = set()
-"""Tasks of tools that swallow their cancellation: kept so that they are not collected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +138,9 @@ class _Failed(Exception):
 
 async def _stopped(task: asyncio.Task[Any]) -> bool:
     """Cancel a task and give it a moment; whether it has ended."""
-    task.cancel()
-    _left_behind.add(task)
-    task.add_done_callback(_forget)
+    leave(task)
     done, _ = await asyncio.wait({task}, timeout=_GRACE_SECONDS)
     return bool(done)
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    """Let go of a task that ended, its exception seen."""
-    _left_behind.discard(task)
-    if not task.cancelled():
-        task.exception()
 
 
 def _cut(text: str, limit: int) -> str:

@@ -23,6 +23,7 @@ from pydantic_ai.usage import UsageLimits
 from agentctl.runtime.classify import classified
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.conversion import calls_of, clean_response, counters, to_model
+from agentctl.runtime.leftovers import leave
 
 if TYPE_CHECKING:
     from pydantic_ai.agent import CallToolsNode, ModelRequestNode
@@ -78,6 +79,9 @@ async def converse(
             await _drive(run, conversation)
     except AgentRunError as error:
         raise classified(error, conversation.context.run_id) from error
+    finally:
+        for task in conversation.helpers:
+            leave(task)
 
 
 async def _drive(run: LibraryRun, conversation: Conversation) -> None:

@@ -7,6 +7,7 @@ library.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ class Conversation:
     Attributes:
         routed: the answer of the member that the message was passed on to, in mode route.
         routing: whether a member is answering in the place of the leader.
+        helpers: tasks that work for the run, to be ended with it.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Conversation:
         self.actions = actions
         self.routed: str | None = None
         self.routing = False
+        self.helpers: list[asyncio.Task[Any]] = []
         self._speaks = speaks
         self._transcript = context.transcript
         self._separate = False

@@ -41,6 +41,10 @@ async def execute(
     except Exception as error:
         _log.exception("run %s failed inside", context.run_id)
         raise RunFailure("INTERNAL") from error
+    finally:
+        if component.kind != "workflow" and not context.transcript.messages:
+            # It failed before its model was asked: what it was to answer is part of the session.
+            context.transcript.add_user(message)
 
 
 async def _dispatch(

@@ -77,6 +77,7 @@ class Runners:
         from pydantic_ai import Agent as LibraryAgent
 
         from agentctl.runtime.conversation import Conversation
+        from agentctl.runtime.helpers import KnownHelpers
         from agentctl.runtime.toolset import ActionToolset
 
         # Its banner on the first run in a process has no place on our stderr.
@@ -92,6 +93,7 @@ class Runners:
             model_settings=_first_a_member if routes else None,
             retries=_RETRIES,
             toolsets=[ActionToolset(actions)] if actions else None,
+            capabilities=[KnownHelpers()],
         )
         return Runner(agent, actions, system, routes)
 

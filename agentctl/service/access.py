@@ -59,13 +59,20 @@ class Access:
         """Whose data the principal sees (contract.md 6)."""
         return Visibility(everyone=self.principal.everyone, user_id=self.principal.subject)
 
+    @property
+    def _names_owners(self) -> bool:
+        """Whether the principal may say who owns something: administrators, unless they act for a
+        user. Seeing everybody's data (`user_isolation` off) does not do.
+        """
+        return self.principal.admin and self.principal.everyone
+
     def owner(self, asked_for: str | None) -> str | None:
-        """Who is to own what the principal makes: only one who sees everybody may say.
+        """Who is to own what the principal makes: its subject, unless it may say (contract.md 5).
 
         Raises:
             ValidationFailed: nobody can be named so.
         """
-        if self.principal.everyone and asked_for is not None:
+        if self._names_owners and asked_for is not None:
             if not asked_for:
                 raise errors.ValidationFailed("user_id must not be empty")
             return checked_text("user_id", asked_for)
@@ -73,7 +80,7 @@ class Access:
 
     def usable(self, asked_for: str | None) -> Visibility:
         """The existing sessions in which a run may be started (contract.md 4)."""
-        if self.principal.everyone and asked_for is not None:
+        if self._names_owners and asked_for is not None:
             return Visibility(everyone=False, user_id=asked_for)
         return self.visibility
 

@@ -75,7 +75,7 @@ class ComponentOperations(Access):
         try:
             for database in self.hosting.databases.values():
                 await database.read(probe())
-        except (errors.Unavailable, errors.SchemaMismatch):
+        except errors.AgentctlError:
             return False
         return True
 

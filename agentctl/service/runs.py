@@ -21,7 +21,9 @@ from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
 from agentctl.runs.admission import Submission
 from agentctl.runs.cancel import cancel
+from agentctl.runs.engine import CLIENT_LEFT
 from agentctl.runs.live import LiveRun
+from agentctl.runs.states import cancelled
 from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_session_id, checked_text
 from agentctl.store import runs
@@ -29,6 +31,9 @@ from agentctl.store.database import Database, Work
 from agentctl.store.runs import RunRow
 
 __all__ = ["RunOperations"]
+
+LEAVE_SECONDS = 1.0
+"""How long a caller that goes away is held for the end of the run that it stops."""
 
 MAXIMUM_REASON = 500
 """Characters of the reason of a cancel."""
@@ -49,9 +54,8 @@ class RunOperations(Access):
         if not request.background:
             try:
                 await asyncio.shield(run.ended)
-            except asyncio.CancelledError:
-                await self._leave(run, "The client went away")
-                raise
+            finally:
+                await self._leave(run, request)
         return Document(await run.database.read(self._document(run.run_id)))
 
     async def stream_run(
@@ -63,23 +67,19 @@ class RunOperations(Access):
             async for event in run.stream.follow():
                 yield event
         finally:
-            if not request.background and not run.ended.done():
-                await self._leave(run, "The client went away")
+            await self._leave(run, request)
 
-    async def _leave(self, run: LiveRun, reason: str) -> None:
-        """The caller of a run has gone: stop it, as a recorded request, unless it may go on."""
-        if self.hosting.settings.server.on_disconnect == "detach" and self.principal.via == "http":
+    async def _leave(self, run: LiveRun, request: RunRequest) -> None:
+        """The caller of a run is going: stop it, unless it has ended or may go on."""
+        if run.ended.done() or self._goes_on(request):
             return
-        await asyncio.shield(
-            cancel(
-                self.hosting.engine,
-                run.database,
-                run.run_id,
-                actor=self.principal.actor,
-                reason=reason,
-                wait=1.0,
-            )
-        )
+        run.stop(cancelled(self.principal.actor, CLIENT_LEFT))
+        await asyncio.wait([run.ended], timeout=LEAVE_SECONDS)
+
+    def _goes_on(self, request: RunRequest) -> bool:
+        """Whether a run outlives the interest of its caller (contract.md 5)."""
+        detaches = self.hosting.settings.server.on_disconnect == "detach"
+        return request.background or (detaches and self.principal.via == "http")
 
     async def _start(self, kind: Kind, component_id: str, request: RunRequest) -> LiveRun:
         self.require(operations_of(kind).create_run, **{KINDS[kind].id_field: component_id})
@@ -94,6 +94,7 @@ class RunOperations(Access):
             user_id=self.owner(request.user_id),
             message=request.message,
             background=request.background,
+            goes_on=self._goes_on(request),
             actor=self.principal.actor,
             visibility=self.usable(request.user_id),
         )

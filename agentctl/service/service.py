@@ -69,15 +69,19 @@ class Service:
             settings: the configuration.
             create: make databases that are not there; else a missing one is an error.
         """
-        databases = Databases(settings, create=create)
-        catalog = Catalog.from_settings(settings)
-        engine = Engine(databases, catalog, settings)
-        watcher = asyncio.create_task(watch_requests(engine, databases))
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            databases = Databases(settings, create=create)
+            stack.push_async_callback(databases.close)
+            catalog = Catalog.from_settings(settings)
+            stack.push_async_callback(catalog.close)
+            engine = Engine(databases, catalog, settings)
+            stack.push_async_callback(
+                _ended, asyncio.create_task(watch_requests(engine, databases))
+            )
+            stack.push_async_callback(engine.close)
             yield cls(Hosting(settings, databases, catalog, engine))
-        finally:
-            await engine.close()
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
-            await catalog.close()
-            await databases.close()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import orjson
@@ -211,9 +212,14 @@ class SessionOperations(Access):
             yield from sessions.delete(session_id)
 
     async def _cancel_all(self, database: Database, session_id: str, where: Where) -> None:
+        """Ask all runs of the session to stop, and wait for them together.
+
+        Whether that was enough is for the deletion to find.
+        """
         await database.read(self._seen_session(session_id, where))
-        for run_id in await database.read(runs.live_in_session(session_id)):
-            await cancel(
+        live = await database.read(runs.live_in_session(session_id))
+        cancels = [
+            cancel(
                 self.hosting.engine,
                 database,
                 run_id,
@@ -221,6 +227,9 @@ class SessionOperations(Access):
                 reason="The session is deleted",
                 wait=DELETE_WAIT_SECONDS,
             )
+            for run_id in live
+        ]
+        await asyncio.gather(*cancels, return_exceptions=True)
 
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = ALL_RUNS

@@ -63,6 +63,8 @@ class RunState:
     cancel_requested_by: str | None
     cancel_reason: str | None
     finished_at: int | None
+    error_code: str | None
+    error_detail: str | None
 
 
 @dataclass(frozen=True, slots=True)
