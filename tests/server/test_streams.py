@@ -112,14 +112,19 @@ def test_a_background_run_goes_on_without_its_client(server: Host) -> None:
     assert server.client.post(cancel, headers=as_caller(server, "admin")).status_code == 200
 
 
-def test_a_client_that_leaves_while_it_waits_stops_its_run(server: Host) -> None:
-    body = {"message": "hello", "stream": False, "session_id": "waited-for"}
-    headers = as_caller(server, "me")
+def give_up(host: Host, session_id: str) -> str:
+    """Start a run that is waited for, and go away before its end; the run's id."""
+    body = {"message": "hello", "stream": False, "session_id": session_id}
+    headers = as_caller(host, "me")
     with pytest.raises(httpx2.ReadTimeout):
-        httpx2.post(f"{server.url}/agents/hang/runs", json=body, headers=headers, timeout=0.5)
-    listed = "/sessions/waited-for/runs"
-    (run,) = server.client.get(listed, headers=headers).json()
-    until(lambda: record(server, run["run_id"])["status"] == "CANCELLED")
+        httpx2.post(f"{host.url}/agents/hang/runs", json=body, headers=headers, timeout=0.5)
+    (run,) = host.client.get(f"/sessions/{session_id}/runs", headers=headers).json()
+    return str(run["run_id"])
+
+
+def test_a_client_that_leaves_while_it_waits_stops_its_run(server: Host) -> None:
+    run_id = give_up(server, "waited-for")
+    until(lambda: record(server, run_id)["status"] == "CANCELLED")
 
 
 @pytest.fixture
@@ -130,9 +135,9 @@ def detached(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndp
 
 def test_a_detached_run_goes_on_without_its_client(detached: World) -> None:
     with hosting(detached, create_app(detached.settings)) as host:
-        run_id = leave(host, {"message": "hello"})
+        left = [leave(host, {"message": "hello"}), give_up(host, "given-up")]
         time.sleep(0.3)  # nothing must happen
-        assert record(host, run_id)["status"] == "RUNNING"
+        assert [record(host, run_id)["status"] for run_id in left] == ["RUNNING", "RUNNING"]
 
 
 def test_a_silent_stream_has_comments(settled: World, monkeypatch: pytest.MonkeyPatch) -> None:
