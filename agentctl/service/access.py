@@ -51,8 +51,11 @@ class Access:
 
         Raises:
             Forbidden: the principal lacks the scopes.
+            ValidationFailed: an id is no text that could be one.
         """
         policy.decide(self.principal, operation, path_params)
+        for name, text in path_params.items():
+            checked_text(name, text)
 
     @property
     def visibility(self) -> Visibility:

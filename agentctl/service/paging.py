@@ -7,6 +7,7 @@ import binascii
 
 from agentctl import errors
 from agentctl.operations import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page
+from agentctl.service.access import checked_text
 
 __all__ = ["decode_cursor", "encode_cursor", "offset_of"]
 
@@ -53,7 +54,7 @@ def decode_cursor(page: Page) -> Position | None:
         padded = page.cursor + "=" * (-len(page.cursor) % 4)
         text = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
         sort_by, sort_order, key, row_id = text.split(":", 3)
-        position = int(key), row_id
+        position = int(key), checked_text("cursor", row_id)
     except (ValueError, binascii.Error):
         raise errors.ValidationFailed("cursor must be a next_cursor of an earlier answer") from None
     if (sort_by, sort_order) != (page.sort_by, page.sort_order) or abs(position[0]) >= 2**63:

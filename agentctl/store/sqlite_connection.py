@@ -124,6 +124,7 @@ def run_unit(connection: apsw.Connection, work: Work[T]) -> T:
     """Run a unit in the transaction that is open. The caller undoes what a failure leaves behind.
 
     Raises:
+        ValidationFailed: a value is text that no database takes (contract.md 7).
         Whatever a statement or the unit itself raises.
     """
     send = work.send
@@ -134,6 +135,8 @@ def run_unit(connection: apsw.Connection, work: Work[T]) -> T:
             rows = cast("list[Row]", connection.execute(sql, parameters).fetchall())
     except StopIteration as end:
         return cast(T, end.value)
+    except UnicodeEncodeError:
+        raise errors.ValidationFailed("Text must not contain NUL or lone surrogates") from None
     finally:
         work.close()
 

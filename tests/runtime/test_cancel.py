@@ -12,6 +12,7 @@ from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
 from agentctl.records.kinds import Kind
 from agentctl.runtime.catalog import Catalog
 from tests.endpoint import ModelEndpoint
+from tests.loops import until
 from tests.runtime import toolbox
 from tests.runtime.surroundings import Surroundings, served, settings, with_catalog
 
@@ -89,6 +90,20 @@ def test_a_demo_model_is_stopped_between_words() -> None:
     assert left.transcript.metrics["input_tokens"] == 3
     spent = left.transcript.metrics["output_tokens"]
     assert spent == len(left.transcript.content.split())
+
+
+def test_no_task_outlives_its_run_whenever_that_is_cancelled() -> None:
+    async def work(catalog: Catalog) -> None:
+        before = asyncio.all_tasks()
+        for steps in range(60):
+            task = asyncio.create_task(Surroundings(catalog).execute("agent", "writer", "x", []))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task})
+            await until(lambda: asyncio.all_tasks() == before, SOON)
+
+    with_catalog(settings(model="slow"), work)
 
 
 @pytest.mark.parametrize("name", ["sleepy", "stubborn", "stuck"])

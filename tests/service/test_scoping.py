@@ -11,6 +11,7 @@ from agentctl import errors
 from agentctl.auth.principal import Principal, local
 from agentctl.operations import (
     BulkDeletion,
+    CancelRequest,
     NewSession,
     RunFilter,
     RunRequest,
@@ -133,6 +134,28 @@ async def test_without_isolation_a_caller_sees_everybody(world: World) -> None:
         await user(service, "other").create_run("agent", "echo", RunRequest("x", "theirs"))
         port = service.acting_as(Principal("me", ALL, everyone=True))
         assert await _sessions(port) == {"theirs"}
+        run = await port.create_run("agent", "echo", RunRequest("x", "mine", user_id="other"))
+        assert run.value["user_id"] == "me"
+
+
+UNSPEAKABLE: dict[str, Touch] = {
+    **{name: touch for name, touch in TOUCHES.items() if name != "get as its owner"},
+    "a run": lambda port, text: port.get_run(text),
+    "a component's run": lambda port, text: port.get_component_run("agent", "echo", text),
+    "a component": lambda port, text: port.get_component("agent", text),
+    "cancel": lambda port, text: port.cancel_run("agent", "echo", text, CancelRequest("s1")),
+    "owner": lambda port, text: port.get_sessions(SessionFilter(where=Where(user_id=text))),
+    "name": lambda port, text: port.get_sessions(SessionFilter(session_name=text)),
+    "runs of": lambda port, text: port.get_runs(RunFilter(session_id=text)),
+}
+
+
+@pytest.mark.parametrize("touch", UNSPEAKABLE.values(), ids=UNSPEAKABLE)
+async def test_text_that_no_database_takes_is_refused(world: World, touch: Touch) -> None:
+    async with hosted(world) as service:
+        await user(service).create_session(NewSession(session_id="s1"))
+        with pytest.raises(errors.ValidationFailed, match=r"surrogates|session_id must be"):
+            await touch(user(service), "\udcff")
 
 
 @pytest.mark.parametrize("scopes", [(), ("agents:read",), ("sessions:s2:read",)])

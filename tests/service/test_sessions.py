@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -18,8 +19,11 @@ from agentctl.operations import (
     Where,
 )
 from agentctl.records.kinds import Kind
+from agentctl.service import sessions as service_sessions
 from agentctl.service.service import Acting
+from agentctl.store import runs
 from tests.service.doors import boss, hosted, started, user
+from tests.store.made import a_run
 from tests.world import World
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -235,6 +239,27 @@ async def test_a_session_with_a_live_run_is_not_deleted_unless_that_is_cancelled
             await port.get_session_by_id("s1")
         with pytest.raises(errors.NotFound):
             await port.get_run(run["run_id"])
+
+
+async def test_a_deletion_waits_for_all_runs_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that nobody works on any more do not end; each of them is waited for, all at once."""
+    monkeypatch.setattr(service_sessions, "DELETE_WAIT_SECONDS", 0.3)
+    async with hosted(world) as service:
+        port = user(service)
+        await port.create_session(NewSession(session_id="s1"))
+        database = service.hosting.databases["main"]
+        for run_id in ("r1", "r2", "r3", "r4"):
+            run = a_run(run_id, "s1", user_id="me", owner="dead")
+            await database.write(runs.create(run))
+            await database.write(runs.start(run_id, 1, "dead", run.created_at))
+        asked = time.monotonic()
+        with pytest.raises(errors.Conflict, match="r1, r2, r3, r4"):
+            await port.delete_session("s1", cancel=True)
+        assert 0.3 <= time.monotonic() - asked < 0.9
+        stored = (await port.get_session_runs("s1")).value
+        assert {run["cancel_reason"] for run in stored} == {"The session is deleted"}
 
 
 async def test_bulk_deletion_is_all_or_nothing(world: World) -> None:
