@@ -57,9 +57,12 @@ class InfoRecord(TypedDict):
 
 
 class MeRecord(TypedDict):
-    """GET `/auth/me`: who the caller is to this instance, and what it holds."""
+    """GET `/auth/me`: who the caller is to this instance, and what it holds.
 
-    principal: str | None
+    `principal` is `anonymous` for a token without `sub`, and when authorization is off.
+    """
+
+    principal: str
     scopes: list[str]
     admin: bool
     auth_mode: Literal["none", "jwt"]

@@ -101,7 +101,7 @@ class ComponentOperations(Access):
         self.require("get_me")
         return document_of(
             MeRecord(
-                principal=self.principal.subject,
+                principal=self.principal.actor,
                 scopes=sorted(self.principal.scopes),
                 admin=self.principal.admin,
                 auth_mode=self._auth_mode(),

@@ -183,5 +183,6 @@ def test_without_authorization_everybody_is_an_administrator(settled: World) -> 
     off = replace(settings, authorization=replace(settings.authorization, enabled=False))
     with hosting(settled, create_app(off)) as host:
         me = host.client.get("/auth/me", headers={"Authorization": "Bearer nonsense"})
-        assert me.json() == {"principal": None, "scopes": [], "admin": True, "auth_mode": "none"}
+        who = {"principal": "anonymous", "scopes": [], "admin": True, "auth_mode": "none"}
+        assert me.json() == who
         assert host.client.get("/nothing").status_code == 404
