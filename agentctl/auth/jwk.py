@@ -22,10 +22,20 @@ from agentctl.auth.material import (
 from agentctl.auth.strict import NotStrict, decode_base64url, encode_base64url
 from agentctl.errors import InvalidKey
 
-__all__ = ["LeftOut", "algorithm_of", "key_from_jwk", "left_out", "public_jwk", "thumbprint"]
+__all__ = [
+    "EC_CURVES",
+    "LeftOut",
+    "algorithm_of",
+    "key_from_jwk",
+    "left_out",
+    "public_jwk",
+    "thumbprint",
+]
 
 _PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
-_CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
+EC_CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
+"""The curves of `algorithms.CURVES` as the arithmetic knows them."""
+
 _THUMBPRINT_MEMBERS = {
     "RSA": ("e", "kty", "n"),
     "EC": ("crv", "kty", "x", "y"),
@@ -120,7 +130,7 @@ def _public(entry: Mapping[str, Any], spec: Spec, label: str) -> PublicKey:
     if len(x) != size or len(y) != size:
         raise InvalidKey(f"{label} has coordinates that are not of {size} bytes")
     numbers = ec.EllipticCurvePublicNumbers(
-        int.from_bytes(x, "big"), int.from_bytes(y, "big"), _CURVES[str(spec.curve)]
+        int.from_bytes(x, "big"), int.from_bytes(y, "big"), EC_CURVES[str(spec.curve)]
     )
     return numbers.public_key()
 

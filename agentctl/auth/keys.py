@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from agentctl.auth.algorithms import Spec, spec_of
-from agentctl.auth.jwk import public_jwk
+from agentctl.auth.jwk import EC_CURVES, public_jwk
 from agentctl.auth.jwk import thumbprint as jwk_thumbprint
 from agentctl.auth.keyfiles import read_key_file, read_private_key, write_private_key
 from agentctl.auth.material import PublicKey, VerificationKey, keys_from_text
@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 _RSA_BITS = 2048
-_CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
 
 
 def generate(algorithm: str) -> bytes:
@@ -57,7 +56,7 @@ def _new(spec: Spec) -> PrivateKey:
         return rsa.generate_private_key(public_exponent=65537, key_size=_RSA_BITS)
     if spec.family == "OKP":
         return ed25519.Ed25519PrivateKey.generate()
-    return ec.generate_private_key(_CURVES[str(spec.curve)])
+    return ec.generate_private_key(EC_CURVES[str(spec.curve)])
 
 
 def thumbprint(private: bytes, algorithm: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["KINDS", "Kind", "KindNames", "kind_named"]
+__all__ = ["KINDS", "Kind", "KindNames"]
 
 Kind = Literal["agent", "team", "workflow"]
 
@@ -38,8 +38,3 @@ KINDS: dict[Kind, KindNames] = {
         "workflow", "workflows", "Workflow", "Workflows", "workflow_id", "Workflow"
     ),
 }
-
-
-def kind_named(text: str) -> Kind | None:
-    """The kind that `text` names exactly, or None."""
-    return next((kind for kind in KINDS if kind == text), None)

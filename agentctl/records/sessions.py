@@ -10,6 +10,7 @@ from agentctl.records.kinds import Kind
 from agentctl.records.times import Timestamp
 
 __all__ = [
+    "COUNTERS",
     "AgentSessionDetailSchema",
     "PageMeta",
     "SessionDetail",
@@ -33,6 +34,10 @@ class SessionMetrics(TypedDict):
     cache_read_tokens: int
     cache_write_tokens: int
     reasoning_tokens: int
+
+
+COUNTERS: tuple[str, ...] = tuple(SessionMetrics.__annotations__)
+"""Their names, in this order."""
 
 
 class AgentSessionDetailSchema(TypedDict):

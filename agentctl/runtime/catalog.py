@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["SESSION_TABLE", "Catalog", "Component"]
 
 SESSION_TABLE = "sessions"
-"""The only name of a session table (contract.md 4)."""
+"""The only name of a session table; what a caller names never reaches SQL (contract.md 4)."""
 
 
 @dataclass(frozen=True, slots=True)

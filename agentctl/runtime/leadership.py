@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,8 @@ def outcome_of(member: Component, result: MemberResult) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Delegate:
-    """Mode coordinate: a member does a task and the leader gets its answer."""
+class _MemberAction(ABC):
+    """A tool of a leader that has a member do something."""
 
     tool: ToolRecord
     members: Mapping[str, Component]
@@ -66,29 +67,38 @@ class _Delegate:
         return self.tool
 
     async def perform(self, arguments: Mapping[str, Any], conversation: Conversation) -> Outcome:
-        member = _named(self.members, arguments)
-        if isinstance(member, Outcome):
-            return member
+        member_id = arguments.get("member_id")
+        member = self.members.get(member_id) if isinstance(member_id, str) else None
+        if member is None:
+            names = ", ".join(self.members)
+            return Outcome(f"The argument member_id is one of: {names}", failed=True)
+        return await self.ask(member, arguments, conversation)
+
+    @abstractmethod
+    async def ask(
+        self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> Outcome:
+        """Have the member do it."""
+
+
+class _Delegate(_MemberAction):
+    """Mode coordinate: a member does a task and the leader gets its answer."""
+
+    async def ask(
+        self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> Outcome:
         task = arguments.get("task")
         if not isinstance(task, str) or not task:
             return Outcome("The argument task is missing: say what to do", failed=True)
         return outcome_of(member, await conversation.context.run_member(member, task))
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
+class _Route(_MemberAction):
     """Mode route: a member gets the user's own message and answers for the team."""
 
-    tool: ToolRecord
-    members: Mapping[str, Component]
-
-    def record(self) -> ToolRecord:
-        return self.tool
-
-    async def perform(self, arguments: Mapping[str, Any], conversation: Conversation) -> Outcome:
-        member = _named(self.members, arguments)
-        if isinstance(member, Outcome):
-            return member
+    async def ask(
+        self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> Outcome:
         if conversation.routing:
             return Outcome("The message was passed to another member already", failed=True)
         conversation.routing = True
@@ -98,15 +108,6 @@ class _Route:
         else:
             conversation.routing = False
         return outcome_of(member, result)
-
-
-def _named(members: Mapping[str, Component], arguments: Mapping[str, Any]) -> Component | Outcome:
-    """The member that is meant, or what to tell the leader."""
-    member_id = arguments.get("member_id")
-    member = members.get(member_id) if isinstance(member_id, str) else None
-    if member is None:
-        return Outcome(f"The argument member_id is one of: {', '.join(members)}", failed=True)
-    return member
 
 
 def _introduced(member: Component) -> str:

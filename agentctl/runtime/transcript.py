@@ -10,21 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentctl.records import times
+from agentctl.records.sessions import COUNTERS
 
-__all__ = ["CANCELLED_RESULT", "COUNTERS", "Transcript"]
-
-COUNTERS = (
-    "input_tokens",
-    "output_tokens",
-    "total_tokens",
-    "audio_input_tokens",
-    "audio_output_tokens",
-    "audio_total_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-)
-"""The nine counters of `metrics`, in the order of spec.md's example."""
+__all__ = ["CANCELLED_RESULT", "Transcript"]
 
 CANCELLED_RESULT = "cancelled"
 """What stands as the result of a tool call that was open when its run was stopped."""

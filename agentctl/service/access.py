@@ -14,15 +14,12 @@ from agentctl.records.ids import is_session_id
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.text import is_storable
 from agentctl.runs.engine import Engine
-from agentctl.runtime.catalog import Catalog, Component
+from agentctl.runtime.catalog import SESSION_TABLE, Catalog, Component
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.visibility import Visibility
 
-__all__ = ["TABLE", "Access", "Hosting", "checked_json", "checked_session_id", "checked_text"]
-
-TABLE = "sessions"
-"""The only name of our session table; `table` never reaches SQL (contract.md 4)."""
+__all__ = ["Access", "Hosting", "checked_json", "checked_session_id", "checked_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ class Access:
         Raises:
             NotFound: there is no such database or table.
         """
-        if where.table is not None and where.table != TABLE:
+        if where.table is not None and where.table != SESSION_TABLE:
             raise errors.NotFound("Table not found")
         return self.database(where.db_id)
 

@@ -121,7 +121,7 @@ def _heading(row: SessionRow) -> dict[str, bytes]:
     }
 
 
-def _times(row: SessionRow | SummaryRow) -> dict[str, bytes]:
+def _times(row: SummaryRow) -> dict[str, bytes]:
     return {"created_at": _time(row.created_at), "updated_at": _time(row.updated_at)}
 
 

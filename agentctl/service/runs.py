@@ -28,7 +28,6 @@ from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_session_id, checked_text
 from agentctl.store import runs
 from agentctl.store.database import Database, Work
-from agentctl.store.runs import RunRow
 
 __all__ = ["RunOperations"]
 
@@ -164,11 +163,16 @@ class RunOperations(Access):
             NotFound: it is none of theirs, or not the caller's.
         """
         database = self.database(self.component(kind, component_id).database)
-        found = await database.read(self._seen_run(run_id))
-        _belongs(found, kind, component_id, session_id)
+        found = await database.read(runs.state(run_id, self.visibility))
+        if (
+            found is None
+            or (found.component_type, found.component_id) != (kind, component_id)
+            or (session_id is not None and found.session_id != session_id)
+        ):
+            raise errors.NotFound("Run not found")
         return database
 
-    def _seen_run(self, run_id: str) -> Work[RunRow]:
+    def _document(self, run_id: str) -> Work[bytes]:
         """The run as the caller may see it.
 
         Raises:
@@ -177,10 +181,6 @@ class RunOperations(Access):
         row = yield from runs.get(run_id, self.visibility)
         if row is None:
             raise errors.NotFound("Run not found")
-        return row
-
-    def _document(self, run_id: str) -> Work[bytes]:
-        row = yield from self._seen_run(run_id)
         members = yield from runs.children([run_id])
         return documents.run_document(row, members.get(run_id, []))
 
@@ -234,13 +234,6 @@ def _page(query: runs.RunQuery, filter: RunFilter) -> Work[bytes]:
         capped=found.capped,
         cursor=paging.encode_cursor(filter.page, found.next),
     )
-
-
-def _belongs(row: RunRow, kind: Kind, component_id: str, session_id: str | None) -> None:
-    if (row.component_type, row.component_id) != (kind, component_id) or (
-        session_id is not None and row.session_id != session_id
-    ):
-        raise errors.NotFound("Run not found")
 
 
 def _check_cancel(request: CancelRequest) -> None:

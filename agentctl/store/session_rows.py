@@ -12,8 +12,8 @@ __all__ = ["Foreign", "SessionQuery", "SessionRow", "SummaryRow"]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRow:
-    """A session as it is stored. Times are microseconds; the last five are JSON texts."""
+class SummaryRow:
+    """What a list shows of a session. Times are microseconds."""
 
     session_id: str
     session_type: str
@@ -27,29 +27,17 @@ class SessionRow:
     last_status: str | None
     created_at: int
     updated_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow(SummaryRow):
+    """A session as it is stored: these are JSON texts."""
+
     metrics: str
     component_data: str | None
     metadata: str | None
     summary: str | None
     session_state: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryRow:
-    """What a list shows of a session."""
-
-    session_id: str
-    session_type: str
-    component_id: str | None
-    component_name: str | None
-    user_id: str | None
-    session_name: str
-    total_tokens: int
-    run_count: int
-    history_bytes: int
-    last_status: str | None
-    created_at: int
-    updated_at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,9 @@ from collections.abc import Mapping
 
 import orjson
 
-from agentctl.records.sessions import SessionMetrics
+from agentctl.records.sessions import COUNTERS
 
-__all__ = ["COUNTERS", "NO_USAGE", "added", "counted"]
-
-COUNTERS: tuple[str, ...] = tuple(SessionMetrics.__annotations__)
-"""Their names, in the order of the record."""
+__all__ = ["NO_USAGE", "added", "counted"]
 
 NO_USAGE: str = orjson.dumps(dict.fromkeys(COUNTERS, 0)).decode()
 """What a new session has used."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from agentctl.config.settings import Limits
+from agentctl.records.sessions import COUNTERS
 from agentctl.runtime.events import Content
-from agentctl.runtime.transcript import COUNTERS
 from tests.endpoint import ModelEndpoint
 from tests.runtime.surroundings import attempt, run, settings
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from agentctl.records.sessions import COUNTERS
 from agentctl.runtime.messages import history
-from agentctl.runtime.transcript import COUNTERS, Transcript
+from agentctl.runtime.transcript import Transcript
 
 
 def spent(**counts: int) -> dict[str, int]:

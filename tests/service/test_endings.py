@@ -40,6 +40,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def locked(world: World) -> Iterator[None]:
     """Another program holds the write lock of the default database."""
     holder = apsw.Connection(str(world.folder / "main.db"))
+    holder.set_busy_timeout(5_000)
     try:
         holder.execute("BEGIN IMMEDIATE")
         yield
