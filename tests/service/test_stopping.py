@@ -8,6 +8,8 @@ import pytest
 
 from agentctl import errors
 from agentctl.operations import RunRequest
+from agentctl.records.runs import RunRecord
+from agentctl.service.service import Acting
 from tests.loops import until
 from tests.service.doors import hosted, running, user
 from tests.world import World
@@ -53,10 +55,19 @@ async def test_a_caller_that_leaves_before_its_run_has_begun_leaves_nothing_behi
                 await asyncio.sleep(0)
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
-        await until(lambda: not service.hosting.engine.live_runs())
-        try:
-            runs = (await port.get_session_runs("s1")).value
-        except errors.NotFound:
-            runs = []
+        await until(lambda: _all_ended(port))
+        runs = await _runs(port)
         assert {run["status"] for run in runs} <= {"CANCELLED"}
         assert {run["cancel_requested_by"] for run in runs} <= {"me"}
+
+
+async def _all_ended(port: Acting) -> bool:
+    return all(run["finished_at"] for run in await _runs(port))
+
+
+async def _runs(port: Acting) -> list[RunRecord]:
+    """The runs of the session s1, if it has come to that."""
+    try:
+        return (await port.get_session_runs("s1")).value
+    except errors.NotFound:
+        return []
