@@ -21,7 +21,7 @@ from tests.auth.forge import NOW, SECRET, hs, token
 
 KEYS = KeySet.from_pems([SECRET.decode()], "HS256")
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)
-bounded = settings(max_examples=300, deadline=None, derandomize=True)
+bounded = settings(max_examples=150, deadline=None, derandomize=True)
 
 scalars = (
     st.none()

@@ -163,9 +163,9 @@ def _until_ended(screen: int, reply: tuple[str, str], process: subprocess.Popen[
     raise AssertionError(f"still running, after {seen!r}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """A demo server for the tests of one module."""
+    """A demo server; a test takes sessions of its own there."""
     with serving(tmp_path_factory.mktemp("demo") / "data") as demo:
         yield demo
 
