@@ -46,7 +46,8 @@ def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
 MANY_SESSIONS = """
 INSERT INTO sessions (session_id, session_type, session_name, total_tokens, run_count,
                       history_bytes, created_at, updated_at, metrics)
-SELECT 'many-' || n, 'agent', md5(cast(n AS text)), 0, 0, 0, n, n, '{}' FROM generate_series(1, 5000) n
+SELECT 'many-' || n, 'agent', md5(cast(n AS text)), 0, 0, 0, n, n, '{}'
+FROM generate_series(1, 5000) n
 """
 """Enough that what an index costs decides: how a planner reads an empty table is its own affair."""
 
