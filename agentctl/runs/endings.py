@@ -36,7 +36,8 @@ async def load_history(run: LiveRun) -> list[dict[str, Any]]:
     wanted = run.component.history_runs
     if run.parent is not None or run.component.kind == "workflow":
         return []
-    stored = await run.database.read(runs.recent_messages(run.session_id, max(wanted, 1)))
+    recent = runs.recent_messages(run.session_id, max(wanted, 1))
+    stored = await run.database.read(recent, large=True)
     earlier = [orjson.loads(text) for text in stored]
     run.previous_system = _system_of(earlier[-1]) if earlier else None
     kept = earlier if wanted else []

@@ -22,6 +22,10 @@ from agentctl.store.visibility import Visibility
 __all__ = ["Access", "Hosting", "checked_json", "checked_session_id", "checked_text"]
 
 
+MAXIMUM_USER = 255
+"""Characters of a user, as of a token's `sub` (contract.md 6)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hosting:
     """What stands behind the port, whoever calls."""
@@ -73,8 +77,8 @@ class Access:
             ValidationFailed: nobody can be named so.
         """
         if self._names_owners and asked_for is not None:
-            if not asked_for:
-                raise errors.ValidationFailed("user_id must not be empty")
+            if not 1 <= len(asked_for) <= MAXIMUM_USER:
+                raise errors.ValidationFailed(f"user_id must be 1 to {MAXIMUM_USER} characters")
             return checked_text("user_id", asked_for)
         return self.principal.subject
 

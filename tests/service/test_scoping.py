@@ -93,6 +93,17 @@ async def test_only_an_administrator_says_who_owns_a_run(world: World) -> None:
             await boss(service).create_run("agent", "echo", RunRequest("x", "s1", "other"))
 
 
+@pytest.mark.parametrize("owner", ["", "x" * 256, "a\0b"])
+async def test_nobody_can_be_named_so(world: World, owner: str) -> None:
+    async with hosted(world) as service:
+        port = boss(service)
+        with pytest.raises(errors.ValidationFailed, match="user_id"):
+            await port.create_run("agent", "echo", RunRequest("x", "s1", owner))
+        with pytest.raises(errors.ValidationFailed, match="user_id"):
+            await port.create_session(NewSession(session_id="s1", user_id=owner))
+        assert await _sessions(port) == set()
+
+
 async def test_what_an_administrator_runs_in_a_session_is_its_owners(world: World) -> None:
     async with hosted(world) as service:
         port = user(service, "owner")
