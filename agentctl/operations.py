@@ -32,9 +32,11 @@ __all__ = [
     "ANYWHERE",
     "DEFAULT_CANCEL_WAIT",
     "DEFAULT_LIMIT",
+    "DELETION_WAIT",
     "MAXIMUM_CANCEL_WAIT",
     "MAXIMUM_LIMIT",
     "MAXIMUM_OFFSET",
+    "MAXIMUM_REASON",
     "BulkDeletion",
     "CancelRequest",
     "NewSession",
@@ -57,6 +59,12 @@ MAXIMUM_OFFSET = 10_000
 DEFAULT_CANCEL_WAIT = 1.0
 MAXIMUM_CANCEL_WAIT = 30.0
 """Seconds that a cancel waits for the run to end (contract.md 5)."""
+
+MAXIMUM_REASON = 500
+"""Characters of the reason of a cancel."""
+
+DELETION_WAIT = 10.0
+"""Seconds that a deletion with `cancel` waits for the session's runs to end (contract.md 4)."""
 
 
 @dataclass(frozen=True, slots=True)

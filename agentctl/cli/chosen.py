@@ -8,7 +8,7 @@ from typing import Any, cast
 from agentctl.errors import UsageFailed
 from agentctl.records.kinds import KINDS, Kind
 
-__all__ = ["Chosen", "chosen_component", "component_of_run"]
+__all__ = ["Chosen", "chosen_component", "component_named", "component_of_run"]
 
 Chosen = tuple[Kind, str]
 
@@ -26,11 +26,23 @@ def chosen_component(agent: str | None, team: str | None, workflow: str | None) 
     return given[0] if given else None
 
 
-def component_of_run(run: Mapping[str, Any]) -> Chosen:
-    """The component that a run record names."""
+def component_named(record: Mapping[str, Any]) -> Chosen | None:
+    """The component that the record of a session or run names; None when it names none."""
     for names in KINDS.values():
-        if run.get(names.id_field):
-            return names.kind, cast(str, run[names.id_field])
+        if record.get(names.id_field):
+            return names.kind, cast(str, record[names.id_field])
+    return None
+
+
+def component_of_run(run: Mapping[str, Any]) -> Chosen:
+    """The component that a run record names.
+
+    Raises:
+        UsageFailed: it names none.
+    """
+    named = component_named(run)
+    if named is not None:
+        return named
     raise UsageFailed(
         "the server does not say which component the run is of",
         hint="name it: --agent ID, --team ID or --workflow ID, with --session ID",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from agentctl.cli.chosen import component_named
 from agentctl.cli.output import Format, show_record, write_line
 from agentctl.cli.table import Column, Columns
 from agentctl.cli.terminal import printable
-from agentctl.records.kinds import KINDS
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -31,8 +31,8 @@ Record = Mapping[str, Any]
 
 def component_of(record: Record) -> str | None:
     """The id of the component that a session or run belongs to."""
-    fields = (names.id_field for names in KINDS.values())
-    return next((record[field] for field in fields if record.get(field)), None)
+    named = component_named(record)
+    return named[1] if named is not None else None
 
 
 def _tokens(record: Record) -> object:

@@ -6,8 +6,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from agentctl.errors import UsageFailed
-
 __all__ = ["lines_to_paste", "prepare_demo"]
 
 _ALGORITHM = "RS256"
@@ -27,15 +25,10 @@ def prepare_demo(directory: Path) -> Path:
     Raises:
         AgentctlError: a file cannot be written.
     """
-    from agentctl.cli.keypair import write_new
+    from agentctl.cli.files import make_folder, write_new
     from agentctl.config.demo import DEMO_CONFIG
 
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageFailed(
-            f"{directory} cannot be made a directory", cause=(error.strerror or "").lower()
-        ) from None
+    make_folder(directory, 0o700)
     _prepare_keys(directory / "keys" / "signing.pem")
     settings = directory.absolute() / "agentctl.toml"
     if not settings.exists():
@@ -62,7 +55,8 @@ def lines_to_paste(settings: Path, url: str) -> list[str]:
 
 def _prepare_keys(private: Path) -> None:
     from agentctl.auth import keys
-    from agentctl.cli.keypair import public_path, write_key_pair, write_new
+    from agentctl.cli.files import write_new
+    from agentctl.cli.keypair import public_path, write_key_pair
 
     public = public_path(private)
     if not private.exists():

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from agentctl.cli.terminal import note
-from agentctl.errors import UsageFailed
 
 __all__ = ["EXAMPLE", "init"]
 
@@ -34,12 +33,13 @@ def init(
     Nothing is ever overwritten.
     """
     from agentctl import config
-    from agentctl.cli.keypair import public_path, refuse_existing, write_key_pair, write_new
+    from agentctl.cli.files import make_folder, refuse_existing, write_new
+    from agentctl.cli.keypair import public_path, write_key_pair
 
     settings = directory / "agentctl.toml"
     private = directory / "keys" / "signing.pem"
     refuse_existing(settings, private, public_path(private))
-    _make_folder(directory)
+    make_folder(directory)
     write_new(settings, config.SAMPLE.encode())
     try:
         pair = write_key_pair(private, _ALGORITHM)
@@ -49,15 +49,6 @@ def init(
     for path in (settings, pair.private, pair.public):
         note(f"wrote {path}")
     _say_what_is_next(directory)
-
-
-def _make_folder(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as failure:
-        raise UsageFailed(
-            f"{directory} cannot be made a directory", cause=(failure.strerror or "").lower()
-        ) from None
 
 
 def _say_what_is_next(directory: Path) -> None:

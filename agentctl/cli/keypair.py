@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentctl.errors import Conflict, UsageFailed
+from agentctl.cli.files import refuse_existing, write_new
 
-__all__ = ["KeyPair", "public_path", "refuse_existing", "write_key_pair", "write_new"]
+__all__ = ["KeyPair", "public_path", "write_key_pair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +22,6 @@ class KeyPair:
 def public_path(private: Path) -> Path:
     """`signing.pub.pem` for `signing.pem`."""
     return private.with_name(private.name.removesuffix(".pem") + ".pub.pem")
-
-
-def refuse_existing(*paths: Path) -> None:
-    """Nothing is overwritten.
-
-    Raises:
-        Conflict: one of these is there already, be it a link to nothing.
-    """
-    for path in paths:
-        if os.path.lexists(path):
-            raise Conflict(
-                f"{path} exists already",
-                hint="nothing was written or changed; name another place, or move it away",
-            )
 
 
 def write_key_pair(private: Path, algorithm: str) -> KeyPair:
@@ -60,33 +44,3 @@ def write_key_pair(private: Path, algorithm: str) -> KeyPair:
         private.unlink(missing_ok=True)
         raise
     return KeyPair(private, public, keys.thumbprint(secret, algorithm))
-
-
-def write_new(path: Path, data: bytes) -> None:
-    """Write a file that is not there yet, for everybody to read.
-
-    Raises:
-        Conflict: it is there already.
-        UsageFailed: it cannot be written; nothing is left behind.
-    """
-    try:
-        with path.open("xb") as file:
-            _write(file.fileno(), data, path)
-    except FileExistsError:
-        refuse_existing(path)
-        raise
-    except OSError as failure:
-        raise UsageFailed(
-            f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
-        ) from None
-
-
-def _write(descriptor: int, data: bytes, path: Path) -> None:
-    try:
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            file.write(data)
-        os.fsync(descriptor)
-    except OSError:
-        with suppress(OSError):
-            path.unlink()
-        raise

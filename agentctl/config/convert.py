@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin, 
 
 from agentctl.config.place import Place, listed
 from agentctl.config.rules import Form, Range, Refers, Rule, Secret
+from agentctl.records.text import is_storable
 
 __all__ = ["Kind", "convert", "from_text", "key_kinds", "sanitized"]
 
@@ -87,7 +88,7 @@ def convert(value: object, kind: Kind, place: Place, base: Path) -> object:
         return _converted_path(value, kind, place, base)
     if not _is_of_type(value, kind.type) or not _is_allowed(value, kind):
         place.refuse(f"must be {kind.words}, not {_shown(value, kind)}")
-    if isinstance(value, str) and not _is_storable(value):
+    if isinstance(value, str) and not is_storable(value):
         place.refuse("must not hold a NUL character or half of a surrogate pair")
     return value
 
@@ -145,7 +146,7 @@ def _converted_list(value: object, kind: Kind, place: Place, base: Path) -> tupl
 def _converted_path(value: object, kind: Kind, place: Place, base: Path) -> Path | None:
     if value == "" and kind.optional:
         return None
-    if not isinstance(value, str) or not value.strip() or not _is_storable(value):
+    if not isinstance(value, str) or not value.strip() or not is_storable(value):
         place.refuse(f"must be {kind.words}, not {_shown(value, kind)}")
     return Path(os.path.normpath(base / value))
 
@@ -161,10 +162,6 @@ def _is_of_type(value: object, wanted: object) -> bool:
 
 def _is_allowed(value: object, kind: Kind) -> bool:
     return all(rule.allows(value) for rule in kind.rules if isinstance(rule, Range | Form))
-
-
-def _is_storable(text: str) -> bool:
-    return not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text)
 
 
 def _type_words(kind: Kind) -> str:

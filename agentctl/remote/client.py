@@ -11,6 +11,7 @@ from agentctl import errors
 from agentctl.operations import (
     ALL_RUNS,
     ANYWHERE,
+    DELETION_WAIT,
     BulkDeletion,
     CancelRequest,
     NewSession,
@@ -49,8 +50,6 @@ __all__ = ["RemoteOperations"]
 Record = TypeVar("Record")
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
-_DELETION_WAIT = 10.0
-"""Seconds that a deletion with cancel waits for runs to end (contract.md 4)."""
 
 
 class RemoteOperations:
@@ -214,7 +213,7 @@ class RemoteOperations:
         self, session_id: str, where: Where = ANYWHERE, *, cancel: bool = False
     ) -> None:
         query = queries.of_where(where) + queries.pairs(cancel=cancel or None)
-        wait = _DELETION_WAIT if cancel else 0.0
+        wait = DELETION_WAIT if cancel else 0.0
         path = path_of("sessions", session_id)
         await self._connection.send(Request("DELETE", path, query, extra_wait=wait))
 

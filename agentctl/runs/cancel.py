@@ -57,6 +57,8 @@ def _request(run_id: str, actor: str, reason: str | None) -> Work[tuple[RunState
     before = yield from runs.state(run_id)
     if before is None:
         raise errors.NotFound("Run not found")
+    if is_final(before.status):
+        return before, before
     yield from runs.request_cancel(run_id, now(), actor, reason)
     after = yield from runs.state(run_id)
     return before, after if after is not None else before

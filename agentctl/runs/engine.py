@@ -82,7 +82,8 @@ class Engine:
         """The runs that this process works on."""
         return list(self._live.values())
 
-    def _roots(self) -> list[LiveRun]:
+    def roots(self) -> list[LiveRun]:
+        """Those of them that no other run asked for."""
         return [run for run in self._live.values() if run.parent is None]
 
     async def submit(self, submission: Submission) -> LiveRun:
@@ -110,7 +111,7 @@ class Engine:
     def _check_room(self) -> None:
         if self._draining:
             raise errors.Unavailable("The server is shutting down")
-        if self._beginning + len(self._roots()) >= self._settings.limits.concurrent_runs:
+        if self._beginning + len(self.roots()) >= self._settings.limits.concurrent_runs:
             raise errors.TooManyRequests("Too many runs at once")
 
     def _new_run(self, submission: Submission) -> LiveRun:
@@ -256,7 +257,7 @@ class Engine:
         """
         self._draining = True
         self._closing = cancelled("system:shutdown", "The server is shutting down")
-        for run in self._roots():
+        for run in self.roots():
             run.stop(self._closing)
         await self._lives.done(CLOSE_SECONDS)
         await self._lives.end()

@@ -58,13 +58,7 @@ class Answer(Response):
         self.raw_headers = fields
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
+        await _begin(self, send)
         await send({"type": "http.response.body", "body": self.body})
 
 
@@ -156,21 +150,12 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         watch = asyncio.ensure_future(_gone(receive))
         try:
-            await self._start(send)
+            await _begin(self, send)
+            await _part(send, _written(self.first))
             await self._follow(watch, send)
         finally:
             await _ended(watch)
             await _close(self.rest)
-
-    async def _start(self, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
-        await _part(send, _written(self.first))
 
     async def _follow(self, watch: asyncio.Future[None], send: Send) -> None:
         upcoming: asyncio.Future[StreamEvent | None] | None = None
@@ -193,6 +178,12 @@ class EventStream(Response):
         finally:
             if upcoming is not None:
                 await _ended(upcoming)
+
+
+async def _begin(answer: Response, send: Send) -> None:
+    """Send the status line and the header fields."""
+    start = {"status": answer.status_code, "headers": answer.raw_headers}
+    await send({"type": "http.response.start", **start})
 
 
 async def _next(events: AsyncIterator[StreamEvent]) -> StreamEvent | None:

@@ -129,8 +129,7 @@ class _Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         if self._announce_stop is not None:
-            live = self._app.state.door.open_service.hosting.engine.live_runs()
-            self._announce_stop(sum(run.parent is None for run in live))
+            self._announce_stop(self._app.state.door.open_service.runs_under_way)
         try:
             await self._app.state.door.open_service.drain()
         finally:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import orjson
 
+from agentctl.operations import Page
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.times import rfc3339
+from agentctl.runs.cancel import Cancellation
+from agentctl.service.paging import encode_cursor
+from agentctl.store.listing import Listed
 from agentctl.store.runs import RunRow
 from agentctl.store.sessions import SessionRow, SummaryRow
 from agentctl.store.usage import NO_USAGE
@@ -150,17 +154,15 @@ def summary_document(row: SummaryRow) -> bytes:
     return _object(members)
 
 
-def page_document(
-    items: Iterable[bytes], *, page: int, limit: int, total: int, capped: bool, cursor: str | None
-) -> bytes:
-    """A page of a list (contract.md 4)."""
+def page_document(items: Iterable[bytes], page: Page, found: Listed[Any]) -> bytes:
+    """A page of a list (contract.md 4): its documents, what was asked for, and what was found."""
     meta = {
-        "page": page,
-        "limit": limit,
-        "total_count": total,
-        "total_pages": -(-total // limit),
-        "total_is_capped": capped,
-        "next_cursor": cursor,
+        "page": page.page,
+        "limit": page.limit,
+        "total_count": found.total,
+        "total_pages": -(-found.total // page.limit),
+        "total_is_capped": found.capped,
+        "next_cursor": encode_cursor(page, found.next),
     }
     return _object({"data": array(items), "meta": orjson.dumps(meta)})
 
@@ -192,24 +194,16 @@ def run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
     return _object(members)
 
 
-def cancel_document(
-    run_id: str,
-    session_id: str,
-    status: str,
-    outcome: str,
-    *,
-    requested_at: int | None,
-    finished_at: int | None,
-    reason: str | None,
-) -> bytes:
+def cancel_document(cancellation: Cancellation) -> bytes:
     """The answer to a cancel (contract.md 5)."""
+    state = cancellation.state
     members = {
-        "run_id": _plain(run_id),
-        "session_id": _plain(session_id),
-        "status": _plain(status),
-        "cancel": _plain(outcome),
-        "cancel_requested_at": _time(requested_at),
-        "finished_at": _time(finished_at),
-        "reason": _plain(reason),
+        "run_id": _plain(state.run_id),
+        "session_id": _plain(state.session_id),
+        "status": _plain(state.status),
+        "cancel": _plain(cancellation.outcome),
+        "cancel_requested_at": _time(state.cancel_requested_at),
+        "finished_at": _time(state.finished_at),
+        "reason": _plain(state.cancel_reason),
     }
     return _object(members)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from agentctl import errors
 from agentctl.auth.policy import operations_of
 from agentctl.operations import (
     MAXIMUM_CANCEL_WAIT,
+    MAXIMUM_REASON,
     CancelRequest,
+    Page,
     RunFilter,
     RunRequest,
     StreamEvent,
@@ -28,14 +30,12 @@ from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_session_id, checked_text
 from agentctl.store import runs
 from agentctl.store.database import Database, Work
+from agentctl.store.runs import RunRow
 
-__all__ = ["RunOperations"]
+__all__ = ["RunOperations", "run_documents"]
 
 LEAVE_SECONDS = 1.0
 """How long a caller that goes away is held for the end of the run that it stops."""
-
-MAXIMUM_REASON = 500
-"""Characters of the reason of a cancel."""
 
 
 class RunOperations(Access):
@@ -136,7 +136,7 @@ class RunOperations(Access):
             offset=paging.offset_of(filter.page),
             after=paging.decode_cursor(filter.page),
         )
-        return Document(await database.read(_page(query, filter), large=True))
+        return Document(await database.read(_page(query, filter.page), large=True))
 
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
         """One run, wherever it is."""
@@ -181,8 +181,8 @@ class RunOperations(Access):
         row = yield from runs.get(run_id, self.visibility)
         if row is None:
             raise errors.NotFound("Run not found")
-        members = yield from runs.children([run_id])
-        return documents.run_document(row, members.get(run_id, []))
+        (document,) = yield from run_documents([row])
+        return document
 
     async def cancel_run(
         self, kind: Kind, component_id: str, run_id: str, request: CancelRequest
@@ -211,29 +211,19 @@ class RunOperations(Access):
             reason=request.reason,
             wait=request.wait,
         )
-        raw = documents.cancel_document(
-            run_id,
-            done.state.session_id,
-            done.state.status,
-            done.outcome,
-            requested_at=done.state.cancel_requested_at,
-            finished_at=done.state.finished_at,
-            reason=done.state.cancel_reason,
-        )
-        return Document(raw)
+        return Document(documents.cancel_document(done))
 
 
-def _page(query: runs.RunQuery, filter: RunFilter) -> Work[bytes]:
+def run_documents(rows: Sequence[RunRow]) -> Work[list[bytes]]:
+    """The documents of some runs, each with the ids of the runs that it asked for."""
+    members = yield from runs.children([row.run_id for row in rows])
+    return [documents.run_document(row, members[row.run_id]) for row in rows]
+
+
+def _page(query: runs.RunQuery, page: Page) -> Work[bytes]:
     found = yield from runs.page(query)
-    members = yield from runs.children([row.run_id for row in found.rows])
-    return documents.page_document(
-        [documents.run_document(row, members.get(row.run_id, [])) for row in found.rows],
-        page=filter.page.page,
-        limit=filter.page.limit,
-        total=found.total,
-        capped=found.capped,
-        cursor=paging.encode_cursor(filter.page, found.next),
-    )
+    items = yield from run_documents(found.rows)
+    return documents.page_document(items, page, found)
 
 
 def _check_cancel(request: CancelRequest) -> None:

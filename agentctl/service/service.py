@@ -50,6 +50,11 @@ class Service:
         self.hosting.databases.open_each()
         self.hosting.catalog.prepare()
 
+    @property
+    def runs_under_way(self) -> int:
+        """How many runs are worked on here, without those that other runs asked for."""
+        return len(self.hosting.engine.roots())
+
     async def drain(self) -> None:
         """Refuse new runs, give those under way `server.drain_seconds`, cancel what is left."""
         await self.hosting.engine.drain(self.settings.server.drain_seconds)

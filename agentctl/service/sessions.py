@@ -11,6 +11,7 @@ from agentctl import errors
 from agentctl.operations import (
     ALL_RUNS,
     ANYWHERE,
+    DELETION_WAIT,
     MAXIMUM_LIMIT,
     BulkDeletion,
     NewSession,
@@ -27,6 +28,7 @@ from agentctl.records.times import now
 from agentctl.runs.cancel import cancel
 from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_json, checked_session_id, checked_text
+from agentctl.service.runs import run_documents
 from agentctl.store import runs, sessions
 from agentctl.store.database import Database, Work
 from agentctl.store.sessions import SessionRow
@@ -36,9 +38,6 @@ __all__ = ["SessionOperations"]
 
 LARGE_HISTORY_BYTES = 262_144
 """A history above this is read off the event loop."""
-
-DELETE_WAIT_SECONDS = 10.0
-"""How long a deletion with `cancel` waits for the session's runs to end (contract.md 4)."""
 
 MAXIMUM_DELETED = 100
 
@@ -67,15 +66,8 @@ class SessionOperations(Access):
             after=paging.decode_cursor(page),
         )
         found = await database.read(sessions.page(query), large=True)
-        raw = documents.page_document(
-            map(documents.summary_document, found.rows),
-            page=page.page,
-            limit=page.limit,
-            total=found.total,
-            capped=found.capped,
-            cursor=paging.encode_cursor(page, found.next),
-        )
-        return Document(raw)
+        items = map(documents.summary_document, found.rows)
+        return Document(documents.page_document(items, page, found))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Make an empty session, owned by the caller.
@@ -225,7 +217,7 @@ class SessionOperations(Access):
                 run_id,
                 actor=self.principal.actor,
                 reason="The session is deleted",
-                wait=DELETE_WAIT_SECONDS,
+                wait=DELETION_WAIT,
             )
             for run_id in live
         ]
@@ -251,8 +243,7 @@ class SessionOperations(Access):
                 raise errors.ValidationFailed("after must be the id of a run of the session")
             after_seq = last.seq
         rows = yield from runs.of_session(session_id, limit=query.limit, after_seq=after_seq)
-        members = yield from runs.children([row.run_id for row in rows])
-        return [documents.run_document(row, members.get(row.run_id, [])) for row in rows]
+        return (yield from run_documents(rows))
 
     async def get_session_run(
         self, session_id: str, run_id: str, where: Where = ANYWHERE
@@ -266,8 +257,8 @@ class SessionOperations(Access):
         row = yield from runs.get(run_id, EVERYONE)
         if row is None or row.session_id != session_id:
             raise errors.NotFound("Run not found")
-        members = yield from runs.children([run_id])
-        return documents.run_document(row, members.get(run_id, []))
+        (document,) = yield from run_documents([row])
+        return document
 
 
 def _changes(patch: SessionPatch) -> dict[str, str | None]:

@@ -18,6 +18,7 @@ from agentctl.operations import (
     DEFAULT_CANCEL_WAIT,
     DEFAULT_LIMIT,
     MAXIMUM_CANCEL_WAIT,
+    MAXIMUM_REASON,
     CancelRequest,
     Page,
     RunFilter,
@@ -150,7 +151,7 @@ async def cancel_run(
         Query(ge=0, le=MAXIMUM_CANCEL_WAIT, description="Seconds to wait for the run to end"),
     ] = DEFAULT_CANCEL_WAIT,
     reason: Annotated[
-        str | None, Query(max_length=500, description="Why, for the record of the run")
+        str | None, Query(max_length=MAXIMUM_REASON, description="Why, for the record of the run")
     ] = None,
 ) -> Response:
     """Cancel a run of {a noun}.
