@@ -84,7 +84,7 @@ async def test_a_caller_that_leaves_while_the_database_is_locked_still_stops_its
         run = await ended(port, run_id)
         assert run["status"] == "CANCELLED"
         assert run["cancel_reason"] == "The client went away"
-        assert service.hosting.engine.live_runs() == []
+        await until(lambda: service.hosting.engine.live_runs() == [])
 
 
 @pytest.mark.usefixtures("impatient")

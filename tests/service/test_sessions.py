@@ -245,7 +245,7 @@ async def test_a_deletion_waits_for_all_runs_together(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs that nobody works on any more do not end; each of them is waited for, all at once."""
-    monkeypatch.setattr(service_sessions, "DELETE_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(service_sessions, "DELETION_WAIT", 0.3)
     async with hosted(world) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1"))
