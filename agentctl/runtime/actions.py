@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.runtime.leftovers import leave
-from agentctl.runtime.threads import in_thread
+from agentctl.runtime.threads import TooManyLeft, in_thread
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunContext
     from agentctl.runtime.conversation import Conversation
+    from agentctl.runtime.leftovers import Leftovers
     from agentctl.runtime.tools import Tool
 
 __all__ = ["Action", "Outcome", "ToolAction"]
@@ -74,6 +75,11 @@ class ToolAction:
             return Outcome(
                 f"The tool {self.tool.name} did not end within {seconds:g} seconds", failed=True
             )
+        except TooManyLeft:
+            return Outcome(
+                f"The tool {self.tool.name} was not called: too many earlier calls never ended",
+                failed=True,
+            )
         except _Failed as failure:
             return Outcome(f"The tool {self.tool.name} failed ({failure.name})", failed=True)
         return self._told(result, context.limits.tool_result_bytes)
@@ -84,27 +90,33 @@ class ToolAction:
         Waiting is bounded here and not with asyncio.timeout, which would wait for ever for a tool
         that swallows its cancellation.
         """
-        task = asyncio.create_task(self._work(values), name=f"tool {self.tool.name}")
+        name, leftovers = self.tool.name, context.transcript.leftovers
+        task = asyncio.create_task(self._work(values, leftovers), name=f"tool {name}")
         try:
             done, _ = await asyncio.wait({task}, timeout=context.tool_timeout)
             if not done:
                 raise TimeoutError
         except (asyncio.CancelledError, TimeoutError):
-            if not await _stopped(task) or not self.tool.is_async:
-                context.transcript.abandoned.append(self.tool.name)
+            leave(task)
+            try:
+                await asyncio.wait({task}, timeout=_GRACE_SECONDS)
+            finally:
+                leftovers.add(task, name)
             raise
         if task.cancelled():
             raise _Failed("CancelledError")
+        if isinstance(task.exception(), GeneratorExit):
+            raise _Failed("GeneratorExit")
         return task.result()
 
-    async def _work(self, values: Mapping[str, Any]) -> Any:
+    async def _work(self, values: Mapping[str, Any], leftovers: Leftovers) -> Any:
         try:
             if self.tool.is_async:
                 return await self.tool.function(**values)
-            return await in_thread(lambda: self.tool.function(**values))
-        except asyncio.CancelledError:
+            return await in_thread(lambda: self.tool.function(**values), self.tool.name, leftovers)
+        except (asyncio.CancelledError, GeneratorExit, TooManyLeft):
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:
             # The text of the exception may hold secrets: the log has it, the model does not.
             _log.warning("tool %s failed", self.tool.name, exc_info=error)
             raise _Failed(type(error).__name__) from None
@@ -134,13 +146,6 @@ class _Failed(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
-
-
-async def _stopped(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task and give it a moment; whether it has ended."""
-    leave(task)
-    done, _ = await asyncio.wait({task}, timeout=_GRACE_SECONDS)
-    return bool(done)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -1,26 +1,87 @@
-"""Tasks that nobody waits for any more: cancelled, and held until they have ended."""
+"""Work that was told to stop and goes on: nobody waits for it, and it is not hidden either."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["leave"]
+__all__ = ["Leftovers", "leave"]
 
-_tasks: set[asyncio.Task[Any]] = set()
+_held: set[asyncio.Future[Any]] = set()
+"""What was left, until it has ended: the event loop itself holds tasks by weak references only."""
 
 
 def leave(task: asyncio.Task[Any]) -> None:
     """Cancel a task for good. One that swallows its cancellation runs on, unheard."""
-    if task.done():
-        return
-    task.cancel()
-    _tasks.add(task)
-    task.add_done_callback(_forget)
+    if not task.done():
+        task.cancel()
+        _hold(task)
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
-    """Let go of a task that ended, its exception seen."""
-    _tasks.discard(task)
-    if not task.cancelled():
-        task.exception()
+class Leftovers:
+    """What a run left behind, still at work: threads of tools that cannot be interrupted, and
+    tasks that swallow their cancellation. Belongs to one event loop.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[asyncio.Future[Any], str] = {}
+        self._late = False
+        self._listener: Callable[[bool], None] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything that was left is still at work."""
+        return any(not work.done() for work in self._left)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of what is still at work, in the order in which it was left."""
+        return [name for work, name in self._left.items() if not work.done()]
+
+    def add(self, work: asyncio.Future[Any], name: str) -> None:
+        """Note that `work` was told to stop and has not; nothing happens when it is done already.
+
+        Args:
+            work: a task, or a future that is done when its thread has ended.
+            name: what it is, for the log.
+        """
+        if not work.done() and work not in self._left:
+            self._left[work] = name
+            _hold(work)
+            work.add_done_callback(self._ended)
+
+    def on_empty(self, listener: Callable[[bool], None]) -> None:
+        """Have `listener` called on the event loop, once, when nothing is left any more.
+
+        It is called soon when that is so already. What it is told: whether any of the work had a
+        result after it was left, be it a value or a failure, which was dropped; work that ended
+        as cancelled had none.
+        """
+        self._listener = listener
+        if not self._left:
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _ended(self, work: asyncio.Future[Any]) -> None:
+        del self._left[work]
+        self._late = self._late or not work.cancelled()
+        if not self._left:
+            self._tell()
+
+    def _tell(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener(self._late)
+
+
+def _hold(work: asyncio.Future[Any]) -> None:
+    if work not in _held:
+        _held.add(work)
+        work.add_done_callback(_forget)
+
+
+def _forget(work: asyncio.Future[Any]) -> None:
+    """Let go of work that ended, its exception seen."""
+    _held.discard(work)
+    if not work.cancelled():
+        work.exception()

@@ -11,6 +11,7 @@ from typing import Any
 
 from agentctl.records import times
 from agentctl.records.sessions import COUNTERS
+from agentctl.runtime.leftovers import Leftovers
 
 __all__ = ["CANCELLED_RESULT", "Transcript"]
 
@@ -24,17 +25,22 @@ class Transcript:
     Attributes:
         tools: one entry a tool call: `tool_call_id`, `tool_name`, `tool_args` (object),
             `tool_call_error` and `result` (both None while it is open).
-        abandoned: names of synchronous tools whose thread was left behind, still running, when
-            the run was stopped or the tool's time was up; what they return is dropped.
+        leftovers: tools, and other work, that did not end when the run was stopped or the time of
+            the tool was up; what they still bring is dropped.
     """
 
     def __init__(self) -> None:
         self.tools: list[dict[str, Any]] = []
-        self.abandoned: list[str] = []
+        self.leftovers = Leftovers()
         self._settled: list[dict[str, Any]] = []
         self._spent = dict.fromkeys(COUNTERS, 0)
         self._content: list[str] = []
         self._answer: _Answer | None = None
+
+    @property
+    def abandoned(self) -> list[str]:
+        """Names of what is still at work though it was told to stop."""
+        return self.leftovers.names
 
     @property
     def content(self) -> str:

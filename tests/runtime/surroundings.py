@@ -25,7 +25,11 @@ MEMBER_SECONDS = 0.5
 
 
 class Surroundings:
-    """One run: a `RunContext` that keeps what it is told."""
+    """One run: a `RunContext` that keeps what it is told.
+
+    Attributes:
+        left: names of what was still at work when the run ended.
+    """
 
     def __init__(self, catalog: Catalog, *, tool_timeout: float = 5.0) -> None:
         self.run_id = "run"
@@ -39,6 +43,7 @@ class Surroundings:
         self.checkpoints = 0
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False
+        self.left: list[str] = []
 
     @property
     def told(self) -> str:
@@ -83,6 +88,8 @@ class Surroundings:
         except (asyncio.CancelledError, RunFailure):
             self.transcript.close_open_calls(times.now())
             raise
+        finally:
+            self.left = self.transcript.leftovers.names
 
 
 def settings(

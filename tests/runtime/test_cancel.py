@@ -122,7 +122,7 @@ def test_a_tool_call_that_was_open_is_closed(model_endpoint: ModelEndpoint, name
     called, closed = left.transcript.messages[-2:]
     assert called["tool_calls"][0]["id"] == closed["tool_call_id"] == call["tool_call_id"]
     assert (closed["role"], closed["content"]) == ("tool", "cancelled")
-    assert left.transcript.abandoned == ([] if name == "sleepy" else [name])
+    assert left.left == ([] if name == "sleepy" else [name])
 
 
 def test_all_calls_of_an_answer_are_closed_when_one_hangs(model_endpoint: ModelEndpoint) -> None:

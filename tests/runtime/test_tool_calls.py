@@ -275,7 +275,7 @@ def test_a_tool_has_only_so_much_time(model_endpoint: ModelEndpoint, name: str) 
     assert failure is None
     assert ended.transcript.content == f"The tool {name} did not end within 0.1 seconds"
     assert only_call(ended)["tool_call_error"] is True
-    assert ended.transcript.abandoned == ([] if name == "sleepy" else [name])
+    assert ended.left == ([] if name == "sleepy" else [name])
 
 
 def test_a_result_is_cut_at_the_limit_between_characters(model_endpoint: ModelEndpoint) -> None:

@@ -1,0 +1,150 @@
+"""Work that goes on after it was told to stop: it is known, and heard of when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from agentctl.runtime import threads
+from agentctl.runtime.leftovers import Leftovers
+from agentctl.runtime.threads import TooManyLeft, in_thread
+from tests.loops import until
+
+
+async def left_thread(leftovers: Leftovers, release: threading.Event, name: str = "t") -> None:
+    """A thread that waits for `release` and that nobody waits for any more."""
+    call = asyncio.create_task(in_thread(lambda: release.wait(30), name, leftovers))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait({call})
+    assert call.cancelled()
+
+
+async def settled(leftovers: Leftovers) -> list[bool]:
+    """What a listener is told; waits until it was told something."""
+    told: list[bool] = []
+    leftovers.on_empty(told.append)
+    assert told == []
+    await until(lambda: told)
+    await asyncio.sleep(0)
+    return told
+
+
+async def test_nothing_was_left() -> None:
+    leftovers = Leftovers()
+
+    assert not leftovers.pending
+    assert await settled(leftovers) == [False]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+async def test_a_thread_is_pending_until_it_ends_and_its_result_was_late(failing: bool) -> None:
+    leftovers, release = Leftovers(), threading.Event()
+
+    def work() -> str:
+        release.wait(30)
+        if failing:
+            raise SystemExit
+        return "late"
+
+    call = asyncio.create_task(in_thread(work, "slow", leftovers))
+    await asyncio.sleep(0)
+    assert not leftovers.pending
+    call.cancel()
+    await asyncio.wait({call})
+
+    assert leftovers.pending
+    assert leftovers.names == ["slow"]
+    told: list[bool] = []
+    leftovers.on_empty(told.append)
+    await asyncio.sleep(0.01)
+    assert told == []
+    release.set()
+    await until(lambda: told)
+    assert told == [True]
+    assert not leftovers.pending
+
+
+@pytest.mark.parametrize("returns", [False, True])
+async def test_a_task_that_ends_as_cancelled_at_last_had_no_result(returns: bool) -> None:
+    leftovers, release = Leftovers(), asyncio.Event()
+
+    async def stubborn() -> str:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            await release.wait()
+            if not returns:
+                raise
+        return "late"
+
+    task = asyncio.create_task(stubborn())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    leftovers.add(task, "stubborn")
+    leftovers.add(task, "stubborn")
+
+    assert leftovers.names == ["stubborn"]
+    release.set()
+    assert await settled(leftovers) == [returns]
+
+
+async def test_the_listener_hears_once_of_all_and_of_a_result_before_it_listened() -> None:
+    leftovers = Leftovers()
+    first, second = threading.Event(), threading.Event()
+    await left_thread(leftovers, first, "first")
+    await left_thread(leftovers, second, "second")
+    assert leftovers.names == ["first", "second"]
+
+    first.set()
+    await until(lambda: leftovers.names == ["second"])
+    told: list[bool] = []
+    leftovers.on_empty(told.append)
+    second.set()
+    await until(lambda: told)
+    assert told == [True]
+
+
+async def test_work_that_ended_was_not_left() -> None:
+    leftovers = Leftovers()
+    done = asyncio.create_task(asyncio.sleep(0))
+    await done
+    leftovers.add(done, "done")
+
+    assert not leftovers.pending
+    assert await settled(leftovers) == [False]
+
+
+async def test_only_so_many_threads_may_be_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(threads, "MOST_LEFT", threads.left_now() + 2)
+    leftovers, release = Leftovers(), threading.Event()
+    called: list[str] = []
+    for name in ("first", "second"):
+        await left_thread(leftovers, release, name)
+
+    for _ in range(3):
+        with pytest.raises(TooManyLeft):
+            await in_thread(lambda: called.append("third"), "third", leftovers)
+    assert called == []
+    assert [record.message.split(" was not called")[0] for record in caplog.records] == [
+        "the tool third"
+    ]
+
+    release.set()
+    assert await settled(leftovers) == [True]
+    await in_thread(lambda: called.append("third"), "third", leftovers)
+    assert called == ["third"]
+
+
+async def test_a_thread_that_outlives_its_loop_is_counted_until_it_ends() -> None:
+    before, release = threads.left_now(), threading.Event()
+    await asyncio.to_thread(asyncio.run, left_thread(Leftovers(), release))
+
+    assert threads.left_now() == before + 1
+    release.set()
+    await until(lambda: threads.left_now() == before)
