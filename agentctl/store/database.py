@@ -59,6 +59,10 @@ class Database(Protocol):
         """Run a unit in one transaction; returns once it is durable."""
         ...
 
+    def write_now(self, work: Work[T]) -> T:
+        """Like `write`, for any thread, with or without an event loop, which it holds up."""
+        ...
+
     def changes(self) -> int:
         """A number that changes when the database was written to, by whichever process."""
         ...

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentctl.store.database import Sql, Statement, Work
 
-__all__ = ["EventRow", "after", "append", "delete_older"]
+__all__ = ["EventRow", "after", "append", "delete_older", "last_seq"]
 
 DELETED_AT_ONCE = 500
 """Rows that one unit of `delete_older` removes at most: other writers wait meanwhile."""
@@ -22,16 +22,28 @@ class EventRow:
     events: str
 
 
-# A run that was deleted takes no more events: a late write finds no row and is dropped.
+# What is late is dropped: of a run that is deleted, has ended, or has gone to another worker. A
+# batch that is written again, because nobody knew whether it had been stored, is stored once.
 _APPEND = Sql(
     "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
     " SELECT run_id, cast(:first_seq as bigint), cast(:last_seq as bigint), cast(:events as text)"
-    " FROM runs WHERE run_id = :run_id RETURNING run_id"
+    " FROM runs WHERE run_id = :run_id AND attempt = :attempt"
+    " AND status IN ('PENDING', 'RUNNING')"
+    " ON CONFLICT (run_id, first_seq) DO UPDATE"
+    " SET last_seq = excluded.last_seq, events = excluded.events RETURNING run_id"
 )
 
+# Batches follow each other, so of those that begin at `seq` or before only the last one can reach
+# behind it: what was read before is not looked at again.
 _AFTER = Sql(
     "SELECT run_id, first_seq, last_seq, events FROM run_events"
-    " WHERE run_id = :run_id AND last_seq > :seq ORDER BY first_seq"
+    " WHERE run_id = :run_id AND first_seq >= coalesce((SELECT max(first_seq) FROM run_events"
+    " WHERE run_id = :run_id AND first_seq <= :seq), :seq)"
+    " AND last_seq > :seq ORDER BY first_seq LIMIT :limit"
+)
+
+_LAST_SEQ = Sql(
+    "SELECT last_seq FROM run_events WHERE run_id = :run_id ORDER BY first_seq DESC LIMIT 1"
 )
 
 _DELETE_OLDER = Sql(
@@ -41,19 +53,44 @@ _DELETE_OLDER = Sql(
 )
 
 
-def append(run_id: str, first_seq: int, last_seq: int, events: str) -> Work[bool]:
-    """Store a batch; False when the run has been deleted."""
+def append(run_id: str, attempt: int, first_seq: int, last_seq: int, events: str) -> Work[bool]:
+    """Store a batch of a live run.
+
+    Args:
+        attempt: of the run that the events are of.
+        first_seq, last_seq: numbers of its first and last event; batches follow each other.
+
+    Returns:
+        False, and nothing was stored, when the run has ended or was deleted, or the attempt is
+        another one. So the last batch goes before the end, in the same transaction.
+    """
     rows = yield Statement(
         _APPEND,
-        {"run_id": run_id, "first_seq": first_seq, "last_seq": last_seq, "events": events},
+        {
+            "run_id": run_id,
+            "attempt": attempt,
+            "first_seq": first_seq,
+            "last_seq": last_seq,
+            "events": events,
+        },
     )
     return bool(rows)
 
 
-def after(run_id: str, seq: int) -> Work[list[EventRow]]:
-    """The batches of a run with any event behind number `seq`, in order; -1 for all of them."""
-    rows = yield Statement(_AFTER, {"run_id": run_id, "seq": seq})
+def after(run_id: str, seq: int, limit: int = 64) -> Work[list[EventRow]]:
+    """Batches of a run with any event behind number `seq`, in order; -1 for those from the start.
+
+    Args:
+        limit: batches at most; the next ones follow the `last_seq` of the last.
+    """
+    rows = yield Statement(_AFTER, {"run_id": run_id, "seq": seq, "limit": limit})
     return [EventRow(*row) for row in rows]
+
+
+def last_seq(run_id: str) -> Work[int]:
+    """Number of the last event that is stored of a run; -1 when there is none."""
+    rows = yield Statement(_LAST_SEQ, {"run_id": run_id})
+    return rows[0][0] if rows else -1
 
 
 def delete_older(finished_before: int) -> Work[int]:

@@ -63,6 +63,7 @@ class RunState:
     cancel_requested_by: str | None
     cancel_reason: str | None
     finished_at: int | None
+    stopped_at: int | None
     error_code: str | None
     error_detail: str | None
 
@@ -99,6 +100,7 @@ class RunEnd:
         metrics: JSON object with its own use of tokens, without that of its children.
         stopped_at: when the work itself is known to have stopped, or None.
         late_result: whether a result came after the end and was dropped.
+        cancel_reason: takes the place of the reason that was given with the request for a cancel.
     """
 
     run_id: str
@@ -114,11 +116,17 @@ class RunEnd:
     finished_at: int
     stopped_at: int | None
     late_result: bool = False
+    cancel_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Which runs to list, across sessions, by the time of their creation."""
+    """Which runs to list, across sessions, by the time of their creation.
+
+    Attributes:
+        live: only those that have not ended; not together with `status`.
+        created_after, created_before: from this time on, and before that one, in microseconds.
+    """
 
     visibility: Visibility
     status: str | None = None
@@ -130,3 +138,6 @@ class RunQuery:
     limit: int = 20
     offset: int = 0
     after: Cursor | None = None
+    live: bool = False
+    created_after: int | None = None
+    created_before: int | None = None

@@ -60,8 +60,10 @@ _TAKE_SEQ = Sql(
     " WHERE session_id = :session_id RETURNING run_count"
 )
 
+# What is written down late, of a run that ended a while ago, does not set the time back.
 _COUNT_BYTES = Sql(
-    "UPDATE sessions SET history_bytes = history_bytes + :history_bytes, updated_at = :now"
+    "UPDATE sessions SET history_bytes = history_bytes + :history_bytes,"
+    " updated_at = CASE WHEN updated_at > :now THEN updated_at ELSE :now END"
     " WHERE session_id = :session_id RETURNING metrics"
 )
 

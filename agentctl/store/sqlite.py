@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -73,11 +73,14 @@ class SqliteDatabase:
         A unit that was handed over runs even when the waiting task is cancelled.
         """
         with self._lock:
-            self._refuse_when_closed()
-            if self._writer is None:
-                self._writer = Writer(self.id, self.path)
-            future: asyncio.Future[T] = self._writer.submit(work)
+            future: asyncio.Future[T] = self._open_writer().submit(work)
         return await future
+
+    def write_now(self, work: Work[T]) -> T:
+        """Like `write`, for any thread, with or without an event loop, which it holds up."""
+        with self._lock:
+            future: Future[T] = self._open_writer().submit_now(work)
+        return future.result()
 
     def changes(self) -> int:
         """A number that changes when the file was written to, by this process or another.
@@ -127,6 +130,12 @@ class SqliteDatabase:
             self._refuse_when_closed()
             self._reader = connect_reader(self.path, on_loop=True)
         return self._reader
+
+    def _open_writer(self) -> Writer:
+        self._refuse_when_closed()
+        if self._writer is None:
+            self._writer = Writer(self.id, self.path)
+        return self._writer
 
     def _readers(self) -> ThreadPoolExecutor:
         with self._lock:

@@ -7,6 +7,7 @@ that waits, runs each in a savepoint of one transaction, commits once, and answe
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,12 +26,18 @@ GROUP = 512
 
 
 class _Unit:
-    """A unit of work, who waits for it, and how it ended."""
+    """A unit of work, who waits for it, and how it ended.
+
+    `loop` is that of a task that waits; None when a thread does.
+    """
 
     __slots__ = ("error", "future", "loop", "result", "work")
 
     def __init__(
-        self, work: Work[Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
+        self,
+        work: Work[Any],
+        loop: asyncio.AbstractEventLoop | None,
+        future: asyncio.Future[Any] | concurrent.futures.Future[Any],
     ) -> None:
         self.work = work
         self.loop = loop
@@ -39,7 +46,7 @@ class _Unit:
         self.error: BaseException | None = None
 
     def answer(self) -> None:
-        """Tell the waiting task; one that was cancelled meanwhile is not there to be told."""
+        """Tell who waits; a task that was cancelled meanwhile is not there to be told."""
         if self.future.done():
             return
         if self.error is not None:
@@ -61,9 +68,15 @@ class Writer:
     def submit(self, work: Work[Any]) -> asyncio.Future[Any]:
         """Hand over a unit. It runs even when the task that waits for the future is cancelled."""
         loop = asyncio.get_running_loop()
-        unit = _Unit(work, loop, loop.create_future())
-        self._queue.put(unit)
-        return unit.future
+        future: asyncio.Future[Any] = loop.create_future()
+        self._queue.put(_Unit(work, loop, future))
+        return future
+
+    def submit_now(self, work: Work[Any]) -> concurrent.futures.Future[Any]:
+        """Hand over a unit, to be waited for by a thread."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._queue.put(_Unit(work, None, future))
+        return future
 
     def stop(self) -> None:
         """End the thread after the units that were handed over."""
@@ -147,10 +160,13 @@ class Writer:
 
 
 def _answer(group: list[_Unit]) -> None:
-    """Wake the waiting tasks: one call for each event loop, whatever the size of the group."""
+    """Wake who waits: one call for each event loop, whatever the size of the group."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Unit]] = {}
     for unit in group:
-        by_loop.setdefault(unit.loop, []).append(unit)
+        if unit.loop is None:
+            unit.answer()
+        else:
+            by_loop.setdefault(unit.loop, []).append(unit)
     for loop, units in by_loop.items():
         try:
             loop.call_soon_threadsafe(_answer_each, units)

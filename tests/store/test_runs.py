@@ -195,7 +195,7 @@ def test_children_are_found_for_any_number_of_parents(store: Store) -> None:
 def test_events_are_read_from_a_number_on(store: Store) -> None:
     store.write(a_session_with_run())
     for first, last in ((0, 4), (5, 5), (6, 9)):
-        assert store.write(events.append("r1", first, last, f"[{first}]"))
+        assert store.write(events.append("r1", 1, first, last, f"[{first}]"))
     assert [row.first_seq for row in store.read(events.after("r1", -1))] == [0, 5, 6]
     assert [row.first_seq for row in store.read(events.after("r1", 4))] == [5, 6]
     assert [row.events for row in store.read(events.after("r1", 7))] == ["[6]"]
@@ -206,10 +206,11 @@ def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
     def work() -> Work[None]:
         yield from sessions.create(a_session())
         for run_id, finished_at in (("old", START), ("new", START + 100)):
-            yield from a_whole_run(a_run(run_id), an_end(run_id, finished_at=finished_at))
-            yield from events.append(run_id, 0, 1, "[]")
+            yield from runs.create(a_run(run_id))
+            yield from events.append(run_id, 1, 0, 1, "[]")
+            yield from runs.finish(an_end(run_id, finished_at=finished_at))
         yield from runs.create(a_run("live"))
-        yield from events.append("live", 0, 1, "[]")
+        yield from events.append("live", 1, 0, 1, "[]")
 
     store.write(work())
     assert store.write(events.delete_older(START + 50)) == 1

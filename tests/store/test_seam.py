@@ -39,7 +39,9 @@ def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
                 await connection.prepare(compile_dollar(sql)[0])
 
     assert len(ALL) > 1000
-    assert {"sessions", "runs", "events"} <= set(ALL.values())
+    assert {"sessions", "runs", "run_reads", "events", "workers", "idempotency"} <= set(
+        ALL.values()
+    )
     asyncio.run(prepare_all())
 
 

@@ -162,7 +162,7 @@ def test_a_deleted_session_takes_its_runs_and_events_along(store: Store) -> None
     store.write(a_session_with_run("r1", "s1"))
     store.write(a_session_with_run("r2", "s2"))
     for run_id in ("r1", "r2"):
-        store.write(events.append(run_id, 0, 3, "[]"))
+        store.write(events.append(run_id, 1, 0, 3, "[]"))
     assert store.write(sessions.delete("s1"))
     assert not store.write(sessions.delete("s1"))
     assert store.read(sessions.get("s1", EVERYONE)) is None
@@ -177,6 +177,6 @@ def test_late_writes_to_a_deleted_session_are_dropped(store: Store) -> None:
     store.write(sessions.delete("s1"))
     assert not store.write(runs.start("r1", 1, "w", START))
     assert not store.write(runs.finish(an_end()))
-    assert not store.write(events.append("r1", 0, 1, "[]"))
+    assert not store.write(events.append("r1", 1, 0, 1, "[]"))
     assert store.write(runs.create(a_run("r9"))) is None
     assert store.read(sessions.get("s1", EVERYONE)) is None

@@ -1,0 +1,72 @@
+"""Idempotency keys: which run the first request with a key has made, for 24 hours.
+
+A claim is made in the transaction of its run's row, so that neither is there without the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentctl.store.database import Sql, Statement, Value, Work
+
+__all__ = ["KEPT", "Claim", "claim", "delete_older"]
+
+KEPT = 24 * 60 * 60 * 1_000_000
+"""How long a key stands for its run, in microseconds."""
+
+DELETED_AT_ONCE = 500
+"""Rows that one unit of `delete_older` removes at most: other writers wait meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The run that a key stands for, and a hash of what was asked for with it."""
+
+    run_id: str
+    body_hash: str
+    created_at: int
+
+
+_CLAIM = Sql(
+    "INSERT INTO idempotency (principal, key, body_hash, run_id, created_at)"
+    " VALUES (:principal, :key, :body_hash, :run_id, :now)"
+    " ON CONFLICT (principal, key) DO UPDATE SET body_hash = excluded.body_hash,"
+    " run_id = excluded.run_id, created_at = excluded.created_at"
+    " WHERE idempotency.created_at <= :expired RETURNING run_id"
+)
+
+_EARLIER = Sql(
+    "SELECT run_id, body_hash, created_at FROM idempotency"
+    " WHERE principal = :principal AND key = :key"
+)
+
+_DELETE_OLDER = Sql(
+    "DELETE FROM idempotency WHERE (principal, key) IN (SELECT principal, key FROM idempotency"
+    f" WHERE created_at < :before LIMIT {DELETED_AT_ONCE}) RETURNING key"
+)
+
+
+def claim(principal: str, key: str, body_hash: str, run_id: str, now: int) -> Work[Claim | None]:
+    """Let a key stand for a run.
+
+    Args:
+        principal: whose key it is; another's equal key is another key.
+
+    Returns:
+        None: it stands for this run now, unless the transaction fails. Else what it stands for
+        since less than `KEPT`, and nothing was changed.
+    """
+    values: dict[str, Value] = {"principal": principal, "key": key}
+    new: dict[str, Value] = {"body_hash": body_hash, "run_id": run_id, "now": now}
+    if (yield Statement(_CLAIM, {**values, **new, "expired": now - KEPT})):
+        return None
+    found = yield Statement(_EARLIER, values)
+    if not found:
+        # Removed between the two statements; SQLite cannot get here.
+        return (yield from claim(principal, key, body_hash, run_id, now))
+    return Claim(*found[0])
+
+
+def delete_older(before: int) -> Work[int]:
+    """Remove keys that were claimed before a time, some at once; repeat until it returns 0."""
+    return len((yield Statement(_DELETE_OLDER, {"before": before})))

@@ -1,0 +1,164 @@
+"""Runs as they are read: one by one, of a session, of a worker. Lists are in `run_list`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from agentctl.store.database import Sql, Statement, Value, Work
+from agentctl.store.run_rows import RunRow, RunState
+from agentctl.store.visibility import EVERYONE, VISIBLE, Visibility
+
+__all__ = [
+    "COLUMNS",
+    "LIVE",
+    "cancel_requests",
+    "children",
+    "get",
+    "histories",
+    "live_in_session",
+    "live_of",
+    "live_owners",
+    "of_session",
+    "recent_messages",
+    "state",
+]
+
+COLUMNS = ", ".join(field.name for field in fields(RunRow))
+"""Those of a RunRow, in its order."""
+
+LIVE = "status IN ('PENDING', 'RUNNING')"
+"""The condition that a run has not ended; there are indexes of such runs alone."""
+
+_STATE = ", ".join(field.name for field in fields(RunState))
+
+_GET = Sql(f"SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND {VISIBLE}")
+_GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {VISIBLE}")
+
+_OF_SESSION = Sql(
+    f"SELECT {COLUMNS} FROM runs WHERE session_id = :session_id AND seq > :after_seq"
+    " ORDER BY seq LIMIT :limit"
+)
+
+_HISTORIES = Sql(
+    "SELECT history FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
+    " AND history IS NOT NULL ORDER BY seq"
+)
+
+_RECENT_MESSAGES = Sql(
+    "SELECT messages FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
+    " AND finished_at IS NOT NULL AND messages IS NOT NULL ORDER BY seq DESC LIMIT :limit"
+)
+
+_LIVE_IN_SESSION = Sql(
+    f"SELECT run_id FROM runs WHERE session_id = :session_id AND {LIVE} ORDER BY seq"
+)
+
+_CANCEL_REQUESTS = Sql(
+    f"SELECT {_STATE} FROM runs WHERE owner = :owner AND {LIVE}"
+    " AND cancel_requested_at IS NOT NULL ORDER BY cancel_requested_at"
+)
+
+_LIVE_OWNERS = Sql(f"SELECT DISTINCT owner FROM runs WHERE {LIVE}")
+
+# A child is created after its parent, in the same session.
+_CHILDREN_FIRST = "ORDER BY session_id, seq DESC"
+
+_LIVE_OF = Sql(f"SELECT {COLUMNS} FROM runs WHERE owner = :owner AND {LIVE} {_CHILDREN_FIRST}")
+
+_LIVE_OF_NOBODY = Sql(
+    f"SELECT {COLUMNS} FROM runs WHERE owner IS NULL AND {LIVE} {_CHILDREN_FIRST}"
+)
+
+_PARENTS = 20
+"""Parents in one statement of `children`; a last group that is smaller is filled with null."""
+
+_CHILDREN = Sql(
+    "SELECT parent_run_id, run_id FROM runs WHERE parent_run_id IN"
+    f" ({', '.join(f':parent_{number}' for number in range(_PARENTS))})"
+    " ORDER BY parent_run_id, seq"
+)
+
+_NO_LIMIT = 2**63 - 1
+
+
+def get(run_id: str, visibility: Visibility) -> Work[RunRow | None]:
+    """The run, or None when there is none that is visible."""
+    rows = yield Statement(_GET, {"run_id": run_id, **visibility.parameters()})
+    return RunRow(*rows[0]) if rows else None
+
+
+def state(run_id: str, visibility: Visibility = EVERYONE) -> Work[RunState | None]:
+    """Where the run stands, or None when there is none that is visible."""
+    rows = yield Statement(_GET_STATE, {"run_id": run_id, **visibility.parameters()})
+    return RunState(*rows[0]) if rows else None
+
+
+def children(run_ids: Sequence[str]) -> Work[dict[str, list[str]]]:
+    """For each of some runs, the ids of its children in order; every id given has an entry."""
+    found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
+    for first in range(0, len(run_ids), _PARENTS):
+        group = run_ids[first : first + _PARENTS]
+        parameters: dict[str, Value] = {f"parent_{n}": None for n in range(_PARENTS)}
+        parameters |= {f"parent_{n}": run_id for n, run_id in enumerate(group)}
+        rows = yield Statement(_CHILDREN, parameters)
+        for parent_run_id, run_id in rows:
+            found[parent_run_id].append(run_id)
+    return found
+
+
+def of_session(
+    session_id: str, *, limit: int | None = None, after_seq: int | None = None
+) -> Work[list[RunRow]]:
+    """The runs of a session, members' runs included, oldest first."""
+    rows = yield Statement(
+        _OF_SESSION,
+        {
+            "session_id": session_id,
+            "after_seq": after_seq or 0,
+            "limit": _NO_LIMIT if limit is None else limit,
+        },
+    )
+    return [RunRow(*row) for row in rows]
+
+
+def histories(session_id: str) -> Work[list[str]]:
+    """What the session's top-level runs show in `chat_history`, in order: JSON arrays."""
+    rows = yield Statement(_HISTORIES, {"session_id": session_id})
+    return [history for (history,) in rows]
+
+
+def recent_messages(session_id: str, limit: int) -> Work[list[str]]:
+    """The messages of the last `limit` top-level runs that have ended, oldest first: JSON arrays.
+
+    What it costs does not depend on the number of runs.
+    """
+    rows = yield Statement(_RECENT_MESSAGES, {"session_id": session_id, "limit": limit})
+    return [messages for (messages,) in reversed(rows)]
+
+
+def live_in_session(session_id: str) -> Work[list[str]]:
+    """Ids of the session's runs that have not ended, oldest first."""
+    rows = yield Statement(_LIVE_IN_SESSION, {"session_id": session_id})
+    return [run_id for (run_id,) in rows]
+
+
+def cancel_requests(owner: str) -> Work[list[RunState]]:
+    """The runs that a worker has to stop: claimed by it, asked to stop, not ended."""
+    rows = yield Statement(_CANCEL_REQUESTS, {"owner": owner})
+    return [RunState(*row) for row in rows]
+
+
+def live_owners() -> Work[list[str | None]]:
+    """The workers that runs which have not ended name as theirs, each once; None: nobody."""
+    rows = yield Statement(_LIVE_OWNERS)
+    return [owner for (owner,) in rows]
+
+
+def live_of(owner: str | None) -> Work[list[RunRow]]:
+    """The runs of a worker, or of nobody, that have not ended: children before their parents."""
+    if owner is None:
+        rows = yield Statement(_LIVE_OF_NOBODY)
+    else:
+        rows = yield Statement(_LIVE_OF, {"owner": owner})
+    return [RunRow(*row) for row in rows]
