@@ -111,7 +111,12 @@ class SessionFilter:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list, across sessions; newest first, by `created_at` only."""
+    """Which runs to list, across sessions; newest first, by `created_at` only.
+
+    Attributes:
+        live: only those that have not ended; not together with `status`.
+        created_after, created_before: from this time on, and before that one; microseconds UTC.
+    """
 
     status: RunStatus | None = None
     component_type: Kind | None = None
@@ -120,6 +125,9 @@ class RunFilter:
     user_id: str | None = None
     db_id: str | None = None
     page: Page = field(default_factory=Page)
+    live: bool = False
+    created_after: int | None = None
+    created_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

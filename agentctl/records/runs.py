@@ -12,6 +12,7 @@ from agentctl.records.times import Timestamp
 __all__ = [
     "CancelOutcome",
     "CancelRecord",
+    "LateResult",
     "RunErrorRecord",
     "RunPage",
     "RunRecord",
@@ -22,6 +23,8 @@ RunStatus = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
 
 CancelOutcome = Literal["stopped", "requested", "already_final"]
 
+LateResult = Literal["dropped"]
+
 
 class RunErrorRecord(TypedDict):
     """Why a run ended as ERROR."""
@@ -31,7 +34,12 @@ class RunErrorRecord(TypedDict):
 
 
 class RunRecord(TypedDict):
-    """One run. The one of `agent_id`, `team_id`, `workflow_id` that is its component is present."""
+    """One run. The one of `agent_id`, `team_id`, `workflow_id` that is its component is present.
+
+    `stopped_at` is when the work itself is known to have stopped: null in a run that has ended
+    while its work did not stop when told to and is still unheard of. `late_result` says that it
+    came to a result after the end, which was dropped.
+    """
 
     run_id: str
     session_id: str
@@ -53,6 +61,8 @@ class RunRecord(TypedDict):
     cancel_requested_at: Timestamp | None
     cancel_requested_by: str | None
     cancel_reason: str | None
+    stopped_at: Timestamp | None
+    late_result: LateResult | None
     member_runs: list[str]
 
 

@@ -189,6 +189,8 @@ def run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
         "cancel_requested_at": _time(row.cancel_requested_at),
         "cancel_requested_by": _plain(row.cancel_requested_by),
         "cancel_reason": _plain(row.cancel_reason),
+        "stopped_at": _time(row.stopped_at),
+        "late_result": _plain("dropped" if row.late_result else None),
         "member_runs": orjson.dumps(list(member_runs)),
     }
     return _object(members)
