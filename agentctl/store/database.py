@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 __all__ = ["Database", "Row", "Sql", "Statement", "Value", "Work", "compile_dollar"]
@@ -50,6 +51,11 @@ class Database(Protocol):
     """An open database. Failures are `errors.Unavailable`; a unit's own exceptions pass through."""
 
     id: str
+
+    @property
+    def lock_folder(self) -> Path:
+        """Where the processes that use this database keep lock files; it may have to be made."""
+        ...
 
     async def read(self, work: Work[T], *, large: bool = False) -> T:
         """Run a unit that only reads, on one snapshot. `large`: keep it off the event loop."""

@@ -38,6 +38,11 @@ class Databases(Mapping[str, Database]):
         return self._open[database_id]
 
     @property
+    def system(self) -> Database:
+        """The first one, which holds what belongs to no session: workers, keys, the audit."""
+        return self[next(iter(self._entries))]
+
+    @property
     def ids(self) -> Set[str]:
         """The configured ids. (`in` on the mapping itself would open the database.)"""
         return self._entries.keys()

@@ -73,7 +73,11 @@ class Listed(Generic[R]):
 
 
 class Filter(NamedTuple):
-    """A condition: what is compared, and how. The parameter has the name of the filter."""
+    """A condition: what is compared, and how. The parameter has the name of the filter.
+
+    What compares a sorted column bounds the order itself: every index has that column behind what
+    leads, so such a filter narrows the reading whatever leads.
+    """
 
     compared: str
     how: str
@@ -149,9 +153,9 @@ class Listing:
         self, present: tuple[str, ...], lead: str, sort: str, order: Order, after: bool
     ) -> Sql:
         """The statement that reads a page; with `after` it follows (:after_key, :after_id)."""
-        conditions = self._conditions(present, lead)
+        sign = ">" if order == "asc" else "<"
+        conditions = self._conditions(present, lead, sign if after else "")
         if after:
-            sign = ">" if order == "asc" else "<"
             conditions = (*conditions, f"({sort}, {self.id}) {sign} (:after_key, :after_id)")
         ordered = f"{sort} {order}, {self.id} {order}"
         if lead and lead == self.unordered:
@@ -183,12 +187,25 @@ class Listing:
         ranked = (promote, *self.leads)
         return next((lead for lead in ranked if lead in compared and lead != without), "")
 
-    def _conditions(self, present: tuple[str, ...], lead: str) -> tuple[str, ...]:
+    def _conditions(self, present: tuple[str, ...], lead: str, cursor: str = "") -> tuple[str, ...]:
+        """The filters that are present, each written so that it finds an index, or that it cannot.
+
+        Args:
+            cursor: the side that a cursor bounds. It alone has to say where the reading starts: an
+                index that starts at a bound of that side walks over all earlier pages.
+        """
         return tuple(
-            f"{compared} {how}" if compared == lead else f"{compared} || '' {how}"
-            for name, (compared, how) in self._known().items()
+            self._condition(known, lead, cursor)
+            for name, known in self._known().items()
             if name in present
         )
+
+    def _condition(self, known: Filter, lead: str, cursor: str) -> str:
+        compared, how = known
+        if compared in self.sorts:
+            bounded = cursor and how.startswith(cursor)
+            return f"{compared} + 0 {how}" if bounded else f"{compared} {how}"
+        return f"{compared} {how}" if compared == lead else f"{compared} || '' {how}"
 
     def _known(self) -> dict[str, Filter]:
         groups = chain.from_iterable(self.choices)

@@ -47,6 +47,12 @@ class SqliteDatabase:
         self._pool: ThreadPoolExecutor | None = None
         self._idle: deque[apsw.Connection] = deque()
 
+    @property
+    def lock_folder(self) -> Path:
+        """The folder for lock files, beside the file itself, whatever links lead to it."""
+        path = self.path.resolve()
+        return path.with_name(f"{path.name}.workers")
+
     async def read(self, work: Work[T], *, large: bool = False) -> T:
         """Run a unit that only reads, on one snapshot.
 
