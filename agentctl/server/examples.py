@@ -165,6 +165,8 @@ def _run(kind: Kind) -> dict[str, Any]:
         "cancel_requested_at": None,
         "cancel_requested_by": None,
         "cancel_reason": None,
+        "stopped_at": _FINISHED,
+        "late_result": None,
         "member_runs": [],
     }
 
