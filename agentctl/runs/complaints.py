@@ -1,0 +1,38 @@
+"""Logging what goes wrong again and again, without filling the log with it."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+__all__ = ["Complaints"]
+
+PAUSE_SECONDS = 60.0
+"""How long the same complaint is not made again."""
+
+
+class Complaints:
+    """Makes each complaint at most once in `PAUSE_SECONDS`, from any thread.
+
+    Args:
+        log: where to.
+        pause: seconds of silence between two that are the same.
+    """
+
+    def __init__(self, log: logging.Logger, *, pause: float = PAUSE_SECONDS) -> None:
+        self._log = log
+        self._pause = pause
+        self._made: dict[str, float] = {}
+
+    def make(self, message: str, *arguments: object, cause: BaseException | None = None) -> None:
+        """Log a warning, with the traceback of `cause` if one is given, unless it was just made.
+
+        Complaints are the same when `message` and `arguments` are.
+        """
+        said = message % arguments
+        now = time.monotonic()
+        if now - self._made.get(said, float("-inf")) < self._pause:
+            return
+        self._made = {text: at for text, at in self._made.items() if now - at < self._pause}
+        self._made[said] = now
+        self._log.warning(said, exc_info=cause)

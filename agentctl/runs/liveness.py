@@ -1,0 +1,115 @@
+"""Whether the worker that a run names as its owner still lives (design.md "Workers").
+
+Two ways to know. The process is gone: its lock file is free, or its pid is nobody's or another
+process's; known at once. Or it is silent: its beat did not change for `DEATH_SECONDS`. Silence is
+measured on a clock of our own that only moves while we look and the database takes writes: a
+process that slept itself, or a database that was locked for a while, makes nobody look dead, and
+the clocks of the machines do not matter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from agentctl.runs import locks
+from agentctl.runs.identity import ProcessIdentity, is_gone
+from agentctl.store import workers
+from agentctl.store.databases import Databases
+from agentctl.store.workers import WorkerRow
+
+__all__ = ["DEATH_SECONDS", "Death", "Observer"]
+
+DEATH_SECONDS = 15.0
+"""How long a worker may be silent."""
+
+
+class Death(Enum):
+    """How a worker is known to be dead.
+
+    GONE: its process has ended, and all work of it.
+    SILENT: nothing was heard of it, but it may wake up and find its runs ended.
+    """
+
+    GONE = "gone"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A beat, and when it was first seen, in seconds witnessed."""
+
+    beat: int
+    at: float
+
+
+class Observer:
+    """Judges workers. One a process: it remembers their beats.
+
+    Args:
+        databases: the first of them holds the rows of the workers.
+        death_seconds: how long a worker may be silent. A third of it is the longest time between
+            two looks that counts, so it must be more than the time between two beats and also
+            than that between two sweeps.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        databases: Databases,
+        *,
+        death_seconds: float = DEATH_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._databases = databases
+        self._death_seconds = death_seconds
+        self._clock = clock
+        self._heard: dict[str, _Heard] = {}
+        self._witnessed = 0.0
+        self._looked_at = clock()
+        self._version: int | None = None
+
+    async def dead(self, owner: str | None) -> Death | None:
+        """How the owner of a run is known to be dead; None while it may live.
+
+        Read the run before: its owner had a row then. Nobody, and who has no row, is dead.
+        """
+        if owner is None:
+            return Death.GONE
+        self._look()
+        row = await self._databases.system.read(workers.get(owner))
+        return Death.GONE if row is None else self._judged(row)
+
+    async def survey(self) -> dict[str, Death | None]:
+        """Every worker that has a row: how it is known to be dead, or None."""
+        self._look()
+        rows = await self._databases.system.read(workers.listed())
+        present = {row.worker_id for row in rows}
+        self._heard = {owner: heard for owner, heard in self._heard.items() if owner in present}
+        return {row.worker_id: self._judged(row) for row in rows}
+
+    def _look(self) -> None:
+        """Move our clock on: by the time since the last look that found something written.
+
+        Before the beats are read, so that one that comes between is not missed.
+        """
+        version = self._databases.system.changes()
+        if version == self._version:
+            return
+        present = self._clock()
+        self._witnessed += min(present - self._looked_at, self._death_seconds / 3)
+        self._looked_at, self._version = present, version
+
+    def _judged(self, row: WorkerRow) -> Death | None:
+        folder = self._databases.system.lock_folder
+        process = ProcessIdentity(row.host, row.boot_id, row.pid, row.process_start)
+        if locks.is_free(folder, row.worker_id) or is_gone(process):
+            return Death.GONE
+        heard = self._heard.get(row.worker_id)
+        if heard is None or heard.beat != row.beat:
+            self._heard[row.worker_id] = _Heard(row.beat, self._witnessed)
+            return None
+        silent = self._witnessed - heard.at
+        return Death.SILENT if silent >= self._death_seconds else None

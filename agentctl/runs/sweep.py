@@ -1,0 +1,112 @@
+"""Looks for dead workers, ends what they left, and buries them, in every process that runs work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from agentctl import errors
+from agentctl.runs import housekeeping, locks
+from agentctl.runs.complaints import Complaints
+from agentctl.runs.liveness import Death, Observer
+from agentctl.runs.recovery import recover
+from agentctl.runs.worker import Worker
+from agentctl.store import runs, workers
+from agentctl.store.databases import Databases
+
+__all__ = ["SWEEP_SECONDS", "sweep", "watch_workers"]
+
+SWEEP_SECONDS = 2.0
+"""Time between two sweeps (design.md "Workers")."""
+
+TIDY_SECONDS = 60.0
+"""Time between two rounds of housekeeping."""
+
+_log = logging.getLogger("agentctl.runs")
+_complaints = Complaints(_log)
+
+
+async def watch_workers(
+    databases: Databases,
+    observer: Observer,
+    worker: Worker,
+    *,
+    sweep_seconds: float = SWEEP_SECONDS,
+    tidy_seconds: float = TIDY_SECONDS,
+) -> None:
+    """Sweep and keep house until cancelled. A failure is logged, and tried again later."""
+    clock = asyncio.get_running_loop().time
+    tidied = clock()
+    while True:
+        await asyncio.sleep(sweep_seconds)
+        if not databases.opened():
+            continue
+        try:
+            await sweep(databases, observer, worker.id)
+            if clock() - tidied >= tidy_seconds:
+                tidied = clock()
+                await housekeeping.tidy(databases)
+        except errors.AgentctlError as error:
+            _complaints.make("dead workers could not be looked for: %s", error.detail)
+        except Exception as error:
+            _complaints.make("the sweep for dead workers failed", cause=error)
+
+
+async def sweep(databases: Databases, observer: Observer, own: str) -> list[str]:
+    """End the runs of every dead worker, then bury it.
+
+    Args:
+        databases: a dead worker with a row is looked for in all of them; runs of workers without
+            one in those that are open.
+        own: the worker of this process, which is not judged.
+
+    Returns:
+        Ids of the runs that this sweep has ended.
+
+    Raises:
+        Unavailable: the system database does not answer. Another one that does not is logged.
+    """
+    # The owners first: a worker has its row before its first run, so who has none now is dead.
+    owners = await _live_owners(databases)
+    judged = await observer.survey()
+    ended: list[str] = []
+    for database_id, live in owners.items():
+        for owner in live - judged.keys() - {own}:
+            ended += await _recovered(databases, database_id, owner, Death.GONE) or []
+    for owner, death in judged.items():
+        if death is not None and owner != own:
+            ended += await _cleared(databases, owner, death)
+    return ended
+
+
+async def _live_owners(databases: Databases) -> dict[str, set[str | None]]:
+    owners: dict[str, set[str | None]] = {}
+    for database_id, database in databases.opened().items():
+        try:
+            owners[database_id] = set(await database.read(runs.live_owners()))
+        except errors.AgentctlError as error:
+            _complaints.make("runs of database %s could not be read: %s", database_id, error.detail)
+    return owners
+
+
+async def _cleared(databases: Databases, owner: str, death: Death) -> list[str]:
+    """Recover a dead worker's runs everywhere; its row stays until every database was reached."""
+    found = [await _recovered(databases, database_id, owner, death) for database_id in databases]
+    ended = [run_id for run_ids in found if run_ids is not None for run_id in run_ids]
+    if None not in found and await databases.system.write(workers.bury(owner)):
+        locks.remove(databases.system.lock_folder, owner)
+        _log.warning("worker %s is %s; %d of its runs were ended", owner, death.value, len(ended))
+    return ended
+
+
+async def _recovered(
+    databases: Databases, database_id: str, owner: str | None, death: Death
+) -> list[str] | None:
+    """Ids of the runs that were ended in a database; None when not all of it could be done."""
+    try:
+        return await recover(databases[database_id], owner, silent=death is Death.SILENT)
+    except errors.AgentctlError as error:
+        _complaints.make("database %s could not be recovered: %s", database_id, error.detail)
+    except Exception as error:
+        _complaints.make("a run of database %s could not be ended", database_id, cause=error)
+    return None
