@@ -10,15 +10,36 @@ from agentctl import errors
 from agentctl.records.times import now
 from agentctl.runs.live import LiveRun
 from agentctl.runtime.catalog import Catalog, Component
-from agentctl.store import runs, sessions
+from agentctl.store import idempotency, runs, sessions
 from agentctl.store.database import Work
 from agentctl.store.sessions import SessionRow
 from agentctl.store.visibility import Visibility
 
-__all__ = ["Submission", "admit", "admit_member"]
+__all__ = ["Idempotency", "Replayed", "Submission", "admit", "admit_member"]
 
 NAME_LENGTH = 60
 """Characters of a first message that become the session's name (contract.md 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """What makes two requests the same one: who asks, under which key, for what."""
+
+    principal: str
+    key: str
+    body_hash: str
+
+
+class Replayed(Exception):
+    """The key of the submission has a run already; nothing was written.
+
+    Args:
+        run_id: that run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +48,11 @@ class Submission:
 
     Attributes:
         background: whether it was started as such, for the record.
+        recorded: whether its events are kept for those who follow it.
         goes_on: whether it goes on when its caller goes away.
         actor: who starts it, as records name them.
         visibility: the sessions that it may run in, if the one it names exists already.
+        idempotency: of a request that may be repeated (contract.md 5), or None.
     """
 
     component: Component
@@ -37,9 +60,11 @@ class Submission:
     user_id: str | None
     message: str
     background: bool
+    recorded: bool
     goes_on: bool
     actor: str
     visibility: Visibility
+    idempotency: Idempotency | None = None
 
 
 def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str) -> Work[None]:
@@ -48,7 +73,11 @@ def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str
     Raises:
         NotFound: the session is not the caller's.
         Conflict: the session is of another kind, or busy and the component wants it alone.
+        Replayed: the request has been made before.
+        ValidationFailed: its key was used for another request.
     """
+    if submission.idempotency is not None:
+        yield from _claim(run, submission.idempotency)
     component = run.component
     new = sessions.new_session(
         run.session_id,
@@ -70,6 +99,18 @@ def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str
             raise errors.Conflict(f"The session is busy with run {busy[0]}")
     name = " ".join(run.message.split())[:NAME_LENGTH]
     yield from _create(run, worker_id, background=submission.background, session_name=name)
+
+
+def _claim(run: LiveRun, request: Idempotency) -> Work[None]:
+    """Take the key for this run. What fails later gives it back with everything else."""
+    earlier = yield from idempotency.claim(
+        request.principal, request.key, request.body_hash, run.run_id, now()
+    )
+    if earlier is None:
+        return
+    if earlier.body_hash != request.body_hash:
+        raise errors.ValidationFailed("The Idempotency-Key was used for another request")
+    raise Replayed(earlier.run_id)
 
 
 def admit_member(run: LiveRun, worker_id: str) -> Work[None]:

@@ -1,7 +1,8 @@
 """Cancelling: the request is recorded first, then the owner hears of it, then the end is awaited.
 
 "Asked to stop" and "has stopped" are two facts. The second is read back from the row, which only
-the owner of the run writes, so the answer never claims more than what is stored (contract.md 5).
+the owner of the run writes, or whoever finds that the owner is dead; so the answer never claims
+more than what is stored (contract.md 5).
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from dataclasses import dataclass
 from agentctl import errors
 from agentctl.records.runs import CancelOutcome
 from agentctl.records.times import now
+from agentctl.runs.changes import Changes
 from agentctl.runs.engine import Engine
+from agentctl.runs.liveness import Death, Observer
+from agentctl.runs.recovery import recover
+from agentctl.runs.remains import remains
 from agentctl.runs.states import cancelled, is_final
 from agentctl.store import runs
 from agentctl.store.database import Database, Work
-from agentctl.store.runs import RunState
+from agentctl.store.runs import RunRow, RunState
 
-__all__ = ["Cancellation", "cancel"]
+__all__ = ["Cancellation", "Canceller"]
 
-POLL_SECONDS = 0.025
-"""How often the row of another process's run is looked at while waiting for its end."""
+LOOK_SECONDS = 0.5
+"""How often the owner of a run is looked after while its end is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +37,60 @@ class Cancellation:
     state: RunState
 
 
-async def cancel(
-    engine: Engine, database: Database, run_id: str, *, actor: str, reason: str | None, wait: float
-) -> Cancellation:
-    """Ask a run to stop, and wait for up to `wait` seconds for its end.
+class Canceller:
+    """Asks runs to stop, whichever process works on them.
 
-    Raises:
-        NotFound: there is no such run; nothing is stored then.
+    Args:
+        engine: what this process works on.
+        observer: tells whether the owner of another run is alive.
+        changes: tells when another process has written.
     """
-    before, state = await database.write(_request(run_id, actor, reason))
-    if is_final(before.status):
-        return Cancellation("already_final", before)
-    live = engine.live(run_id)
-    if live is not None:
-        live.stop(cancelled(state.cancel_requested_by or actor, state.cancel_reason))
-        await asyncio.wait([live.ended], timeout=wait)
-        state = await _state(database, run_id, state)
-    elif not is_final(state.status):
-        state = await _await_other(database, state, wait)
-    return Cancellation(_outcome(state), state)
+
+    def __init__(self, engine: Engine, observer: Observer, changes: Changes) -> None:
+        self._engine = engine
+        self._observer = observer
+        self._changes = changes
+
+    async def cancel(
+        self, database: Database, run_id: str, *, actor: str, reason: str | None, wait: float
+    ) -> Cancellation:
+        """Ask a run to stop, and wait for up to `wait` seconds for its end.
+
+        Raises:
+            NotFound: there is no such run; nothing is stored then.
+        """
+        before, state = await database.write(_request(run_id, actor, reason))
+        if is_final(before.status):
+            return Cancellation("already_final", before)
+        live = self._engine.live(run_id)
+        if live is not None:
+            live.stop(cancelled(state.cancel_requested_by or actor, state.cancel_reason))
+            await asyncio.wait([live.ended], timeout=wait)
+            state = await _state(database, state)
+        elif not is_final(state.status):
+            state = await self._await_other(database, state, wait)
+        return Cancellation(_outcome(state), state)
+
+    async def _await_other(self, database: Database, state: RunState, wait: float) -> RunState:
+        """Wait for the end of a run that another process works on, or is dead in the middle of."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        look_after = loop.time()
+        changes = self._changes.look(database)
+        while True:
+            if loop.time() >= look_after:
+                await self._recover_if_lost(database, state)
+                look_after = loop.time() + LOOK_SECONDS
+            state = await _state(database, state)
+            left = deadline - loop.time()
+            if is_final(state.status) or left <= 0:
+                return state
+            await changes.changed(min(left, LOOK_SECONDS))
+
+    async def _recover_if_lost(self, database: Database, state: RunState) -> None:
+        death = await self._observer.dead(state.owner)
+        if death is not None:
+            await recover(database, state.owner, silent=death is Death.SILENT)
 
 
 def _request(run_id: str, actor: str, reason: str | None) -> Work[tuple[RunState, RunState]]:
@@ -59,21 +99,21 @@ def _request(run_id: str, actor: str, reason: str | None) -> Work[tuple[RunState
         raise errors.NotFound("Run not found")
     if is_final(before.status):
         return before, before
-    yield from runs.request_cancel(run_id, now(), actor, reason)
+    stopped = yield from runs.request_cancel(run_id, now(), actor, reason)
+    if stopped is not None and is_final(stopped.status):
+        yield from _leave(stopped)
     after = yield from runs.state(run_id)
     return before, after if after is not None else before
 
 
-async def _await_other(database: Database, state: RunState, wait: float) -> RunState:
-    deadline = asyncio.get_running_loop().time() + wait
-    while not is_final(state.status) and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(POLL_SECONDS)
-        state = await _state(database, state.run_id, state)
-    return state
+def _leave(run: RunRow) -> Work[None]:
+    """A run that never starts leaves what it was asked."""
+    left = remains(run, "")
+    yield from runs.leave(run.run_id, left.history, left.messages)
 
 
-async def _state(database: Database, run_id: str, known: RunState) -> RunState:
-    state = await database.read(runs.state(run_id))
+async def _state(database: Database, known: RunState) -> RunState:
+    state = await database.read(runs.state(known.run_id))
     return state if state is not None else known
 
 

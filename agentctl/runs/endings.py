@@ -12,11 +12,12 @@ import orjson
 from agentctl import errors
 from agentctl.records.text import clean
 from agentctl.records.times import now
+from agentctl.runs import wire
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending, FinalStatus, failed
+from agentctl.runs.states import Ending, FinalStatus, cancelled, failed
 from agentctl.runtime import messages
 from agentctl.runtime.transcript import Transcript
-from agentctl.store import runs
+from agentctl.store import events, runs
 from agentctl.store.database import Work
 
 __all__ = ["load_history", "settle"]
@@ -54,13 +55,17 @@ async def settle(run: LiveRun, ending: Ending) -> Ending:
     Returns:
         The end that is stored, which may be another's.
     """
+    if run.parent is None:
+        run.stream.seal()
+    if run.recorder is not None:
+        await run.recorder.end()
     if ending.status != "COMPLETED":
         run.transcript.close_open_calls(now())
     end: runs.RunEnd | None = None
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
             end = end or _run_end(run, ending)
-            return await run.database.write(_end(run, ending, end))
+            return await _stored(run, ending, end)
         except errors.Unavailable:
             _log.warning("run %s: its end could not be written yet", run.run_id)
         except Exception:
@@ -73,16 +78,37 @@ async def settle(run: LiveRun, ending: Ending) -> Ending:
     raise AssertionError("the pauses never end")
 
 
+class _Overtaken(Exception):
+    """Another end was first, or the run is gone: nothing of this one is to be kept."""
+
+
+async def _stored(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Ending:
+    """Write the end, or read the one that was first."""
+    try:
+        return await run.database.write(_end(run, ending, end))
+    except _Overtaken:
+        stored = await run.database.read(runs.state(run.run_id))
+        return ending if stored is None else _ending_of(stored)
+
+
 def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Work[Ending]:
-    """CANCELLED always implies a recorded request, so both are one transaction."""
+    """The end with all that belongs to it, in one transaction.
+
+    CANCELLED always implies a recorded request, and of several the first one is the one that
+    counts. The last events go with it, so that a run that is final has all its events stored.
+    """
     if ending.status == "CANCELLED":
         actor = ending.actor or "system"
         yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
-    if (yield from runs.finish(end)) and ending.status != "CANCELLED":
-        return ending
-    # Another end may have been first, and of several requests the first one is the one that counts.
-    stored = yield from runs.state(run.run_id)
-    return ending if stored is None else _ending_of(stored)
+        requested = yield from runs.state(run.run_id)
+        if requested is not None:
+            ending = cancelled(requested.cancel_requested_by or actor, requested.cancel_reason)
+    if run.recorder is not None:
+        batch = run.stream.rest(wire.ended(run.identity, ending, run.transcript))
+        yield from events.append(run.run_id, run.attempt, batch.first, batch.last, batch.lines)
+    if not (yield from runs.finish(end)):
+        raise _Overtaken
+    return ending
 
 
 def _ending_of(state: runs.RunState) -> Ending:
@@ -110,7 +136,7 @@ def _run_end(run: LiveRun, ending: Ending) -> runs.RunEnd:
         error_code=ending.error_code,
         error_detail=ending.error_detail,
         finished_at=at,
-        stopped_at=None if run.left_behind or run.transcript.abandoned else at,
+        stopped_at=None if transcript.leftovers.pending else at,
     )
 
 

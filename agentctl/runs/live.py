@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from agentctl.config.settings import Limits
 from agentctl.runs import wire
+from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
 from agentctl.runs.stream import Stream
 from agentctl.runtime.catalog import Component
@@ -29,6 +30,7 @@ class LiveRun:
 
     Args:
         parent: the run that asked for this one, or None for a root.
+        recorded: whether a root's events are kept for those who follow it; a member's go with it.
         database: where the run's row is.
         spawn: how the engine makes a member's run.
         time_limit: seconds that the work may take.
@@ -36,7 +38,8 @@ class LiveRun:
 
     Attributes:
         identity: what its events say of it.
-        left_behind: whether the work went on after its cancellation, unheard.
+        owner: the worker that its row names.
+        recorder: stores the events of a root that is recorded, once its row is there.
     """
 
     attempt = 1
@@ -50,6 +53,7 @@ class LiveRun:
         *,
         user_id: str | None,
         parent: LiveRun | None,
+        recorded: bool,
         database: Database,
         spawn: Spawn,
         limits: Limits,
@@ -67,14 +71,15 @@ class LiveRun:
         self.time_limit = time_limit
         self.tool_timeout = tool_timeout
         self.transcript = Transcript()
-        self.stream: Stream = parent.stream if parent is not None else Stream()
+        self.stream: Stream = parent.stream if parent is not None else Stream(recorded=recorded)
+        self.recorder: Recorder | None = None
+        self.owner = ""
         self.previous_system: str | None = None
         self.children: list[LiveRun] = []
         self.stopping: Ending | None = None
         loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[Ending] = loop.create_future()
-        self.left_behind = False
         self.identity = wire.RunIdentity(
             run_id,
             session_id,
@@ -94,13 +99,21 @@ class LiveRun:
         for child in self.children:
             child.stop(ending)
 
+    def begin(self, owner: str) -> None:
+        """The row is there, in the name of a worker: what happens from now on is kept."""
+        self.owner = owner
+        if self.parent is not None:
+            self.parent.children.append(self)
+        elif self.stream.recorded:
+            self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.database)
+
     def detach(self) -> None:
         """From now on nothing that the work still does is heard: its end is settled."""
         self._detached = True
 
     def emit(self, event: RunEvent) -> None:
         """Tell followers of an event of the work."""
-        if not self._detached:
+        if self.stream.recorded and not self._detached:
             self.stream.publish(*wire.happened(self.identity, event))
 
     def checkpoint(self) -> None:

@@ -1,7 +1,7 @@
 """How a process hears of cancel requests that another process recorded.
 
-The row is the truth. While this process works on runs it looks whether another connection has
-committed (`PRAGMA data_version`, 0.1 ms of CPU a look), and only then asks for requests.
+The row is the truth. While this process works on runs it looks whether a database has changed,
+and only then asks for requests.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 
 from agentctl import errors
+from agentctl.runs.changes import Changes, Look
 from agentctl.runs.engine import Engine
 from agentctl.runs.states import cancelled
 from agentctl.store import runs
@@ -26,28 +27,33 @@ RETRY_SECONDS = 1.0
 _log = logging.getLogger("agentctl.runs")
 
 
-async def watch_requests(engine: Engine, databases: Databases) -> None:
+async def watch_requests(engine: Engine, databases: Databases, changes: Changes) -> None:
     """Stop the engine's runs whose cancel was requested elsewhere. Runs until cancelled."""
-    seen: dict[str, int] = {}
+    looks: dict[str, Look] = {}
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if not engine.live_runs():
             continue
         for database_id, database in databases.opened().items():
             try:
-                await _look(engine, database, seen)
+                if _moved(looks, database, changes):
+                    await _hear(engine, database)
             except errors.AgentctlError:
                 _log.warning("cancel requests of database %s could not be read", database_id)
+                looks.pop(database_id, None)
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _look(engine: Engine, database: Database, seen: dict[str, int]) -> None:
-    """Hear of what was requested since `seen`, which is moved on once it has been heard."""
-    version = database.changes()
-    if version == seen.get(database.id):
-        return
+def _moved(looks: dict[str, Look], database: Database, changes: Changes) -> bool:
+    """Whether there may be requests that have not been heard of: at the first look, always."""
+    if database.id in looks:
+        return looks[database.id].moved()
+    looks[database.id] = changes.look(database)
+    return True
+
+
+async def _hear(engine: Engine, database: Database) -> None:
     for state in await database.read(runs.cancel_requests(engine.worker_id)):
         live = engine.live(state.run_id)
         if live is not None:
             live.stop(cancelled(state.cancel_requested_by or "system", state.cancel_reason))
-    seen[database.id] = version

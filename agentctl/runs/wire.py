@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.times import now, seconds
-from agentctl.runs.states import Ending
+from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runtime.events import (
     Content,
     RunEvent,
@@ -19,8 +19,10 @@ from agentctl.runtime.events import (
     ToolCallStarted,
 )
 from agentctl.runtime.transcript import Transcript
+from agentctl.store.runs import RunRow
+from agentctl.store.usage import NO_USAGE
 
-__all__ = ["RunIdentity", "ended", "happened", "started"]
+__all__ = ["RunIdentity", "ended", "happened", "replayed", "started"]
 
 _TOOL_PREFIX = {"agent": "", "team": "Team", "workflow": ""}
 
@@ -48,8 +50,7 @@ def happened(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
     """An event of the work itself: name and data."""
     match event:
         case Content(delta=delta):
-            name = f"{KINDS[run.kind].event_prefix}Content"
-            return _event(run, name, {"content": delta, "content_type": "str"})
+            return _content(run, delta, now())
         case ToolCallStarted(tool=tool):
             return _event(run, f"{_TOOL_PREFIX[run.kind]}ToolCallStarted", {"tool": tool})
         case ToolCallCompleted(tool=tool):
@@ -64,22 +65,62 @@ def happened(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
 
 def ended(run: RunIdentity, ending: Ending, transcript: Transcript) -> tuple[str, bytes]:
     """The last event of a run: name and data. Content is what there is, partial or whole."""
+    return _ended(run, ending, transcript.content, dict(transcript.metrics), now())
+
+
+def replayed(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
+    """What stands for the events of a run that has ended and has none stored.
+
+    Returns:
+        Number, name and data of its content, when there is any, and of its end.
+    """
+    identity = RunIdentity(
+        run.run_id,
+        run.session_id,
+        run.parent_run_id,
+        cast(Kind, run.component_type),
+        run.component_id,
+        component_name,
+    )
+    ending = Ending(
+        cast(FinalStatus, run.status),
+        error_code=run.error_code,
+        error_detail=run.error_detail,
+        reason=run.cancel_reason,
+    )
+    at, content = run.finished_at or now(), run.content or ""
+    end = _ended(identity, ending, content, orjson.loads(run.metrics or NO_USAGE), at)
+    said = [(0, *_content(identity, content, at))] if content else []
+    return [*said, (1, *end)]
+
+
+def _content(run: RunIdentity, text: str, at: int) -> tuple[str, bytes]:
+    name = f"{KINDS[run.kind].event_prefix}Content"
+    return _event(run, name, {"content": text, "content_type": "str"}, at)
+
+
+def _ended(
+    run: RunIdentity, ending: Ending, content: str, metrics: dict[str, Any], at: int
+) -> tuple[str, bytes]:
     name = f"{KINDS[run.kind].event_prefix}{_ENDINGS[ending.status]}"
-    fields: dict[str, Any] = {"content": transcript.content}
+    fields: dict[str, Any] = {"content": content}
     if ending.status == "COMPLETED":
-        fields["metrics"] = dict(transcript.metrics)
+        fields["metrics"] = metrics
     elif ending.status == "CANCELLED":
         fields["reason"] = ending.reason
     else:
         fields["error"] = {"code": ending.error_code, "detail": ending.error_detail}
-    return _event(run, name, fields)
+    return _event(run, name, fields, at)
 
 
-def _event(run: RunIdentity, name: str, fields: dict[str, Any]) -> tuple[str, bytes]:
+def _event(
+    run: RunIdentity, name: str, fields: dict[str, Any], at: int | None = None
+) -> tuple[str, bytes]:
+    """An event that happened at a time in microseconds, or now."""
     names = KINDS[run.kind]
     body: dict[str, Any] = {
         "event": name,
-        "created_at": seconds(now()),
+        "created_at": seconds(now() if at is None else at),
         names.id_field: run.component_id,
         f"{names.kind}_name": run.component_name,
         "run_id": run.run_id,

@@ -84,7 +84,7 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
     door = _door(app)
     verifier = Verifier(door.settings)
     async with Service.open(door.settings, create=True) as service:
-        service.prepare()
+        await service.prepare()
         door.service, door.verifier = service, verifier
         try:
             yield

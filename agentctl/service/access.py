@@ -13,7 +13,10 @@ from agentctl.operations import Where
 from agentctl.records.ids import is_session_id
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.text import is_storable
+from agentctl.runs.cancel import Canceller
+from agentctl.runs.changes import Changes
 from agentctl.runs.engine import Engine
+from agentctl.runs.liveness import Observer
 from agentctl.runtime.catalog import SESSION_TABLE, Catalog, Component
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
@@ -34,6 +37,9 @@ class Hosting:
     databases: Databases
     catalog: Catalog
     engine: Engine
+    canceller: Canceller
+    changes: Changes
+    observer: Observer
 
 
 class Access:

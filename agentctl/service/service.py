@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
 from agentctl.auth.principal import Principal
 from agentctl.config.settings import Settings
+from agentctl.runs.cancel import Canceller
+from agentctl.runs.changes import Changes
 from agentctl.runs.engine import Engine
+from agentctl.runs.liveness import Observer
+from agentctl.runs.sweep import sweep, watch_workers
+from agentctl.runs.tasks import Tasks
 from agentctl.runs.watch import watch_requests
+from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog
 from agentctl.service.access import Hosting
 from agentctl.service.components import ComponentOperations
@@ -27,8 +32,10 @@ class Acting(ComponentOperations, RunOperations, SessionOperations):
 class Service:
     """What a configuration hosts, open for use. Made by `Service.open`."""
 
-    def __init__(self, hosting: Hosting) -> None:
+    def __init__(self, hosting: Hosting, worker: Worker, watches: Tasks) -> None:
         self.hosting = hosting
+        self._worker = worker
+        self._watches = watches
 
     @property
     def settings(self) -> Settings:
@@ -39,16 +46,20 @@ class Service:
         """The port as this principal."""
         return Acting(self.hosting, principal)
 
-    def prepare(self) -> None:
-        """Open the databases, and load what runs need: tool modules, the model library, models.
+    async def prepare(self) -> None:
+        """Get ready to serve: open the databases, load what runs need, end the runs of the dead.
 
         Raises:
             Unavailable: a database is missing, unreadable or not one of ours.
             SchemaMismatch: a database is older or newer than this code.
             InvalidConfiguration: a tool cannot be used.
         """
-        self.hosting.databases.open_each()
+        databases, observer = self.hosting.databases, self.hosting.observer
+        databases.open_each()
         self.hosting.catalog.prepare()
+        await self._worker.enlist()
+        await sweep(databases, observer, self._worker.id)
+        self._watches.start(watch_workers(databases, observer, self._worker))
 
     @property
     def runs_under_way(self) -> int:
@@ -79,14 +90,14 @@ class Service:
             stack.push_async_callback(databases.close)
             catalog = Catalog.from_settings(settings)
             stack.push_async_callback(catalog.close)
-            engine = Engine(databases, catalog, settings)
-            stack.push_async_callback(
-                _ended, asyncio.create_task(watch_requests(engine, databases))
-            )
+            worker = Worker(databases, lost=lambda owner: engine.lose(owner))
+            stack.push_async_callback(worker.retire)
+            changes, observer = Changes(databases), Observer(databases)
+            engine = Engine(databases, catalog, settings, worker)
+            watches = Tasks()
+            stack.push_async_callback(watches.end)
+            watches.start(watch_requests(engine, databases, changes))
             stack.push_async_callback(engine.close)
-            yield cls(Hosting(settings, databases, catalog, engine))
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+            canceller = Canceller(engine, observer, changes)
+            hosting = Hosting(settings, databases, catalog, engine, canceller, changes, observer)
+            yield cls(hosting, worker, watches)

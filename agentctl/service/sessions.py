@@ -25,7 +25,6 @@ from agentctl.records.ids import new_id
 from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.records.times import now
-from agentctl.runs.cancel import cancel
 from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_json, checked_session_id, checked_text
 from agentctl.service.runs import run_documents
@@ -211,8 +210,7 @@ class SessionOperations(Access):
         await database.read(self._seen_session(session_id, where))
         live = await database.read(runs.live_in_session(session_id))
         cancels = [
-            cancel(
-                self.hosting.engine,
+            self.hosting.canceller.cancel(
                 database,
                 run_id,
                 actor=self.principal.actor,

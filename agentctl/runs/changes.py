@@ -1,0 +1,127 @@
+"""Hearing that a database was written to, by whichever process.
+
+There is nothing but the database between processes. One poller a database asks it for its change
+number every 20 ms while anybody waits (SQLite: `PRAGMA data_version`, some microseconds a look),
+and wakes all who do; nobody waits, nobody polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from weakref import WeakKeyDictionary
+
+from agentctl import errors
+from agentctl.store.database import Database
+
+__all__ = ["Changes", "Look"]
+
+POLL_SECONDS = 0.02
+
+RETRY_SECONDS = 1.0
+"""How long the poller leaves a database alone that did not answer it."""
+
+
+class Changes:
+    """What is written to the databases of a service, for those who wait for it.
+
+    Args:
+        databases: by id; only those that somebody waits for are touched.
+    """
+
+    def __init__(self, databases: Mapping[str, Database]) -> None:
+        self._databases = databases
+        self._pollers: dict[str, _Poller] = {}
+        self._looks: WeakKeyDictionary[asyncio.Task[object], dict[str, Look]] = WeakKeyDictionary()
+
+    def look(self, database: Database) -> Look:
+        """A place to wait from. Take it before the first read, so that no write falls between."""
+        poller = self._pollers.setdefault(database.id, _Poller(database))
+        return Look(poller)
+
+    async def wait(self, database: Database, timeout: float) -> None:
+        """Return after the database has changed since the last `wait` of this task, or `timeout`
+        seconds. The first one of a task returns at once: who has not looked yet is to look.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        looks = self._looks.setdefault(task, {})
+        if database.id not in looks:
+            looks[database.id] = self.look(database)
+            return
+        await looks[database.id].changed(timeout)
+
+
+class Look:
+    """How much of a database's changes one caller has heard of."""
+
+    def __init__(self, poller: _Poller) -> None:
+        self._poller = poller
+        self._seen = poller.version()
+
+    def moved(self) -> bool:
+        """Whether the database has changed since the last time that this was heard of.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        version = self._poller.version()
+        moved, self._seen = version != self._seen, version
+        return moved
+
+    async def changed(self, timeout: float) -> bool:
+        """Like `moved`, waiting up to `timeout` seconds for it."""
+        with self._poller.attended(), contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while True:
+                    woken = self._poller.woken
+                    if self.moved():
+                        return True
+                    await woken.wait()
+        return False
+
+
+class _Poller:
+    """Asks one database for its change number while somebody waits."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting = 0
+        self._task: asyncio.Task[None] | None = None
+        self.woken = asyncio.Event()
+
+    def version(self) -> int:
+        return self._database.changes()
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[None]:
+        """Poll while within."""
+        self._waiting += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._poll(self.version()))
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    async def _poll(self, version: int) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                now = self.version()
+            except errors.AgentctlError:
+                # Who waits asks for itself and is told by the failure of that.
+                self._wake()
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if now != version:
+                version = now
+                self._wake()
+
+    def _wake(self) -> None:
+        self.woken.set()
+        self.woken = asyncio.Event()

@@ -1,0 +1,154 @@
+"""The life of one run, from its row to its end: the end is written once and told to followers.
+
+It never waits on the work without a bound. The component works as a task of its own, and the first
+of its end, a request to stop, and the run's time limit counts; a task that does not end within
+`GRACE_SECONDS` of its cancellation is left behind, unheard (design.md "Stopping").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from agentctl import errors
+from agentctl.records.times import now
+from agentctl.runs import endings, wire
+from agentctl.runs.live import LiveRun
+from agentctl.runs.states import Ending, cancelled, completed, failed
+from agentctl.runs.tasks import Tasks
+from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.failures import RunFailure
+from agentctl.store import runs
+
+__all__ = ["Supervision"]
+
+GRACE_SECONDS = 0.1
+"""How long cancelled work may take to end before its run is final without it."""
+
+SETTLE_SECONDS = 8.0
+"""How long followers of a run wait for its end to be stored before they are told of it anyway."""
+
+_FAILED = failed("INTERNAL", "The run failed inside the server")
+
+_log = logging.getLogger("agentctl.runs")
+
+
+class Supervision:
+    """Works the runs of an engine, one call of `supervise` each.
+
+    Args:
+        catalog: what is hosted.
+        lives: takes the tasks that need the databases: they are waited for when the engine closes.
+        works: takes the tasks of the components themselves.
+    """
+
+    def __init__(self, catalog: Catalog, lives: Tasks, works: Tasks) -> None:
+        self._catalog = catalog
+        self._lives = lives
+        self._works = works
+
+    async def supervise(self, run: LiveRun) -> None:
+        """Work a run whose row is there; `run.ended` is the end that is stored."""
+        stored = _FAILED
+        leftovers = run.transcript.leftovers
+        try:
+            ending = await self._worked(run)
+            run.detach()
+            stored = await self._settled(run, ending)
+        except Exception:
+            _log.exception("run %s did not end as it should", run.run_id)
+        finally:
+            _tell_end(run, stored)
+            run.ended.set_result(stored)
+            if leftovers.pending:
+                leftovers.on_empty(lambda late: self._note_stop(run, late))
+
+    def _note_stop(self, run: LiveRun, late: bool) -> None:
+        """What a run had left behind has ended; what it brought, if anything, is dropped."""
+        self._lives.start(_stop_noted(run, late))
+
+    async def _settled(self, run: LiveRun, ending: Ending) -> Ending:
+        """The end that is stored. Storing it goes on for as long as it takes; this does not."""
+        storing = self._lives.start(endings.settle(run, ending))
+        await asyncio.wait({storing}, timeout=SETTLE_SECONDS)
+        return storing.result() if storing.done() else ending
+
+    async def _worked(self, run: LiveRun) -> Ending:
+        try:
+            return await self._work(run)
+        except Exception:
+            _log.exception("run %s could not be worked", run.run_id)
+            return _FAILED
+
+    async def _work(self, run: LiveRun) -> Ending:
+        started = run.stopping is None and await run.database.write(
+            runs.start(run.run_id, run.attempt, run.owner, now())
+        )
+        if not started:
+            return run.stopping or cancelled("system", None)
+        if run.stream.recorded:
+            run.stream.publish(*wire.started(run.identity))
+        work = self._works.start(self._execute(run))
+        await asyncio.wait(
+            {work, run.stop_requested},
+            timeout=run.time_limit,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if not work.done():
+            run.stop(failed("RUN_TIMEOUT", "The run took longer than it may"))
+            await _end_work(run, work)
+        await _end_children(run)
+        return _ending(run, work)
+
+    async def _execute(self, run: LiveRun) -> None:
+        from agentctl.runtime.execute import execute
+
+        history = await endings.load_history(run)
+        await execute(run.component, run.message, history, run, self._catalog)
+
+
+async def _end_work(run: LiveRun, work: asyncio.Task[None]) -> None:
+    work.cancel()
+    await asyncio.wait({work}, timeout=GRACE_SECONDS)
+    if not work.done():
+        _log.warning("run %s: its work did not end when cancelled", run.run_id)
+        run.transcript.leftovers.add(work)
+
+
+async def _end_children(run: LiveRun) -> None:
+    pending = [child for child in run.children if not child.ended.done()]
+    for child in pending:
+        child.stop(run.stopping or cancelled("system:parent", "The run above it ended"))
+    if pending:
+        await asyncio.wait([child.ended for child in pending], timeout=2 * GRACE_SECONDS)
+
+
+def _tell_end(run: LiveRun, ending: Ending) -> None:
+    """Tell followers how the run ended; nothing of a root comes behind that."""
+    last = wire.ended(run.identity, ending, run.transcript) if run.stream.recorded else None
+    if run.parent is None:
+        run.stream.close(last)
+    elif last is not None:
+        run.stream.publish(*last)
+
+
+async def _stop_noted(run: LiveRun, late: bool) -> None:
+    try:
+        await run.database.write(runs.work_stopped(run.run_id, run.attempt, now(), late))
+    except errors.AgentctlError:
+        _log.warning("run %s: the end of what it left behind could not be noted", run.run_id)
+
+
+def _ending(run: LiveRun, work: asyncio.Task[None]) -> Ending:
+    """How the work ended. A failure of work that was told to stop is how it stopped."""
+    if not work.done() or work.cancelled():
+        return run.stopping or failed("INTERNAL", "The run was interrupted inside the server")
+    failure = work.exception()
+    if failure is None:
+        return completed()
+    if run.stopping is not None:
+        return run.stopping
+    if isinstance(failure, RunFailure):
+        return failed(failure.code, failure.detail)
+    _log.error("run %s failed", run.run_id, exc_info=failure)
+    return _FAILED
