@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-__all__ = ["Timestamp", "now", "rfc3339", "seconds"]
+__all__ = ["Moment", "Timestamp", "microseconds", "now", "rfc3339", "seconds"]
 
 
 class _DateTime:
@@ -22,6 +23,26 @@ class _DateTime:
 Timestamp = Annotated[str, _DateTime()]
 """A time on the wire, as `rfc3339` writes it (spec.md "Resources": format date-time)."""
 
+
+class _GivenAsText:
+    """Says `type: string, format: date-time` of an integer that is given as a date-time."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]
+    ) -> dict[str, Any]:
+        return {"type": "string", "format": "date-time"}
+
+
+Moment = Annotated[int, _GivenAsText()]
+"""Microseconds of a time that comes over the wire as `microseconds` reads it."""
+
+_DATE_TIME = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,30})?(Z|[+-]\d\d:[0-5]\d)", re.ASCII | re.IGNORECASE
+)
+"""`date-time` of RFC 3339 5.6."""
+
+_MICROSECOND = timedelta(microseconds=1)
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -34,6 +55,17 @@ def rfc3339(microseconds: int) -> str:
     """`2026-11-20T08:18:10.000123Z` for microseconds since the epoch."""
     moment = _EPOCH + timedelta(microseconds=microseconds)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def microseconds(text: str) -> int:
+    """Microseconds since the epoch for an RFC 3339 date-time; what is finer is cut off.
+
+    Raises:
+        ValueError: it is none, or a day or an hour that does not exist.
+    """
+    if _DATE_TIME.fullmatch(text) is None:
+        raise ValueError("not an RFC 3339 date-time")
+    return (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
 
 
 def seconds(microseconds: int) -> int:

@@ -16,6 +16,7 @@ from agentctl.operations import (
     Where,
 )
 from agentctl.records.kinds import KINDS
+from agentctl.records.times import rfc3339
 
 __all__ = [
     "Query",
@@ -68,6 +69,9 @@ def of_component_runs(filter: RunFilter) -> Query:
         session_id=filter.session_id,
         user_id=filter.user_id,
         db_id=filter.db_id,
+        live=filter.live or None,
+        created_after=_moment(filter.created_after),
+        created_before=_moment(filter.created_before),
     ) + _of_page(filter.page)
 
 
@@ -111,6 +115,10 @@ def _of_page(page: Page) -> Query:
         cursor=page.cursor,
         sort_order=_unless(page.sort_order, _PAGE.sort_order),
     )
+
+
+def _moment(microseconds: int | None) -> str | None:
+    return None if microseconds is None else rfc3339(microseconds)
 
 
 def _unless(value: object, default: object) -> object:

@@ -1,4 +1,4 @@
-"""The one parser of path and query parameters.
+"""The one parser of path, query and header parameters.
 
 An endpoint declares its parameters as FastAPI has them (`Annotated[int, Query(ge=1)]`), which
 makes the OpenAPI document. The same declarations are compiled here, once, into converters: five
@@ -12,18 +12,20 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from urllib.parse import parse_qsl
 
+from fastapi.params import Header
 from starlette.requests import Request
 from typing_extensions import TypeAliasType
 
 from agentctl.errors import BadRequest, ValidationFailed
+from agentctl.records.times import Moment, microseconds
 from agentctl.service.access import checked_text
 
-__all__ = ["Parameters", "flag", "pairs", "without_none"]
+__all__ = ["Parameters", "flag", "integer", "pairs", "without_none"]
 
 MAXIMUM_PAIRS = 100
 """Pairs in one query string or form; more is no request that anybody writes."""
@@ -33,14 +35,19 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCI
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 Convert = Callable[[str], Any]
+Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """One query parameter. `convert` raises ValueError for what is not `expected`."""
+    """One query parameter or header field. `convert` raises ValueError for what is not `expected`.
+
+    `header` is the name of the header field, None for a query parameter.
+    """
 
     convert: Convert
     expected: str
+    header: str | None = None
 
 
 class Parameters:
@@ -48,7 +55,8 @@ class Parameters:
 
     Args:
         endpoint: a function whose first parameter is the call, and whose others are path
-            parameters, by the names in `path_names`, or query parameters with a default.
+            parameters, by the names in `path_names`, or query parameters and header fields with
+            a default.
     """
 
     def __init__(self, endpoint: Callable[..., Any], path_names: frozenset[str]) -> None:
@@ -58,19 +66,26 @@ class Parameters:
             if parameter.name not in path_names and not _is_call(parameter.annotation)
         ]
         self._defaults = {parameter.name: parameter.default for parameter in declared}
-        self._query = {parameter.name: _compiled(parameter.annotation) for parameter in declared}
+        compiled = {parameter.name: _compiled(parameter.annotation) for parameter in declared}
+        self._query = {name: one for name, one in compiled.items() if one.header is None}
+        self._headers = {
+            one.header.lower().encode("ascii"): (name, one)
+            for name, one in compiled.items()
+            if one.header is not None
+        }
 
     def read(
-        self, path: Mapping[str, str], query: bytes
+        self, path: Mapping[str, str], query: bytes, headers: Headers
     ) -> tuple[dict[str, Any], ValidationFailed | None]:
-        """The arguments of the endpoint, and what is wrong with the query.
+        """The arguments of the endpoint, and what is wrong with the query or a header field.
 
-        A refusal of the query is not raised: what the request names may not be there, and that
-        comes first. It names the parameter, never what was given for it.
+        A refusal of them is not raised: what the request names may not be there, and that comes
+        first. It names the parameter, never what was given for it.
 
         Args:
             path: path parameters as they were matched.
             query: the query string as it was sent.
+            headers: the header fields as they were sent, names in lower case.
 
         Raises:
             ValidationFailed: a path parameter is no text that can name anything.
@@ -80,7 +95,24 @@ class Parameters:
             checked_text(name, text)
         values = {**self._defaults, **path}
         refusal = self._add(values, query) if query and self._query else None
+        if self._headers:
+            refusal = refusal or self._add_headers(values, headers)
         return values, refusal
+
+    def _add_headers(self, values: dict[str, Any], headers: Headers) -> ValidationFailed | None:
+        """Put the header fields in; the first refusal, if any, leaves its default."""
+        refusal: ValidationFailed | None = None
+        seen = set[str]()
+        for field, content in headers:
+            if field not in self._headers:
+                continue
+            name, parameter = self._headers[field]
+            try:
+                shown = parameter.header or name
+                values[name] = _once(shown, content.decode("latin-1"), parameter, seen)
+            except ValidationFailed as error:
+                refusal = refusal or error
+        return refusal
 
     def _add(self, values: dict[str, Any], query: bytes) -> ValidationFailed | None:
         """Put the query's values in; the first refusal, if any, leaves its default."""
@@ -90,20 +122,21 @@ class Parameters:
             if name not in self._query:
                 continue
             try:
-                values[name] = self._converted(name, text, seen)
+                values[name] = _once(name, text, self._query[name], seen)
             except ValidationFailed as error:
                 refusal = refusal or error
         return refusal
 
-    def _converted(self, name: str, text: str, seen: set[str]) -> Any:
-        if name in seen:
-            raise ValidationFailed(f"{name} is given more than once")
-        seen.add(name)
-        parameter = self._query[name]
-        try:
-            return parameter.convert(checked_text(name, text))
-        except ValueError:
-            raise ValidationFailed(f"{name} must be {parameter.expected}") from None
+
+def _once(name: str, text: str, parameter: _Parameter, seen: set[str]) -> Any:
+    """The value of a parameter, which is given for the first time."""
+    if name in seen:
+        raise ValidationFailed(f"{name} is given more than once")
+    seen.add(name)
+    try:
+        return parameter.convert(checked_text(name, text))
+    except ValueError:
+        raise ValidationFailed(f"{name} must be {parameter.expected}") from None
 
 
 def pairs(text: bytes) -> list[tuple[str, str]]:
@@ -137,14 +170,27 @@ def flag(text: str) -> bool:
         raise ValueError from None
 
 
+def integer(text: str) -> int:
+    """The integer that `text` spells, of up to 18 digits.
+
+    Raises:
+        ValueError: it spells none.
+    """
+    if _INTEGER.fullmatch(text) is None:
+        raise ValueError
+    return int(text)
+
+
 def _is_call(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Request)
 
 
 def _compiled(annotation: Any) -> _Parameter:
-    """The converter of a declared type: text, integer, number, flag, or one of some words."""
+    """The converter of a declared type: text, number, flag, time, or one of some words."""
     if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
+        annotation, declared, *_ = get_args(annotation)
+        if isinstance(declared, Header):
+            return replace(_compiled(annotation), header=declared.alias)
     plain = without_none(annotation)
     if isinstance(plain, TypeAliasType):
         plain = plain.__value__
@@ -154,10 +200,12 @@ def _compiled(annotation: Any) -> _Parameter:
         return _Parameter(str, "text")
     if plain is bool:
         return _Parameter(flag, "true or false")
+    if plain == Moment:
+        return _Parameter(microseconds, "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z")
     if plain is int:
-        return _Parameter(_number(_INTEGER, int), "an integer")
+        return _Parameter(integer, "an integer")
     if plain is float:
-        return _Parameter(_number(_NUMBER, float), "a number")
+        return _Parameter(_float, "a number")
     raise TypeError(f"no query parameter can be of type {plain!r}")
 
 
@@ -178,10 +226,7 @@ def _choice(words: tuple[str, ...]) -> _Parameter:
     return _Parameter(convert, f"one of: {', '.join(words)}")
 
 
-def _number(form: re.Pattern[str], make: Callable[[str], float]) -> Convert:
-    def convert(text: str) -> float:
-        if form.fullmatch(text) is None:
-            raise ValueError
-        return make(text)
-
-    return convert
+def _float(text: str) -> float:
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError
+    return float(text)

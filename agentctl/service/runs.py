@@ -124,6 +124,8 @@ class RunOperations(Access):
     async def _page(self, database: Database, filter: RunFilter) -> Document[RunPage]:
         if filter.page.sort_by != "created_at":
             raise errors.ValidationFailed("sort_by must be created_at: runs have no other order")
+        if filter.live and filter.status is not None:
+            raise errors.ValidationFailed("live and status exclude each other: give one of them")
         query = runs.RunQuery(
             visibility=self.visibility,
             status=filter.status,
@@ -135,6 +137,9 @@ class RunOperations(Access):
             limit=filter.page.limit,
             offset=paging.offset_of(filter.page),
             after=paging.decode_cursor(filter.page),
+            live=filter.live,
+            created_after=filter.created_after,
+            created_before=filter.created_before,
         )
         return Document(await database.read(_page(query, filter.page), large=True))
 

@@ -8,30 +8,35 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Path, Query
+from fastapi import Header, Path, Query
 from starlette.responses import Response
 
 from agentctl.auth.policy import operations_of
 from agentctl.operations import (
     DEFAULT_CANCEL_WAIT,
     DEFAULT_LIMIT,
+    FROM_THE_START,
     MAXIMUM_CANCEL_WAIT,
+    MAXIMUM_EVENT,
     MAXIMUM_REASON,
     CancelRequest,
     Page,
+    ResumeRequest,
     RunFilter,
     RunRequest,
 )
+from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
+from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import KINDS, Kind, KindNames
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
 from agentctl.server.answers import EventStream, document, first_event, unless_gone
 from agentctl.server.bodies import Body
 from agentctl.server.door import Call
-from agentctl.server.openapi import RUN_ANSWERS
-from agentctl.server.requests import RunBody
+from agentctl.server.openapi import RESUMED, RUN_ANSWERS
+from agentctl.server.requests import ResumeBody, RunBody
 from agentctl.server.routes.declared import (
     AfterCursor,
     DatabaseId,
@@ -43,7 +48,13 @@ from agentctl.server.routes.declared import (
     operation,
     with_parameters,
 )
-from agentctl.server.routes.runs import OfSession, StatusQuery
+from agentctl.server.routes.runs import (
+    CreatedAfter,
+    CreatedBefore,
+    Live,
+    OfSession,
+    StatusQuery,
+)
 from agentctl.server.routing import Endpoint, Operation
 
 __all__ = [
@@ -54,6 +65,7 @@ __all__ = [
     "list_all",
     "list_runs",
     "operations",
+    "resume_run",
 ]
 
 _RECORDS: dict[Kind, Any] = {"agent": AgentRecord, "team": TeamRecord, "workflow": WorkflowRecord}
@@ -62,7 +74,10 @@ _LISTS: dict[Kind, Any] = {
     "team": list[TeamRecord],
     "workflow": list[WorkflowRecord],
 }
+T = TypeVar("T")
+
 _RUN = Body(RunBody, form=True)
+_RESUME = Body(ResumeBody, form=True, optional=True)
 
 
 async def list_all(kind: Kind, call: Call) -> Response:
@@ -78,12 +93,27 @@ async def get_one(kind: Kind, call: Call, component_id: str) -> Response:
     return document(await call.operations.get_component(kind, component_id))
 
 
-async def create_run(kind: Kind, call: Call, component_id: str) -> Response:
+async def create_run(
+    kind: Kind,
+    call: Call,
+    component_id: str,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            pattern=IDEMPOTENCY_KEY,
+            description="A name for this request: made again, it is answered with the same run",
+        ),
+    ] = None,
+) -> Response:
     """Start a run of {a noun}.
 
     Answers with server-sent events, or with `stream` false with the run's record: at its end, or
     with `background` at its start. A client that goes away stops its run unless the server is
     configured otherwise; a background run goes on.
+
+    With an `Idempotency-Key` a request may be made again for 24 hours: one that is the same makes
+    no second run, one that is another is refused.
     """
     operations = call.operations
     operations.component(kind, component_id)
@@ -93,6 +123,7 @@ async def create_run(kind: Kind, call: Call, component_id: str) -> Response:
         session_id=body.get("session_id"),
         user_id=body.get("user_id"),
         background=body.get("background", False),
+        idempotency_key=idempotency_key,
     )
     if body.get("stream", True):
         events = operations.stream_run(kind, component_id, request)
@@ -109,6 +140,9 @@ async def list_runs(
     session_id: OfSession = None,
     user_id: UserId = None,
     db_id: DatabaseId = None,
+    live: Live = False,
+    created_after: CreatedAfter = None,
+    created_before: CreatedBefore = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: AfterCursor = None,
@@ -124,6 +158,9 @@ async def list_runs(
         user_id=user_id,
         db_id=db_id,
         page=Page(limit, page, cursor, sort_order=sort_order),
+        live=live,
+        created_after=created_after,
+        created_before=created_before,
     )
     return document(await call.operations.list_component_runs(kind, component_id, wanted))
 
@@ -163,6 +200,67 @@ async def cancel_run(
     return document(await call.operations.cancel_run(kind, component_id, run_id, request))
 
 
+async def resume_run(
+    kind: Kind,
+    call: Call,
+    component_id: str,
+    run_id: RunId,
+    last_event_index: Annotated[
+        int | None,
+        Query(
+            ge=FROM_THE_START,
+            le=MAXIMUM_EVENT,
+            description="Number of the last event that came; the whole stream when absent",
+        ),
+    ] = None,
+    session_id: Annotated[
+        str | None,
+        Query(description="The session of the run; required of everyone but administrators"),
+    ] = None,
+    last_event_id: Annotated[
+        int | None,
+        Header(
+            alias="Last-Event-ID",
+            ge=FROM_THE_START,
+            le=MAXIMUM_EVENT,
+            description="The same as `last_event_index`, as browsers send it",
+        ),
+    ] = None,
+) -> Response:
+    """Follow a run of {a noun}.
+
+    Answers with the events of the run that come after the given one, those to come included, up to
+    its end. A client that goes away does not stop the run. Of a run that was started without
+    `stream` and `background`, and of one that ended more than 24 hours ago, there are two events:
+    its content, when there is any, and its end.
+    """
+    operations = call.operations
+    try:
+        body = await _RESUME.read(call)
+    except (BadRequest, TooLarge, UnsupportedMediaType):
+        await operations.require_run(kind, component_id, run_id, session_id)
+        raise
+    indexes = {last_event_index, last_event_id, body.get("last_event_index")}
+    sessions = {session_id, body.get("session_id")}
+    after = _one("last_event_index", indexes)
+    request = ResumeRequest(
+        _one("session_id", sessions), FROM_THE_START if after is None else after
+    )
+    return EventStream(None, await operations.resumed(kind, component_id, run_id, request))
+
+
+def _one(name: str, given: set[T | None]) -> T | None:
+    """The value that was given, in whichever places.
+
+    Raises:
+        ValidationFailed: there are several.
+    """
+    first, *others = given - {None} or {None}
+    if others:
+        raise ValidationFailed(f"{name} is given with different values")
+    return first
+
+
 def operations() -> list[Operation]:
     """The routes of the three families."""
     return [route for kind in KINDS for route in _family(kind)]
@@ -200,6 +298,16 @@ def _family(kind: Kind) -> list[Operation]:
             of_kind(ids.cancel_run, cancel_run),
             tag=tag,
             answers=CancelRecord,
+        ),
+        operation(
+            "POST",
+            f"{run}/resume",
+            of_kind(ids.resume_run, resume_run),
+            tag=tag,
+            answers=None,
+            errors=(413, 415),
+            body=_RESUME,
+            more=RESUMED,
         ),
     ]
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
 from agentctl.records.runs import RunPage, RunRecord, RunStatus
+from agentctl.records.times import Moment
 from agentctl.server.answers import document
 from agentctl.server.door import Call
 from agentctl.server.routes.declared import (
@@ -25,9 +26,21 @@ from agentctl.server.routes.declared import (
 )
 from agentctl.server.routing import Operation
 
-__all__ = ["OfSession", "StatusQuery", "get_run", "get_runs", "operations"]
+__all__ = [
+    "CreatedAfter",
+    "CreatedBefore",
+    "Live",
+    "OfSession",
+    "StatusQuery",
+    "get_run",
+    "get_runs",
+    "operations",
+]
 
 StatusQuery = Annotated[RunStatus | None, Query(description="Only runs in this state")]
+Live = Annotated[bool, Query(description="Only runs that have not ended; not with `status`")]
+CreatedAfter = Annotated[Moment | None, Query(description="Only runs created then or later")]
+CreatedBefore = Annotated[Moment | None, Query(description="Only runs created before")]
 OfSession = Annotated[str | None, Query(description="Only runs of this session")]
 
 
@@ -41,6 +54,9 @@ async def get_runs(
     session_id: OfSession = None,
     user_id: UserId = None,
     db_id: DatabaseId = None,
+    live: Live = False,
+    created_after: CreatedAfter = None,
+    created_before: CreatedBefore = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: AfterCursor = None,
@@ -58,6 +74,9 @@ async def get_runs(
         user_id=user_id,
         db_id=db_id,
         page=Page(limit, page, cursor, sort_order=sort_order),
+        live=live,
+        created_after=created_after,
+        created_before=created_before,
     )
     return document(await call.operations.get_runs(wanted))
 
