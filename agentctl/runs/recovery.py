@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from typing import cast
 
 import orjson
 
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.kinds import Kind
 from agentctl.records.times import now
 from agentctl.runs import wire
 from agentctl.runs.remains import Remains, remains
@@ -122,17 +123,13 @@ def _tell(run: RunRow, name: str | None, ending: Ending, left: Remains) -> Work[
     last = yield from events.last_seq(run.run_id)
     if last < 0:
         return
-    kind = _kind(run)
+    kind = cast(Kind, run.component_type)
     identity = wire.RunIdentity(
         run.run_id, run.session_id, None, kind, run.component_id, name or run.component_id
     )
     event, data = wire.ended(identity, ending, left.transcript)
     seq = last + LOST_STEP
     yield from events.append(run.run_id, run.attempt, seq, seq, f"{event} {data.decode()}\n")
-
-
-def _kind(run: RunRow) -> Kind:
-    return next(kind for kind in KINDS if kind == run.component_type)
 
 
 def _run_end(run: RunRow, ending: Ending, left: Remains, silent: bool) -> RunEnd:

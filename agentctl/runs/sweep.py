@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from agentctl import errors
+from agentctl.records.complaints import Complaints
 from agentctl.runs import housekeeping, locks
-from agentctl.runs.complaints import Complaints
 from agentctl.runs.liveness import Death, Observer
 from agentctl.runs.recovery import recover
 from agentctl.runs.worker import Worker

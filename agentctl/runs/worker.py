@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable
 
 from agentctl import errors
+from agentctl.records.complaints import Complaints
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
-from agentctl.runs.complaints import Complaints
 from agentctl.runs.identity import this_process
 from agentctl.runs.locks import WorkerLock
 from agentctl.runs.tasks import Tasks
@@ -39,9 +39,12 @@ class Worker:
 
     Args:
         databases: the first of them holds the row.
+        lost: see below.
+        beat_seconds: time between two beats.
+
+    Attributes:
         lost: called on the event loop with the old id when the process was taken for dead: others
             have ended its runs. By then it is enlisted anew.
-        beat_seconds: time between two beats.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class Worker:
         beat_seconds: float = BEAT_SECONDS,
     ) -> None:
         self._databases = databases
-        self._lost = lost
+        self.lost = lost
         self._beat_seconds = beat_seconds
         self._id = new_id()
         self._lock: WorkerLock | None = None
@@ -122,10 +125,10 @@ class Worker:
         _remove(self._lock)
         self._id, self._lock = new, lock
         _log.warning("worker %s was taken for dead; it goes on as %s", old, new)
-        if self._lost is not None:
+        if self.lost is not None:
             # A loop that is closed has no runs any more.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._lost, old)
+                loop.call_soon_threadsafe(self.lost, old)
 
     async def retire(self) -> None:
         """Stop beating and remove the row and the lock; it is not enlisted again.

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 import apsw
 
 from agentctl import errors
+from agentctl.records.complaints import Complaints
 from agentctl.store.database import Row, Work
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
 T = TypeVar("T")
 
 log = logging.getLogger("agentctl.store")
+_complaints = Complaints(log, level=logging.ERROR)
 
 WAIT_MILLISECONDS = 5_000
 """How long a writer, or a reader beside the event loop, waits for another process's lock."""
@@ -84,9 +86,11 @@ def public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
         error: what was raised.
         name: id of the database.
     """
-    log.error("database %s: %s: %s", name, type(error).__name__, error)
     if isinstance(error, _FAULTS):
+        log.error("database %s: %s: %s", name, type(error).__name__, error)
         return errors.InternalFailure()
+    # What keeps a database away keeps it away from everybody, again and again.
+    _complaints.make("database %s: %s: %s", name, type(error).__name__, error)
     for kind, (detail, hint) in _FAILURES.items():
         if isinstance(error, kind):
             return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)

@@ -16,16 +16,24 @@ class Complaints:
 
     Args:
         log: where to.
+        level: as what.
         pause: seconds of silence between two that are the same.
     """
 
-    def __init__(self, log: logging.Logger, *, pause: float = PAUSE_SECONDS) -> None:
+    def __init__(
+        self,
+        log: logging.Logger,
+        *,
+        level: int = logging.WARNING,
+        pause: float = PAUSE_SECONDS,
+    ) -> None:
         self._log = log
+        self._level = level
         self._pause = pause
         self._made: dict[str, float] = {}
 
     def make(self, message: str, *arguments: object, cause: BaseException | None = None) -> None:
-        """Log a warning, with the traceback of `cause` if one is given, unless it was just made.
+        """Log it, with the traceback of `cause` if one is given, unless it was just made.
 
         Complaints are the same when `message` and `arguments` are.
         """
@@ -35,4 +43,4 @@ class Complaints:
             return
         self._made = {text: at for text, at in self._made.items() if now - at < self._pause}
         self._made[said] = now
-        self._log.warning(said, exc_info=cause)
+        self._log.log(self._level, said, exc_info=cause)
