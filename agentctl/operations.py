@@ -33,7 +33,9 @@ __all__ = [
     "DEFAULT_CANCEL_WAIT",
     "DEFAULT_LIMIT",
     "DELETION_WAIT",
+    "FROM_THE_START",
     "MAXIMUM_CANCEL_WAIT",
+    "MAXIMUM_EVENT",
     "MAXIMUM_LIMIT",
     "MAXIMUM_OFFSET",
     "MAXIMUM_REASON",
@@ -42,6 +44,7 @@ __all__ = [
     "NewSession",
     "Operations",
     "Page",
+    "ResumeRequest",
     "RunFilter",
     "RunRequest",
     "SessionFilter",
@@ -62,6 +65,12 @@ MAXIMUM_CANCEL_WAIT = 30.0
 
 MAXIMUM_REASON = 500
 """Characters of the reason of a cancel."""
+
+FROM_THE_START = -1
+"""The number before that of a run's first event."""
+
+MAXIMUM_EVENT = 10**18 - 1
+"""No event has a larger number."""
 
 DELETION_WAIT = 10.0
 """Seconds that a deletion with `cancel` waits for the session's runs to end (contract.md 4)."""
@@ -177,12 +186,17 @@ class BulkDeletion:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A run to start (contract.md 5)."""
+    """A run to start (contract.md 5).
+
+    `idempotency_key` names the request: made again with the same key, it is answered with the run
+    of the first one, for 24 hours. 1 to 255 visible ASCII characters.
+    """
 
     message: str
     session_id: str | None = None
     user_id: str | None = None
     background: bool = False
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +209,19 @@ class CancelRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """Where to go on following a run: behind the event with number `after`."""
+
+    session_id: str | None = None
+    after: int = FROM_THE_START
+
+
+@dataclass(frozen=True, slots=True)
 class StreamEvent:
     """One server-sent event of a run.
 
     Attributes:
-        seq: its number in the stream, from 0.
+        seq: its number in the stream, from 0; numbers grow.
         name: `RunStarted`, `TeamRunContent`, ... (contract.md 5).
         data: one line of JSON, UTF-8; always with `run_id`, `session_id`, `created_at`, `event`.
     """
@@ -239,6 +261,15 @@ class Operations(Protocol):
         self, kind: Kind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         """Start a run and follow it. What is refused is raised before the first event."""
+        ...
+
+    def resume_run(
+        self, kind: Kind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Follow a run from some event on, whoever has started it. Leaving it does not stop it.
+
+        What is refused is raised before the first event.
+        """
         ...
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]: ...

@@ -69,6 +69,7 @@ class FamilyOperations(NamedTuple):
     list_runs: str
     get_run: str
     cancel_run: str
+    resume_run: str
 
 
 def operations_of(kind: Kind) -> FamilyOperations:
@@ -80,6 +81,7 @@ def operations_of(kind: Kind) -> FamilyOperations:
         list_runs=f"list_{kind}_runs",
         get_run=f"get_{kind}_run",
         cancel_run=f"cancel_{kind}_run",
+        resume_run=f"resume_{kind}_run_stream",
     )
 
 
@@ -94,6 +96,7 @@ def _family(kind: Kind) -> dict[str, Rule]:
         ids.list_runs: read,
         ids.get_run: read,
         ids.cancel_run: run,
+        ids.resume_run: run,
     }
 
 

@@ -6,7 +6,15 @@ import os
 import re
 import time
 
-__all__ = ["COMPONENT_ID", "SESSION_ID", "is_component_id", "is_session_id", "new_id"]
+__all__ = [
+    "COMPONENT_ID",
+    "IDEMPOTENCY_KEY",
+    "SESSION_ID",
+    "is_component_id",
+    "is_idempotency_key",
+    "is_session_id",
+    "new_id",
+]
 
 COMPONENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """Ids given in the configuration: agents, teams, workflows, models, databases."""
@@ -14,8 +22,12 @@ COMPONENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 SESSION_ID = r"^[A-Za-z0-9._~@-]{1,128}$"
 """Session ids given by clients."""
 
+IDEMPOTENCY_KEY = r"^[!-~]{1,255}$"
+"""Names that clients give to their requests: visible ASCII, as a header field carries it."""
+
 _component_id = re.compile(COMPONENT_ID[1:-1])
 _session_id = re.compile(SESSION_ID[1:-1])
+_idempotency_key = re.compile(IDEMPOTENCY_KEY[1:-1])
 
 
 def is_component_id(text: str) -> bool:
@@ -26,6 +38,11 @@ def is_component_id(text: str) -> bool:
 def is_session_id(text: str) -> bool:
     """Whether a client may name a session so."""
     return _session_id.fullmatch(text) is not None
+
+
+def is_idempotency_key(text: str) -> bool:
+    """Whether a client may name a request so."""
+    return _idempotency_key.fullmatch(text) is not None
 
 
 def new_id() -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,9 +13,11 @@ from agentctl.operations import (
     ALL_RUNS,
     ANYWHERE,
     DELETION_WAIT,
+    FROM_THE_START,
     BulkDeletion,
     CancelRequest,
     NewSession,
+    ResumeRequest,
     RunFilter,
     RunRequest,
     SessionFilter,
@@ -139,22 +142,46 @@ class RemoteOperations:
         path = path_of(KINDS[kind].path, component_id, "runs")
         body = queries.run_body(request, stream=False)
         wait = 0.0 if request.background else None
-        return await self._ask(Request("POST", path, body=body, extra_wait=wait))
+        headers = queries.run_headers(request)
+        asked = Request("POST", path, body=body, headers=headers, extra_wait=wait)
+        return await self._ask(asked)
 
     async def stream_run(
         self, kind: Kind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         path = path_of(KINDS[kind].path, component_id, "runs")
         body = queries.run_body(request, stream=True)
+        asked = Request("POST", path, body=body, headers=queries.run_headers(request))
         event: StreamEvent | None = None
-        async with self._connection.stream(Request("POST", path, body=body)) as chunks:
+        async with contextlib.aclosing(self._events(asked, FROM_THE_START)) as events:
+            async for event in events:
+                yield event
+        if event is None or not _is_end(kind, event):
+            raise _cut_off()
+
+    async def resume_run(
+        self, kind: Kind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        path = path_of(KINDS[kind].path, component_id, "runs", run_id, "resume")
+        asked = Request("POST", path, queries.of_resume(request))
+        event: StreamEvent | None = None
+        async with contextlib.aclosing(self._events(asked, request.after)) as events:
+            async for event in events:
+                yield event
+        # Behind the last event of a run there is none: that nothing came need be no fault.
+        complete = request.after > FROM_THE_START if event is None else _is_end(kind, event)
+        if not complete:
+            raise _cut_off()
+
+    async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
+        """What a stream brings, numbered from `after` on where the server numbers nothing."""
+        async with self._connection.stream(request) as chunks:
             parser = EventParser()
             async for chunk in chunks:
                 for received in parser.feed(chunk):
-                    event = _numbered(received, event)
+                    event = _numbered(received, after)
+                    after = event.seq
                     yield event
-        if event is None or not _is_end(kind, event):
-            raise _cut_off()
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         return await self._get(path_of("runs"), queries.of_runs(filter))
@@ -243,11 +270,10 @@ class RemoteOperations:
         return Received(await self._connection.fetch(request, shape))
 
 
-def _numbered(received: ServerEvent, before: StreamEvent | None) -> StreamEvent:
+def _numbered(received: ServerEvent, before: int) -> StreamEvent:
     """The event with its number; a server that numbers none has them counted here."""
     given = received.id or ""
-    counted = 0 if before is None else before.seq + 1
-    seq = int(given) if _SEQUENCE.fullmatch(given) else counted
+    seq = int(given) if _SEQUENCE.fullmatch(given) else before + 1
     return StreamEvent(seq, received.name, received.data)
 
 

@@ -37,6 +37,7 @@ class Request:
         path: below the address's prefix, quoted (see `path_of`).
         query: names and values in order.
         body: what is sent as JSON; None for no body.
+        headers: further header fields, names in lower case.
         extra_wait: seconds that the server may take on purpose, on top of the read timeout;
             None: as long as it likes.
         also_answers: a status above 400 that comes with a record instead of an error body.
@@ -46,6 +47,7 @@ class Request:
     path: str
     query: tuple[tuple[str, str], ...] = ()
     body: dict[str, Any] | None = None
+    headers: tuple[tuple[str, str], ...] = ()
     extra_wait: float | None = 0.0
     also_answers: int | None = None
 
@@ -121,7 +123,7 @@ class Connection:
     def _outgoing(self, request: Request, accept: str, timeout: float | None) -> httpx2.Request:
         import httpx2
 
-        headers = {"accept": accept}
+        headers = {"accept": accept, **dict(request.headers)}
         if request.body is not None:
             headers["content-type"] = "application/json"
         query = f"?{_encoded_query(request.query)}" if request.query else ""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentctl import errors
 from agentctl.operations import (
     DEFAULT_CANCEL_WAIT,
+    FROM_THE_START,
     CancelRequest,
     NewSession,
     Page,
+    ResumeRequest,
     RunFilter,
     RunRequest,
     SessionFilter,
     SessionRunsQuery,
     Where,
 )
+from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import rfc3339
 
@@ -22,12 +26,14 @@ __all__ = [
     "Query",
     "of_cancel",
     "of_component_runs",
+    "of_resume",
     "of_runs",
     "of_session_runs",
     "of_sessions",
     "of_where",
     "pairs",
     "run_body",
+    "run_headers",
     "session_body",
 ]
 
@@ -87,6 +93,26 @@ def of_cancel(request: CancelRequest) -> Query:
         wait=_unless(request.wait, DEFAULT_CANCEL_WAIT),
         reason=request.reason,
     )
+
+
+def of_resume(request: ResumeRequest) -> Query:
+    """From which event on to follow."""
+    return pairs(
+        session_id=request.session_id,
+        last_event_index=_unless(request.after, FROM_THE_START),
+    )
+
+
+def run_headers(request: RunRequest) -> Query:
+    """The header fields of a request that starts a run.
+
+    Raises:
+        errors.ValidationFailed: the server would not take the key, if a header could carry it.
+    """
+    key = request.idempotency_key
+    if key is not None and not is_idempotency_key(key):
+        raise errors.ValidationFailed("Idempotency-Key must be 1 to 255 visible ASCII characters")
+    return pairs(**{"idempotency-key": key})
 
 
 def run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:

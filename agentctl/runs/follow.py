@@ -9,7 +9,7 @@ events stored, so what a look finds of a run that ends between two looks is comp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from agentctl import errors
@@ -39,7 +39,7 @@ end."""
 
 async def follow(
     engine: Engine, database: Database, changes: Changes, run_id: str, after: int
-) -> AsyncIterator[StreamEvent]:
+) -> AsyncGenerator[StreamEvent]:
     """The events of a run behind number `after`, those to come included, up to its end.
 
     A run whose events are not kept, or not any more, has two: its content (number 0, absent where

@@ -132,11 +132,12 @@ class EventStream(Response):
     cancellation would also interrupt that closing.
 
     Args:
-        first: the event that was awaited before the status line.
+        first: the event that was awaited before the status line; None where none was, because
+            it may be long in coming.
         rest: the events behind it.
     """
 
-    def __init__(self, first: StreamEvent, rest: AsyncIterator[StreamEvent]) -> None:
+    def __init__(self, first: StreamEvent | None, rest: AsyncIterator[StreamEvent]) -> None:
         self.status_code = 200
         self.background = None
         self.raw_headers = [
@@ -151,7 +152,8 @@ class EventStream(Response):
         watch = asyncio.ensure_future(_gone(receive))
         try:
             await _begin(self, send)
-            await _part(send, _written(self.first))
+            if self.first is not None:
+                await _part(send, _written(self.first))
             await self._follow(watch, send)
         finally:
             await _ended(watch)

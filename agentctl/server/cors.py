@@ -26,8 +26,8 @@ class CrossOrigin(CORSMiddleware):
             app,
             allow_origins=origins,
             allow_methods=("DELETE", "GET", "HEAD", "PATCH", "POST"),
-            allow_headers=("Authorization", "Content-Type"),
-            expose_headers=("X-Request-ID",),
+            allow_headers=("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"),
+            expose_headers=("Retry-After", "X-Request-ID"),
             max_age=600,
         )
 

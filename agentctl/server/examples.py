@@ -263,6 +263,10 @@ BODIES: dict[str, Any] = {
         }
         for kind in KINDS
     },
+    **{
+        operations_of(kind).resume_run: {"last_event_index": 1, "session_id": "s1"}
+        for kind in KINDS
+    },
     "create_session": {
         "session_id": "s1",
         "session_name": "Draft a headline",

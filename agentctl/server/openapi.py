@@ -22,7 +22,15 @@ from agentctl.server import examples
 from agentctl.server.bodies import FORM, JSON, Body
 from agentctl.server.routing import Operation
 
-__all__ = ["NOT_READY", "RUN_ANSWERS", "TITLE", "described", "document_bytes", "with_base"]
+__all__ = [
+    "NOT_READY",
+    "RESUMED",
+    "RUN_ANSWERS",
+    "TITLE",
+    "described",
+    "document_bytes",
+    "with_base",
+]
 
 TITLE = "agentctl"
 
@@ -46,12 +54,12 @@ _ABOUT = """Hosts agents, teams and workflows, keeps their sessions, and cancels
 Callers authenticate with a JWT as a bearer token. Errors are `{"detail", "error_code"}`; a 403 also
 names `required_scopes`. Every answer carries `X-Request-ID`."""
 
+_EVENTS = {"text/event-stream": {"schema": {"type": "string"}, "example": examples.STREAM}}
+
 RUN_ANSWERS: Responses = {
     200: {
         "description": "The run's record, or with `stream` its events",
-        "content": {
-            "text/event-stream": {"schema": {"type": "string"}, "example": examples.STREAM}
-        },
+        "content": _EVENTS,
     },
     202: {
         "description": "The run was started in the background",
@@ -63,6 +71,9 @@ RUN_ANSWERS: Responses = {
     },
 }
 """What starting a run answers beside its record."""
+
+RESUMED: Responses = {200: {"description": "The events of the run", "content": _EVENTS}}
+"""What following a run answers."""
 
 NOT_READY: Responses = {
     503: {

@@ -7,12 +7,14 @@ from typing import Annotated, Any, NotRequired, Required
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from agentctl.operations import FROM_THE_START, MAXIMUM_EVENT
 from agentctl.records.ids import SESSION_ID
 
 __all__ = [
     "DeleteSessionsBody",
     "NewSessionBody",
     "RenameSessionBody",
+    "ResumeBody",
     "RunBody",
     "UpdateSessionBody",
 ]
@@ -43,6 +45,22 @@ class RunBody(TypedDict):
             Field(min_length=1, description="Owner of the run; honoured for administrators only"),
         ]
     ]
+
+
+class ResumeBody(TypedDict):
+    """Where to go on following a run; each of them may as well be a query parameter."""
+
+    last_event_index: NotRequired[
+        Annotated[
+            int | None,
+            Field(
+                ge=FROM_THE_START,
+                le=MAXIMUM_EVENT,
+                description="Number of the last event that came; the whole stream when absent",
+            ),
+        ]
+    ]
+    session_id: NotRequired[Annotated[str | None, Field(description="The session of the run")]]
 
 
 class NewSessionBody(TypedDict):

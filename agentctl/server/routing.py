@@ -55,7 +55,8 @@ class Operation(APIRoute):
         """
         path = call.scope["path_params"]
         admit(call.caller, self.operation, path)
-        values, refusal = self.parameters.read(path, call.scope["query_string"])
+        scope = call.scope
+        values, refusal = self.parameters.read(path, scope["query_string"], scope["headers"])
         try:
             if refusal is not None:
                 raise refusal

@@ -19,7 +19,7 @@ from typing import (
 )
 
 from agentctl.errors import ValidationFailed
-from agentctl.server.parameters import flag, without_none
+from agentctl.server.parameters import flag, integer, without_none
 from agentctl.service.access import checked_text
 
 __all__ = ["Shape"]
@@ -29,6 +29,12 @@ MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
 
 MAXIMUM_DEPTH = 64
 """How deep free-form objects may nest."""
+
+_FORM: dict[Any, tuple[Callable[[str], str | bool | int], str]] = {
+    bool: (flag, "true or false"),
+    int: (integer, "an integer"),
+}
+"""How a form spells what is no text."""
 
 _INTEGERS = range(-(2**63), 2**63)
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
@@ -101,13 +107,14 @@ def _without_media(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in MEDIA_FIELDS}
 
 
-def _of_text(name: str, field: _Field, text: str) -> str | bool | None:
-    if field.kind is not bool:
-        return None if field.nullable and not text else text
+def _of_text(name: str, field: _Field, text: str) -> str | bool | int | None:
+    if field.nullable and not text:
+        return None
+    convert, expected = _FORM.get(field.kind, (str, "text"))
     try:
-        return flag(text)
+        return convert(text)
     except ValueError:
-        raise ValidationFailed(f"{name} must be true or false") from None
+        raise ValidationFailed(f"{name} must be {expected}") from None
 
 
 def _field(hint: Any) -> _Field:
@@ -135,6 +142,11 @@ def _check_text(name: str, value: object) -> None:
 def _check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ValidationFailed(f"{name} must be true or false")
+
+
+def _check_integer(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in _INTEGERS:
+        raise ValidationFailed(f"{name} must be an integer")
 
 
 def _check_list(name: str, value: object) -> None:
@@ -172,6 +184,7 @@ def _parts(name: str, item: object) -> list[Any]:
 _CHECKS: dict[Any, Callable[[str, object], None]] = {
     str: _check_text,
     bool: _check_flag,
+    int: _check_integer,
     list: _check_list,
     dict: _check_object,
 }

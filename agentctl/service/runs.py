@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import replace
+
+import orjson
 
 from agentctl import errors
 from agentctl.auth.policy import operations_of
 from agentctl.operations import (
+    FROM_THE_START,
     MAXIMUM_CANCEL_WAIT,
+    MAXIMUM_EVENT,
     MAXIMUM_REASON,
     CancelRequest,
     Page,
+    ResumeRequest,
     RunFilter,
     RunRequest,
     StreamEvent,
 )
 from agentctl.records.document import Document
-from agentctl.records.ids import new_id
+from agentctl.records.ids import is_idempotency_key, new_id
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
-from agentctl.runs.admission import Submission
-from agentctl.runs.cancel import cancel
-from agentctl.runs.engine import CLIENT_LEFT
+from agentctl.runs.admission import Idempotency, Submission
+from agentctl.runs.engine import CLIENT_LEFT, Earlier
+from agentctl.runs.follow import ended, follow
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import cancelled
 from agentctl.service import documents, paging
@@ -47,26 +54,85 @@ class RunOperations(Access):
         """Start a run and wait for its end; with `background` only for its row.
 
         A caller that goes away stops its run, unless it is a background run or
-        `server.on_disconnect` is `detach`.
+        `server.on_disconnect` is `detach`. A request that was made before is answered with its run.
+
+        Raises:
+            Conflict: that run was deleted.
         """
-        run = await self._start(kind, component_id, request)
+        run = await self._start(kind, component_id, request, stream=False)
+        database = self._database_of(kind, component_id)
+        if isinstance(run, Earlier):
+            with _unless_deleted():
+                return await self._replayed(database, run.run_id, request)
         if not request.background:
             try:
                 await asyncio.shield(run.ended)
             finally:
                 await self._leave(run, request)
-        return Document(await run.database.read(self._document(run.run_id)))
+        return Document(await database.read(self._document(run.run_id)))
+
+    async def _replayed(
+        self, database: Database, run_id: str, request: RunRequest
+    ) -> Document[RunRecord]:
+        """The record of an earlier run: at its end, or with `background` now."""
+        document = await database.read(self._document(run_id))
+        if not request.background:
+            await ended(self.hosting.engine, database, self.hosting.changes, run_id)
+            document = await database.read(self._document(run_id))
+        return Document(document)
 
     async def stream_run(
         self, kind: Kind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         """Start a run and follow it to its end. What is refused is raised before any event."""
-        run = await self._start(kind, component_id, request)
+        run = await self._start(kind, component_id, request, stream=True)
+        database = self._database_of(kind, component_id)
+        if isinstance(run, Earlier):
+            with _unless_deleted():
+                await database.read(self._document(run.run_id))
         try:
-            async for event in run.stream.follow():
-                yield event
+            events = self._followed(database, run.run_id, FROM_THE_START)
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    yield event
         finally:
-            await self._leave(run, request)
+            if not isinstance(run, Earlier):
+                await self._leave(run, request)
+
+    async def resume_run(
+        self, kind: Kind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Follow a run from some event on. See `resumed` for what is refused."""
+        events = await self.resumed(kind, component_id, run_id, request)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event
+
+    async def resumed(
+        self, kind: Kind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncGenerator[StreamEvent]:
+        """The events of a run behind `request.after`, those to come included.
+
+        What is refused is raised here, so that no event has to be awaited for that.
+
+        Raises:
+            BadRequest: no session is given by a caller who is no administrator.
+            NotFound: not a run of this component and session, or not the caller's.
+            ValidationFailed: no event has such a number.
+        """
+        names = KINDS[kind]
+        self.require(
+            operations_of(kind).resume_run, **{names.id_field: component_id, "run_id": run_id}
+        )
+        database = await self._named_run(kind, component_id, run_id, request.session_id, "resume")
+        if not FROM_THE_START <= request.after <= MAXIMUM_EVENT:
+            raise errors.ValidationFailed(
+                f"last_event_index must be a number from {FROM_THE_START} to {MAXIMUM_EVENT}"
+            )
+        return self._followed(database, run_id, request.after)
+
+    def _followed(self, database: Database, run_id: str, after: int) -> AsyncGenerator[StreamEvent]:
+        return follow(self.hosting.engine, database, self.hosting.changes, run_id, after)
 
     async def _leave(self, run: LiveRun, request: RunRequest) -> None:
         """The caller of a run is going: stop it, unless it has ended or may go on."""
@@ -80,7 +146,9 @@ class RunOperations(Access):
         detaches = self.hosting.settings.server.on_disconnect == "detach"
         return request.background or (detaches and self.principal.via == "http")
 
-    async def _start(self, kind: Kind, component_id: str, request: RunRequest) -> LiveRun:
+    async def _start(
+        self, kind: Kind, component_id: str, request: RunRequest, *, stream: bool
+    ) -> LiveRun | Earlier:
         self.require(operations_of(kind).create_run, **{KINDS[kind].id_field: component_id})
         component = self.component(kind, component_id)
         self._check_message(request.message)
@@ -93,11 +161,32 @@ class RunOperations(Access):
             user_id=self.owner(request.user_id),
             message=request.message,
             background=request.background,
+            recorded=stream or request.background,
             goes_on=self._goes_on(request),
             actor=self.principal.actor,
             visibility=self.usable(request.user_id),
+            idempotency=self._idempotency(kind, component_id, request, stream=stream),
         )
         return await self.hosting.engine.submit(submission)
+
+    def _idempotency(
+        self, kind: Kind, component_id: str, request: RunRequest, *, stream: bool
+    ) -> Idempotency | None:
+        """What makes the request the same as another one: the caller, the key, and all it asks for.
+
+        Raises:
+            ValidationFailed: the key is none.
+        """
+        key = request.idempotency_key
+        if key is None:
+            return None
+        if not is_idempotency_key(key):
+            raise errors.ValidationFailed(
+                "Idempotency-Key must be 1 to 255 visible ASCII characters"
+            )
+        asked = [kind, component_id, request.message, request.session_id, request.user_id]
+        body = orjson.dumps([*asked, request.background, stream])
+        return Idempotency(self.principal.actor, key, hashlib.sha256(body).hexdigest())
 
     def _check_message(self, message: str) -> None:
         if not message:
@@ -167,7 +256,7 @@ class RunOperations(Access):
         Raises:
             NotFound: it is none of theirs, or not the caller's.
         """
-        database = self.database(self.component(kind, component_id).database)
+        database = self._database_of(kind, component_id)
         found = await database.read(runs.state(run_id, self.visibility))
         if (
             found is None
@@ -176,6 +265,9 @@ class RunOperations(Access):
         ):
             raise errors.NotFound("Run not found")
         return database
+
+    def _database_of(self, kind: Kind, component_id: str) -> Database:
+        return self.database(self.component(kind, component_id).database)
 
     def _document(self, run_id: str) -> Work[bytes]:
         """The run as the caller may see it.
@@ -203,13 +295,9 @@ class RunOperations(Access):
         self.require(
             operations_of(kind).cancel_run, **{names.id_field: component_id, "run_id": run_id}
         )
-        session_id = request.session_id or self.principal.session_id
-        if session_id is None and not self.principal.admin:
-            raise errors.BadRequest("session_id is required to cancel a run")
-        database = await self.require_run(kind, component_id, run_id, session_id)
+        database = await self._named_run(kind, component_id, run_id, request.session_id, "cancel")
         _check_cancel(request)
-        done = await cancel(
-            self.hosting.engine,
+        done = await self.hosting.canceller.cancel(
             database,
             run_id,
             actor=self.principal.actor,
@@ -217,6 +305,30 @@ class RunOperations(Access):
             wait=request.wait,
         )
         return Document(documents.cancel_document(done))
+
+    async def _named_run(
+        self, kind: Kind, component_id: str, run_id: str, session_id: str | None, action: str
+    ) -> Database:
+        """The database of a run that is named with its session, as everyone but administrators
+        must name it (spec.md "Authentication" 8).
+
+        Raises:
+            BadRequest: it is not.
+            NotFound: not a run of this component and session, or not the caller's.
+        """
+        named = session_id or self.principal.session_id
+        if named is None and not self.principal.admin:
+            raise errors.BadRequest(f"session_id is required to {action} a run")
+        return await self.require_run(kind, component_id, run_id, named)
+
+
+@contextlib.contextmanager
+def _unless_deleted() -> Iterator[None]:
+    """For what is asked of the run of an earlier request."""
+    try:
+        yield
+    except errors.NotFound:
+        raise errors.Conflict("The run of this Idempotency-Key was deleted") from None
 
 
 def run_documents(rows: Sequence[RunRow]) -> Work[list[bytes]]:

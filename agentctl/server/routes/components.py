@@ -14,6 +14,7 @@ from fastapi import Header, Path, Query
 from starlette.responses import Response
 
 from agentctl.auth.policy import operations_of
+from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.operations import (
     DEFAULT_CANCEL_WAIT,
     DEFAULT_LIMIT,
@@ -27,7 +28,6 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
 )
-from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import KINDS, Kind, KindNames
