@@ -5,9 +5,14 @@
     echo                answers with the last user message
     hang                takes the request and never answers
     trickle             one word at a time, for ever
+    drip                sends comments and no event, for ever
+    endless             one event that never ends
+    arguments           a call of the tool `add` whose arguments never end
+    thoughts            reasons for ever
     half                streams three words, then stays silent with the connection open
     no-usage            like echo, and reports no usage
     http-<status>       refuses with that status
+    http-long           refuses with 500 and a text that never ends
     garbage             answers with half a JSON document
     reset               streams a little, then resets the connection
     tool:NAME           calls the tool NAME with the JSON object found in the last user message,
@@ -114,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: Body) -> None:
         name, _, argument = body["model"].partition(":")
-        if name.startswith("http-"):
+        if name.startswith("http-") and name not in _MISBEHAVIOURS:
             self._refuse(int(name.removeprefix("http-")))
         elif name in _MISBEHAVIOURS:
             _MISBEHAVIOURS[name](self, body)
@@ -151,6 +156,41 @@ class _Handler(BaseHTTPRequestHandler):
             self._event(json.dumps(_delta(body, {"content": f"w{number} "})))
             number += 1
             self._pause(TRICKLE_SECONDS)
+
+    def drip(self, body: Body) -> None:
+        self._start_stream()
+        while True:
+            self._chunk(b": still here\n\n")
+            self._pause(TRICKLE_SECONDS)
+
+    def endless(self, body: Body) -> None:
+        self._start_stream()
+        self._chunk(b'data: {"id": "')
+        self._for_ever(b"x" * 8_192)
+
+    def refuse_at_length(self, body: Body) -> None:
+        self.send_response(500)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._for_ever(b'"secret of the provider"\n\n' * 300)
+
+    def arguments(self, body: Body) -> None:
+        self._start_stream()
+        call: Body = {"index": 0, "id": "c", "type": "function"}
+        call["function"] = {"name": "add", "arguments": '{"a": "'}
+        self._event(json.dumps(_delta(body, {"role": "assistant", "tool_calls": [call]})))
+        more = {"index": 0, "function": {"arguments": "1" * 4_096}}
+        self._for_ever(_framed(_delta(body, {"tool_calls": [more]})))
+
+    def thoughts(self, body: Body) -> None:
+        self._start_stream()
+        self._for_ever(_framed(_delta(body, {"reasoning_content": "hm " * 1_000})))
+
+    def _for_ever(self, data: bytes) -> None:
+        while True:
+            self._chunk(data)
+            self._pause(0)
 
     def half(self, body: Body) -> None:
         self._start_stream()
@@ -207,6 +247,11 @@ class _Handler(BaseHTTPRequestHandler):
 _MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], None]] = {
     "hang": _Handler.hang,
     "trickle": _Handler.trickle,
+    "drip": _Handler.drip,
+    "endless": _Handler.endless,
+    "http-long": _Handler.refuse_at_length,
+    "arguments": _Handler.arguments,
+    "thoughts": _Handler.thoughts,
     "half": _Handler.half,
     "garbage": _Handler.garbage,
     "reset": _Handler.reset,
@@ -331,6 +376,10 @@ def _head(body: Body, kind: str) -> Body:
 def _delta(body: Body, delta: Body, reason: str | None = None) -> Body:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
     return {**_head(body, "chat.completion.chunk"), "choices": [choice]}
+
+
+def _framed(chunk: Body) -> bytes:
+    return f"data: {json.dumps(chunk)}\n\n".encode()
 
 
 def _chunks(body: Body, message: Body, usage: Body | None) -> Iterator[Body]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.runtime.leftovers import leave
+from agentctl.runtime.results import NoJsonForm, text_of
 from agentctl.runtime.threads import TooManyLeft, in_thread
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunContext
     from agentctl.runtime.conversation import Conversation
-    from agentctl.runtime.leftovers import Leftovers
     from agentctl.runtime.tools import Tool
 
 __all__ = ["Action", "Outcome", "ToolAction"]
@@ -63,35 +62,29 @@ class ToolAction:
     async def perform(self, arguments: Mapping[str, Any], conversation: Conversation) -> Outcome:
         from agentctl.runtime.tools import BadArguments
 
-        context = conversation.context
+        name, context = self.tool.name, conversation.context
         try:
-            values = self.tool.convert(arguments)
+            return Outcome(await self._call(arguments, context))
         except BadArguments as error:
-            return Outcome(f"The arguments of {self.tool.name} do not fit: {error}", failed=True)
-        try:
-            result = await self._call(values, context)
+            told = f"The arguments of {name} do not fit: {error}"
         except TimeoutError:
-            seconds = context.tool_timeout
-            return Outcome(
-                f"The tool {self.tool.name} did not end within {seconds:g} seconds", failed=True
-            )
+            told = f"The tool {name} did not end within {context.tool_timeout:g} seconds"
         except TooManyLeft:
-            return Outcome(
-                f"The tool {self.tool.name} was not called: too many earlier calls never ended",
-                failed=True,
-            )
+            told = f"The tool {name} was not called: too many earlier calls never ended"
+        except NoJsonForm:
+            told = f"The tool {name} gave a result without a JSON form"
         except _Failed as failure:
-            return Outcome(f"The tool {self.tool.name} failed ({failure.name})", failed=True)
-        return self._told(result, context.limits.tool_result_bytes)
+            told = f"The tool {name} failed ({failure.name})"
+        return Outcome(told, failed=True)
 
-    async def _call(self, values: Mapping[str, Any], context: RunContext) -> Any:
+    async def _call(self, arguments: Mapping[str, Any], context: RunContext) -> str:
         """Call the function, for at most the time of a tool.
 
         Waiting is bounded here and not with asyncio.timeout, which would wait for ever for a tool
         that swallows its cancellation.
         """
         name, leftovers = self.tool.name, context.transcript.leftovers
-        task = asyncio.create_task(self._work(values, leftovers), name=f"tool {name}")
+        task = asyncio.create_task(self._guarded(arguments, context), name=f"tool {name}")
         try:
             done, _ = await asyncio.wait({task}, timeout=context.tool_timeout)
             if not done:
@@ -109,35 +102,31 @@ class ToolAction:
             raise _Failed("GeneratorExit")
         return task.result()
 
-    async def _work(self, values: Mapping[str, Any], leftovers: Leftovers) -> Any:
+    async def _guarded(self, arguments: Mapping[str, Any], context: RunContext) -> str:
+        """The call itself. Whatever the tool raises is its failure, also what ends a program."""
+        from agentctl.runtime.tools import BadArguments
+
         try:
-            if self.tool.is_async:
-                return await self.tool.function(**values)
-            return await in_thread(lambda: self.tool.function(**values), self.tool.name, leftovers)
-        except (asyncio.CancelledError, GeneratorExit, TooManyLeft):
+            return await self._work(arguments, context)
+        except (asyncio.CancelledError, GeneratorExit, BadArguments, TooManyLeft):
+            raise
+        except NoJsonForm as error:
+            _log.warning("tool %s: no JSON form", self.tool.name, exc_info=error)
             raise
         except BaseException as error:
             # The text of the exception may hold secrets: the log has it, the model does not.
             _log.warning("tool %s failed", self.tool.name, exc_info=error)
             raise _Failed(type(error).__name__) from None
 
-    def _told(self, result: object, limit: int) -> Outcome:
-        """The result as text: a string as it is, anything else as JSON, cut at the limit."""
-        if isinstance(result, str):
-            return Outcome(_cut(result, limit))
-        from pydantic_core import PydanticSerializationError, to_jsonable_python
+    async def _work(self, arguments: Mapping[str, Any], context: RunContext) -> str:
+        tool, limit = self.tool, context.limits.tool_result_bytes
+        if tool.is_async:
+            return text_of(await tool.function(**tool.convert(arguments)), limit)
 
-        try:
-            value = to_jsonable_python(result)
-            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            return Outcome(_cut(text, limit))
-        except (PydanticSerializationError, ValueError, RecursionError) as error:
-            _log.warning(
-                "tool %s gave a result without a JSON form", self.tool.name, exc_info=error
-            )
-            return Outcome(
-                f"The tool {self.tool.name} gave a result without a JSON form", failed=True
-            )
+        def call() -> str:
+            return text_of(tool.function(**tool.convert(arguments)), limit)
+
+        return await in_thread(call, tool.name, context.transcript.leftovers)
 
 
 class _Failed(Exception):
@@ -146,9 +135,3 @@ class _Failed(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
-
-
-def _cut(text: str, limit: int) -> str:
-    """At most `limit` bytes of UTF-8, never half a character."""
-    data = text.encode("utf-8", "replace")
-    return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore")

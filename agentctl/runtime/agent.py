@@ -8,6 +8,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 from pydantic_ai import Agent as LibraryAgent
 from pydantic_ai.exceptions import AgentRunError
 from pydantic_ai.messages import (
@@ -39,6 +40,12 @@ __all__ = ["MAXIMUM_MODEL_CALLS", "converse", "run_agent"]
 
 MAXIMUM_MODEL_CALLS = 50
 """Model calls of one run; a model that still calls tools then ends the run with MODEL_REJECTED."""
+
+
+_TEXTS = ("args", "args_delta", "content", "content_delta", "tool_name_delta")
+"""Where pieces of an answer other than text carry what arrived."""
+
+_PIECE_BYTES = 16
 
 
 async def run_agent(
@@ -77,7 +84,7 @@ async def converse(
             prompt, message_history=to_model(history), deps=conversation, usage_limits=limits
         ) as run:
             await _drive(run, conversation)
-    except AgentRunError as error:
+    except (AgentRunError, httpx2.HTTPError) as error:
         raise classified(error, conversation.context.run_id) from error
     finally:
         for task in conversation.helpers:
@@ -104,7 +111,7 @@ async def _listen(
     async with node.stream(run.ctx) as stream:
         try:
             async for event in stream:
-                conversation.say(_text(event))
+                _heard(event, conversation)
         finally:
             conversation.context.transcript.set_usage(counters(stream.usage, before))
 
@@ -125,10 +132,18 @@ async def _act(
                 conversation.refuse_call(call.tool_call_id, call.tool_name, call.args_as_dict())
 
 
-def _text(event: AgentStreamEvent) -> str:
-    """What an event adds to the answer."""
+def _heard(event: AgentStreamEvent, conversation: Conversation) -> None:
+    """Pass on what an event adds to the answer; what is not text only counts."""
     if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-        return event.part.content
-    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-        return event.delta.content_delta
-    return ""
+        conversation.say(event.part.content)
+    elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+        conversation.say(event.delta.content_delta)
+    elif isinstance(event, PartStartEvent | PartDeltaEvent):
+        conversation.hear(_size(event))
+
+
+def _size(event: PartStartEvent | PartDeltaEvent) -> int:
+    """Roughly the bytes that a piece of a call or of a thought takes, and some for the piece."""
+    piece = event.part if isinstance(event, PartStartEvent) else event.delta
+    texts = (getattr(piece, name, None) for name in _TEXTS)
+    return _PIECE_BYTES + sum(len(str(text)) for text in texts if text)

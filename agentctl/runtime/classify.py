@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import httpx2
 from pydantic_ai.exceptions import (
     AgentRunError,
     ModelAPIError,
@@ -15,6 +16,7 @@ from pydantic_ai.exceptions import (
     UsageLimitExceeded,
 )
 
+from agentctl.runtime.bounded import AnswerTooLarge
 from agentctl.runtime.failures import FailureCode, RunFailure
 
 __all__ = ["classified"]
@@ -28,7 +30,7 @@ _LOGGED = 2_000
 _TOO_MANY_CALLS = "The model did not come to an end within the model calls that a run may make"
 
 
-def classified(error: AgentRunError, run_id: str) -> RunFailure:
+def classified(error: AgentRunError | httpx2.HTTPError, run_id: str) -> RunFailure:
     """The public failure; what the provider said goes to the log."""
     said = " ".join(str(error).split())[:_LOGGED]
     _log.warning("run %s: the model failed: %s: %s", run_id, type(error).__name__, said)
@@ -37,17 +39,28 @@ def classified(error: AgentRunError, run_id: str) -> RunFailure:
     return RunFailure(_code(error))
 
 
-def _code(error: AgentRunError) -> FailureCode:
-    """MODEL_REJECTED is for what trying again unchanged will not mend."""
+def _code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
+    """MODEL_REJECTED is for what trying again unchanged will not mend.
+
+    Failures of the connection itself come bare while a refusal is being read.
+    """
+    if isinstance(error.__cause__, ValueError) or _was_too_large(error):
+        # An answer that was received and could not be read, such as half a JSON document.
+        return "MODEL_REJECTED"
+    if isinstance(error, httpx2.TimeoutException):
+        return "MODEL_TIMEOUT"
     if isinstance(error, ModelTimeoutError | ModelRequestTimeout):
         return "MODEL_TIMEOUT"
     if isinstance(error, ModelHTTPError) and error.status_code in _GATEWAY_TIMEOUTS:
         return "MODEL_TIMEOUT"
     if isinstance(error, ModelRequestRejectedError | UnexpectedModelBehavior):
         return "MODEL_REJECTED"
-    if isinstance(error.__cause__, ValueError):
-        # An answer that was received and could not be read, such as half a JSON document.
-        return "MODEL_REJECTED"
-    if isinstance(error, ModelAPIError):
+    if isinstance(error, ModelAPIError | httpx2.HTTPError):
         return "MODEL_UNAVAILABLE"
     return "INTERNAL"
+
+
+def _was_too_large(error: BaseException | None) -> bool:
+    return error is not None and (
+        isinstance(error, AnswerTooLarge) or _was_too_large(error.__cause__)
+    )

@@ -22,10 +22,13 @@ from agentctl.runtime.failures import RunFailure
 if TYPE_CHECKING:
     from agentctl.runtime.context import RunContext
 
-__all__ = ["MAXIMUM_FAILURES", "NOT_AN_OBJECT", "Conversation"]
+__all__ = ["MAXIMUM_CALLS", "MAXIMUM_FAILURES", "NOT_AN_OBJECT", "Conversation"]
 
 MAXIMUM_FAILURES = 3
 """After so many failures of one tool in a row the run ends with TOOL_FAILED."""
+
+MAXIMUM_CALLS = 128
+"""Calls of tools in one answer: they are carried out at the same time."""
 
 NOT_AN_OBJECT = "INVALID_JSON"
 """The only argument of a call whose arguments were not a JSON object; its value is what came."""
@@ -68,6 +71,7 @@ class Conversation:
         self._separate = False
         self._unspoken: list[str] = []
         self._kept = 0
+        self._arriving = 0
         self._failures: Counter[str] = Counter()
 
     def begin(self, system: str) -> None:
@@ -81,6 +85,16 @@ class Conversation:
         self._transcript.begin_answer()
         self._separate = bool(self._transcript.content)
         self._unspoken.clear()
+        self._arriving = 0
+
+    def hear(self, size: int) -> None:
+        """More of an answer arrived that is not said: bytes of a call or of a thought.
+
+        Raises:
+            RunFailure: the run would outgrow `limits.run_bytes`.
+        """
+        self._arriving += size
+        self._keep(0)
 
     def say(self, text: str) -> None:
         """The model said more.
@@ -91,7 +105,7 @@ class Conversation:
         text = clean(text)
         if not text:
             return
-        self._keep(text)
+        self._keep(len(text.encode()))
         self._transcript.extend_answer(text)
         if self._speaks:
             self._tell(text)
@@ -112,8 +126,15 @@ class Conversation:
         self.context.emit(Content(text))
 
     def end_answer(self, calls: list[dict[str, Any]]) -> None:
-        """The model has ended its answer, with these calls: `id`, `name`, `arguments`."""
-        self._keep(orjson.dumps(calls).decode())
+        """The model has ended its answer, with these calls: `id`, `name`, `arguments`.
+
+        Raises:
+            RunFailure: they are too many, or the run would outgrow `limits.run_bytes`.
+        """
+        self._arriving = 0
+        if len(calls) > MAXIMUM_CALLS:
+            raise RunFailure("MODEL_REJECTED", "The model called too many tools at once")
+        self._keep(len(orjson.dumps(calls)))
         self._transcript.end_answer(calls)
 
     async def call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> str:
@@ -142,7 +163,7 @@ class Conversation:
         self.context.emit(ToolCallStarted(self._transcript.open_call(call_id, name, arguments)))
 
     def _close(self, call_id: str, text: str, *, error: bool) -> None:
-        self._keep(text)
+        self._keep(len(text.encode()))
         entry = self._transcript.close_call(call_id, text, error=error)
         if entry is not None:
             self.context.emit(ToolCallCompleted(entry))
@@ -154,9 +175,9 @@ class Conversation:
         self._transcript.add_content(delta)
         self.context.emit(Content(delta))
 
-    def _keep(self, text: str) -> None:
-        self._kept += len(text.encode())
-        if self._kept > self.context.limits.run_bytes:
+    def _keep(self, size: int) -> None:
+        self._kept += size
+        if self._kept + self._arriving > self.context.limits.run_bytes:
             raise RunFailure("MODEL_REJECTED", "The run grew beyond what a run may hold")
 
     def _count(self, name: str, outcome: Outcome) -> None:

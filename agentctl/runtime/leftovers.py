@@ -39,7 +39,7 @@ class Leftovers:
         """Names of what is still at work, in the order in which it was left."""
         return [name for work, name in self._left.items() if not work.done()]
 
-    def add(self, work: asyncio.Future[Any], name: str) -> None:
+    def add(self, work: asyncio.Future[Any], name: str = "work") -> None:
         """Note that `work` was told to stop and has not; nothing happens when it is done already.
 
         Args:

@@ -26,6 +26,9 @@ READ_SECONDS = 300.0
 RETRIES = 1
 """How often a call that failed for the moment is tried again, before the run fails."""
 
+_ENVELOPE_BYTES = 65_536
+"""What may stand around the text in a piece of an answer, which is escaped besides."""
+
 _OPENAI_URL = "https://api.openai.com/v1"
 """Named here so that OPENAI_BASE_URL in the environment does not redirect a configured model."""
 
@@ -43,35 +46,40 @@ class Connection:
         """Close the connections to the provider."""
 
 
-def connect(model: config.Model) -> Connection:
-    """Build a model.
+def connect(model: config.Model, run_bytes: int) -> Connection:
+    """Build a model; `run_bytes` is what a run may hold, and so what an answer may.
 
     Raises:
         RunFailure: MODEL_UNAVAILABLE when the key of the model is not set.
         InvalidConfiguration: there is no such demo model.
     """
     if model.provider == "openai":
-        return _OpenAIConnection(model, _key(model))
+        return _OpenAIConnection(model, _key(model), run_bytes)
     from agentctl.runtime.demo import demo_model
 
     return Connection(demo_model(model.model))
 
 
 class _OpenAIConnection(Connection):
-    def __init__(self, model: config.Model, key: str) -> None:
+    def __init__(self, model: config.Model, key: str, run_bytes: int) -> None:
         import httpx2
         from openai import AsyncOpenAI
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
+        from agentctl.runtime.bounded import bounded
+
         timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+        hook = bounded(2 * run_bytes + _ENVELOPE_BYTES)
         self._client = AsyncOpenAI(
             api_key=key,
             base_url=model.base_url or _OPENAI_URL,
             max_retries=RETRIES,
             timeout=timeout,
-            http_client=httpx2.AsyncClient(timeout=timeout, limits=limits),
+            http_client=httpx2.AsyncClient(
+                timeout=timeout, limits=limits, event_hooks={"response": [hook]}
+            ),
         )
         provider = OpenAIProvider(openai_client=self._client)
         super().__init__(OpenAIChatModel(model.model, provider=provider))

@@ -116,7 +116,8 @@ class Runners:
 
     def _connection(self, model: config.Model) -> Connection:
         if model.id not in self._connections:
-            self._connections[model.id] = connect(model)
+            limits = self._catalog.settings.limits
+            self._connections[model.id] = connect(model, limits.run_bytes)
         return self._connections[model.id]
 
 

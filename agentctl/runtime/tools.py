@@ -194,6 +194,8 @@ def _tool(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", "")
     if not _NAME.fullmatch(name):
         raise _Unusable("its name is not of ASCII letters, digits and underscores, at most 64")
+    if inspect.isasyncgenfunction(function):
+        raise _Unusable("it is an asynchronous generator")
     parameters = _parameters(function)
     adapters = {name: _adapter(name, annotation) for name, (annotation, _) in parameters.items()}
     defaults = {

@@ -38,11 +38,6 @@ class Transcript:
         self._answer: _Answer | None = None
 
     @property
-    def abandoned(self) -> list[str]:
-        """Names of what is still at work though it was told to stop."""
-        return self.leftovers.names
-
-    @property
     def content(self) -> str:
         """The text of the answer so far."""
         return "".join(self._content)

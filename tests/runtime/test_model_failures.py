@@ -8,8 +8,9 @@ import socket
 
 import pytest
 
-from agentctl.config.settings import Agent, Database, Model, Settings
+from agentctl.config.settings import Agent, Database, Limits, Model, Settings
 from agentctl.runtime import models
+from agentctl.runtime.conversation import MAXIMUM_CALLS
 from agentctl.runtime.failures import DETAILS
 from tests.endpoint import ModelEndpoint
 from tests.runtime.surroundings import attempt, settings
@@ -58,13 +59,58 @@ def test_what_was_said_before_the_connection_broke_is_kept(model_endpoint: Model
     assert ended.transcript.messages[-1]["content"] == "almost "
 
 
-def test_a_call_is_tried_again_once(model_endpoint: ModelEndpoint) -> None:
+@pytest.mark.parametrize("model", ["http-429", "http-500"])
+def test_a_call_is_tried_again_once(model_endpoint: ModelEndpoint, model: str) -> None:
     model_endpoint.forget()
 
-    _, failure = attempt(settings(model_endpoint, model="http-500"), "hi")
+    _, failure = attempt(settings(model_endpoint, model=model), "hi")
 
     assert failure is not None
-    assert len(model_endpoint.requests("http-500")) == 1 + models.RETRIES == 2
+    assert failure.code == "MODEL_UNAVAILABLE"
+    assert len(model_endpoint.requests(model)) == 1 + models.RETRIES == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        ("endless", "MODEL_REJECTED"),
+        ("trickle", "MODEL_REJECTED"),
+        ("arguments", "MODEL_REJECTED"),
+        ("thoughts", "MODEL_REJECTED"),
+        ("http-long", "MODEL_REJECTED"),
+    ],
+)
+def test_what_never_ends_is_ended_when_it_is_more_than_a_run_may_hold(
+    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, model: str, code: str
+) -> None:
+    monkeypatch.setattr(models, "RETRIES", 0)
+    limits = Limits(run_bytes=200 if model == "trickle" else 100_000)
+
+    ended, failure = attempt(settings(model_endpoint, model=model, limits=limits), "hi")
+
+    assert failure is not None
+    assert failure.code == code
+    kept = json.dumps([ended.transcript.messages, ended.transcript.tools])
+    assert len(kept) < 2 * limits.run_bytes + 1_000
+    model_endpoint.wait_for_open(0)
+
+
+def test_only_so_many_tools_are_called_at_once(model_endpoint: ModelEndpoint) -> None:
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    calls = [
+        {"id": f"c{number}", "type": "function", "function": function}
+        for number in range(MAXIMUM_CALLS + 1)
+    ]
+    configured = settings(model_endpoint, model="exact", tools=("tests.runtime.toolbox:add",))
+
+    ended, failure = attempt(configured, json.dumps({"tool_calls": calls}))
+    assert failure is not None
+    assert failure.detail == "The model called too many tools at once"
+    assert ended.transcript.tools == []
+
+    ended, failure = attempt(configured, json.dumps({"tool_calls": calls[1:]}))
+    assert failure is None
+    assert ended.transcript.content == " | ".join(["3"] * MAXIMUM_CALLS)
 
 
 def test_a_model_that_is_silent_for_too_long_has_timed_out(

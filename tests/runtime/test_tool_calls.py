@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from agentctl.config.settings import Limits
+from agentctl.runtime import threads
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import RunFailure
 from tests.endpoint import ModelEndpoint
@@ -46,6 +47,9 @@ def only_call(ended: Surroundings) -> dict[str, Any]:
         ("shout", {"text": "hi"}, "HI"),
         ("whisper", {"text": "HI", "times": 2}, "hihi"),
         ("nothing", {}, "null"),
+        ("counts", {}, "[1,2,3]"),
+        ("colour", {}, "red"),
+        ("ambiguous", {}, "NaN"),
         ("dirty", {}, "a\ufffdb\ufffdc"),
         ("dirty_record", {}, '{"text":"a\ufffdc"}'),
         (
@@ -202,8 +206,18 @@ def test_arguments_that_cannot_be_kept_are_no_object(
     [
         ("fails", "The tool fails failed (ValueError)"),
         ("leaves", "The tool leaves failed (SystemExit)"),
+        ("leaves_too", "The tool leaves_too failed (SystemExit)"),
+        ("interrupts", "The tool interrupts failed (KeyboardInterrupt)"),
+        ("interrupts_its_thread", "The tool interrupts_its_thread failed (KeyboardInterrupt)"),
+        ("uncommon", "The tool uncommon failed (Uncommon)"),
+        ("cancels_itself", "The tool cancels_itself failed (CancelledError)"),
+        ("closes", "The tool closes failed (GeneratorExit)"),
         ("gives_up", "The tool gives_up failed (CancelledError)"),
         ("unprintable", "The tool unprintable gave a result without a JSON form"),
+        ("promises", "The tool promises gave a result without a JSON form"),
+        ("cyclic", "The tool cyclic gave a result without a JSON form"),
+        ("deep", "The tool deep gave a result without a JSON form"),
+        ("undecodable", "The tool undecodable gave a result without a JSON form"),
     ],
 )
 def test_a_tool_that_fails_is_a_result_that_says_so_and_no_more(
@@ -217,6 +231,34 @@ def test_a_tool_that_fails_is_a_result_that_says_so_and_no_more(
     assert only_call(ended)["tool_call_error"] is True
     assert toolbox.SECRET not in json.dumps([ended.transcript.messages, ended.transcript.tools])
     assert (toolbox.SECRET in caplog.text) is (name == "fails")
+
+
+def test_a_check_of_arguments_that_fails_is_a_failure_of_the_tool(
+    model_endpoint: ModelEndpoint,
+) -> None:
+    ended, failure = using(model_endpoint, "odd", {"value": {"text": "x"}})
+
+    assert failure is None
+    assert ended.transcript.content == "The tool odd failed (KeyError)"
+
+
+def test_of_a_result_that_never_ends_the_beginning_is_told(model_endpoint: ModelEndpoint) -> None:
+    ended, failure = using(model_endpoint, "never_ends", limits=Limits(tool_result_bytes=15))
+
+    assert failure is None
+    assert only_call(ended)["result"] == '["0","1","2","3'
+
+
+def test_too_many_calls_that_never_end_are_told_to_the_model(
+    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "MOST_LEFT", threads.left_now())
+    ended, failure = using(model_endpoint, "add", {"a": 1})
+
+    assert failure is None
+    told = "The tool add was not called: too many earlier calls never ended"
+    assert ended.transcript.content == told
+    assert only_call(ended)["tool_call_error"] is True
 
 
 def test_a_tool_that_fails_time_and_again_ends_the_run(model_endpoint: ModelEndpoint) -> None:

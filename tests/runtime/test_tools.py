@@ -91,6 +91,7 @@ def test_the_kind_of_function_is_known() -> None:
         (f"{toolbox.TOOLS}:none", "the module tests.runtime.toolbox has no none"),
         (f"{toolbox.TOOLS}:TOOLS", "TOOLS is not a function"),
         (f"{toolbox.TOOLS}:NotAFunction", "NotAFunction is not a function"),
+        (f"{toolbox.TOOLS}:streams", "it is an asynchronous generator"),
         (f"{toolbox.TOOLS}:untyped", "its parameter text has no type"),
         (f"{toolbox.TOOLS}:variable", "its parameter texts cannot be given by name"),
         (f"{toolbox.TOOLS}:opaque", "its parameter lock has a type without a JSON form"),

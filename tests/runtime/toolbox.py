@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import enum
+import itertools
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 TOOLS = "tests.runtime.toolbox"
 
@@ -70,6 +73,56 @@ def leaves() -> None:
     raise SystemExit(3)
 
 
+async def leaves_too() -> None:
+    """Ends the program, it thinks."""
+    raise SystemExit(3)
+
+
+async def interrupts() -> None:
+    """Raises what Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def interrupts_its_thread() -> None:
+    """Raises what Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+class Uncommon(BaseException):
+    """No Exception at all."""
+
+
+async def uncommon() -> None:
+    """Raises what no `except Exception` catches."""
+    raise Uncommon
+
+
+def cancels_itself() -> None:
+    """Raises a cancellation where there is none."""
+    raise asyncio.CancelledError
+
+
+def closes() -> None:
+    """Raises what ends generators."""
+    raise GeneratorExit
+
+
+class Odd(BaseModel):
+    """Its check fails with what is no answer of a check."""
+
+    text: str
+
+    @field_validator("text")
+    @classmethod
+    def refuse(cls, text: str) -> str:
+        raise KeyError(SECRET)
+
+
+def odd(value: Odd) -> str:
+    """Takes an odd value."""
+    return value.text
+
+
 async def gives_up() -> None:
     """Raises a cancellation of its own."""
     raise asyncio.CancelledError
@@ -82,6 +135,63 @@ def nothing() -> None:
 def unprintable() -> Any:
     """Returns what has no JSON form."""
     return object()
+
+
+def counts() -> Iterator[int]:
+    """Returns three numbers, one by one."""
+    yield from (1, 2, 3)
+
+
+def never_ends() -> Iterator[str]:
+    """Returns numbers, and never all."""
+    for number in itertools.count():
+        yield str(number)
+
+
+async def streams() -> AsyncIterator[int]:
+    """Is no function that returns."""
+    yield 1
+
+
+def promises() -> Any:
+    """Returns something to await, and nobody knows."""
+    return whisper("x")
+
+
+def cyclic() -> Any:
+    """Returns a list within itself."""
+    items: list[Any] = []
+    items.append(items)
+    return items
+
+
+def deep() -> Any:
+    """Returns lists within each other."""
+    items: list[Any] = []
+    for _ in range(100_000):
+        items = [items]
+    return items
+
+
+def undecodable() -> bytes:
+    """Returns bytes that are no text."""
+    return b"\xff"
+
+
+class Colour(enum.StrEnum):
+    """A string that is more than that."""
+
+    RED = "red"
+
+
+def colour() -> Colour:
+    """Returns a string of another class."""
+    return Colour.RED
+
+
+def ambiguous() -> float:
+    """Returns no number."""
+    return float("nan")
 
 
 def long_text(size: int) -> str:
