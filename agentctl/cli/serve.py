@@ -35,6 +35,10 @@ def serve(
             "--port", metavar="PORT", min=0, max=65535, help="Listen on this port, 0: any free one"
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", min=1, max=64, help="Serve with so many processes"),
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve an offline demo with its own folder and keys")
     ] = False,
@@ -54,12 +58,15 @@ def serve(
         raise UsageFailed("--demo has its own configuration", hint="leave out --config, or --demo")
     from agentctl.cli.demo import prepare_demo
     from agentctl.config import load, require_keys
-    from agentctl.server.serve import serve as serve_settings
 
     file = prepare_demo(demo_dir or DEMO_FOLDER) if demo else config
-    settings = _overridden(load(file), host, port, insecure_no_auth)
+    settings = _overridden(load(file), host, port, workers, insecure_no_auth)
     _check_openness(settings, insecure_no_auth)
     require_keys(settings)
+    if settings.server.workers == 1:
+        from agentctl.server.serve import serve as serve_settings
+    else:
+        from agentctl.server.workers import serve as serve_settings
     serve_settings(
         settings,
         announce=lambda url: _announce(settings, url, demo=demo),
@@ -69,13 +76,19 @@ def serve(
 
 
 def _overridden(
-    settings: Settings, host: str | None, port: int | None, insecure_no_auth: bool
+    settings: Settings,
+    host: str | None,
+    port: int | None,
+    workers: int | None,
+    insecure_no_auth: bool,
 ) -> Settings:
     server = settings.server
     if host is not None:
         server = replace(server, host=host)
     if port is not None:
         server = replace(server, port=port)
+    if workers is not None:
+        server = replace(server, workers=workers)
     authorization = settings.authorization
     if insecure_no_auth:
         authorization = replace(authorization, enabled=False)
@@ -115,16 +128,19 @@ def _announce(settings: Settings, url: str, *, demo: bool) -> None:
         note(f"authorization: jwt, {settings.authorization.algorithm}")
     else:
         note("authorization: none, whoever can reach it is an administrator")
+    if settings.server.workers > 1:
+        note(f"workers: {settings.server.workers} processes")
     if demo and settings.path is not None:
         lines = lines_to_paste(settings.path, url)
         for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):
             note(line)
 
 
-def _announce_stop(settings: Settings, runs: int) -> None:
+def _announce_stop(settings: Settings, runs: int | None) -> None:
+    """Say for how many runs a stop waits; None: not every process has said how many it has."""
     if runs == 0:
         note("stopping")
         return
-    work = "1 run" if runs == 1 else f"{runs} runs"
+    work = {None: "runs", 1: "1 run"}.get(runs, f"{runs} runs")
     most = spoken(settings.server.drain_seconds)
     note(f"stopping: waits for {work}, {most} at most; Ctrl-C again cancels what is left")

@@ -107,13 +107,15 @@ HistoryRuns = Annotated[int, Range(0, 1_000)]
 class Server:
     """`[server]`. `id` names the deployment and is the audience by default.
 
-    `port` 0: any free one.
+    `port` 0: any free one. With more than one of `workers` a parent keeps so many processes, which
+    serve together on the one port.
     """
 
     id: Id = "agentctl"
     name: NotEmpty = "agentctl"
     host: Host = "127.0.0.1"
     port: Annotated[int, Range(0, 65_535)] = 7777
+    workers: Annotated[int, Range(1, 64)] = 1
     cors_origins: tuple[Origin, ...] = ()
     drain_seconds: Annotated[float, Range(0, 3_600)] = 25
     on_disconnect: OnDisconnect = "cancel"

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import logging
-import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import uvicorn
 
-from agentctl.errors import PortInUse, Unavailable, UsageFailed
 from agentctl.server.app import create_app, running
+from agentctl.server.listener import base_url, bind
+from agentctl.server.log import log_to_stderr
 from agentctl.server.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -24,13 +22,12 @@ if TYPE_CHECKING:
 
     from agentctl.config.settings import Settings
 
-__all__ = ["base_url", "bind", "serve"]
+    Guided = Callable[["Server"], AbstractContextManager[None]]
+
+__all__ = ["Server", "serve", "serve_on"]
 
 GRACEFUL_SECONDS = 8
 """How long open requests may take to end once the server was told to stop."""
-
-BACKLOG = 2048
-"""Connections that the kernel keeps waiting."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -39,9 +36,9 @@ def serve(
     settings: Settings,
     *,
     announce: Callable[[str], None],
-    announce_stop: Callable[[int], None] | None = None,
+    announce_stop: Callable[[int | None], None] | None = None,
 ) -> None:
-    """Serve a configuration until SIGTERM or SIGINT.
+    """Serve a configuration in this process until SIGTERM or SIGINT.
 
     The first signal lets runs end for up to `server.drain_seconds`, and takes no new ones; a second
     one cancels them at once. The port is taken before anything else is opened. A database that is
@@ -58,29 +55,56 @@ def serve(
         Unavailable: a database cannot be used.
         SchemaMismatch: a database is older or newer than this code.
         InvalidKey: the verification keys are refused, or there are none.
+        InvalidConfiguration: a tool cannot be used.
     """
-    _log_to_stderr()
+    log_to_stderr()
     with contextlib.closing(bind(settings.server.host, settings.server.port)) as listener:
-        app = create_app(settings)
-        config = uvicorn.Config(
-            app,
-            loop="uvloop",
-            http=Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACEFUL_SECONDS,
+        serve_on(
+            listener,
+            settings,
+            started=lambda: announce(base_url(listener)),
+            stopping=announce_stop,
         )
-        server = _Server(config, app, lambda: announce(base_url(listener)), announce_stop)
-        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(_serve(server, app, listener))
 
 
-async def _serve(server: _Server, app: FastAPI, listener: socket.socket) -> None:
-    with _heard(server.stop):
+def serve_on(
+    listener: socket.socket,
+    settings: Settings,
+    *,
+    started: Callable[[], None],
+    stopping: Callable[[int], None] | None = None,
+    guided: Guided | None = None,
+) -> None:
+    """Serve on a socket that listens, until it is told to stop; see `serve`.
+
+    Args:
+        listener: where requests come from; it is closed at the end.
+        settings: the configuration.
+        started: is called once requests are answered.
+        stopping: is told when it begins to drain, with the number of runs that are waited for.
+        guided: entered, inside the event loop, before anything is opened, and left when all is
+            closed: who else than a signal may stop the server.
+    """
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACEFUL_SECONDS,
+    )
+    server = Server(config, app, started, stopping)
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(_serve(server, app, listener, guided or _by_nobody))
+
+
+async def _serve(server: Server, app: FastAPI, listener: socket.socket, guided: Guided) -> None:
+    with _heard(server.stop), guided(server):
         async with running(app):
             await server.serve(sockets=[listener])
 
@@ -98,7 +122,12 @@ def _heard(stop: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-class _Server(uvicorn.Server):
+@contextlib.contextmanager
+def _by_nobody(_: Server) -> Iterator[None]:
+    yield
+
+
+class Server(uvicorn.Server):
     """uvicorn's server, that takes no signals of its own, says when it listens, and drains."""
 
     def __init__(
@@ -120,18 +149,38 @@ class _Server(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """Drain, then end; called again, end at once. The listeners stay open while it drains."""
-        if self.started and self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
+        """Drain, then end; called again, end at once."""
+        if self._draining is None:
+            self.drain()
         else:
-            self.force_exit = self.started
-            self.should_exit = True
+            self.end()
+
+    def drain(self) -> None:
+        """Take no new runs, wait for those under way, then end; listens and answers meanwhile."""
+        if not self.started:
+            self.end()
+        elif self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+
+    def end(self) -> None:
+        """Cancel what is worked on, and end."""
+        self.force_exit = self.started
+        self.should_exit = True
+
+    def leave(self) -> None:
+        """Drain, and leave the port to others meanwhile."""
+        for listening in self.servers if self.started else ():
+            listening.close()
+        self.drain()
 
     async def _drain(self) -> None:
-        if self._announce_stop is not None:
-            self._announce_stop(self._app.state.door.open_service.runs_under_way)
+        service = self._app.state.door.open_service
         try:
-            await self._app.state.door.open_service.drain()
+            if self._announce_stop is not None:
+                # Whoever was to read it may be gone, as `tee` is after a Ctrl-C for both.
+                with contextlib.suppress(OSError):
+                    self._announce_stop(service.runs_under_way)
+            await service.drain()
         finally:
             self.should_exit = True
 
@@ -150,70 +199,3 @@ class _Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             await ending
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        PortInUse: another program listens there.
-        UsageFailed: the host is no address of this machine, or the port may not be taken.
-    """
-    listener = _unbound(host)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-        listener.set_inheritable(False)
-    except OSError as error:
-        listener.close()
-        raise _refusal(error, host, port) from error
-    return listener
-
-
-def _unbound(host: str) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-    except (OSError, UnicodeError) as error:
-        raise UsageFailed(
-            f"{host} is no address of this machine", hint="see host in [server], or --host"
-        ) from error
-    return socket.socket(family, socket.SOCK_STREAM)
-
-
-def _refusal(error: OSError, host: str, port: int) -> Exception:
-    if error.errno == errno.EADDRINUSE:
-        return PortInUse(
-            f"port {port} on {host} is in use",
-            cause="another program listens there",
-            hint=f"stop it, or choose another with --port, for example --port {port + 1}"
-            if port < 65_535
-            else "stop it, or choose another with --port",
-        )
-    if error.errno == errno.EACCES:
-        return UsageFailed(
-            f"port {port} on {host} needs more rights", hint="choose a port from 1024 on"
-        )
-    if error.errno == errno.EADDRNOTAVAIL:
-        return UsageFailed(
-            f"{host} is no address of this machine", hint="see host in [server], or --host"
-        )
-    return Unavailable(f"cannot listen on {host}, port {port}", cause=os.strerror(error.errno or 0))
-
-
-def base_url(listener: socket.socket) -> str:
-    """The URL of what listens there, with the port that it really has."""
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
-    return f"http://{shown}:{port}"
-
-
-def _log_to_stderr() -> None:
-    """Send the log to stderr, unless the program has already said where it goes."""
-    root = logging.getLogger()
-    if root.handlers:
-        return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root.addHandler(handler)
-    root.setLevel(logging.WARNING)

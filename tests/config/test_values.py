@@ -124,7 +124,6 @@ def test_an_unknown_key_gets_the_nearest_one_or_all(
 @pytest.mark.parametrize(
     "text",
     [
-        "[server]\nworkers = 1",
         "[audit]\nreads = false",
         '[authorization]\ntoken_prefix = "agentctl"',
         "[limits]\nheader_bytes = 16_384",
