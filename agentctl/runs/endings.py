@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from itertools import chain, repeat
 from typing import Any, cast
 
@@ -49,8 +50,12 @@ def _system_of(run_messages: list[dict[str, Any]]) -> str | None:
     return next((entry["content"] for entry in run_messages if entry["role"] == "system"), None)
 
 
-async def settle(run: LiveRun, ending: Ending) -> Ending:
+async def settle(run: LiveRun, ending: Ending, stopped: Callable[[bool], None]) -> Ending:
     """Write the end, once, for as long as it takes: no run stays RUNNING in a living process.
+
+    Args:
+        stopped: called when all of the work has stopped at last, if that was not so at the end;
+            told whether a result came too late.
 
     Returns:
         The end that is stored, which may be another's.
@@ -65,15 +70,19 @@ async def settle(run: LiveRun, ending: Ending) -> Ending:
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
             end = end or _run_end(run, ending)
-            return await _stored(run, ending, end)
+            stored = await _stored(run, ending, end)
         except errors.Unavailable:
             _log.warning("run %s: its end could not be written yet", run.run_id)
         except Exception:
             # What it leaves cannot be kept: the end has to do without.
             _log.exception("run %s: its end could not be written", run.run_id)
-            run.transcript, end = Transcript(), None
+            run.transcript, end = Transcript(run.transcript.leftovers), None
             if ending.status == "COMPLETED":
                 ending = failed("INTERNAL", "What the run left could not be stored")
+        else:
+            if end.stopped_at is None:
+                run.transcript.leftovers.on_empty(stopped)
+            return stored
         await asyncio.sleep(pause)
     raise AssertionError("the pauses never end")
 

@@ -50,7 +50,6 @@ class Supervision:
     async def supervise(self, run: LiveRun) -> None:
         """Work a run whose row is there; `run.ended` is the end that is stored."""
         stored = _FAILED
-        leftovers = run.transcript.leftovers
         try:
             ending = await self._worked(run)
             run.detach()
@@ -60,8 +59,6 @@ class Supervision:
         finally:
             _tell_end(run, stored)
             run.ended.set_result(stored)
-            if leftovers.pending:
-                leftovers.on_empty(lambda late: self._note_stop(run, late))
 
     def _note_stop(self, run: LiveRun, late: bool) -> None:
         """What a run had left behind has ended; what it brought, if anything, is dropped."""
@@ -69,7 +66,9 @@ class Supervision:
 
     async def _settled(self, run: LiveRun, ending: Ending) -> Ending:
         """The end that is stored. Storing it goes on for as long as it takes; this does not."""
-        storing = self._lives.start(endings.settle(run, ending))
+        storing = self._lives.start(
+            endings.settle(run, ending, lambda late: self._note_stop(run, late))
+        )
         await asyncio.wait({storing}, timeout=SETTLE_SECONDS)
         return storing.result() if storing.done() else ending
 

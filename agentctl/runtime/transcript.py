@@ -22,6 +22,9 @@ CANCELLED_RESULT = "cancelled"
 class Transcript:
     """The record of one run in the making.
 
+    Args:
+        leftovers: those of the transcript that this one stands in for, if any.
+
     Attributes:
         tools: one entry a tool call: `tool_call_id`, `tool_name`, `tool_args` (object),
             `tool_call_error` and `result` (both None while it is open).
@@ -29,9 +32,9 @@ class Transcript:
             the tool was up; what they still bring is dropped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leftovers: Leftovers | None = None) -> None:
         self.tools: list[dict[str, Any]] = []
-        self.leftovers = Leftovers()
+        self.leftovers = leftovers or Leftovers()
         self._settled: list[dict[str, Any]] = []
         self._spent = dict.fromkeys(COUNTERS, 0)
         self._content: list[str] = []
