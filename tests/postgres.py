@@ -68,9 +68,9 @@ class PostgresUnderTest:
                 await connection.execute(text)
 
     async def empty(self) -> None:
-        """Remove every row of every session."""
+        """Remove every row of every session, of workers and of idempotency keys."""
         async with self.connected() as connection:
-            await connection.execute("TRUNCATE sessions CASCADE")
+            await connection.execute("TRUNCATE sessions, workers, idempotency CASCADE")
 
     async def drop(self) -> None:
         async with self.connected() as connection:

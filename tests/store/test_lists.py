@@ -1,4 +1,4 @@
-"""Lists: filters, order, totals, cursors, and that each statement finds an index."""
+"""Lists: filters, order, totals, cursors. Which indexes they find is in `test_plans`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from agentctl.store import runs, sessions
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Work
 from agentctl.store.listing import COUNTED, Cursor, Listed, prefix_range
 from agentctl.store.runs import RunQuery
 from agentctl.store.sessions import SessionQuery
 from agentctl.store.sqlite import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
-from tests.store.made import START, a_run, a_session
-from tests.store.statements import ALL
+from tests.store.made import START, a_run, a_session, an_end
 
 
 def some_sessions() -> Work[None]:
@@ -145,6 +144,58 @@ def test_run_filters_narrow_newest_first(
     assert len(keys) == expected
 
 
+LIVE_OR_OF_A_TIME: list[dict[str, Any]] = [
+    {"live": True},
+    {"live": True, "user_id": "ann"},
+    {"live": True, "session_id": "s01", "component_id": "slow"},
+    {"live": True, "visibility": Visibility(False, None)},
+    {"created_after": START + 1},
+    {"created_before": START + 1},
+    {"created_before": START},
+    {"created_after": START + 1, "created_before": START + 3},
+    {"created_after": START + 3, "created_before": START + 3},
+    {"created_after": START + 4, "created_before": START + 2},
+    {"created_after": START + 1, "created_before": START + 4, "user_id": "ann"},
+    {"created_after": START + 1, "component_type": "team", "status": "PENDING"},
+    {"created_before": START + 3, "status": "COMPLETED", "visibility": Visibility(False, "ann")},
+    {"created_after": START + 1, "created_before": START + 4, "live": True},
+]
+
+
+def meant(row: Any, given: dict[str, Any]) -> bool:
+    """What the filters say, said of one run."""
+    plain = {name: value for name, value in given.items() if hasattr(row, name)}
+    return (
+        all(getattr(row, name) == value for name, value in plain.items())
+        and (not given.get("live") or row.finished_at is None)
+        and given.get("created_after", 0) <= row.created_at
+        and row.created_at < given.get("created_before", 2**62)
+        and given.get("visibility", EVERYONE).sees(row.user_id)
+    )
+
+
+@pytest.mark.parametrize("sort_order", ["asc", "desc"])
+@pytest.mark.parametrize("given", LIVE_OR_OF_A_TIME, ids=str)
+def test_live_runs_and_runs_of_a_time_are_listed_whole_and_in_order(
+    store: Store, given: dict[str, Any], sort_order: Any
+) -> None:
+    def some_that_ended() -> Work[list[Any]]:
+        yield from some_runs()
+        for number in range(0, 40, 3):
+            yield from runs.finish(an_end(f"r{number:02}"))
+        rows = []
+        for number in range(4):
+            rows += yield from runs.of_session(f"s{number:02}")
+        return rows
+
+    expected = [row for row in store.write(some_that_ended()) if meant(row, given)]
+    expected.sort(key=lambda row: (row.created_at, row.run_id), reverse=sort_order == "desc")
+    values: dict[str, Any] = {"visibility": EVERYONE, "sort_order": sort_order, "limit": 4} | given
+    assert walked(store, lambda after: runs.page(RunQuery(**values, after=after))) == expected
+    found = store.read(runs.page(RunQuery(**values | {"offset": 2})))
+    assert (found.rows, found.total) == (expected[2:6], len(expected))
+
+
 def test_a_total_is_capped_and_a_dense_prefix_keeps_its_order(sqlite: SqliteDatabase) -> None:
     store = Store(sqlite)
 
@@ -174,130 +225,3 @@ def test_a_prefix_range_holds_exactly_what_begins_with_it() -> None:
             within = start <= text and (end is None or text < end)
             assert within == text.startswith(prefix.translate(fold))
         assert all(letter < "\ud800" or letter > "\udfff" for letter in end or "")
-
-
-def plan(sqlite: SqliteDatabase, sql: Sql) -> list[str]:
-    names = {word.strip(":,()") for word in sql.replace("(", " ").split() if ":" in word}
-    values = {name: 1 if name in ("limit", "offset", "after_key") else "x" for name in names}
-
-    def explain() -> Work[list[str]]:
-        rows = yield Statement(Sql(f"EXPLAIN QUERY PLAN {sql}"), values)
-        return [row[3] for row in rows]
-
-    return sqlite.read_now(explain())
-
-
-SINGLE = [
-    ("sessions", {}),
-    *(("sessions", {name}) for name in ("session_type", "component_id", "user_id")),
-    *(("sessions", {name}) for name in ("viewer", "ownerless")),
-    ("runs", {}),
-    *(("runs", {name}) for name in runs.LISTING.free),
-    *(("runs", {name}) for name in ("viewer", "ownerless")),
-]
-
-
-@pytest.mark.parametrize(("noun", "present"), SINGLE)
-def test_a_list_reads_an_index_in_its_order(
-    sqlite: SqliteDatabase, noun: str, present: set[str]
-) -> None:
-    listing = {"sessions": sessions.LISTING, "runs": runs.LISTING}[noun]
-    lead = {"viewer": "user_id", "ownerless": "user_id"}.get(*present, *present) if present else ""
-    for sort in listing.sorts:
-        for order in ("asc", "desc"):
-            for after in (False, True):
-                sql = listing.select(tuple(present), lead, sort, order, after)
-                steps = plan(sqlite, sql)
-                bounded = "SEARCH" if present or after else "SCAN"
-                assert [step.split(" (")[0].split("_")[0] for step in steps] == [
-                    f"{bounded} {noun} USING INDEX {noun}"
-                ], steps
-    bounded = "SEARCH" if present else "SCAN"
-    for sql in (listing.probe(tuple(present), lead), listing.count(tuple(present), lead)):
-        assert plan(sqlite, sql)[0].startswith(f"{bounded} {noun} USING COVERING INDEX")
-
-
-def lead_of(sqlite: SqliteDatabase, work: Work[Any], *, many: bool = False) -> str:
-    """The index that a list reads its page by, when few or many rows match."""
-    rows: list[Any] | None = None
-    statement = None
-    try:
-        while True:
-            statement = work.send(rows)  # type: ignore[arg-type]
-            rows = [(1,)] if many or "count(*)" in statement.sql else []
-            if ":offset" in statement.sql:
-                rows = []
-    except StopIteration:
-        assert statement is not None
-        steps = plan(sqlite, statement.sql)
-        return (
-            next(step for step in reversed(steps) if " INDEX " in step)
-            .split("INDEX ")[1]
-            .split()[0]
-        )
-
-
-ANN = Visibility(False, "ann")
-
-
-@pytest.mark.parametrize(
-    ("given", "few", "many"),
-    [
-        ({"name_prefix": "a"}, "sessions_name", "sessions_created"),
-        ({"name_prefix": "a", "session_type": "team"}, "sessions_name", "sessions_type_created"),
-        ({"session_type": "team", "component_id": "x"}, *["sessions_component_created"] * 2),
-        ({"visibility": ANN, "session_type": "team"}, *["sessions_user_created"] * 2),
-        ({"visibility": ANN, "name_prefix": "a"}, *["sessions_user_created"] * 2),
-        ({"user_id": "ann", "sort_by": "updated_at"}, *["sessions_user_updated"] * 2),
-    ],
-)
-def test_the_most_selective_filter_of_a_session_list_leads(
-    sqlite: SqliteDatabase, given: dict[str, Any], few: str, many: str
-) -> None:
-    values: dict[str, Any] = {"visibility": EVERYONE} | given
-    assert lead_of(sqlite, sessions.page(SessionQuery(**values))) == few
-    assert lead_of(sqlite, sessions.page(SessionQuery(**values)), many=True) == many
-
-
-@pytest.mark.parametrize(
-    ("given", "index"),
-    [
-        ({"status": "ERROR", "component_id": "x", "component_type": "team"}, "runs_component"),
-        ({"status": "RUNNING", "component_id": "x", "component_type": "team"}, "runs_status"),
-        ({"status": "RUNNING", "visibility": ANN}, "runs_status"),
-        ({"status": "ERROR", "visibility": ANN}, "runs_user"),
-        ({"session_id": "s", "visibility": ANN}, "runs_session"),
-    ],
-)
-def test_the_most_selective_filter_of_a_run_list_leads(
-    sqlite: SqliteDatabase, given: dict[str, Any], index: str
-) -> None:
-    values: dict[str, Any] = {"visibility": EVERYONE} | given
-    assert lead_of(sqlite, runs.page(RunQuery(**values))) == f"{index}_created"
-
-
-SMALL = {"idempotency": "created_at <", "workers": "SELECT"}
-"""Tables of a day or of some processes, and the statements that read all of them, rarely."""
-
-
-def test_every_other_statement_searches_by_an_index(sqlite: SqliteDatabase) -> None:
-    lists = {*sessions.LISTING.variants(), *runs.LISTING.variants()}
-    for sql, module in ALL.items():
-        if sql in lists or module == "probe" or SMALL.get(module, sql + "?") in sql:
-            continue
-        steps = plan(sqlite, sql)
-        scans = [step for step in steps if step.startswith("SCAN")]
-        assert not [step for step in scans if "COVERING INDEX" not in step], (sql, steps)
-        assert not [step for step in steps if "TEMP B-TREE" in step] or "owner" in sql, (sql, steps)
-
-
-def test_live_runs_are_found_without_reading_the_others(sqlite: SqliteDatabase) -> None:
-    found = {
-        sql: plan(sqlite, sql)[0]
-        for sql, module in ALL.items()
-        if module == "run_reads" and "status IN" in sql
-    }
-    assert len(found) == 5
-    indexes = ("INDEX runs_live_", "INDEX runs_status_created (status=?)")
-    for sql, step in found.items():
-        assert any(index in step for index in indexes), (sql, step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.store import events, runs, sessions
+from agentctl.store import runs, sessions
 from agentctl.store.database import Work
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
@@ -190,31 +190,3 @@ def test_children_are_found_for_any_number_of_parents(store: Store) -> None:
     assert list(found) == parents
     assert (found["r0"], found["r44"], found["r20"]) == (["r0-2", "r0-1"], ["r44-2", "r44-1"], [])
     assert store.read(runs.children([])) == {}
-
-
-def test_events_are_read_from_a_number_on(store: Store) -> None:
-    store.write(a_session_with_run())
-    for first, last in ((0, 4), (5, 5), (6, 9)):
-        assert store.write(events.append("r1", 1, first, last, f"[{first}]"))
-    assert [row.first_seq for row in store.read(events.after("r1", -1))] == [0, 5, 6]
-    assert [row.first_seq for row in store.read(events.after("r1", 4))] == [5, 6]
-    assert [row.events for row in store.read(events.after("r1", 7))] == ["[6]"]
-    assert store.read(events.after("r1", 9)) == []
-
-
-def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
-    def work() -> Work[None]:
-        yield from sessions.create(a_session())
-        for run_id, finished_at in (("old", START), ("new", START + 100)):
-            yield from runs.create(a_run(run_id))
-            yield from events.append(run_id, 1, 0, 1, "[]")
-            yield from runs.finish(an_end(run_id, finished_at=finished_at))
-        yield from runs.create(a_run("live"))
-        yield from events.append("live", 1, 0, 1, "[]")
-
-    store.write(work())
-    assert store.write(events.delete_older(START + 50)) == 1
-    assert store.write(events.delete_older(START + 50)) == 0
-    assert [len(store.read(events.after(run_id, -1))) for run_id in ("old", "new", "live")] == [
-        0, 1, 1,
-    ]  # fmt: skip

@@ -388,6 +388,44 @@ def test_a_write_lands_though_its_event_loop_has_closed(
         assert connection.execute("SELECT run_count FROM sessions").fetchall() == [(1,)]
 
 
+def test_a_thread_writes_without_an_event_loop(sqlite: SqliteDatabase) -> None:
+    assert sqlite.write_now(sessions.create(a_session()))
+    threads = [threading.Thread(target=sqlite.write_now, args=(take(),)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sqlite.write_now(take()) == 21
+    with closing(sqlite3.connect(sqlite.path)) as connection:
+        assert connection.execute("SELECT run_count FROM sessions").fetchall() == [(21,)]
+
+
+def test_a_thread_writes_beside_tasks_and_hears_of_its_failure(sqlite: SqliteDatabase) -> None:
+    def odd() -> Work[None]:
+        yield from take()
+        raise LookupError
+
+    async def main() -> None:
+        await sqlite.write(sessions.create(a_session()))
+        tasks = [asyncio.ensure_future(sqlite.write(take())) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert sqlite.write_now(take()) == 6  # on the loop's own thread, which waits
+        with pytest.raises(LookupError):
+            await asyncio.to_thread(sqlite.write_now, odd())
+        with pytest.raises(errors.InternalFailure):
+            await asyncio.to_thread(sqlite.write_now, one_after(["SELECT nothing"]))
+        assert await asyncio.to_thread(sqlite.write_now, take()) == 7
+        assert await asyncio.gather(*tasks) == [1, 2, 3, 4, 5]
+
+    asyncio.run(main())
+
+
+def test_a_thread_is_refused_by_a_closed_database(sqlite: SqliteDatabase) -> None:
+    sqlite.close_now()
+    with pytest.raises(errors.Unavailable, match="closed"):
+        sqlite.write_now(take())
+
+
 def test_an_end_is_written_once_by_threads_that_race(sqlite: SqliteDatabase) -> None:
     asyncio.run(sqlite.write(a_session_with_run()))
     asyncio.run(sqlite.write(runs.start("r1", 1, "w1", START)))

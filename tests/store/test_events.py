@@ -1,0 +1,123 @@
+"""The events of runs: batches in order, of live runs only; both engines."""
+
+from __future__ import annotations
+
+from agentctl.store import events, runs, sessions
+from agentctl.store.database import Work
+from tests.store.conftest import Store
+from tests.store.made import START, a_run, a_session, a_session_with_run, an_end
+
+
+def stored(store: Store, run_id: str = "r1") -> list[tuple[int, int, str]]:
+    rows = store.read(events.after(run_id, -1))
+    return [(row.first_seq, row.last_seq, row.events) for row in rows]
+
+
+def test_events_are_read_from_a_number_on(store: Store) -> None:
+    store.write(a_session_with_run())
+    for first, last in ((0, 4), (5, 5), (6, 9)):
+        assert store.write(events.append("r1", 1, first, last, f"[{first}]"))
+    expected = {-1: [0, 5, 6], 0: [0, 5, 6], 3: [0, 5, 6], 4: [5, 6], 5: [6], 8: [6], 9: [], 10: []}
+    for seq, batches in expected.items():
+        assert [row.first_seq for row in store.read(events.after("r1", seq))] == batches
+    assert store.read(events.after("r1", 7))[0].events == "[6]"
+    assert store.read(events.after("absent", -1)) == []
+
+
+def test_a_number_that_was_left_out_hides_nothing(store: Store) -> None:
+    store.write(a_session_with_run())
+    for first, last in ((3, 4), (1_000_005, 1_000_005)):
+        store.write(events.append("r1", 1, first, last, "[]"))
+    found = {
+        seq: len(store.read(events.after("r1", seq))) for seq in (-1, 0, 2, 3, 4, 5, 1_000_004)
+    }
+    assert found == {-1: 2, 0: 2, 2: 2, 3: 2, 4: 1, 5: 1, 1_000_004: 1}
+
+
+def test_events_are_read_in_parts_without_gap_or_repeat(store: Store) -> None:
+    def work() -> Work[None]:
+        yield from a_session_with_run()
+        for number in range(150):
+            yield from events.append("r1", 1, 2 * number, 2 * number + 1, f"{number}")
+
+    store.write(work())
+    assert len(store.read(events.after("r1", -1))) == 64
+    seq, texts = -1, list[str]()
+    while rows := store.read(events.after("r1", seq, 50)):
+        seq = rows[-1].last_seq
+        texts += [row.events for row in rows]
+    assert texts == [str(number) for number in range(150)]
+    assert seq == store.read(events.last_seq("r1"))
+
+
+def test_the_last_number_is_known(store: Store) -> None:
+    store.write(a_session_with_run())
+    assert store.read(events.last_seq("r1")) == -1
+    store.write(events.append("r1", 1, 0, 0, "[]"))
+    assert store.read(events.last_seq("r1")) == 0
+    store.write(events.append("r1", 1, 1, 7, "[]"))
+    assert store.read(events.last_seq("r1")) == 7
+
+
+def test_a_batch_that_is_written_again_is_stored_once(store: Store) -> None:
+    store.write(a_session_with_run())
+    assert store.write(events.append("r1", 1, 0, 1, "a\nb\n"))
+    assert store.write(events.append("r1", 1, 0, 2, "a\nb\nc\n"))
+    assert stored(store) == [(0, 2, "a\nb\nc\n")]
+
+
+def test_only_the_attempt_of_a_live_run_adds_events(store: Store) -> None:
+    store.write(a_session_with_run())
+    assert not store.write(events.append("r1", 2, 0, 0, "[]"))
+    assert not store.write(events.append("absent", 1, 0, 0, "[]"))
+    assert store.write(events.append("r1", 1, 0, 0, "pending"))
+    store.write(runs.start("r1", 1, "w1", START))
+    assert store.write(events.append("r1", 1, 1, 1, "running"))
+    store.write(runs.finish(an_end()))
+    assert not store.write(events.append("r1", 1, 2, 2, "late"))
+    assert not store.write(events.append("r1", 1, 1, 1, "changed"))
+    assert [text for _, _, text in stored(store)] == ["pending", "running"]
+
+
+def test_the_last_batch_is_stored_with_the_end(store: Store) -> None:
+    def work(status: str) -> Work[bool]:
+        kept = yield from events.append("r1", 1, 0, 0, status)
+        ended = yield from runs.finish(an_end(status=status))
+        assert kept == ended
+        return ended
+
+    store.write(a_session_with_run())
+    assert store.write(work("COMPLETED"))
+    assert not store.write(work("ERROR"))
+    assert stored(store) == [(0, 0, "COMPLETED")]
+
+
+def test_a_worker_that_was_taken_for_dead_adds_nothing(store: Store) -> None:
+    def lose() -> Work[None]:
+        last = yield from events.last_seq("r1")
+        yield from events.append("r1", 1, last + 1_000_000, last + 1_000_000, "lost")
+        assert (yield from runs.finish(an_end(status="ERROR"), lost=True))
+
+    store.write(a_session_with_run())
+    store.write(runs.start("r1", 1, "w1", START))
+    store.write(events.append("r1", 1, 0, 4, "first"))
+    store.write(lose())
+    for attempt in (1, 2):
+        assert not store.write(events.append("r1", attempt, 5, 9, "late"))
+    assert stored(store) == [(0, 4, "first"), (1_000_004, 1_000_004, "lost")]
+
+
+def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
+    def work() -> Work[None]:
+        yield from sessions.create(a_session())
+        for run_id, finished_at in (("old", START), ("new", START + 100)):
+            yield from runs.create(a_run(run_id))
+            yield from events.append(run_id, 1, 0, 1, "[]")
+            yield from runs.finish(an_end(run_id, finished_at=finished_at))
+        yield from runs.create(a_run("live"))
+        yield from events.append("live", 1, 0, 1, "[]")
+
+    store.write(work())
+    assert store.write(events.delete_older(START + 50)) == 1
+    assert store.write(events.delete_older(START + 50)) == 0
+    assert [len(stored(store, run_id)) for run_id in ("old", "new", "live")] == [0, 1, 1]

@@ -1,0 +1,190 @@
+"""Lists and other reads: that each statement finds an index, and which."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from agentctl.store import runs, sessions
+from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.runs import RunQuery
+from agentctl.store.sessions import SessionQuery
+from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.visibility import EVERYONE, Visibility
+from tests.store.made import START
+from tests.store.statements import ALL
+
+
+def plan(sqlite: SqliteDatabase, sql: Sql) -> list[str]:
+    names = {word.strip(":,()") for word in sql.replace("(", " ").split() if ":" in word}
+    values = {name: 1 if name in ("limit", "offset", "after_key") else "x" for name in names}
+
+    def explain() -> Work[list[str]]:
+        rows = yield Statement(Sql(f"EXPLAIN QUERY PLAN {sql}"), values)
+        return [row[3] for row in rows]
+
+    return sqlite.read_now(explain())
+
+
+SINGLE = [
+    ("sessions", {}),
+    *(("sessions", {name}) for name in ("session_type", "component_id", "user_id")),
+    *(("sessions", {name}) for name in ("viewer", "ownerless")),
+    ("runs", {}),
+    *(("runs", {name}) for name in (*runs.LISTING.free, "status")),
+    *(("runs", {name}) for name in ("viewer", "ownerless")),
+]
+
+
+@pytest.mark.parametrize(("noun", "present"), SINGLE)
+def test_a_list_reads_an_index_in_its_order(
+    sqlite: SqliteDatabase, noun: str, present: set[str]
+) -> None:
+    listing = {"sessions": sessions.LISTING, "runs": runs.LISTING}[noun]
+    lead = {"viewer": "user_id", "ownerless": "user_id"}.get(*present, *present) if present else ""
+    for sort in listing.sorts:
+        for order in ("asc", "desc"):
+            for after in (False, True):
+                sql = listing.select(tuple(present), lead, sort, order, after)
+                steps = plan(sqlite, sql)
+                bounded = "SEARCH" if present or after else "SCAN"
+                assert [step.split(" (")[0].split("_")[0] for step in steps] == [
+                    f"{bounded} {noun} USING INDEX {noun}"
+                ], steps
+    bounded = "SEARCH" if present else "SCAN"
+    for sql in (listing.probe(tuple(present), lead), listing.count(tuple(present), lead)):
+        assert plan(sqlite, sql)[0].startswith(f"{bounded} {noun} USING COVERING INDEX")
+
+
+BOUNDS = ("created_after", "created_before")
+
+
+@pytest.mark.parametrize("lead", ["", *runs.LISTING.free, "status"])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_a_time_bounds_the_order_that_a_list_is_read_in(
+    sqlite: SqliteDatabase, lead: str, order: Any
+) -> None:
+    present = (*filter(None, [lead]), *BOUNDS)
+    first, later = (
+        plan(sqlite, runs.LISTING.select(present, lead, "created_at", order, after))
+        for after in (False, True)
+    )
+    cursor = "(created_at,run_id)>(?,?) AND created_at<?"
+    if order == "desc":
+        cursor = "created_at>? AND (created_at,run_id)<(?,?)"
+    for steps, bounds in ((first, "created_at>? AND created_at<?"), (later, cursor)):
+        (step,) = steps
+        assert step.startswith("SEARCH runs USING INDEX runs_")
+        assert bounds in step
+    for sql in (runs.LISTING.probe(present, lead), runs.LISTING.count(present, lead)):
+        (step,) = plan(sqlite, sql)
+        assert step.startswith("SEARCH runs USING COVERING INDEX runs_")
+        assert "created_at>? AND created_at<?" in step
+
+
+@pytest.mark.parametrize("more", [(), ("user_id",), ("viewer", "session_id"), BOUNDS])
+def test_of_live_runs_no_other_is_read_and_only_a_page_whole(
+    sqlite: SqliteDatabase, more: tuple[str, ...]
+) -> None:
+    present = ("live", *more)
+    lead = "runs.status"
+    for sql in (runs.LISTING.probe(present, lead), runs.LISTING.count(present, lead)):
+        (step,) = plan(sqlite, sql)
+        assert "INDEX runs_status_created (status=?" in step
+    for order, after in product(("asc", "desc"), (False, True)):
+        sql = runs.LISTING.select(present, lead, "created_at", order, after)  # type: ignore[arg-type]
+        searches = [step for step in plan(sqlite, sql) if step.startswith(("SEARCH", "SCAN"))]
+        assert len(searches) == 2
+        assert searches[0].startswith("SEARCH runs USING INDEX sqlite_autoindex_runs_1 (run_id=?)")
+        assert "INDEX runs_status_created (status=?" in searches[1]
+
+
+def lead_of(sqlite: SqliteDatabase, work: Work[Any], *, many: bool = False) -> str:
+    """The index that a list reads its page by, when few or many rows match."""
+    rows: list[Any] | None = None
+    statement = None
+    try:
+        while True:
+            statement = work.send(rows)  # type: ignore[arg-type]
+            rows = [(1,)] if many or "count(*)" in statement.sql else []
+            if ":offset" in statement.sql:
+                rows = []
+    except StopIteration:
+        assert statement is not None
+        steps = plan(sqlite, statement.sql)
+        return (
+            next(step for step in reversed(steps) if " INDEX " in step)
+            .split("INDEX ")[1]
+            .split()[0]
+        )
+
+
+ANN = Visibility(False, "ann")
+
+
+@pytest.mark.parametrize(
+    ("given", "few", "many"),
+    [
+        ({"name_prefix": "a"}, "sessions_name", "sessions_created"),
+        ({"name_prefix": "a", "session_type": "team"}, "sessions_name", "sessions_type_created"),
+        ({"session_type": "team", "component_id": "x"}, *["sessions_component_created"] * 2),
+        ({"visibility": ANN, "session_type": "team"}, *["sessions_user_created"] * 2),
+        ({"visibility": ANN, "name_prefix": "a"}, *["sessions_user_created"] * 2),
+        ({"user_id": "ann", "sort_by": "updated_at"}, *["sessions_user_updated"] * 2),
+    ],
+)
+def test_the_most_selective_filter_of_a_session_list_leads(
+    sqlite: SqliteDatabase, given: dict[str, Any], few: str, many: str
+) -> None:
+    values: dict[str, Any] = {"visibility": EVERYONE} | given
+    assert lead_of(sqlite, sessions.page(SessionQuery(**values))) == few
+    assert lead_of(sqlite, sessions.page(SessionQuery(**values)), many=True) == many
+
+
+@pytest.mark.parametrize(
+    ("given", "index"),
+    [
+        ({"status": "ERROR", "component_id": "x", "component_type": "team"}, "runs_component"),
+        ({"status": "RUNNING", "component_id": "x", "component_type": "team"}, "runs_status"),
+        ({"status": "RUNNING", "visibility": ANN}, "runs_status"),
+        ({"status": "ERROR", "visibility": ANN}, "runs_user"),
+        ({"session_id": "s", "visibility": ANN}, "runs_session"),
+        ({"session_id": "s", "visibility": ANN, "live": True}, "runs_status"),
+        ({"user_id": "ann", "created_after": START}, "runs_user"),
+        ({"created_before": START}, "runs"),
+    ],
+)
+def test_the_most_selective_filter_of_a_run_list_leads(
+    sqlite: SqliteDatabase, given: dict[str, Any], index: str
+) -> None:
+    values: dict[str, Any] = {"visibility": EVERYONE} | given
+    assert lead_of(sqlite, runs.page(RunQuery(**values))) == f"{index}_created"
+
+
+SMALL = {"idempotency": "created_at <", "workers": "SELECT"}
+"""Tables of a day or of some processes, and the statements that read all of them, rarely."""
+
+
+def test_every_other_statement_searches_by_an_index(sqlite: SqliteDatabase) -> None:
+    lists = {*sessions.LISTING.variants(), *runs.LISTING.variants()}
+    for sql, module in ALL.items():
+        if sql in lists or module == "probe" or SMALL.get(module, sql + "?") in sql:
+            continue
+        steps = plan(sqlite, sql)
+        scans = [step for step in steps if step.startswith("SCAN")]
+        assert not [step for step in scans if "COVERING INDEX" not in step], (sql, steps)
+        assert not [step for step in steps if "TEMP B-TREE" in step] or "owner" in sql, (sql, steps)
+
+
+def test_live_runs_are_found_without_reading_the_others(sqlite: SqliteDatabase) -> None:
+    found = {
+        sql: plan(sqlite, sql)[0]
+        for sql, module in ALL.items()
+        if module == "run_reads" and "status IN" in sql
+    }
+    assert len(found) == 5
+    indexes = ("INDEX runs_live_", "INDEX runs_status_created (status=?)")
+    for sql, step in found.items():
+        assert any(index in step for index in indexes), (sql, step)
