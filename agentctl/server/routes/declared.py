@@ -7,6 +7,7 @@ from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypeAliasType
 
 from agentctl.errors import BadRequest, UnsupportedMediaType
@@ -60,6 +61,7 @@ def operation(
     status: int = 200,
     errors: tuple[int, ...] = (),
     body: Body | None = None,
+    sends: type[Response] = JSONResponse,
     more: dict[int | str, dict[str, Any]] | None = None,
     in_document: bool = True,
 ) -> Operation:
@@ -74,6 +76,7 @@ def operation(
         status: of success.
         errors: statuses that it answers beside those that every operation does.
         body: how its body is read.
+        sends: what is sent with success, by its media type.
         more: further OpenAPI responses.
         in_document: whether the OpenAPI document shows it.
     """
@@ -87,6 +90,7 @@ def operation(
         tags=[tag],
         response_model=answers,
         status_code=status,
+        response_class=sends,
         include_in_schema=in_document,
         **(shown if in_document else {}),
     )
