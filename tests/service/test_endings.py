@@ -16,7 +16,7 @@ from agentctl import errors
 from agentctl.auth.principal import local
 from agentctl.operations import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import Kind
-from agentctl.runs import endings, engine, watch
+from agentctl.runs import endings, engine, supervision, watch
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import cancelled
 from agentctl.service import runs
@@ -91,7 +91,7 @@ async def test_a_caller_that_leaves_while_the_database_is_locked_still_stops_its
 async def test_a_caller_is_not_held_for_as_long_as_an_end_cannot_be_stored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(supervision, "SETTLE_SECONDS", 0.1)
     async with hosted(world) as service:
         port = user(service)
         request = {"message": '{"seconds": 0.2}', "session_id": "s1"}

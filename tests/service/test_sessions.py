@@ -19,9 +19,11 @@ from agentctl.operations import (
     Where,
 )
 from agentctl.records.kinds import Kind
+from agentctl.runs.identity import this_process
 from agentctl.service import sessions as service_sessions
 from agentctl.service.service import Acting
-from agentctl.store import runs
+from agentctl.store import runs, workers
+from agentctl.store.workers import WorkerRow
 from tests.service.doors import boss, hosted, started, user
 from tests.store.made import a_run
 from tests.world import World
@@ -244,16 +246,19 @@ async def test_a_session_with_a_live_run_is_not_deleted_unless_that_is_cancelled
 async def test_a_deletion_waits_for_all_runs_together(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs that nobody works on any more do not end; each of them is waited for, all at once."""
+    """Runs whose worker lives and does not end them; each is waited for, all at once."""
     monkeypatch.setattr(service_sessions, "DELETION_WAIT", 0.3)
     async with hosted(world) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1"))
         database = service.hosting.databases["main"]
+        await database.write(
+            workers.enlist(WorkerRow("deaf", *this_process(), beat=1, started_at=1))
+        )
         for run_id in ("r1", "r2", "r3", "r4"):
-            run = a_run(run_id, "s1", user_id="me", owner="dead")
+            run = a_run(run_id, "s1", user_id="me", owner="deaf")
             await database.write(runs.create(run))
-            await database.write(runs.start(run_id, 1, "dead", run.created_at))
+            await database.write(runs.start(run_id, 1, "deaf", run.created_at))
         asked = time.monotonic()
         with pytest.raises(errors.Conflict, match="r1, r2, r3, r4"):
             await port.delete_session("s1", cancel=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from agentctl import errors
 from agentctl.operations import RunRequest
 from agentctl.records.runs import RunRecord
-from agentctl.service.service import Acting
+from agentctl.service.service import Acting, Service
 from tests.loops import until
 from tests.service.doors import hosted, running, user
 from tests.world import World
@@ -27,7 +28,9 @@ async def test_closing_cancels_what_runs_as_a_recorded_request(world: World) -> 
 
 
 async def test_draining_lets_a_run_finish_and_takes_no_new_one(world: World) -> None:
-    async with hosted(world) as service:
+    settings = world.settings
+    patient = replace(settings, server=replace(settings.server, drain_seconds=30))
+    async with Service.open(patient, create=True) as service:
         port = user(service)
         request = RunRequest('{"seconds": 0.5}', session_id="s1")
         run = asyncio.create_task(port.create_run("agent", "tool-wait", request))
