@@ -10,6 +10,7 @@ from agentctl.errors import AgentctlError
 
 __all__ = ["PartFailed", "do_all", "raise_failures", "successes"]
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -19,11 +20,23 @@ class PartFailed(AgentctlError):
     error_code = "PART_FAILED"
 
 
-async def do_all(ids: Sequence[str], act: Callable[[str], Awaitable[T]]) -> list[T | BaseException]:
-    """What `act` returned or raised for every id, in their order; all run at the same time."""
+async def do_all(
+    things: Sequence[S], act: Callable[[S], Awaitable[T]], *, at_once: int | None = None
+) -> list[T | BaseException]:
+    """What `act` returned or raised for everything, in the order given.
+
+    Args:
+        at_once: how many are under way at the same time at most; None: all of them.
+    """
     import asyncio
 
-    return await asyncio.gather(*map(act, ids), return_exceptions=True)
+    room = asyncio.Semaphore(at_once or max(len(things), 1))
+
+    async def in_turn(thing: S) -> T:
+        async with room:
+            return await act(thing)
+
+    return await asyncio.gather(*map(in_turn, things), return_exceptions=True)
 
 
 def successes(results: Sequence[T | BaseException]) -> list[T]:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from agentctl.cli import bulk, columns
+from agentctl.cli.cancel_all import cancel_all
 from agentctl.cli.chosen import Chosen, chosen_component, component_of_run
 from agentctl.cli.door import Door, with_door
-from agentctl.cli.options import AgentId, DbId, Output, SessionOption, TeamId, WorkflowId
-from agentctl.cli.output import chosen_format, show_list, show_record
+from agentctl.cli.durations import microseconds_ago
+from agentctl.cli.options import (
+    AgentId,
+    DbId,
+    OlderThan,
+    Output,
+    SessionOption,
+    TeamId,
+    UserId,
+    WorkflowId,
+    Yes,
+)
+from agentctl.cli.output import Format, chosen_format, show_list, show_record
 from agentctl.cli.progress import waiting
-from agentctl.cli.terminal import note
-from agentctl.errors import StillPending
-from agentctl.operations import MAXIMUM_CANCEL_WAIT, CancelRequest
+from agentctl.cli.terminal import check_confirmable, note
+from agentctl.errors import StillPending, UsageFailed
+from agentctl.operations import MAXIMUM_CANCEL_WAIT, CancelRequest, RunFilter
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.runs import CancelRecord
 
 __all__ = ["cancel_runs"]
-
-T = TypeVar("T")
 
 CANCEL_WAIT = 10.0
 """Seconds that `runs cancel` waits for the end unless told otherwise (contract.md 8)."""
@@ -39,11 +49,31 @@ AGAIN_SECONDS = 0.1
 @with_door()
 async def cancel_runs(
     door: Door,
-    run_ids: Annotated[list[str], typer.Argument(metavar="RUN_ID", help="Ids of the runs")],
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN_ID", help="Ids of the runs")
+    ] = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Every live run that the options leave, instead of ids")
+    ] = False,
     agent: AgentId = None,
     team: TeamId = None,
     workflow: WorkflowId = None,
     session: SessionOption = None,
+    user: UserId = None,
+    status: Annotated[
+        Literal["PENDING", "RUNNING"] | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only in this state: PENDING or RUNNING",
+            case_sensitive=False,
+        ),
+    ] = None,
+    older_than: OlderThan = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --all: only print what would be cancelled")
+    ] = False,
+    yes: Yes = False,
     wait: Annotated[
         float,
         typer.Option(
@@ -60,45 +90,85 @@ async def cancel_runs(
     db: DbId = None,
     output: Output = None,
 ) -> None:
-    """Stop runs.
+    """Stop runs: those of the ids, or with --all those that the options leave.
 
     Exit code 8 when one is asked to stop and has not stopped yet. With --session and --agent,
-    --team or --workflow a run is not looked up first.
+    --team or --workflow a run that is named is not looked up first.
     """
     form = chosen_format(output)
     given = chosen_component(agent, team, workflow)
     request = CancelRequest(session, wait, reason)
+    if not all:
+        only_with_all = {
+            "--user": user, "--status": status, "--older-than": older_than, "--dry-run": dry_run,
+        }  # fmt: skip
+        unique = _named(run_ids, [name for name, value in only_with_all.items() if value])
+        await _cancel_named(door, unique, given, request, db, form)
+        return
+    if run_ids:
+        raise UsageFailed("--all and ids of runs exclude each other")
+    if not dry_run:
+        check_confirmable(yes=yes)
+    kind, component_id = given or (None, None)
+    wanted = RunFilter(
+        status=status,
+        component_type=kind,
+        component_id=component_id,
+        session_id=session,
+        user_id=user,
+        db_id=db,
+        live=status is None,
+        created_before=microseconds_ago(older_than),
+    )
+    await cancel_all(door, wanted, request, form, dry_run=dry_run, yes=yes)
 
+
+def _named(run_ids: Sequence[str] | None, filters: Sequence[str]) -> tuple[str, ...]:
+    """The ids, each once.
+
+    Raises:
+        UsageFailed: there are none, or options that choose among runs go with them.
+    """
+    if filters:
+        raise UsageFailed(f"{filters[0]} chooses among runs, which needs --all")
+    if not run_ids:
+        raise UsageFailed(
+            "no run to cancel is named",
+            hint="give ids, or --all with --agent ID, --older-than 10m and the like",
+        )
+    return tuple(dict.fromkeys(run_ids))
+
+
+async def _cancel_named(
+    door: Door,
+    run_ids: Sequence[str],
+    given: Chosen | None,
+    request: CancelRequest,
+    db: str | None,
+    form: Format,
+) -> None:
     async def cancel(run_id: str) -> Document[CancelRecord]:
         return await _cancel(door, run_id, given, request, db)
 
-    unique = tuple(dict.fromkeys(run_ids))
-    results = await _all(door, unique, cancel, wait)
+    import asyncio
+
+    what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
+    try:
+        async with waiting(f"waiting for the end of {what}", most=request.wait):
+            results = await bulk.do_all(run_ids, cancel)
+    except asyncio.CancelledError:
+        note(f"interrupted, it may have been asked to stop; {_look(door, run_ids[0])}")
+        raise
     done = bulk.successes(results)
-    if len(unique) == 1:
+    if len(run_ids) == 1:
         for document in done:
             show_record(document, columns.CANCELS, form, id_field="run_id")
     elif done:
         show_list(_joined(done), columns.CANCELS, form, id_field="run_id")
     pending = [document.value["run_id"] for document in done if not _tell(door, document.value)]
-    bulk.raise_failures(unique, results)
+    bulk.raise_failures(run_ids, results)
     if pending:
         raise StillPending("asked to stop, and not stopped yet", hint=_look(door, pending[0]))
-
-
-async def _all(
-    door: Door, run_ids: Sequence[str], cancel: Callable[[str], Awaitable[T]], wait: float
-) -> list[T | BaseException]:
-    """Do it for every run at the same time, showing that it lasts."""
-    import asyncio
-
-    what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
-    try:
-        async with waiting(f"waiting for the end of {what}", most=wait):
-            return await bulk.do_all(run_ids, cancel)
-    except asyncio.CancelledError:
-        note(f"interrupted, it may have been asked to stop; {_look(door, run_ids[0])}")
-        raise
 
 
 async def _cancel(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.chosen import component_named
+from agentctl.cli.durations import short, spoken
 from agentctl.cli.output import Format, show_record, write_line
 from agentctl.cli.table import Column, Columns
 from agentctl.cli.terminal import printable
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CANCELS",
+    "PROBLEMS",
     "RENAMED",
     "RUN",
     "RUNS",
@@ -47,6 +51,29 @@ def _error_code(record: Record) -> object:
 def _error(record: Record) -> str | None:
     error = record.get("error")
     return f"{error.get('code')}: {error.get('detail')}" if error else None
+
+
+def _age(record: Record) -> str | None:
+    """How long ago it was created."""
+    created = _seconds(record.get("created_at"))
+    return None if created is None else spoken(time.time() - created)
+
+
+def _duration(run: Record) -> str | None:
+    """How long a run has worked: until its end, or until now."""
+    started = _seconds(run.get("started_at"))
+    if started is None:
+        return None
+    ended = _seconds(run.get("finished_at"))
+    return short((time.time() if ended is None else ended) - started)
+
+
+def _seconds(moment: object) -> float | None:
+    """Seconds since the epoch for a time of the wire; None for what is none."""
+    try:
+        return datetime.fromisoformat(str(moment)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 SESSIONS = Columns(
@@ -107,7 +134,15 @@ _RUNS_OF_SESSION = [
 ]
 RUNS_OF_SESSION = Columns(tsv=_RUNS, table=_RUNS_OF_SESSION)
 RUNS = Columns(
-    tsv=_RUNS, table=[*_RUNS_OF_SESSION[:5], Column("session_id"), *_RUNS_OF_SESSION[5:]]
+    tsv=_RUNS,
+    table=[
+        *_RUNS_OF_SESSION[:3],
+        Column("age", _age),
+        Column("duration", _duration, heading="took"),
+        Column("error", _error_code),
+        Column("session_id"),
+        *_RUNS_OF_SESSION[5:],
+    ],
 )
 RUN = [
     *_RUNS[:-2],
@@ -119,6 +154,8 @@ RUN = [
     Column("created_at"),
     Column("started_at"),
     Column("finished_at"),
+    Column("stopped_at"),
+    Column("late_result"),
     Column("input"),
     Column("content"),
 ]
@@ -132,6 +169,29 @@ CANCELS = [
     Column("finished_at"),
     Column("reason"),
 ]
+
+PROBLEMS = Columns(
+    tsv=[
+        Column("run_id"),
+        Column("session_id"),
+        Column("worker_id"),
+        Column("db_id"),
+        Column("kind"),
+        Column("problem"),
+        Column("remedy"),
+        Column("outcome"),
+        Column("detail"),
+    ],
+    table=[
+        Column("run_id", lambda found: found["run_id"] or found["worker_id"], heading="id"),
+        Column("problem", look="text"),
+        Column("remedy", heading="to do", look="text"),
+        Column("outcome"),
+        Column("detail", look="text"),
+        Column("session_id"),
+        Column("db_id"),
+    ],
+)
 
 
 def show_history(session: Record) -> None:

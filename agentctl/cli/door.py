@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
     from agentctl.config.settings import Settings
     from agentctl.operations import Operations
+    from agentctl.service.service import Service
 
 __all__ = ["Connection", "Door", "Here", "Local", "open_door", "with_door"]
 
@@ -71,6 +72,7 @@ class Here:
 
     settings: Settings
     log: LocalLog
+    service: Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,12 @@ class Local:
     Attributes:
         create: whether a database that is not there is made.
         refused: flags that were given and need a server.
+        only: what to do instead where it cannot; empty: it can work remotely too.
     """
 
     create: bool = False
     refused: tuple[str, ...] = ()
+    only: str = ""
 
 
 _READ_ONLY = Local()
@@ -103,13 +107,22 @@ async def open_door(connection: Connection, local: Local = _READ_ONLY) -> AsyncI
         AgentctlError: what keeps the configuration or the database from being used.
     """
     url, context = _server(connection)
+    if local.only:
+        _check_local(connection, url, local.only)
     opened = _here(connection, local) if url is None else _there(connection, url, context)
     async with opened as door:
         yield door
 
 
+def _check_local(connection: Connection, url: str | None, instead: str) -> None:
+    """Refuse a server, and to act for a user."""
+    if url is not None:
+        raise UsageFailed(f"this works locally only, not on {url}", hint=instead)
+    _refuse(connection, ("as_user",), "it is about everybody's runs")
+
+
 def with_door(
-    *, create: bool = False, needs_server: tuple[str, ...] = ()
+    *, create: bool = False, needs_server: tuple[str, ...] = (), only_locally: str = ""
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Make a command of a coroutine function whose first parameter is a `Door`.
 
@@ -118,6 +131,8 @@ def with_door(
     Args:
         create: whether a local database that is not there is made.
         needs_server: the function's flags that are refused locally (exit code 2).
+        only_locally: what to do instead of talking to a server, or acting for a user, which are
+            refused (exit code 2); empty: both are allowed.
     """
 
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -125,7 +140,7 @@ def with_door(
         def command(**values: Any) -> None:
             connection = Connection(**{name: values.pop(name) for name in _connection_names})
             refused = tuple(name for name in needs_server if values[name])
-            local = Local(create, refused)
+            local = Local(create, refused, only_locally)
             run_until_done(_through_door(body, connection, values, local))
 
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
@@ -202,7 +217,7 @@ async def _here(connection: Connection, local: Local) -> AsyncIterator[Door]:
     with logging_locally() as log:
         async with Service.open(settings, create=local.create) as service:
             acting = service.acting_as(caller)
-            yield Door(acting, target, _given(connection), Here(settings, log))
+            yield Door(acting, target, _given(connection), Here(settings, log, service))
 
 
 def _given(connection: Connection) -> str:

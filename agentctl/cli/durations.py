@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from agentctl.errors import UsageFailed
 
-__all__ = ["parse_until", "spoken"]
+__all__ = ["microseconds_ago", "parse_ago", "parse_until", "short", "spoken"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"(?:[0-9]{1,9}[smhdw])+")
@@ -17,6 +17,7 @@ _MOMENT = re.compile(
 )
 _LONGEST = timedelta(days=36_500)
 _HINT = "write 15m, 2h, 7d, 1h30m, or a moment like 2030-01-31T12:00:00Z"
+_HINT_AGO = "write 15m, 2h, 7d, 1h30m, or a moment like 2020-01-31T12:00:00Z"
 
 
 def parse_until(text: str, *, now: datetime) -> timedelta:
@@ -30,10 +31,37 @@ def parse_until(text: str, *, now: datetime) -> timedelta:
     Raises:
         UsageFailed: anything else, nothing at all, the past, or beyond a hundred years.
     """
-    span = _span(text) if _SPAN.fullmatch(text) else _until_moment(text, now)
+    span = _span(text) if _SPAN.fullmatch(text) else _moment(text, _HINT) - now
     if not timedelta(0) < span <= _LONGEST:
         raise UsageFailed(f"{text!r} is not between now and a hundred years from now", hint=_HINT)
     return span
+
+
+def parse_ago(text: str, *, now: datetime) -> datetime:
+    """The moment that `text` says: so long before `now`, or a moment of RFC 3339 in the past.
+
+    Raises:
+        UsageFailed: anything else, the future, or more than a hundred years ago.
+    """
+    span = _span(text) if _SPAN.fullmatch(text) else now - _moment(text, _HINT_AGO)
+    if not timedelta(0) <= span <= _LONGEST:
+        raise UsageFailed(f"{text!r} is not within the last hundred years", hint=_HINT_AGO)
+    return now - span
+
+
+def microseconds_ago(option: str | None) -> int | None:
+    """An option that `parse_ago` reads, as microseconds since the epoch; None: it is not given."""
+    if option is None:
+        return None
+    since = parse_ago(option, now=datetime.now(UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since // timedelta(microseconds=1)
+
+
+def short(seconds: float) -> str:
+    """How long something took: `12 ms`, `0.4 s`, `9.5 s`, and from ten seconds on as `spoken`."""
+    if seconds < 0.0995:
+        return f"{max(0, round(seconds * 1_000))} ms"
+    return f"{seconds:.1f} s" if seconds < 9.95 else spoken(seconds)
 
 
 def spoken(seconds: float) -> str:
@@ -61,11 +89,11 @@ def _span(text: str) -> timedelta:
         return timedelta.max
 
 
-def _until_moment(text: str, now: datetime) -> timedelta:
+def _moment(text: str, hint: str) -> datetime:
     if not _MOMENT.fullmatch(text):
         cause = "a bare number has no unit" if text.strip().isdigit() else None
-        raise UsageFailed(f"{text!r} is not a span of time", cause=cause, hint=_HINT)
+        raise UsageFailed(f"{text!r} is not a span of time", cause=cause, hint=hint)
     try:
-        return datetime.fromisoformat(text.upper()).astimezone(UTC) - now
+        return datetime.fromisoformat(text.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise UsageFailed(f"{text!r} is not a moment in time", hint=_HINT) from None
+        raise UsageFailed(f"{text!r} is not a moment in time", hint=hint) from None

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.door import Door, Here
+from agentctl.cli.terminal import note
 from agentctl.errors import AgentctlError, RunFailed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model
 
-__all__ = ["run_failed"]
+__all__ = ["judge", "run_failed"]
 
 _HINTS = {
     "MODEL_UNAVAILABLE": "check base_url and the key of the model in {file}, or try again later",
@@ -21,6 +22,24 @@ _HINTS = {
     "TOOL_FAILED": "correct the tool: it is named in `tools` in {file}",
     "RUN_TIMEOUT": "allow more with timeout_seconds in [runs] of {file}",
 }
+
+
+def judge(door: Door, run_id: str, end: Mapping[str, Any]) -> None:
+    """Say how a run ended.
+
+    Args:
+        end: the run's record, or what its last event says.
+
+    Raises:
+        RunFailed: it ended as ERROR, or was cancelled.
+    """
+    status = end["status"]
+    if status == "ERROR":
+        raise run_failed(door, run_id, end.get("error") or {})
+    if status == "CANCELLED":
+        raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
+    tokens = (end.get("metrics") or {}).get("total_tokens")
+    note(f"run {run_id} is {status}" + (f", {tokens} tokens" if tokens is not None else ""))
 
 
 def run_failed(door: Door, run_id: str, error: Mapping[str, Any]) -> RunFailed:

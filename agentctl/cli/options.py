@@ -23,8 +23,11 @@ __all__ = [
     "KindOption",
     "Limit",
     "LocalConfig",
+    "NewerThan",
+    "OlderThan",
     "Output",
     "PageNumber",
+    "RunId",
     "SessionOption",
     "SortOrder",
     "Table",
@@ -120,4 +123,17 @@ WorkflowId = Annotated[
 ]
 SessionOption = Annotated[
     str | None, typer.Option("--session", metavar="ID", help="Id of the session")
+]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Id of the run")]
+OlderThan = Annotated[
+    str | None,
+    typer.Option(
+        "--older-than", metavar="AGE", help="Only what was created longer ago: 10m, 2h, 7d"
+    ),
+]
+NewerThan = Annotated[
+    str | None,
+    typer.Option(
+        "--newer-than", metavar="AGE", help="Only what was created since: 10m, 2h, 7d ago"
+    ),
 ]

@@ -1,4 +1,4 @@
-"""`agentctl runs`: look at work. `agentctl.cli.start` starts it, `agentctl.cli.cancel` stops it."""
+"""`agentctl runs`: look at work. `start` starts it, `watch` follows it, `cancel` stops it."""
 
 from __future__ import annotations
 
@@ -8,37 +8,48 @@ import typer
 
 from agentctl.cli import columns
 from agentctl.cli.cancel import cancel_runs
+from agentctl.cli.chosen import Chosen, chosen_component
+from agentctl.cli.doctor import examine_runs
 from agentctl.cli.door import Door, with_door
+from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.help import Branch, any_of
 from agentctl.cli.options import (
+    AgentId,
     Cursor,
     DbId,
     KindOption,
     Limit,
+    NewerThan,
+    OlderThan,
     Output,
     PageNumber,
+    RunId,
     SortOrder,
+    TeamId,
     UserId,
+    WorkflowId,
 )
 from agentctl.cli.output import chosen_format, show_page
 from agentctl.cli.start import start_run
+from agentctl.cli.watch import watch_run
+from agentctl.errors import UsageFailed
 from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
+from agentctl.records.kinds import Kind
 
 __all__ = ["app"]
 
 app = Branch(
     help="Start, follow, list and cancel runs.",
-    epilog="Example: agentctl runs list --status RUNNING",
+    epilog="Example: agentctl runs list --live",
 )
 app.command("start", epilog='Example: agentctl runs start --agent echo --message "hello"')(
     start_run
 )
 
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Id of the run")]
 Status = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
 
 
-@app.command("list", epilog="Example: agentctl runs list --status RUNNING")
+@app.command("list", epilog="Example: agentctl runs list --live --older-than 10m")
 @with_door()
 async def list_runs(
     door: Door,
@@ -51,14 +62,23 @@ async def list_runs(
             case_sensitive=False,
         ),
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Only what runs now: PENDING and RUNNING")
+    ] = False,
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
     type: KindOption = None,
     component: Annotated[
-        str | None, typer.Option("--component", metavar="ID", help="Only of this component")
+        str | None,
+        typer.Option("--component", metavar="ID", help="Only of this component, whatever its type"),
     ] = None,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="Only of this session")
     ] = None,
     user: UserId = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: Cursor = None,
@@ -68,10 +88,34 @@ async def list_runs(
 ) -> None:
     """List runs across sessions, newest first."""
     form = chosen_format(output)
-    part = Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order)
-    wanted = RunFilter(status, type, component, session, user, db, part)
+    if live and status is not None:
+        raise UsageFailed("--live and --status exclude each other")
+    kind, component_id = _component(chosen_component(agent, team, workflow), type, component)
+    wanted = RunFilter(
+        status=status,
+        component_type=kind,
+        component_id=component_id,
+        session_id=session,
+        user_id=user,
+        db_id=db,
+        page=Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order),
+        live=live,
+        created_after=microseconds_ago(newer_than),
+        created_before=microseconds_ago(older_than),
+    )
     document = await door.operations.get_runs(wanted)
     show_page(document, columns.RUNS, form, id_field="run_id")
+
+
+def _component(
+    named: Chosen | None, kind: Kind | None, component_id: str | None
+) -> tuple[Kind | None, str | None]:
+    """What to filter by: a component that is named whole, or its type or id alone."""
+    if named is None:
+        return kind, component_id
+    if kind is not None or component_id is not None:
+        raise UsageFailed("--agent, --team and --workflow exclude --type and --component")
+    return named
 
 
 @app.command("get", epilog="Example: agentctl runs get RUN_ID")
@@ -83,6 +127,8 @@ async def get_run(door: Door, run_id: RunId, db: DbId = None, output: Output = N
     columns.show_run(document, form)
 
 
+app.command("watch", epilog="Example: agentctl runs watch RUN_ID")(watch_run)
 app.command("cancel", epilog='Example: agentctl runs cancel RUN_ID --reason "wrong question"')(
     cancel_runs
 )
+app.command("doctor", epilog="Example: agentctl runs doctor --fix")(examine_runs)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,12 +16,12 @@ from agentctl.cli import columns
 from agentctl.cli.answer import Answer
 from agentctl.cli.chosen import Chosen, chosen_component
 from agentctl.cli.door import Door, with_door
-from agentctl.cli.failed import run_failed
+from agentctl.cli.failed import judge
 from agentctl.cli.options import AgentId, Output, SessionOption, TeamId, WorkflowId
 from agentctl.cli.output import Format, chosen_format, write_bytes, write_text
 from agentctl.cli.progress import waiting
 from agentctl.cli.terminal import note
-from agentctl.errors import AgentctlError, RunFailed, UsageFailed
+from agentctl.errors import AgentctlError, UsageFailed
 from agentctl.operations import CancelRequest, RunRequest
 
 __all__ = ["start_run"]
@@ -48,17 +47,26 @@ async def start_run(
         bool | None,
         typer.Option("--stream/--no-stream", help="Show the answer as it arrives, or at the end"),
     ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            "--idempotency-key",
+            metavar="KEY",
+            help="Start at most one run: the same command again shows the run of the first",
+        ),
+    ] = None,
     output: Output = None,
 ) -> None:
     """Start a run of an agent, team or workflow, and show its answer.
 
-    Ctrl-C cancels the run. Exit code 1 when it ends as ERROR or is cancelled.
+    Ctrl-C cancels the run, unless it was started by an earlier command with the same
+    --idempotency-key. Exit code 1 when it ends as ERROR or is cancelled.
     """
     form = chosen_format(output)
     component = chosen_component(agent, team, workflow)
     if component is None:
         raise UsageFailed("nothing to run is named", hint="give --agent, --team or --workflow ID")
-    request = RunRequest(_message(message), session, user, background)
+    request = RunRequest(_message(message), session, user, background, idempotency_key)
     if stream is None:
         stream = not background and form in ("table", "tsv", "jsonl")
     if stream and form in ("json", "name"):
@@ -80,13 +88,13 @@ async def _follow(door: Door, component: Chosen, request: RunRequest, form: Form
                 if form == "jsonl":
                     write_bytes(event.data)
                 if answer.take(event):
-                    door.did(f"started run {answer.run_id} of session {answer.session_id}")
+                    _tell(door, request, answer.run_id, answer.session_id)
     except asyncio.CancelledError:
         answer.end_line()
         await _stop(door, component, request, answer)
         raise
     answer.finish(f"see what became of it: {_look(door, answer.run_id)}")
-    _judge(door, answer.run_id, answer.end)
+    judge(door, answer.run_id, answer.end)
 
 
 async def _stop(door: Door, component: Chosen, request: RunRequest, answer: Answer) -> None:
@@ -95,6 +103,10 @@ async def _stop(door: Door, component: Chosen, request: RunRequest, answer: Answ
         return
     if request.background:
         door.did(f"run {answer.run_id} goes on")
+        return
+    if request.idempotency_key is not None:
+        # It may be an earlier command's. Who left has stopped it if, and only if, it was ours.
+        note(f"interrupted: see what became of the run: {_look(door, answer.run_id)}")
         return
     try:
         asked = CancelRequest(answer.session_id, reason="Interrupted at the terminal")
@@ -117,32 +129,23 @@ async def _wait(door: Door, component: Chosen, request: RunRequest, form: Format
         note(f"interrupted: see what became of the run: {look}")
         raise
     run = document.value
-    door.did(f"started run {run['run_id']} of session {run['session_id']}")
+    _tell(door, request, run["run_id"], run["session_id"])
     if form in ("table", "tsv") and not request.background:
         write_text(f"{run['content']}\n" if run["content"] else "")
     else:
         columns.show_run(document, form)
     if not request.background:
-        _judge(door, run["run_id"], run)
+        judge(door, run["run_id"], run)
+
+
+def _tell(door: Door, request: RunRequest, run_id: str, session_id: str) -> None:
+    """Say which run it is. With a key it may have been started before."""
+    did = "started run" if request.idempotency_key is None else "with this key: run"
+    door.did(f"{did} {run_id} of session {session_id}")
 
 
 def _look(door: Door, run_id: str) -> str:
     return door.command(f"runs get {run_id}")
-
-
-def _judge(door: Door, run_id: str, end: Mapping[str, Any]) -> None:
-    """Say how the run ended.
-
-    Raises:
-        RunFailed: it ended as ERROR, or was cancelled.
-    """
-    status = end["status"]
-    if status == "ERROR":
-        raise run_failed(door, run_id, end.get("error") or {})
-    if status == "CANCELLED":
-        raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
-    tokens = (end.get("metrics") or {}).get("total_tokens")
-    note(f"run {run_id} is {status}" + (f", {tokens} tokens" if tokens is not None else ""))
 
 
 def _message(option: str) -> str:

@@ -12,6 +12,8 @@ from typing import TextIO
 from agentctl.errors import Refused, UsageFailed
 
 __all__ = [
+    "aside",
+    "check_confirmable",
     "confirm",
     "cut",
     "is_terminal",
@@ -110,6 +112,22 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def aside(text: str, *, in_line: bool = False) -> None:
+    """Say something beside the data, on a line of stderr; dim where the terminal can.
+
+    Args:
+        in_line: data that was written last has not ended its line.
+    """
+    line = printable(text)
+    if is_terminal(sys.stderr):
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+        line = line if plain else f"\x1b[2m{line}\x1b[0m"
+        if in_line and is_terminal(sys.stdout):
+            line = f"\n{line}"
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something that cannot be undone (contract.md 8).
 
@@ -123,11 +141,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not _can_ask():
-        raise UsageFailed(
-            "this needs a confirmation, and there is nobody to ask",
-            hint="pass --yes to go ahead without being asked",
-        )
+    check_confirmable(yes=yes)
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
@@ -135,6 +149,19 @@ def confirm(question: str, *, yes: bool) -> None:
         sys.stderr.write("\n")
     if answer.strip().lower() not in ("y", "yes"):
         raise Refused("not confirmed, nothing was changed")
+
+
+def check_confirmable(*, yes: bool) -> None:
+    """Refuse what `confirm` would, before the work that leads up to the question.
+
+    Raises:
+        UsageFailed: it is not confirmed, and nobody can be asked.
+    """
+    if not yes and not _can_ask():
+        raise UsageFailed(
+            "this needs a confirmation, and there is nobody to ask",
+            hint="pass --yes to go ahead without being asked",
+        )
 
 
 def _can_ask() -> bool:

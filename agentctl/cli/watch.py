@@ -1,0 +1,285 @@
+"""`agentctl runs watch`: a live transcript of a run, which goes on whoever looks.
+
+In tables and TSV stdout is the answer's text, as it arrives; tools, steps and members are told on
+stderr. `jsonl` is one event a line, `json` the run's record at its end, `name` its id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli import columns
+from agentctl.cli.answer import Answer
+from agentctl.cli.chosen import Chosen, chosen_component, component_of_run
+from agentctl.cli.door import Door, with_door
+from agentctl.cli.failed import judge
+from agentctl.cli.options import AgentId, DbId, Output, RunId, SessionOption, TeamId, WorkflowId
+from agentctl.cli.output import Format, chosen_format, write_bytes
+from agentctl.cli.progress import waiting
+from agentctl.cli.silence import Silence, with_silences
+from agentctl.cli.terminal import note
+from agentctl.cli.transcript import Transcript
+from agentctl.errors import AgentctlError, RunFailed, TooManyRequests, Unavailable
+from agentctl.operations import ResumeRequest
+
+if TYPE_CHECKING:
+    from agentctl.operations import StreamEvent
+    from agentctl.records.document import Document
+    from agentctl.records.runs import RunRecord
+
+__all__ = ["watch_run"]
+
+SILENT_SECONDS = 1.5
+"""After so long without an event it is asked whether there will be any."""
+
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before each attempt to go on with a stream that was cut off: a restart is over by then.
+An event that arrives starts them anew."""
+
+_FINAL = ("COMPLETED", "ERROR", "CANCELLED")
+
+
+@with_door()
+async def watch_run(
+    door: Door,
+    run_id: RunId,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", metavar="NUMBER", min=0, help="Begin behind this event, from 0"),
+    ] = None,
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    session: SessionOption = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Follow a run as it works, from its beginning to its end.
+
+    Ctrl-C leaves the run alive. Exit code 1 when it ends as ERROR or is cancelled. With --session
+    and --agent, --team or --workflow the run is not looked up first.
+    """
+    form = chosen_format(output)
+    given = chosen_component(agent, team, workflow)
+    watched = _Watched(door, run_id, given, session, db)
+    watch = await _begin(watched, form, -1 if after is None else after)
+    await _until_end(watch)
+    if form in ("json", "name"):
+        columns.show_run(await watched.document(), form)
+    judge(door, run_id, watch.answer.end)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """The run that is looked at, and through which door.
+
+    Attributes:
+        component, session_id: of the run; None until it was looked up, unless they were given.
+    """
+
+    door: Door
+    run_id: str
+    component: Chosen | None
+    session_id: str | None
+    db: str | None
+
+    async def document(self) -> Document[RunRecord]:
+        """The run's record as it is now."""
+        operations = self.door.operations
+        if self.component is None or self.session_id is None:
+            return await operations.get_run(self.run_id, db_id=self.db)
+        return await operations.get_component_run(
+            *self.component, self.run_id, session_id=self.session_id
+        )
+
+    def events(self, after: int) -> AsyncIterator[StreamEvent]:
+        """The events of the run behind one of them."""
+        assert self.component is not None
+        request = ResumeRequest(self.session_id, after)
+        return self.door.operations.resume_run(*self.component, self.run_id, request)
+
+    def command(self, words: str, after: int = -1) -> str:
+        """A command about the run."""
+        more = f" --db {self.db}" if self.db else ""
+        behind = f" --after {after}" if after >= 0 else ""
+        return self.door.command(f"{words} {self.run_id}{behind}{more}")
+
+
+class _Watch:
+    """One look at a run, from its first event to its last.
+
+    Attributes:
+        last: number of the last event that was shown; -1 before the first.
+        known: whether the run has been seen through this door.
+        state: the run's record when it was looked up last; empty: never.
+    """
+
+    def __init__(self, watched: _Watched, form: Format, after: int, state: dict[str, Any]) -> None:
+        assert watched.component is not None
+        self.watched = watched
+        self.form = form
+        self.last = after
+        self.known = bool(state)
+        self.state = state
+        self.answer = Answer(
+            watched.component[0],
+            to_stdout=form in ("table", "tsv"),
+            run_id=watched.run_id,
+            whole=after < 0,
+        )
+        self.transcript = Transcript(self.answer)
+        self._told = False
+
+    def show(self, event: StreamEvent) -> None:
+        """Show an event, once."""
+        if event.seq <= self.last:
+            return
+        self.last, self.known = event.seq, True
+        if self.form == "jsonl":
+            write_bytes(event.data)
+        if self.form in ("table", "tsv"):
+            self.transcript.take(event)
+        else:
+            self.answer.take(event)
+
+    def say(self, text: str) -> None:
+        """Say something beside the transcript."""
+        self.transcript.flush()
+        note(text)
+
+    async def hear_nothing(self) -> None:
+        """Nothing came for a while: say what can be expected.
+
+        Raises:
+            RunFailed: nothing will come, ever: the process that worked on the run is gone.
+        """
+        if not self._told and self.last < 0 and self.state.get("status") == "RUNNING":
+            self._told = True
+            self.say("its events are not kept, since it was not started to be followed;"
+                     " waiting for its end")  # fmt: skip
+        await _check_worker(self.watched)
+
+    def interrupted(self) -> None:
+        """Ctrl-C: the run is none of ours."""
+        watched = self.watched
+        look, stop = watched.command("runs watch", self.last), watched.command("runs cancel")
+        self.say(f"interrupted: run {watched.run_id} goes on")
+        note(f"look again: {look}")
+        note(f"stop it: {stop}")
+
+
+async def _begin(watched: _Watched, form: Format, after: int) -> _Watch:
+    """Look the run up, unless it is known where it is."""
+    if watched.component is not None and watched.session_id is not None:
+        return _Watch(watched, form, after, {})
+    run = dict((await watched.document()).value)
+    kind, component_id = watched.component = watched.component or component_of_run(run)
+    watched.session_id = watched.session_id or str(run["session_id"])
+    note(
+        f"run {watched.run_id} of {kind} {component_id}, session {watched.session_id},"
+        f" is {run['status']} {watched.door.target}"
+    )
+    parent = run.get("parent_run_id")
+    if parent and run["status"] not in _FINAL:
+        note(f"a part of run {parent}, in whose stream its events are")
+    return _Watch(watched, form, after, run)
+
+
+async def _until_end(watch: _Watch) -> None:
+    """Show what comes, over as many streams as it takes."""
+    import asyncio
+
+    try:
+        async with _patience(watch):
+            await _follow(watch)
+    except asyncio.CancelledError:
+        if not watch.answer.end:
+            watch.interrupted()
+        raise
+    finally:
+        watch.transcript.flush()
+
+
+@contextlib.asynccontextmanager
+async def _patience(watch: _Watch) -> AsyncIterator[None]:
+    """Where nothing is shown before the end, show at least that it is waited for."""
+    if watch.form not in ("json", "name"):
+        yield
+        return
+    async with waiting("waiting for the end of the run, Ctrl-C leaves it alive"):
+        yield
+
+
+async def _follow(watch: _Watch) -> None:
+    import asyncio
+
+    pauses = iter(PAUSES)
+    while True:
+        before = watch.last
+        cause: AgentctlError | None = None
+        try:
+            await _one_stream(watch)
+            if watch.answer.end or await _has_ended(watch):
+                return
+        except (Unavailable, TooManyRequests) as failure:
+            if watch.watched.door.local is not None or not watch.known:
+                raise
+            cause = failure
+        if watch.last > before:
+            pauses = iter(PAUSES)
+        pause = next(pauses, None)
+        if pause is None:
+            raise _lost(watch, cause)
+        watch.say(f"the stream was cut off, going on with it in {pause:g} s")
+        await asyncio.sleep(pause)
+
+
+async def _one_stream(watch: _Watch) -> None:
+    """Show one stream, as far as it goes."""
+    heard = with_silences(watch.watched.events(watch.last), SILENT_SECONDS)
+    async with contextlib.aclosing(heard):
+        async for event in heard:
+            if isinstance(event, Silence):
+                await watch.hear_nothing()
+            else:
+                watch.show(event)
+
+
+async def _has_ended(watch: _Watch) -> bool:
+    """Whether a run whose stream had no end has one all the same."""
+    watch.state = dict((await watch.watched.document()).value)
+    if watch.state["status"] not in _FINAL:
+        return False
+    watch.answer.conclude(watch.state)
+    return True
+
+
+async def _check_worker(watched: _Watched) -> None:
+    """Locally nobody else may be there to tell that a run has no worker any more."""
+    here = watched.door.local
+    if here is None:
+        return
+    from agentctl.service.doctor import is_abandoned
+
+    if await is_abandoned(here.service.hosting, watched.run_id, watched.db):
+        doctor = watched.door.command("runs doctor --fix")
+        raise RunFailed(
+            f"nobody works on run {watched.run_id} any more",
+            cause="the process that did is gone, and could not write how the run ended",
+            hint=f"write its end: {doctor}",
+        )
+
+
+def _lost(watch: _Watch, cause: AgentctlError | None) -> Unavailable:
+    """The stream was cut off once too often."""
+    again = watch.watched.command("runs watch", watch.last)
+    return Unavailable(
+        "the stream was cut off, and could not be gone on with",
+        cause=cause.detail if cause is not None else None,
+        hint=f"the run may go on; look again: {again}",
+    )
