@@ -209,7 +209,9 @@ async def test_a_request_that_could_not_be_read_is_heard_of_later(
     async with hosted(world) as owner, hosted(world) as elsewhere:
         port = user(owner)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, events):
-            database = live_run(owner, run["run_id"]).database
+            live = live_run(owner, run["run_id"])
+            await until(lambda: live.transcript.messages)
+            database = live.database
             read, refused = database.read, asyncio.Event()
 
             async def unreadable(*_: Any, **__: Any) -> Any:
