@@ -137,8 +137,6 @@ class EventStream(Response):
         rest: the events behind it.
     """
 
-    media_type = "text/event-stream"
-
     def __init__(self, first: StreamEvent | None, rest: AsyncIterator[StreamEvent]) -> None:
         self.status_code = 200
         self.background = None

@@ -175,13 +175,18 @@ def document_bytes(routes: Iterable[Operation]) -> bytes:
 
 
 def _exemplify(operation: dict[str, Any]) -> None:
-    """Put the examples in: afterwards, because FastAPI drops every null that it is given."""
+    """Put the examples in: afterwards, because FastAPI drops every null that it is given.
+
+    Where there is none there is no document: what FastAPI takes for one goes.
+    """
     name = operation["operationId"]
     answer = examples.ANSWERS.get(name)
     for status, example in {"200": answer, "201": answer, "202": examples.STARTED}.items():
         content = operation["responses"].get(status, {}).get("content", {})
-        if JSON in content:
+        if JSON in content and example is not None:
             content[JSON]["example"] = example
+        else:
+            content.pop(JSON, None)
     for content in operation.get("requestBody", {}).get("content", {}).values():
         content["example"] = examples.BODIES[name]
 

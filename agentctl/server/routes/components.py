@@ -307,7 +307,6 @@ def _family(kind: Kind) -> list[Operation]:
             answers=None,
             errors=(413, 415),
             body=_RESUME,
-            sends=EventStream,
             more=RESUMED,
         ),
     ]

@@ -7,7 +7,6 @@ from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
-from starlette.responses import JSONResponse, Response
 from typing_extensions import TypeAliasType
 
 from agentctl.errors import BadRequest, UnsupportedMediaType
@@ -61,7 +60,6 @@ def operation(
     status: int = 200,
     errors: tuple[int, ...] = (),
     body: Body | None = None,
-    sends: type[Response] = JSONResponse,
     more: dict[int | str, dict[str, Any]] | None = None,
     in_document: bool = True,
 ) -> Operation:
@@ -72,11 +70,10 @@ def operation(
         path: with its parameters in braces.
         endpoint: what answers.
         tag: OpenAPI tag.
-        answers: type of the document, or None for an answer without one.
+        answers: type of the document, or None for an answer without one: nothing, or events.
         status: of success.
         errors: statuses that it answers beside those that every operation does.
         body: how its body is read.
-        sends: what is sent with success, by its media type.
         more: further OpenAPI responses.
         in_document: whether the OpenAPI document shows it.
     """
@@ -90,7 +87,6 @@ def operation(
         tags=[tag],
         response_model=answers,
         status_code=status,
-        response_class=sends,
         include_in_schema=in_document,
         **(shown if in_document else {}),
     )
