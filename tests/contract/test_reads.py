@@ -107,6 +107,17 @@ def reads(ids: dict[str, str]) -> dict[str, Ask]:
         "get_runs filter": lambda port: port.get_runs(
             RunFilter("ERROR", "agent", "http-500", "e1", "owner", "main", Page(limit=1))
         ),
+        "get_runs live": lambda port: port.get_runs(RunFilter(live=True)),
+        "get_runs of a time": lambda port: port.get_runs(
+            RunFilter(created_after=1_700_000_000_000_000, created_before=4_000_000_000_000_001)
+        ),
+        "get_runs live and status": lambda port: port.get_runs(RunFilter("RUNNING", live=True)),
+        "list_agent_runs live and status": lambda port: port.list_component_runs(
+            "agent", "echo", RunFilter("ERROR", live=True)
+        ),
+        "list_agent_runs of a time": lambda port: port.list_component_runs(
+            "agent", "echo", RunFilter(created_before=1)
+        ),
         "get_run missing": lambda port: port.get_run("missing"),
         "list_agent_runs": lambda port: port.list_component_runs("agent", "echo", RunFilter()),
         "list_team_runs": lambda port: port.list_component_runs("team", "crew", RunFilter()),

@@ -53,6 +53,14 @@ READS: list[tuple[Call, str]] = [
         "/runs?component_type=team&component_id=t&status=RUNNING&session_id=s&user_id=u&db_id=d"
         "&cursor=c%3D&sort_order=asc",
     ),
+    (
+        lambda o: o.get_runs(RunFilter(live=True, created_after=1_700_000_000_000_001)),
+        "/runs?live=true&created_after=2023-11-14T22%3A13%3A20.000001Z",
+    ),
+    (
+        lambda o: o.list_component_runs("agent", "a", RunFilter(created_before=0)),
+        "/agents/a/runs?created_before=1970-01-01T00%3A00%3A00.000000Z",
+    ),
     (lambda o: o.get_run("r"), "/runs/r"),
     (lambda o: o.get_run("r", db_id="d"), "/runs/r?db_id=d"),
     (

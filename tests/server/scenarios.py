@@ -124,6 +124,8 @@ def _runs(kind: str, path: str, one: str, run: str, session_id: str) -> Iterator
     yield Scenario(listed, f"GET {path}/nothing/runs", "me", 404, NOT_FOUND)
     yield Scenario(listed, f"GET {one}/runs?status=LOST", "me", 422, ("status must be one of",))
     yield Scenario(listed, f"GET {one}/runs?limit=many", "me", 422, ("limit",))
+    yield Scenario(listed, f"GET {one}/runs?live=true", "me", 200, lacks=(f"{{{kind}_run}}",))
+    yield Scenario(listed, f"GET {one}/runs?live=yes", "me", 422, ("live must be true or false",))
     yield Scenario(listed, f"GET {one}/runs", "powerless", 403, FORBIDDEN)
     yield Scenario(got, f"GET {run}", "me", 200, ('"status":"COMPLETED"', '"error":null'))
     yield Scenario(got, f"GET {run}?session_id={session_id}", "me", 200)
@@ -282,6 +284,18 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     filters = "status=COMPLETED&component_type=workflow&component_id=line&session_id=mine-workflow"
     yield Scenario(operation, f"{path}?{filters}", "me", 200, ("{workflow_run}",), ("{agent_run}",))
     yield Scenario(operation, f"{path}?component_type=x", "me", 422, ("component_type",))
+    every = f"{path}?limit=100"
+    live = f"{every}&live=true"
+    yield Scenario(operation, live, "admin", 200, ('"meta"',), ("{agent_run}",))
+    yield Scenario(operation, f"{live}&status=RUNNING", "me", 422, ("live and status",))
+    yield Scenario(operation, f"{every}&live=false&status=COMPLETED", "me", 200, ("{agent_run}",))
+    since, until = f"{every}&created_after=", f"{every}&created_before="
+    for past in ("2001-01-01T00:00:00Z", "2001-01-01t00:00:00.5%2B02:00"):
+        yield Scenario(operation, since + past, "me", 200, ("{agent_run}",))
+        yield Scenario(operation, until + past, "me", 200, ('"data":[]',))
+    for text in ("", "now", "1", "2001-01-01", "2001-02-30T00:00:00Z", "2001-01-01T00:00:00"):
+        yield Scenario(operation, since + text, "me", 422, ("created_after", "RFC 3339"))
+        yield Scenario(operation, until + text, "me", 422, ("created_before", "RFC 3339"))
     yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND)
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
     operation, path = "get_run", "GET /runs/{agent_run}"

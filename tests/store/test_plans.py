@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from itertools import product
 from typing import Any
 
 import pytest
 
 from agentctl.store import runs, sessions
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Work, compile_dollar
 from agentctl.store.runs import RunQuery
 from agentctl.store.sessions import SessionQuery
 from agentctl.store.sqlite import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
+from tests.postgres import PostgresUnderTest
 from tests.store.made import START
 from tests.store.statements import ALL
 
@@ -188,3 +191,64 @@ def test_live_runs_are_found_without_reading_the_others(sqlite: SqliteDatabase) 
     indexes = ("INDEX runs_live_", "INDEX runs_status_created (status=?)")
     for sql, step in found.items():
         assert any(index in step for index in indexes), (sql, step)
+
+
+MANY_RUNS = """
+INSERT INTO sessions (session_id, session_type, session_name, total_tokens, run_count,
+                      history_bytes, created_at, updated_at, metrics)
+SELECT 's-' || n, 'agent', '', 0, 0, 0, n, n, '{}' FROM generate_series(0, 99) n;
+INSERT INTO runs (run_id, session_id, seq, component_type, component_id, user_id, status,
+                  background, attempt, owner, created_at, late_result, input)
+SELECT 'r-' || n, 's-' || n % 100, n, 'agent', 'echo', 'u-' || n % 7,
+       CASE WHEN n % 1000 = 0 THEN 'RUNNING' ELSE 'COMPLETED' END, 0, 1, 'w1', n, 0, 'hello'
+FROM generate_series(1, 20000) n;
+ANALYZE runs
+"""
+"""Enough that what an index costs decides: how a planner reads an empty table is its own affair."""
+
+
+def test_postgres_finds_live_runs_and_runs_of_a_time_by_an_index(
+    postgres: PostgresUnderTest,
+) -> None:
+    values = {
+        "limit": 21, "offset": 0, "after_key": 9000, "after_id": "r-9000",
+        "created_after": 8000, "created_before": 10_000, "user_id": "u-1",
+    }  # fmt: skip
+    asked = {
+        ("live",): "runs.status",
+        ("live", "user_id"): "runs.status",
+        ("live", *BOUNDS): "runs.status",
+        BOUNDS: "",
+        ("user_id", *BOUNDS): "user_id",
+    }
+    wanted = [
+        (present, sql)
+        for present, lead in asked.items()
+        for sql in (
+            runs.LISTING.probe(present, lead),
+            runs.LISTING.count(present, lead),
+            runs.LISTING.select(present, lead, "created_at", "desc", False),
+            runs.LISTING.select(present, lead, "created_at", "desc", True),
+        )
+    ]
+
+    async def plans() -> list[str]:
+        found = []
+        async with postgres.connected() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            await connection.execute(MANY_RUNS)
+            for _, sql in wanted:
+                text, names = compile_dollar(sql)
+                given = [values[name] for name in names]
+                rows = await connection.fetch(f"EXPLAIN {text}", *given)
+                found.append("\n".join(row[0] for row in rows))
+            await transaction.rollback()
+        return found
+
+    for (present, sql), steps in zip(wanted, asyncio.run(plans()), strict=True):
+        assert "Seq Scan" not in steps, (sql, steps)
+        if "live" in present:
+            assert re.search(r"using runs_(live_\w+|status_created) ", steps), (sql, steps)
+        else:
+            assert re.search(r"Index Cond: .*created_at >= '8000'", steps), (sql, steps)
