@@ -1,0 +1,240 @@
+"""What hangs: the run ends in time, and its record says whether the work did (contract.md 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from agentctl.operations import CancelRequest, RunRequest
+from agentctl.runs import endings
+from agentctl.service.service import Acting, Service
+from agentctl.store import sqlite_connection
+from tests.endpoint import ModelEndpoint
+from tests.loops import until
+from tests.runs import gate
+from tests.service.doors import hosted, running, user
+from tests.world import World, make_world
+
+SOON = 5.0
+"""Seconds within which a run is final, on a busy machine; nothing here ends by itself before."""
+
+MODELS = ("hang", "drip", "half", "trickle")
+TOOLS = ("polite", "blocked", "stubborn")
+LEFT = ("blocked", "stubborn")
+"""What does not stop when it is told to."""
+
+
+@pytest.fixture(autouse=True)
+def shut() -> Iterator[None]:
+    """The gate is shut, and nothing stays behind it."""
+    gate.opened.clear()
+    yield
+    gate.opened.set()
+
+
+def a_world(folder: Path, endpoint: ModelEndpoint, extra: str = "") -> World:
+    """The usual world with an agent for each tool of the gate, and a team of one of them."""
+    drip = _model("drip", "drip", endpoint) + _agent("drip")
+    tools = "".join(
+        _model(name, f"tool:{name}", endpoint) + _agent(name, f'tools = ["tests.runs.gate:{name}"]')
+        for name in TOOLS
+    )
+    team = '[[teams]]\nid = "pair"\nname = "Pair"\nmode = "coordinate"\nmodel = "delegate"\n'
+    team += 'members = ["blocked"]\n'
+    return make_world(folder, endpoint.base_url, extra=drip + tools + team + extra)
+
+
+def _model(name: str, model: str, endpoint: ModelEndpoint) -> str:
+    return (
+        f'[[models]]\nid = "{name}"\nprovider = "openai"\nmodel = "{model}"\n'
+        f'base_url = "{endpoint.base_url}"\n'
+    )
+
+
+def _agent(name: str, more: str = "") -> str:
+    return f'[[agents]]\nid = "{name}"\nname = "{name.title()}"\nmodel = "{name}"\n{more}\n'
+
+
+async def under_way(service: Service, agent: str) -> str:
+    """Start a run in the session s1 and let it come to where it hangs; its id."""
+    port = user(service)
+    request = RunRequest("x", session_id="s1", background=True)
+    run_id = (await port.create_run("agent", agent, request)).value["run_id"]
+    live = service.hosting.engine.live(run_id)
+    assert live is not None
+    reached = {
+        "half": lambda: live.transcript.content == "one two three",
+        "trickle": lambda: live.transcript.content,
+        **dict.fromkeys(TOOLS, lambda: live.transcript.tools),
+    }
+    await until(reached.get(agent, lambda: live.transcript.messages))
+    return str(run_id)
+
+
+async def record(port: Acting, run_id: str) -> dict[str, Any]:
+    return dict((await port.get_run(run_id)).value)
+
+
+async def final(port: Acting, run_id: str) -> dict[str, Any]:
+    """The run, once it has ended."""
+    found: dict[str, Any] = {}
+
+    async def ended() -> bool:
+        found.update(await record(port, run_id))
+        return found["finished_at"] is not None
+
+    await until(ended, SOON)
+    return found
+
+
+async def stops_late(port: Acting, before: dict[str, Any]) -> None:
+    """What was left goes on until the gate opens; that it stopped is noted, and nothing else."""
+    assert (before["stopped_at"], before["late_result"]) == (None, None)
+    gate.opened.set()
+    after: dict[str, Any] = {}
+
+    async def stopped() -> bool:
+        after.update(await record(port, before["run_id"]))
+        return after["stopped_at"] is not None
+
+    await until(stopped, SOON)
+    assert after["stopped_at"] > before["finished_at"]
+    assert after["late_result"] == "dropped"
+    assert {**after, "stopped_at": None, "late_result": None} == before
+
+
+async def the_session_goes_on(port: Acting, *roles: str) -> None:
+    """A model that is sent the session's messages gets them whole, and answers."""
+    answer = (await port.create_run("agent", "history", RunRequest("and?", "s1"))).value
+    assert answer["status"] == "COMPLETED"
+    told = [role for role, _ in json.loads(str(answer["content"]))]
+    assert told == ["system", *roles, "user"]
+
+
+@pytest.mark.parametrize("agent", [*MODELS, *TOOLS])
+async def test_a_cancelled_run_is_final_in_time_and_says_what_stopped(
+    tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
+) -> None:
+    async with hosted(a_world(tmp_path, model_endpoint)) as service:
+        port = user(service)
+        run_id = await under_way(service, agent)
+        asked = time.monotonic()
+        request = CancelRequest("s1", wait=SOON, reason="enough")
+        answer = (await port.cancel_run("agent", agent, run_id, request)).value
+        assert time.monotonic() - asked < SOON
+        assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
+
+        run = await record(port, run_id)
+        said = {"half": "one two three", "trickle": run["content"]}.get(agent, "")
+        assert run["content"] == said
+        if agent in TOOLS:
+            assert run["metrics"]["total_tokens"] > 0
+            assert [call["result"] for call in run["tools"]] == ["cancelled"]
+            await the_session_goes_on(port, "user", "assistant", "tool")
+        elif said:
+            assert run["metrics"]["total_tokens"] == (8 if agent == "half" else 0)
+            await the_session_goes_on(port, "user", "assistant")
+        else:
+            await the_session_goes_on(port, "user")
+        if agent in LEFT:
+            await stops_late(port, await record(port, run_id))
+        else:
+            assert (run["stopped_at"], run["late_result"]) == (run["finished_at"], None)
+
+
+@pytest.mark.parametrize("agent", ["hang", "drip", "trickle", "polite", "blocked", "stubborn"])
+async def test_a_run_has_only_so_much_time(
+    tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
+) -> None:
+    world = a_world(tmp_path, model_endpoint, "[runs]\ntimeout_seconds = 0.3\n")
+    async with hosted(world) as service:
+        port = user(service)
+        run_id = await under_way(service, agent)
+        run = await final(port, run_id)
+        assert run["status"] == "ERROR"
+        assert run["error"]["code"] == "RUN_TIMEOUT"
+        assert (run["content"] != "") is (agent == "trickle")
+        if agent in LEFT:
+            await stops_late(port, run)
+        else:
+            assert run["stopped_at"] == run["finished_at"]
+
+
+@pytest.mark.parametrize("agent", ["polite", "blocked", "stubborn"])
+async def test_a_run_goes_on_without_a_tool_whose_time_is_up(
+    tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
+) -> None:
+    world = a_world(tmp_path, model_endpoint, "[runs]\ntool_timeout_seconds = 0.1\n")
+    async with hosted(world) as service:
+        port = user(service)
+        run = dict((await port.create_run("agent", agent, RunRequest("x", "s1"))).value)
+        assert run["status"] == "COMPLETED"
+        assert run["content"] == f"The tool {agent} did not end within 0.1 seconds"
+        if agent in LEFT:
+            await stops_late(port, run)
+        else:
+            assert (run["stopped_at"], run["late_result"]) == (run["finished_at"], None)
+
+
+async def test_what_a_member_left_is_told_of_the_member(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    async with hosted(a_world(tmp_path, model_endpoint)) as service:
+        port = user(service)
+        request = RunRequest("x", session_id="s1", background=True)
+        run_id = (await port.create_run("team", "pair", request)).value["run_id"]
+        member = await running(port, component_id="blocked")
+        live = service.hosting.engine.live(member["run_id"])
+        assert live is not None
+        await until(lambda: live.transcript.tools)
+        await port.cancel_run("team", "pair", run_id, CancelRequest("s1", wait=SOON))
+
+        team = await record(port, run_id)
+        assert team["stopped_at"] == team["finished_at"]
+        await stops_late(port, await record(port, member["run_id"]))
+
+
+@contextlib.asynccontextmanager
+async def locked(world: World) -> AsyncIterator[None]:
+    """Another program holds the write lock of the default database."""
+    holder = apsw.Connection(str(world.folder / "main.db"))
+    holder.set_busy_timeout(5_000)
+    try:
+        await asyncio.to_thread(holder.execute, "BEGIN IMMEDIATE")
+        yield
+    finally:
+        holder.close(True)
+
+
+async def test_work_that_stops_before_its_end_is_stored_is_known_to_have_stopped(
+    tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_connection, "WAIT_MILLISECONDS", 20)
+    monkeypatch.setattr(endings, "RETRY_SECONDS", (0.05,))
+    world = a_world(tmp_path, model_endpoint, "[runs]\ntimeout_seconds = 0.3\n")
+    async with hosted(world) as service:
+        port = user(service)
+        run_id = await under_way(service, "blocked")
+        live = service.hosting.engine.live(run_id)
+        assert live is not None
+        async with locked(world):
+            await until(lambda: live.transcript.leftovers.pending)
+            # The end is on its way: it says that the work goes on.
+            await until(lambda: live.transcript.tools[0]["result"] == "cancelled")
+            gate.opened.set()
+            await until(lambda: not live.transcript.leftovers.pending)
+        run = await final(port, run_id)
+        await until(lambda: _stopped(port, run_id), SOON)
+        assert run["error"]["code"] == "RUN_TIMEOUT"
+
+
+async def _stopped(port: Acting, run_id: str) -> bool:
+    return (await record(port, run_id))["stopped_at"] is not None
