@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
-from weakref import WeakKeyDictionary
+from collections.abc import Iterator
 
 from agentctl import errors
 from agentctl.store.database import Database
@@ -24,33 +23,16 @@ RETRY_SECONDS = 1.0
 
 
 class Changes:
-    """What is written to the databases of a service, for those who wait for it.
+    """What is written to the databases of a service, for those who wait for it."""
 
-    Args:
-        databases: by id; only those that somebody waits for are touched.
-    """
-
-    def __init__(self, databases: Mapping[str, Database]) -> None:
-        self._databases = databases
+    def __init__(self) -> None:
         self._pollers: dict[str, _Poller] = {}
-        self._looks: WeakKeyDictionary[asyncio.Task[object], dict[str, Look]] = WeakKeyDictionary()
 
     def look(self, database: Database) -> Look:
         """A place to wait from. Take it before the first read, so that no write falls between."""
-        poller = self._pollers.setdefault(database.id, _Poller(database))
-        return Look(poller)
-
-    async def wait(self, database: Database, timeout: float) -> None:
-        """Return after the database has changed since the last `wait` of this task, or `timeout`
-        seconds. The first one of a task returns at once: who has not looked yet is to look.
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        looks = self._looks.setdefault(task, {})
-        if database.id not in looks:
-            looks[database.id] = self.look(database)
-            return
-        await looks[database.id].changed(timeout)
+        if database.id not in self._pollers:
+            self._pollers[database.id] = _Poller(database)
+        return Look(self._pollers[database.id])
 
 
 class Look:
@@ -97,9 +79,9 @@ class _Poller:
     @contextlib.contextmanager
     def attended(self) -> Iterator[None]:
         """Poll while within."""
-        self._waiting += 1
         if self._task is None:
             self._task = asyncio.create_task(self._poll(self.version()))
+        self._waiting += 1
         try:
             yield
         finally:

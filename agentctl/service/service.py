@@ -92,7 +92,7 @@ class Service:
             stack.push_async_callback(catalog.close)
             worker = Worker(databases, lost=lambda owner: engine.lose(owner))
             stack.push_async_callback(worker.retire)
-            changes, observer = Changes(databases), Observer(databases)
+            changes, observer = Changes(), Observer(databases)
             engine = Engine(databases, catalog, settings, worker)
             watches = Tasks()
             stack.push_async_callback(watches.end)
