@@ -6,6 +6,7 @@ says whose it is. All deltas, joined, are the content; a workflow's is the outpu
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -43,7 +44,7 @@ class Salvage:
     def close_open_calls(self) -> None:
         """Settle the calls without a result: nobody works on them any more."""
         for entry in self._tools.values():
-            if entry["tool_call_error"] is None:
+            if entry.get("tool_call_error") is None:
                 entry.update(tool_call_error=True, result=CANCELLED_RESULT)
 
     def add(self, lines: str) -> None:
@@ -52,20 +53,17 @@ class Salvage:
         for line in lines.split("\n"):
             name, _, data = line.partition(" ")
             if self._run.run_id in data:
-                self._take(name, data)
+                with suppress(ValueError, TypeError, AttributeError, KeyError):
+                    self._take(name, orjson.loads(data))
 
-    def _take(self, name: str, data: str) -> None:
-        try:
-            event = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            return
+    def _take(self, name: str, event: dict[str, Any]) -> None:
         if event.get("run_id") != self._run.run_id:
             return
         self.component_name = event.get(f"{self._run.component_type}_name", self.component_name)
         if name.endswith("Content"):
-            self._content.append(event["content"])
+            self._content.append(str(event["content"]))
         elif name == "StepCompleted":
-            self._content = [event["content"]]
+            self._content = [str(event["content"])]
         elif "tool" in event:
             tool = event["tool"]
             self._tools[tool["tool_call_id"]] = tool

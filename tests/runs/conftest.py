@@ -1,0 +1,31 @@
+"""Workers and their end: real databases, real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.loops import pytest_pyfunc_call
+from tests.runs.rig import Rig
+from tests.world import World, make_world
+
+__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    folder = tmp_path / "rig"
+    folder.mkdir()
+    rig = Rig(folder)
+    yield rig
+    rig.end_processes()
+
+
+@pytest.fixture
+def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> World:
+    folder = tmp_path / "world"
+    folder.mkdir()
+    return make_world(folder, model_endpoint.base_url)

@@ -1,0 +1,81 @@
+"""What is kept for a time only is removed."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from agentctl.records.times import now
+from agentctl.runs import housekeeping
+from agentctl.runs.locks import WorkerLock
+from agentctl.store import events, idempotency, runs
+from agentctl.store.databases import Databases
+from tests.runs.rig import Rig, a_live_run, said
+from tests.store.made import an_end
+
+HOUR = 3_600_000_000
+
+
+async def ended(databases: Databases, database: str, run_id: str, hours: int) -> None:
+    """A run with events that ended some hours ago."""
+    place = databases[database]
+    run = await a_live_run(place, "w1", run_id)
+    await said(place, run, "hello")
+    await place.write(runs.finish(an_end(run_id, finished_at=now() - hours * HOUR)))
+
+
+async def has_events(databases: Databases, database: str, run_id: str) -> bool:
+    return await databases[database].read(events.last_seq(run_id)) >= 0
+
+
+async def test_events_are_kept_for_a_day_after_the_end(rig: Rig) -> None:
+    async with rig.open() as databases:
+        for database in ("main", "second"):
+            await ended(databases, database, "old", 25)
+            await ended(databases, database, "new", 23)
+            run = await a_live_run(databases[database], "w1", "live")
+            await said(databases[database], run, "hello")
+        await housekeeping.tidy(databases)
+        for database in ("main", "second"):
+            kept = [
+                name
+                for name in ("old", "new", "live")
+                if await has_events(databases, database, name)
+            ]
+            assert kept == ["new", "live"]
+
+
+async def test_keys_are_kept_for_a_day(rig: Rig) -> None:
+    async with rig.open() as databases:
+        main = databases["main"]
+        for name, hours in (("old", 25), ("new", 23)):
+            at = now() - hours * HOUR
+            assert await main.write(idempotency.claim("ann", name, "hash", name, at)) is None
+        await housekeeping.tidy(databases)
+        # As long ago as both were claimed, they would still stand.
+        then = now() - 20 * HOUR
+        assert await main.write(idempotency.claim("ann", "old", "hash", "another", then)) is None
+        claimed = await main.write(idempotency.claim("ann", "new", "hash", "another", then))
+        assert claimed is not None
+        assert claimed.run_id == "new"
+
+
+async def test_more_than_one_unit_is_removed(rig: Rig) -> None:
+    async with rig.open() as databases:
+        main = databases["main"]
+        run = await a_live_run(main, "w1")
+        for seq in range(1200):
+            assert await main.write(events.append(run.run_id, 1, seq, seq, "RunContent {}\n"))
+        await main.write(runs.finish(an_end("r1", finished_at=now() - 25 * HOUR)))
+        await housekeeping.tidy(databases)
+        assert not await has_events(databases, "main", "r1")
+
+
+async def test_lock_files_of_nobody_are_removed(rig: Rig) -> None:
+    async with rig.open() as databases:
+        folder = databases.system.lock_folder
+        WorkerLock.take(folder, "stray").drop()
+        os.utime(folder / "stray.lock", times=(time.time() - 3600,) * 2)
+        other = rig.process()
+        await housekeeping.tidy(databases)
+        assert rig.locks == [f"{other.worker_id}.lock"]

@@ -1,0 +1,185 @@
+"""A process as a worker: its row, its lock, its beat, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import apsw
+import pytest
+
+from agentctl import errors
+from agentctl.runs.identity import this_process
+from agentctl.runs.worker import Worker
+from agentctl.store import workers
+from tests.loops import until
+from tests.runs.rig import Rig, beaten, the_workers
+
+QUICK = 0.02
+
+
+async def test_the_row_says_which_process_it_is_and_the_lock_is_held(rig: Rig) -> None:
+    async with rig.open() as databases:
+        worker = Worker(databases)
+        before = worker.id
+        assert await the_workers(databases) == []
+        await worker.enlist()
+        await worker.enlist()
+        (row,) = await the_workers(databases)
+        assert row.worker_id == worker.id == before
+        assert (row.host, row.boot_id, row.pid, row.process_start) == this_process()
+        assert abs(row.beat / 1e6 - time.time()) < 60
+        assert row.started_at == row.beat
+        assert rig.locks == [f"{worker.id}.lock"]
+        await worker.retire()
+        assert await the_workers(databases) == []
+        assert rig.locks == []
+
+
+async def test_many_that_enlist_at_once_make_one_worker(rig: Rig) -> None:
+    async with rig.open() as databases:
+        worker = Worker(databases)
+        await asyncio.gather(*(worker.enlist() for _ in range(20)))
+        assert len(await the_workers(databases)) == len(rig.locks) == 1
+        await worker.retire()
+
+
+async def test_a_caller_that_leaves_does_not_tear_it_apart(rig: Rig) -> None:
+    async with rig.open() as databases:
+        worker = Worker(databases)
+        caller = asyncio.create_task(worker.enlist())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+        await worker.enlist()
+        assert [row.worker_id for row in await the_workers(databases)] == [worker.id]
+        await worker.retire()
+        assert rig.locks == []
+
+
+async def test_who_could_not_enlist_can_later_and_leaves_no_lock(rig: Rig) -> None:
+    async with rig.open(create=False, all=False) as databases:
+        worker = Worker(databases)
+        with pytest.raises(errors.Unavailable):
+            await worker.enlist()
+        assert rig.locks == []
+        async with rig.open():
+            await worker.enlist()
+        assert [row.worker_id for row in await the_workers(databases)] == [worker.id]
+        await worker.retire()
+
+
+async def test_a_row_that_was_not_taken_leaves_no_lock_and_its_id_is_not_used_again(
+    rig: Rig,
+) -> None:
+    async with rig.open() as databases:
+        worker = Worker(databases)
+        first = worker.id
+        another = workers.WorkerRow(first, "elsewhere", "boot", 1, 1, 1, 1)
+        await databases.system.write(workers.enlist(another))
+        with pytest.raises(errors.AgentctlError):
+            await worker.enlist()
+        assert rig.locks == []
+        await worker.enlist()
+        assert worker.id != first
+        assert rig.locks == [f"{worker.id}.lock"]
+        await worker.retire()
+
+
+async def test_without_a_place_for_locks_it_works_without(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    (rig.folder / "main.db.workers").write_text("in the way")
+    async with rig.open() as databases:
+        worker = Worker(databases)
+        await worker.enlist()
+        assert len(await the_workers(databases)) == 1
+        assert "has no lock file" in caplog.text
+        await worker.retire()
+        assert await the_workers(databases) == []
+
+
+async def test_it_beats_while_the_event_loop_is_blocked(rig: Rig) -> None:
+    async with rig.open() as databases:
+        worker = Worker(databases, beat_seconds=QUICK)
+        await worker.enlist()
+        await beaten(databases, worker.id)
+        before = (await the_workers(databases))[0].beat
+        time.sleep(0.5)
+        # The first look after the block: nothing of the loop has run in between.
+        assert (await the_workers(databases))[0].beat > before + 200_000
+        await worker.retire()
+
+
+async def test_a_locked_database_is_waited_for_with_few_words(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig.open() as databases:
+        worker = Worker(databases, beat_seconds=QUICK)
+        await worker.enlist()
+        other = apsw.Connection(str(rig.folder / "main.db"))
+        other.execute("BEGIN IMMEDIATE")
+        with caplog.at_level(logging.WARNING):
+            await until(lambda: "beat was not taken" in caplog.text, 20)
+        other.execute("ROLLBACK")
+        other.close()
+        await beaten(databases, worker.id, 2)
+        assert worker.id in {row.worker_id for row in await the_workers(databases)}
+        await worker.retire()
+
+
+async def test_a_database_that_is_away_is_complained_of_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig.open() as databases:
+        worker = Worker(databases, beat_seconds=0.001)
+        await worker.enlist()
+        await databases.system.close()
+        await until(lambda: "beat was not taken" in caplog.text)
+        caplog.clear()
+        await asyncio.sleep(0.1)
+        assert caplog.records == []
+        await worker.retire()
+        assert "could not be removed" in caplog.text
+    # The lock tells the others.
+    assert rig.locks == [f"{worker.id}.lock"]
+
+
+async def test_the_end_does_not_wait_for_the_next_beat(rig: Rig) -> None:
+    async with rig.open() as databases:
+        worker = Worker(databases, beat_seconds=600)
+        await worker.enlist()
+        began = time.monotonic()
+        await worker.retire()
+        assert time.monotonic() - began < 2
+        await worker.retire()
+        with pytest.raises(errors.Unavailable):
+            await worker.enlist()
+
+
+async def test_who_never_enlisted_writes_nothing(rig: Rig) -> None:
+    async with rig.open() as databases:
+        await Worker(databases).retire()
+        assert rig.locks == []
+        assert await the_workers(databases) == []
+
+
+async def test_who_was_buried_goes_on_as_another(rig: Rig) -> None:
+    lost: list[str] = []
+    async with rig.open() as databases:
+        worker = Worker(databases, lost=lost.append, beat_seconds=QUICK)
+        await worker.enlist()
+        old = worker.id
+        assert await databases.system.write(workers.bury(old))
+        await until(lambda: lost)
+        assert lost == [old]
+        assert worker.id != old
+        assert [row.worker_id for row in await the_workers(databases)] == [worker.id]
+        assert rig.locks == [f"{worker.id}.lock"]
+        await beaten(databases, worker.id)
+        await worker.retire()
+        assert rig.locks == []
+        assert await the_workers(databases) == []
+        assert lost == [old]
