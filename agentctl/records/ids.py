@@ -13,6 +13,7 @@ __all__ = [
     "is_component_id",
     "is_idempotency_key",
     "is_session_id",
+    "least_id",
     "new_id",
 ]
 
@@ -54,3 +55,13 @@ def new_id() -> str:
     value = value & ~(0x3 << 62) | 0x2 << 62
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def least_id(milliseconds: int) -> str:
+    """What every id that `new_id` makes from a time on follows, in the order of text.
+
+    Args:
+        milliseconds: of the time, since the epoch, UTC.
+    """
+    text = f"{milliseconds & 0xFFFF_FFFF_FFFF:012x}"
+    return f"{text[:8]}-{text[8:]}"

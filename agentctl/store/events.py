@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.records.ids import least_id
+from agentctl.store.database import Sql, Statement, Value, Work
 
-__all__ = ["EventRow", "after", "append", "delete_older", "last_seq"]
+__all__ = ["EventRow", "after", "any_older", "append", "delete_older", "last_seq"]
 
 DELETED_AT_ONCE = 500
-"""Rows that one unit of `delete_older` removes at most: other writers wait meanwhile."""
+"""Rows that one unit of `delete_older` looks for: other writers wait meanwhile. It removes whole
+runs, the last of which may have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,17 @@ _LAST_SEQ = Sql(
     "SELECT last_seq FROM run_events WHERE run_id = :run_id ORDER BY first_seq DESC LIMIT 1"
 )
 
+# Ids of runs begin with the time that they were made at (RFC 9562 5.7), so the events of old runs
+# stand first, and those of younger ones, however many, are not looked at.
+_ANY_OLDER = Sql(
+    "SELECT run_events.run_id FROM run_events JOIN runs ON runs.run_id = run_events.run_id"
+    " WHERE runs.finished_at < :finished_before LIMIT 1"
+)
+
 _DELETE_OLDER = Sql(
     "DELETE FROM run_events WHERE run_id IN (SELECT run_events.run_id FROM run_events"
-    " JOIN runs ON runs.run_id = run_events.run_id WHERE runs.finished_at < :finished_before"
-    f" LIMIT {DELETED_AT_ONCE}) RETURNING first_seq"
+    " JOIN runs ON runs.run_id = run_events.run_id WHERE run_events.run_id < :made_before"
+    f" AND runs.finished_at < :finished_before LIMIT {DELETED_AT_ONCE}) RETURNING first_seq"
 )
 
 
@@ -93,7 +102,15 @@ def last_seq(run_id: str) -> Work[int]:
     return rows[0][0] if rows else -1
 
 
+def any_older(finished_before: int) -> Work[bool]:
+    """Whether `delete_older` has anything to remove. It may look at every row: for `large` reads,
+    which keep nobody else waiting."""
+    return bool((yield Statement(_ANY_OLDER, {"finished_before": finished_before})))
+
+
 def delete_older(finished_before: int) -> Work[int]:
     """Remove events of runs that ended before a time, some at once; repeat until it returns 0."""
-    rows = yield Statement(_DELETE_OLDER, {"finished_before": finished_before})
+    values: dict[str, Value] = {"finished_before": finished_before}
+    made_before = least_id(finished_before // 1000 + 1)
+    rows = yield Statement(_DELETE_OLDER, {**values, "made_before": made_before})
     return len(rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from agentctl.store.database import Sql, Statement, Value, Work
 
-__all__ = ["KEPT", "Claim", "claim", "delete_older"]
+__all__ = ["KEPT", "Claim", "any_older", "claim", "delete_older"]
 
 KEPT = 24 * 60 * 60 * 1_000_000
 """How long a key stands for its run, in microseconds."""
@@ -40,6 +40,8 @@ _EARLIER = Sql(
     " WHERE principal = :principal AND key = :key"
 )
 
+_ANY_OLDER = Sql("SELECT key FROM idempotency WHERE created_at < :before LIMIT 1")
+
 _DELETE_OLDER = Sql(
     "DELETE FROM idempotency WHERE (principal, key) IN (SELECT principal, key FROM idempotency"
     f" WHERE created_at < :before LIMIT {DELETED_AT_ONCE}) RETURNING key"
@@ -65,6 +67,12 @@ def claim(principal: str, key: str, body_hash: str, run_id: str, now: int) -> Wo
         # Removed between the two statements; SQLite cannot get here.
         return (yield from claim(principal, key, body_hash, run_id, now))
     return Claim(*found[0])
+
+
+def any_older(before: int) -> Work[bool]:
+    """Whether `delete_older` has anything to remove. It may look at every row: for `large` reads,
+    which keep nobody else waiting."""
+    return bool((yield Statement(_ANY_OLDER, {"before": before})))
 
 
 def delete_older(before: int) -> Work[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+from agentctl.records.ids import least_id, new_id
 from agentctl.store import events, runs, sessions
 from agentctl.store.database import Work
 from tests.store.conftest import Store
@@ -107,17 +110,56 @@ def test_a_worker_that_was_taken_for_dead_adds_nothing(store: Store) -> None:
     assert stored(store) == [(0, 4, "first"), (1_000_004, 1_000_004, "lost")]
 
 
+def an_id(microseconds: int, name: str) -> str:
+    """The id of a run that was made at a time."""
+    return f"{least_id(microseconds // 1000)}-{name}"
+
+
 def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
+    day = START + 50_000_000
+    old, long, new, live = (
+        an_id(START, "old"), an_id(START, "long"), an_id(day, "new"), an_id(START, "live"),
+    )  # fmt: skip
+
     def work() -> Work[None]:
         yield from sessions.create(a_session())
-        for run_id, finished_at in (("old", START), ("new", START + 100)):
+        for run_id, finished_at in ((old, day - 1), (long, day + 5), (new, day), (live, None)):
             yield from runs.create(a_run(run_id))
             yield from events.append(run_id, 1, 0, 1, "[]")
-            yield from runs.finish(an_end(run_id, finished_at=finished_at))
-        yield from runs.create(a_run("live"))
-        yield from events.append("live", 1, 0, 1, "[]")
+            if finished_at is not None:
+                yield from runs.finish(an_end(run_id, finished_at=finished_at))
 
     store.write(work())
-    assert store.write(events.delete_older(START + 50)) == 1
-    assert store.write(events.delete_older(START + 50)) == 0
-    assert [len(stored(store, run_id)) for run_id in ("old", "new", "live")] == [0, 1, 1]
+    assert store.write(events.delete_older(day)) == 1
+    assert store.write(events.delete_older(day)) == 0
+    assert [len(stored(store, run_id)) for run_id in (old, long, new, live)] == [0, 1, 1, 1]
+    assert store.write(events.delete_older(day + 1)) == 1
+    assert store.write(events.delete_older(day + 6)) == 1
+    assert [len(stored(store, run_id)) for run_id in (old, long, new, live)] == [0, 0, 0, 1]
+
+
+def test_events_are_removed_run_by_run_until_none_is_left(store: Store) -> None:
+    ids = [an_id(START, f"{number:03}") for number in range(6)]
+
+    def work() -> Work[None]:
+        yield from sessions.create(a_session())
+        for run_id in ids:
+            yield from runs.create(a_run(run_id))
+            for number in range(200):
+                yield from events.append(run_id, 1, number, number, "[]")
+            yield from runs.finish(an_end(run_id, finished_at=START + 9))
+
+    store.write(work())
+    removed: list[int] = []
+    while not removed or removed[-1]:
+        removed.append(store.write(events.delete_older(START + 10)))
+        assert {len(store.read(events.after(run_id, -1, 1000))) for run_id in ids} <= {0, 200}
+    assert sum(removed) == 1200
+    assert max(removed) < 1200
+
+
+def test_ids_are_in_the_order_of_the_times_they_are_made_at() -> None:
+    before = time.time_ns() // 1_000_000
+    made = new_id()
+    after = time.time_ns() // 1_000_000
+    assert least_id(before) < made < least_id(after + 1)
