@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from agentctl.records.times import now
 from agentctl.runs import locks
@@ -26,16 +26,25 @@ async def tidy(databases: Databases) -> None:
         Unavailable: a database does not answer.
     """
     for database in databases.opened().values():
-        await _emptied(database, events.delete_older, now() - EVENTS_KEPT)
-        await _emptied(database, idempotency.delete_older, now() - idempotency.KEPT)
+        await _emptied(database, events, now() - EVENTS_KEPT)
+        await _emptied(database, idempotency, now() - idempotency.KEPT)
     rows = await databases.system.read(workers.listed())
     locks.remove_strays(databases.system.lock_folder, {row.worker_id for row in rows})
 
 
-async def _emptied(
-    database: Database, delete_older: Callable[[int], Work[int]], before: int
-) -> None:
-    """Delete unit by unit, so that other writers have their turn in between."""
+class _Kept(Protocol):
+    """A repository of what is kept for a time."""
+
+    def any_older(self, before: int, /) -> Work[bool]: ...
+
+    def delete_older(self, before: int, /) -> Work[int]: ...
+
+
+async def _emptied(database: Database, kept: _Kept, before: int) -> None:
+    """Look first, which keeps no writer waiting, then delete unit by unit, so that other writers
+    have their turn in between.
+    """
     for _ in range(UNITS):
-        if not await database.write(delete_older(before)):
+        if not await database.read(kept.any_older(before), large=True):
             return
+        await database.write(kept.delete_older(before))

@@ -20,7 +20,10 @@ SWEEP_SECONDS = 2.0
 """Time between two sweeps (design.md "Workers")."""
 
 TIDY_SECONDS = 60.0
-"""Time between two rounds of housekeeping."""
+"""Time between two rounds of housekeeping, and more after a long one: see `TIDY_SHARE`."""
+
+TIDY_SHARE = 0.01
+"""How much of its time a process spends on housekeeping at most."""
 
 _log = logging.getLogger("agentctl.runs")
 _complaints = Complaints(_log)
@@ -36,20 +39,28 @@ async def watch_workers(
 ) -> None:
     """Sweep and keep house until cancelled. A failure is logged, and tried again later."""
     clock = asyncio.get_running_loop().time
-    tidied = clock()
+    tidy_at = clock() + tidy_seconds
     while True:
         await asyncio.sleep(sweep_seconds)
         if not databases.opened():
             continue
         try:
             await sweep(databases, observer, worker.id)
-            if clock() - tidied >= tidy_seconds:
-                tidied = clock()
-                await housekeeping.tidy(databases)
+            if clock() >= tidy_at:
+                tidy_at = clock() + tidy_seconds
+                took = await _tidied(databases)
+                tidy_at = clock() + max(tidy_seconds, took / TIDY_SHARE)
         except errors.AgentctlError as error:
             _complaints.make("dead workers could not be looked for: %s", error.detail)
         except Exception as error:
             _complaints.make("the sweep for dead workers failed", cause=error)
+
+
+async def _tidied(databases: Databases) -> float:
+    """One round of housekeeping; returns how many seconds it took."""
+    began = asyncio.get_running_loop().time()
+    await housekeeping.tidy(databases)
+    return asyncio.get_running_loop().time() - began
 
 
 async def sweep(databases: Databases, observer: Observer, own: str) -> list[str]:

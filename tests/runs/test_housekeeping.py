@@ -9,6 +9,7 @@ from agentctl.records.times import now
 from agentctl.runs import housekeeping
 from agentctl.runs.locks import WorkerLock
 from agentctl.store import events, idempotency, runs
+from agentctl.store.database import Work
 from agentctl.store.databases import Databases
 from tests.runs.rig import Rig, a_live_run, said
 from tests.store.made import an_end
@@ -17,7 +18,7 @@ HOUR = 3_600_000_000
 
 
 async def ended(databases: Databases, database: str, run_id: str, hours: int) -> None:
-    """A run with events that ended some hours ago."""
+    """A run with events that ended some hours ago; its id sorts as that of a run of long ago."""
     place = databases[database]
     run = await a_live_run(place, "w1", run_id)
     await said(place, run, "hello")
@@ -31,18 +32,18 @@ async def has_events(databases: Databases, database: str, run_id: str) -> bool:
 async def test_events_are_kept_for_a_day_after_the_end(rig: Rig) -> None:
     async with rig.open() as databases:
         for database in ("main", "second"):
-            await ended(databases, database, "old", 25)
-            await ended(databases, database, "new", 23)
-            run = await a_live_run(databases[database], "w1", "live")
+            await ended(databases, database, "0-old", 25)
+            await ended(databases, database, "0-new", 23)
+            run = await a_live_run(databases[database], "w1", "0-live")
             await said(databases[database], run, "hello")
         await housekeeping.tidy(databases)
         for database in ("main", "second"):
             kept = [
                 name
-                for name in ("old", "new", "live")
+                for name in ("0-old", "0-new", "0-live")
                 if await has_events(databases, database, name)
             ]
-            assert kept == ["new", "live"]
+            assert kept == ["0-new", "0-live"]
 
 
 async def test_keys_are_kept_for_a_day(rig: Rig) -> None:
@@ -63,12 +64,16 @@ async def test_keys_are_kept_for_a_day(rig: Rig) -> None:
 async def test_more_than_one_unit_is_removed(rig: Rig) -> None:
     async with rig.open() as databases:
         main = databases["main"]
-        run = await a_live_run(main, "w1")
-        for seq in range(1200):
-            assert await main.write(events.append(run.run_id, 1, seq, seq, "RunContent {}\n"))
-        await main.write(runs.finish(an_end("r1", finished_at=now() - 25 * HOUR)))
+        run = await a_live_run(main, "w1", "0-r1")
+        await main.write(many_events(run.run_id, 1200))
+        await main.write(runs.finish(an_end(run.run_id, finished_at=now() - 25 * HOUR)))
         await housekeeping.tidy(databases)
-        assert not await has_events(databases, "main", "r1")
+        assert not await has_events(databases, "main", run.run_id)
+
+
+def many_events(run_id: str, count: int) -> Work[None]:
+    for seq in range(count):
+        assert (yield from events.append(run_id, 1, seq, seq, "RunContent {}\n"))
 
 
 async def test_lock_files_of_nobody_are_removed(rig: Rig) -> None:
