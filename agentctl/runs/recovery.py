@@ -18,16 +18,13 @@ from agentctl.runs import wire
 from agentctl.runs.remains import Remains, remains
 from agentctl.runs.salvage import root_of, salvage
 from agentctl.runs.states import Ending, cancelled, failed, is_final
+from agentctl.runs.wire import LOST_STEP
 from agentctl.store import events, runs
 from agentctl.store.database import Database, Work
 from agentctl.store.runs import RunEnd, RunRow
 from agentctl.store.visibility import EVERYONE
 
 __all__ = ["LOST_STEP", "recover"]
-
-LOST_STEP = 1_000_000
-"""What is added to the number of the last stored event for that of the end: numbers only grow, and
-what the worker delivered last may not have been stored."""
 
 AT_ONCE = 64
 """Runs that are ended in parallel: the store writes them in one commit."""

@@ -22,7 +22,11 @@ from agentctl.runtime.transcript import Transcript
 from agentctl.store.runs import RunRow
 from agentctl.store.usage import NO_USAGE
 
-__all__ = ["RunIdentity", "ended", "happened", "replayed", "started"]
+__all__ = ["LOST_STEP", "RunIdentity", "ended", "happened", "replayed", "started"]
+
+LOST_STEP = 1_000_000
+"""What is added to the number of the last stored event for that of the end of a run whose worker
+was lost: numbers only grow, and what the worker delivered last may not have been stored."""
 
 _TOOL_PREFIX = {"agent": "", "team": "Team", "workflow": ""}
 
@@ -72,7 +76,8 @@ def replayed(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
     """What stands for the events of a run that has ended and has none stored.
 
     Returns:
-        Number, name and data of its content, when there is any, and of its end.
+        Number, name and data of its content, when there is any, and of its end. Of a run whose
+        worker was lost some events may have been delivered, so its end comes behind those.
     """
     identity = RunIdentity(
         run.run_id,
@@ -91,7 +96,7 @@ def replayed(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
     at, content = run.finished_at or now(), run.content or ""
     end = _ended(identity, ending, content, orjson.loads(run.metrics or NO_USAGE), at)
     said = [(0, *_content(identity, content, at))] if content else []
-    return [*said, (1, *end)]
+    return [*said, (1 if run.attempt == 1 else LOST_STEP - 1, *end)]
 
 
 def _content(run: RunIdentity, text: str, at: int) -> tuple[str, bytes]:
