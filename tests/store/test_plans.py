@@ -166,6 +166,12 @@ def test_the_most_selective_filter_of_a_run_list_leads(
     assert lead_of(sqlite, runs.page(RunQuery(**values))) == f"{index}_created"
 
 
+def test_very_many_live_runs_are_read_in_the_order_of_the_list(sqlite: SqliteDatabase) -> None:
+    query = RunQuery(EVERYONE, live=True)
+    assert lead_of(sqlite, runs.page(query)) == "runs_status_created"
+    assert lead_of(sqlite, runs.page(query), many=True) == "runs_created"
+
+
 SMALL = {"idempotency": "created_at <", "workers": "SELECT"}
 """Tables of a day or of some processes, and the statements that read all of them, rarely."""
 
