@@ -1,0 +1,320 @@
+"""Following a run from here, from another process, later, and slowly: no gap, no repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from agentctl import errors
+from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, StreamEvent
+from agentctl.records.kinds import Kind
+from agentctl.records.times import now
+from agentctl.runs import stream
+from agentctl.runs.follow import ended, follow
+from agentctl.runs.recovery import LOST_STEP, recover
+from agentctl.service.service import Acting, Service
+from agentctl.store import events, sessions
+from agentctl.store.database import Database
+from tests.loops import until
+from tests.runs.rig import a_live_run, said
+from tests.service.doors import collect, data, hosted, running, started, user
+from tests.world import World
+
+
+@contextlib.asynccontextmanager
+async def two(world: World) -> AsyncIterator[tuple[Service, Service]]:
+    """Two services on the same files, as two processes are."""
+    async with hosted(world) as owner, hosted(world) as other:
+        yield owner, other
+
+
+@contextlib.asynccontextmanager
+async def hanging(service: Service) -> AsyncIterator[str]:
+    """The id of a run that goes on until it is stopped."""
+    port = user(service)
+    async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
+        yield run["run_id"]
+
+
+async def resumed(
+    port: Acting, run_id: str, after: int = -1, *, kind: Kind = "agent", component_id: str = "echo"
+) -> list[StreamEvent]:
+    """What comes behind an event, up to the end."""
+    request = ResumeRequest("s1", after)
+    return [event async for event in port.resume_run(kind, component_id, run_id, request)]
+
+
+async def cancelled(port: Acting, run_id: str, component_id: str = "trickle") -> None:
+    answer = await port.cancel_run("agent", component_id, run_id, CancelRequest("s1", 10))
+    assert answer.value["cancel"] == "stopped"
+
+
+def followed(service: Service, run_id: str, after: int = -1) -> AsyncIterator[StreamEvent]:
+    hosting = service.hosting
+    return follow(hosting.engine, main(service), hosting.changes, run_id, after)
+
+
+def main(service: Service) -> Database:
+    return service.hosting.databases["main"]
+
+
+def check_numbers(found: list[StreamEvent]) -> None:
+    assert [event.seq for event in found] == list(range(len(found)))
+
+
+async def test_who_follows_elsewhere_gets_what_the_starter_gets(world: World) -> None:
+    async with two(world) as (owner, other):
+        port = user(owner)
+        async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
+            run_id = run["run_id"]
+            follows = [
+                asyncio.create_task(resumed(user(service), run_id, component_id="trickle"))
+                for service in (owner, other, other)
+            ]
+            live = owner.hosting.engine.live(run_id)
+            assert live is not None
+            await until(lambda: live.stream.next > 20)
+            await cancelled(user(other), run_id)
+            first, *rest = await asyncio.gather(told, *follows)
+            assert all(one == first for one in rest)
+            check_numbers(first)
+            assert first[-1].name == "RunCancelled"
+
+
+async def test_a_stream_goes_on_behind_any_of_its_events(world: World) -> None:
+    async with two(world) as (owner, other):
+        whole = await collect(user(owner), "team", "crew", message="ask echo", session_id="s1")
+        run_id = str(data(whole[0])["run_id"])
+        for service in (owner, other):
+            for after in range(-1, len(whole) + 1):
+                found = await resumed(
+                    user(service), run_id, after, kind="team", component_id="crew"
+                )
+                assert found == whole[after + 1 :]
+    async with hosted(world) as later:
+        found = await resumed(user(later), run_id, 2, kind="team", component_id="crew")
+        assert found == whole[3:]
+
+
+async def test_a_live_run_goes_on_behind_any_of_its_events(world: World) -> None:
+    async with two(world) as (owner, other):
+        port = user(owner)
+        async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
+            live = owner.hosting.engine.live(run["run_id"])
+            assert live is not None
+            await until(lambda: live.stream.next > 10)
+            follows = [
+                asyncio.create_task(
+                    resumed(user(service), run["run_id"], after, component_id="trickle")
+                )
+                for service in (owner, other)
+                for after in (-1, 0, 3, 9, 14)
+            ]
+            await until(lambda: live.stream.next > 25)
+            await cancelled(port, run["run_id"])
+            whole = await told
+            for found in await asyncio.gather(*follows):
+                assert found == whole[found[0].seq :]
+
+
+async def test_a_slow_reader_reads_what_has_left_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "WINDOW_BYTES", 2_000)
+    async with hosted(world) as service:
+        port = user(service)
+        slow = port.stream_run("agent", "trickle", RunRequest("x", "s1"))
+        first = await anext(slow)
+        live = service.hosting.engine.live(data(first)["run_id"])
+        assert live is not None
+        await until(lambda: live.stream.since(30) is None)
+        found = [first]
+        async for event in slow:
+            found.append(event)
+            if event.seq == 40:
+                await cancelled(port, live.run_id)
+        check_numbers(found)
+        assert found[-1].name == "RunCancelled"
+        assert live.stream.since(0) is None
+
+
+async def test_a_run_that_ends_between_two_looks_loses_nothing(world: World) -> None:
+    chance = random.Random(7)
+
+    async def one(port: Acting, elsewhere: Acting) -> None:
+        request = RunRequest("one two three", "s1", background=True)
+        run = (await port.create_run("agent", "echo", request)).value
+        await asyncio.sleep(chance.random() * 0.1)
+        for follower in (elsewhere, port):
+            found = await resumed(follower, run["run_id"])
+            check_numbers(found)
+            assert [event.name for event in found if "Content" not in event.name] == [
+                "RunStarted", "RunCompleted",
+            ]  # fmt: skip
+
+    async with two(world) as (owner, other):
+        await asyncio.gather(*(one(user(owner), user(other)) for _ in range(40)))
+
+
+async def test_a_run_whose_events_are_not_kept_has_its_content_and_its_end(world: World) -> None:
+    async with two(world) as (owner, other):
+        run = (await user(owner).create_run("agent", "echo", RunRequest("hello", "s1"))).value
+        for service in (owner, other):
+            found = await resumed(user(service), run["run_id"])
+            assert [(event.seq, event.name) for event in found] == [
+                (0, "RunContent"), (1, "RunCompleted"),
+            ]  # fmt: skip
+            content, end = map(data, found)
+            assert content["content"] == end["content"] == "hello"
+            assert end["metrics"] == run["metrics"]
+            assert content["agent_name"] == "Echo"
+            assert await resumed(user(service), run["run_id"], 0) == found[1:]
+            assert await resumed(user(service), run["run_id"], 1) == []
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_live_run_whose_events_are_not_kept_is_waited_for(world: World, here: bool) -> None:
+    async with two(world) as (owner, other):
+        port = user(owner)
+        waiting = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x", "s1")))
+        run_id = (await running(port))["run_id"]
+        follower = user(owner if here else other)
+        told = asyncio.create_task(resumed(follower, run_id, component_id="hang"))
+        await asyncio.sleep(0.05)
+        assert not told.done()
+        await port.cancel_run("agent", "hang", run_id, CancelRequest("s1", 10, "enough"))
+        await waiting
+        (end,) = await told
+        assert (end.seq, end.name) == (1, "RunCancelled")
+        assert data(end)["reason"] == "enough"
+
+
+async def test_a_members_run_is_followed_by_its_content_and_its_end(world: World) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        whole = await collect(port, "team", "crew", message="ask echo", session_id="s1")
+        member = next(data(event) for event in whole if event.name == "RunCompleted")
+        found = await resumed(port, member["run_id"])
+        assert [event.name for event in found] == ["RunContent", "RunCompleted"]
+        assert data(found[1])["parent_run_id"] == data(whole[0])["run_id"]
+        assert data(found[1])["agent_name"] == "echo"
+
+
+async def test_events_that_are_kept_no_longer_are_told_by_the_record(world: World) -> None:
+    async with two(world) as (owner, other):
+        whole = await collect(user(owner), "agent", "http-500", message="x", session_id="s1")
+        run_id = str(data(whole[0])["run_id"])
+        assert await main(owner).write(events.delete_older(now() + 1))
+        (end,) = await resumed(user(other), run_id, component_id="http-500")
+        assert (end.seq, end.name) == (1, "RunError")
+        assert data(end)["error"] == data(whole[-1])["error"]
+
+
+async def test_the_end_of_a_lost_run_is_told_behind_what_was_delivered(world: World) -> None:
+    async with hosted(world) as service:
+        database = main(service)
+        run = await a_live_run(database, "dead", component_id="echo")
+        last = await said(database, run, "one ", "two") - 1
+        late = asyncio.create_task(resumed(user(service, run.user_id), "r1", last + 3))
+        early = asyncio.create_task(resumed(user(service, run.user_id), "r1"))
+        await asyncio.sleep(0.05)
+        assert await recover(database, "dead") == ["r1"]
+        found = await early
+        assert [event.seq for event in found] == [0, 1, 2, last + LOST_STEP]
+        assert found[-1].name == "RunError"
+        assert data(found[-1])["error"]["code"] == "WORKER_LOST"
+        assert await late == found[-1:]
+
+
+async def test_a_run_that_is_not_there_is_not_followed(world: World) -> None:
+    async with hosted(world) as service:
+        hosting = service.hosting
+        with pytest.raises(errors.NotFound):
+            await anext(followed(service, "nothing"))
+        with pytest.raises(errors.NotFound):
+            await ended(hosting.engine, main(service), hosting.changes, "nothing")
+
+
+async def test_a_run_that_is_deleted_meanwhile_ends_without_an_end(world: World) -> None:
+    async with two(world) as (owner, other), hanging(owner) as run_id:
+        found = followed(other, run_id)
+        assert (await anext(found)).name == "RunStarted"
+        behind = asyncio.create_task(collected(followed(other, run_id, 0)))
+        await asyncio.sleep(0.05)
+        await main(owner).write(sessions.delete("s1"))
+        assert [event async for event in found] == []
+        with pytest.raises(errors.NotFound):
+            await behind
+
+
+async def collected(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]:
+    return [event async for event in found]
+
+
+async def test_who_follows_another_process_is_let_go_when_this_one_ends(world: World) -> None:
+    async with hosted(world) as owner, hanging(owner) as run_id:
+        async with hosted(world) as other:
+            hosting = other.hosting
+            following = asyncio.create_task(resumed(user(other), run_id, component_id="hang"))
+            waiting = asyncio.create_task(
+                ended(hosting.engine, main(other), hosting.changes, run_id)
+            )
+            await asyncio.sleep(0.05)
+            await other.stop_runs()
+            assert [event.name for event in await following] == ["RunStarted"]
+            with pytest.raises(errors.Unavailable):
+                await waiting
+        assert owner.hosting.engine.live(run_id) is not None
+
+
+async def test_who_follows_a_process_that_ends_is_told_the_end(world: World) -> None:
+    async with two(world) as (owner, other), hanging(owner) as run_id:
+        follows = [
+            asyncio.create_task(resumed(user(service), run_id, component_id="hang"))
+            for service in (owner, other)
+        ]
+        await asyncio.sleep(0.05)
+        await owner.stop_runs()
+        for found in await asyncio.gather(*follows):
+            assert [event.name for event in found] == ["RunStarted", "RunCancelled"]
+
+
+async def test_leaving_a_resumed_stream_does_not_stop_the_run(world: World) -> None:
+    async with two(world) as (owner, other), hanging(owner) as run_id:
+        for service in (owner, other):
+            follower = user(service)
+            found = follower.resume_run("agent", "hang", run_id, ResumeRequest("s1"))
+            assert (await anext(found)).name == "RunStarted"
+            left = asyncio.ensure_future(anext(found))
+            await asyncio.sleep(0.02)
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+        await asyncio.sleep(0.2)  # nothing must happen
+        assert (await user(owner).get_run(run_id)).value["status"] == "RUNNING"
+
+
+async def test_who_may_not_follow_is_refused(world: World) -> None:
+    async with hosted(world) as service:
+        port = user(service)
+        run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
+        run_id = run["run_id"]
+
+        async def refused(port: Acting, component_id: str, *request: str | int | None) -> str:
+            asked = ResumeRequest(*request)  # type: ignore[arg-type]
+            with pytest.raises(errors.AgentctlError) as caught:
+                await anext(port.resume_run("agent", component_id, run_id, asked))
+            return caught.value.error_code
+
+        assert await refused(port, "echo") == "BAD_REQUEST"
+        assert await refused(port, "echo", "s2") == "NOT_FOUND"
+        assert await refused(port, "hang", "s1") == "NOT_FOUND"
+        assert await refused(port, "nothing", "s1") == "NOT_FOUND"
+        assert await refused(user(service, "other"), "echo", "s1") == "NOT_FOUND"
+        assert await refused(port, "echo", "s1", -2) == "VALIDATION_ERROR"
+        assert await refused(port, "echo", "s1", 2**63) == "VALIDATION_ERROR"
+        own = user(service, session_id="s1")
+        assert await anext(own.resume_run("agent", "echo", run_id, ResumeRequest()))
