@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,16 +66,21 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def serving(config: Path, *options: str) -> Iterator[ServerProcess]:
+def serving(
+    config: Path, *options: str, program: Sequence[str] = AGENTCTL
+) -> Iterator[ServerProcess]:
     """Serve a configuration on a free port."""
-    log = config.parent / "server.log"
-    with started("--config", str(config), "--port", "0", *options, log=log) as server:
+    log, place = config.parent / "server.log", ("--config", str(config), "--port", "0")
+    with started(*place, *options, log=log, program=program) as server:
         yield server
 
 
 @contextlib.contextmanager
 def started(
-    *options: str, log: Path, environment: Mapping[str, str] | None = None
+    *options: str,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = AGENTCTL,
 ) -> Iterator[ServerProcess]:
     """`agentctl serve` with these options, once it listens; what it says goes to `log`.
 
@@ -83,7 +88,7 @@ def started(
     """
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [*AGENTCTL, "serve", *options],
+            [*program, "serve", *options],
             env=dict(os.environ if environment is None else environment),
             cwd=log.parent,
             stdout=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 from agentctl.config.handover import settings_to_text
-from agentctl.errors import InternalFailure, Unavailable
+from agentctl.errors import AgentctlError, InternalFailure, Unavailable
 from agentctl.server.listener import base_url, bind
 from agentctl.server.log import log_to_stderr
 from agentctl.server.process import Backoff, WorkerProcess
@@ -69,7 +69,14 @@ def serve(
 
 
 class _Parent:
-    """The process above the workers."""
+    """The process above the workers.
+
+    Attributes:
+        _workers: the processes that may be there.
+        _places: where no worker has served yet; `_complete` once there is no such place.
+        _signals: how many told it to stop; `_stopping` from the first one on.
+        _killed: processes that did not end in time.
+    """
 
     def __init__(
         self,
@@ -87,6 +94,8 @@ class _Parent:
         self._killed: list[int] = []
         self._signals = 0
         self._stopping = asyncio.Event()
+        self._places: set[int] = set()
+        self._complete = asyncio.Event()
 
     async def run(self) -> None:
         """Prepare what the workers share, and keep them at work until a signal."""
@@ -103,25 +112,26 @@ class _Parent:
         first = [await self._start() for _ in range(self._settings.server.workers)]
         await asyncio.gather(*(worker.begun() for worker in first))
         if not self._signals and not any(worker.is_ready for worker in first):
-            raise first[0].failure or InternalFailure(f"a worker process {first[0].end}")
-        served = [asyncio.Event() for _ in first]
-        keeping = asyncio.gather(*map(self._keep, first, served))
+            raise _refusal(first)
+        self._places = set(range(len(first)))
+        keeping = asyncio.gather(*map(self._keep, first, range(len(first))))
         try:
-            if await self._unless_stopped(asyncio.gather(*(event.wait() for event in served))):
+            if await self._unless_stopped(self._complete.wait()):
                 self._announce(base_url(self._listener))
             await self._unless_stopped(asyncio.shield(keeping))
             await self._say_for_what_it_waits()
             await keeping
         finally:
             keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
 
-    async def _keep(self, worker: WorkerProcess, served: asyncio.Event) -> None:
+    async def _keep(self, worker: WorkerProcess, place: int) -> None:
         """See that there is a worker in this place, until a signal."""
         backoff = Backoff()
         while True:
             await worker.begun()
             if worker.is_ready:
-                served.set()
+                self._has_served(place)
             await worker.ended()
             self._workers.discard(worker)
             if self._signals:
@@ -132,6 +142,11 @@ class _Parent:
             if replacement is None:
                 return
             worker = replacement
+
+    def _has_served(self, place: int) -> None:
+        self._places.discard(place)
+        if not self._places:
+            self._complete.set()
 
     async def _replacement(self, pause: float, backoff: Backoff) -> WorkerProcess | None:
         """Another worker, after a pause in seconds; None when a signal came first."""
@@ -230,6 +245,12 @@ async def _prepare(settings: Settings) -> None:
         databases.open_each()
     finally:
         await databases.close()
+
+
+def _refusal(first: list[WorkerProcess]) -> AgentctlError:
+    """Why none of the first workers serves: what one of them said, else how one ended."""
+    said = (worker.failure for worker in first if worker.failure is not None)
+    return next(said, InternalFailure(f"a worker process {first[0].end}"))
 
 
 def _did_not_end(pids: list[int]) -> InternalFailure:

@@ -21,6 +21,7 @@ GIVEN: list[tuple[str, str, Any]] = [
     ("server.cors_origins", "['https://a.example']", ("https://a.example",)),
     ("server.cors_origins", "[]", ()),
     ("server.drain_seconds", "2.5", 2.5),
+    ("server.workers", "4", 4),
     ("server.on_disconnect", "detach", "detach"),
     ("authorization.enabled", "false", False),
     ("authorization.enabled", "True", True),
@@ -58,7 +59,7 @@ WRONG = {
     ("AGENTCTL_SERVER__PRT", "1"): (
         "this version has no such key; did you mean AGENTCTL_SERVER__PORT?"
     ),
-    ("AGENTCTL_SERVER__WORKERS", "2"): "this version has no such key",
+    ("AGENTCTL_SERVER__WORKERS", "0"): "must be a whole number from 1 to 64, not 0",
     ("AGENTCTL_DATABASES__MAIN__URL", "x"): "this version has no such key",
     ("JWT_VERIFICATION_KEY", "a\udc80"): (
         "must not hold a NUL character or half of a surrogate pair"

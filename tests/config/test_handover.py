@@ -1,0 +1,81 @@
+"""Settings as a text and back: nothing is lost on the way to another process."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentctl.config import SAMPLE, Settings, load
+from agentctl.config.convert import Kind, key_kinds
+from agentctl.config.handover import settings_from_text, settings_to_text
+from agentctl.config.rules import Range
+
+paths = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=12).map(Path)
+SCALARS: dict[object, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=12),
+    bool: st.booleans(),
+    Path: paths,
+    dict[str, str]: st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=3),
+}
+
+
+def values(kind: Kind) -> st.SearchStrategy[Any]:
+    """Everything that a key of this kind can hold, and some texts that it cannot."""
+    if kind.is_list:
+        made: st.SearchStrategy[Any] = st.lists(values(kind.item), max_size=3).map(tuple)
+    elif dataclasses.is_dataclass(kind.type):
+        made = tables(kind.type)
+    elif get_origin(kind.type) is Literal:
+        made = st.sampled_from(get_args(kind.type))
+    else:
+        made = SCALARS[kind.type] if kind.type in SCALARS else numbers(kind)
+    return made | st.none() if kind.optional else made
+
+
+def numbers(kind: Kind) -> st.SearchStrategy[Any]:
+    """Numbers in the range of the key; whole ones where fractions are allowed as well."""
+    (bounds,) = (rule for rule in kind.rules if isinstance(rule, Range))
+    low, high = bounds
+    whole: st.SearchStrategy[Any] = st.integers(int(-(-low // 1)), int(high))
+    return whole if kind.type is int else whole | st.floats(low, high)
+
+
+def tables(cls: Any) -> st.SearchStrategy[Any]:
+    """Any table of this class."""
+    return st.builds(cls, **{name: values(kind) for name, kind in key_kinds(cls).items()})
+
+
+@given(tables(Settings))
+@settings(deadline=None)
+def test_any_settings_come_back_as_they_were(given: Settings) -> None:
+    text = settings_to_text(given)
+    back = settings_from_text(text)
+    assert back == given
+    assert repr(back) == repr(given)  # 1 is 1.0 for `==`
+    assert text.isascii()
+    assert text.isprintable()
+
+
+def test_what_was_loaded_comes_back_with_its_secrets_and_sources(tmp_path: Path) -> None:
+    file = tmp_path / "agentctl.toml"
+    file.write_text(SAMPLE, encoding="utf-8")
+    loaded = load(file, {"JWT_VERIFICATION_KEY": "a secret", "JWT_JWKS_FILE": "keys.json"})
+    back = settings_from_text(settings_to_text(loaded))
+    assert back == loaded
+    assert back.authorization.verification_keys == ("a secret",)
+    assert back.sources["authorization.jwks_file"] == "env JWT_JWKS_FILE"
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Settings)])
+def test_no_table_is_left_out(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "agentctl.toml"
+    file.write_text(SAMPLE, encoding="utf-8")
+    loaded = load(file, {})
+    back = settings_from_text(settings_to_text(loaded))
+    assert type(getattr(back, name)) is type(getattr(loaded, name))
+    assert getattr(back, name) == getattr(loaded, name)

@@ -1,0 +1,129 @@
+"""A server of several processes, seen from a test: which there are, and which has which run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+import httpx2
+import orjson
+
+from tests.process import AGENTCTL, ServerProcess, serving
+from tests.world import ADMIN, World
+
+__all__ = ["Several", "alive", "several", "until"]
+
+PATIENCE = 20.0
+
+
+@dataclass(frozen=True)
+class Several:
+    """A running server, and a client that makes a new connection for every request."""
+
+    world: World
+    served: ServerProcess
+    client: httpx2.Client
+
+    @property
+    def parent(self) -> int:
+        return self.served.process.pid
+
+    def workers(self) -> list[int]:
+        """The processes that serve: those that are enlisted, less the dead."""
+        return [pid for (pid,) in self.rows("SELECT pid FROM workers") if alive(pid)]
+
+    def start(self, session_id: str, agent: str = "hang") -> str:
+        """Start a run in the background; its id."""
+        body = {"message": "hello", "session_id": session_id, "background": True, "stream": False}
+        answer = self.client.post(f"/agents/{agent}/runs", json=body)
+        assert answer.status_code == 202, answer.text
+        run_id: str = answer.json()["run_id"]
+        return run_id
+
+    def one_each(self, agent: str = "hang") -> dict[int, str]:
+        """A run of every worker, by its process; there may be more."""
+        workers, found = set(self.workers()), dict[int, str]()
+        deadline = time.monotonic() + PATIENCE
+        while found.keys() != workers:
+            assert time.monotonic() < deadline, found
+            run_id = self.start(f"s{time.monotonic_ns()}", agent)
+            until(lambda run_id=run_id: self.status(run_id) == "RUNNING")  # type: ignore[misc]
+            found[self.process_of(run_id)] = run_id
+        return found
+
+    def process_of(self, run_id: str) -> int:
+        """The process that works on a run."""
+        join = "FROM runs JOIN workers ON runs.owner = workers.worker_id WHERE run_id = ?"
+        ((pid,),) = self.rows(f"SELECT pid {join}", run_id)
+        return int(pid)
+
+    def status(self, run_id: str) -> str:
+        """The state of a run, as it is stored."""
+        ((status,),) = self.rows("SELECT status FROM runs WHERE run_id = ?", run_id)
+        return str(status)
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """The record of a run."""
+        record: dict[str, Any] = self.client.get(f"/runs/{run_id}").json()
+        return record
+
+    def rows(self, sql: str, *values: str) -> list[Any]:
+        """Look into the database."""
+        path = str(self.world.folder / "main.db")
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            connection.set_busy_timeout(5_000)
+            return connection.execute(sql, values).fetchall()
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def stream(self, agent: str, session_id: str) -> Iterator[tuple[str, Iterator[str]]]:
+        """A streamed run: its id, and the names of the events that follow the first one."""
+        body = {"message": "hello", "session_id": session_id}
+        with self.client.stream("POST", f"/agents/{agent}/runs", json=body) as answer:
+            lines = answer.iter_lines()
+            first = next(line for line in lines if line.startswith("data: "))
+            run_id = orjson.loads(first.removeprefix("data: "))["run_id"]
+            marked = (line for line in lines if line.startswith("event: "))
+            yield run_id, (line.removeprefix("event: ") for line in marked)
+
+    def await_draining(self) -> None:
+        """Wait until a signal has been heard."""
+        until(lambda: self.client.get("/ready").status_code == 503)
+
+
+@contextlib.contextmanager
+def several(world: World, *, program: Sequence[str] = AGENTCTL) -> Iterator[Several]:
+    """Serve a world with two processes; none of them is there any more at the end."""
+    with serving(world.path, "--workers", "2", program=program) as served:
+        token = world.token("me", ADMIN)
+        headers = {"Authorization": f"Bearer {token}", "Connection": "close"}
+        with httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client:
+            found = Several(world, served, client)
+            pids = found.workers()
+            yield found
+            pids += found.workers()
+    until(lambda: not any(alive(pid) for pid in pids))
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something; fails after a while."""
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

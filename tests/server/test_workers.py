@@ -1,0 +1,262 @@
+"""`agentctl serve --workers N`: processes that serve one port, and the parent that keeps them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentctl.server.listener import bind, taken_over
+from agentctl.server.process import LONGEST_PAUSE, STEADY_SECONDS, Backoff
+from tests.endpoint import ModelEndpoint
+from tests.process import AGENTCTL
+from tests.server.several import alive, several, until
+from tests.world import World, make_world
+
+
+def drain_seconds(world: World, seconds: float) -> None:
+    text = world.path.read_text()
+    world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
+
+
+def test_every_worker_serves_and_a_signal_ends_all(world: World) -> None:
+    with several(world) as server:
+        workers = server.workers()
+        assert len(set(workers)) == 2
+        assert server.parent not in workers
+        # Ctrl-C at a terminal reaches a group of processes: the parent alone.
+        assert all(os.getsid(pid) == pid for pid in workers)
+        assert server.one_each("echo").keys() == set(workers)
+        assert server.served.stop() == 0
+        assert not any(alive(pid) for pid in workers)
+        assert server.rows("SELECT * FROM workers") == []
+        assert "Traceback" not in server.served.said
+        assert server.served.said.splitlines()[-1] == "stopped"
+
+
+def test_while_they_drain_they_answer_but_take_no_runs(world: World) -> None:
+    drain_seconds(world, 3)
+    with several(world) as server:
+        runs = server.one_each()
+        kept = len(server.rows("SELECT * FROM runs"))
+        with server.stream("hang", "streamed") as (streamed, events):
+            began = time.monotonic()
+            server.served.process.send_signal(signal.SIGTERM)
+            server.await_draining()
+            for _ in range(6):  # whoever answers
+                asked = server.client.post("/agents/echo/runs", json={"message": "hello"})
+                assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
+            for run_id in (*runs.values(), streamed):
+                assert server.run(run_id)["status"] == "RUNNING"
+            assert list(events) == ["RunCancelled"]
+        assert server.served.process.wait(15) == 0
+        assert 3 <= time.monotonic() - began < 8
+        ends = "SELECT status, cancel_requested_by FROM runs"
+        assert server.rows(ends) == [("CANCELLED", "system:shutdown")] * (kept + 1)
+        assert f"stopping: waits for {kept + 1} runs, 3 s at most" in server.served.said
+
+
+def test_a_second_signal_does_not_wait(world: World) -> None:
+    drain_seconds(world, 60)
+    with several(world) as server:
+        server.one_each()
+        server.served.process.send_signal(signal.SIGINT)
+        server.await_draining()
+        began = time.monotonic()
+        assert server.served.stop(signal.SIGINT) == 0
+        assert time.monotonic() - began < 5
+        assert {status for (status,) in server.rows("SELECT status FROM runs")} == {"CANCELLED"}
+
+
+def test_a_service_manager_may_signal_every_process_at_once(world: World) -> None:
+    drain_seconds(world, 60)
+    with several(world) as server:
+        (run_id, *others) = server.one_each().values()
+        for pid in (*server.workers(), server.parent):
+            os.kill(pid, signal.SIGTERM)
+        server.await_draining()
+        server.served.wait_for("stopping: waits for")
+        assert server.run(run_id)["status"] == "RUNNING"
+        for (known,) in server.rows("SELECT run_id FROM runs WHERE status = 'RUNNING'"):
+            session_id = server.run(known)["session_id"]
+            cancel = f"/agents/hang/runs/{known}/cancel?session_id={session_id}&wait=5"
+            assert server.client.post(cancel).json()["cancel"] == "stopped"
+        assert others
+        assert server.served.process.wait(10) == 0
+
+
+def test_a_worker_that_dies_is_replaced_while_the_others_serve(world: World) -> None:
+    with several(world) as server:
+        runs = server.one_each()
+        dead, living = runs
+        os.kill(dead, signal.SIGKILL)
+        until(lambda: dead not in server.workers())
+        while len(server.workers()) < 2:
+            assert server.client.get("/health").status_code == 200
+        assert server.client.get("/health").status_code == 200
+        assert living in server.workers()
+        assert f"worker process {dead} was killed by SIGKILL; another one" in server.served.said
+        until(lambda: server.status(runs[dead]) == "ERROR")
+        assert server.run(runs[dead])["error"]["code"] == "WORKER_LOST"
+        assert server.status(runs[living]) == "RUNNING"
+        assert server.one_each("echo").keys() == set(server.workers())
+
+
+def test_a_replacement_that_is_refused_is_tried_again(world: World) -> None:
+    key = world.folder / "keys" / "signing.pub.pem"
+    with several(world) as server:
+        text, (dead, living) = key.read_bytes(), server.workers()
+        key.unlink()
+        os.kill(dead, signal.SIGKILL)
+        server.served.wait_for("signing.pub.pem")
+        assert server.workers() == [living]
+        assert server.client.get("/health").status_code == 200
+        key.write_bytes(text)
+        until(lambda: len(server.workers()) == 2)
+        assert "Traceback" not in server.served.said
+
+
+def test_the_pause_before_a_replacement_grows_until_one_stays() -> None:
+    backoff = Backoff()
+    pauses = [backoff.after(0.2) for _ in range(8)]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, LONGEST_PAUSE, LONGEST_PAUSE]
+    assert backoff.after(STEADY_SECONDS) == 0
+    assert backoff.after(0) == 0.1
+
+
+def break_port(world: World) -> None:
+    """Every port is free: it is the test that holds one."""
+
+
+def break_key(world: World) -> None:
+    (world.folder / "keys" / "signing.pub.pem").unlink()
+
+
+def break_tool(world: World) -> None:
+    (world.folder / "world_tools.py").write_text("import nothing_of_this_name\n")
+
+
+def break_database(world: World) -> None:
+    (world.folder / "main.db").write_bytes(b"this is no database, and long enough to be seen" * 99)
+
+
+@pytest.mark.parametrize("wrong", [break_port, break_key, break_tool, break_database])
+def test_what_one_process_refuses_several_refuse_once(
+    world: World, wrong: Callable[[World], None]
+) -> None:
+    wrong(world)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] if wrong is break_port else 0
+        ended = [
+            subprocess.run(
+                [*AGENTCTL, "serve", "--config", str(world.path), f"--port={port}", *more],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+            for more in ([], ["--workers", "2"])
+        ]
+    one, many = [(done.returncode, done.stdout, done.stderr) for done in ended]
+    assert many == one
+    assert one[0] > 0
+    assert one[2].startswith("error: ")
+    assert one[2].count("error: ") == 1
+    assert (world.folder / "main.db").exists() == (wrong in (break_tool, break_database))
+
+
+def test_the_end_of_the_parent_is_the_end_of_its_workers(world: World) -> None:
+    drain_seconds(world, 2)
+    with several(world) as server:
+        workers, runs = server.workers(), server.one_each()
+        port = int(server.served.url.rpartition(":")[2])
+        os.kill(server.parent, signal.SIGKILL)
+        server.served.process.wait()
+        # They drain, and leave the port to a server that is started anew.
+        until(lambda: is_free(port))
+        assert {server.status(run_id) for run_id in runs.values()} == {"RUNNING"}
+        until(lambda: not any(alive(pid) for pid in workers))
+        assert {server.status(run_id) for run_id in runs.values()} == {"CANCELLED"}
+        assert server.rows("SELECT * FROM workers") == []
+
+
+def is_free(port: int) -> bool:
+    try:
+        bind("127.0.0.1", port).close()
+    except Exception:
+        return False
+    return True
+
+
+IMPATIENT = """
+import sys
+from agentctl.server import workers
+workers.END_SECONDS = 2.0
+from agentctl.cli.app import main
+main()
+"""
+
+
+def test_a_worker_that_does_not_end_is_killed_and_that_is_said(world: World) -> None:
+    drain_seconds(world, 0)
+    with several(world, program=(sys.executable, "-c", IMPATIENT)) as server:
+        stuck, other = server.workers()
+        os.kill(stuck, signal.SIGSTOP)
+        assert server.served.stop() == 1
+        assert not alive(stuck)
+        assert not alive(other)
+        said = server.served.said
+    assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
+
+
+def test_a_signal_during_the_start_ends_it(world: World) -> None:
+    log = world.folder / "server.log"
+    line = [*AGENTCTL, "serve", "--config", str(world.path), "--port", "0", "--workers", "2"]
+    with log.open("wb") as said:
+        process = subprocess.Popen(line, stderr=said)
+    try:
+        until((world.folder / "main.db").exists)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert log.read_text() in ("stopped\n", "stopping\nstopped\n")
+
+
+SECRET = "correct horse battery staple, 32 bytes"
+
+
+def test_settings_of_any_size_reach_the_workers_and_show_nowhere(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    # Linux takes no variable and no argument of more than 128 KiB.
+    long = "Write plainly. " * 10_000
+    extra = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
+    world = make_world(tmp_path, model_endpoint.base_url, extra=extra)
+    text = world.path.read_text().replace("[authorization]", f"[authorization]\n{KEYS}")
+    world.path.write_text(text.replace('verification_key_files = ["keys/signing.pub.pem"]', ""))
+    (world.folder / "keys" / "signing.pem").write_text(SECRET)
+    with several(world) as server:
+        assert server.client.get("/agents/long").status_code == 200
+        for pid in server.workers():
+            for name in ("environ", "cmdline"):
+                assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+KEYS = f'algorithm = "HS256"\nverification_keys = ["{SECRET}"]'
+
+
+def test_programs_that_a_worker_starts_do_not_hold_the_port() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        os.set_inheritable(listener.fileno(), True)
+        with taken_over(os.dup(listener.fileno())) as taken:
+            assert not os.get_inheritable(taken.fileno())
