@@ -50,15 +50,15 @@ _LAST_SEQ = Sql(
 
 # Ids of runs begin with the time that they were made at (RFC 9562 5.7), so the events of old runs
 # stand first, and those of younger ones, however many, are not looked at.
-_ANY_OLDER = Sql(
+_OLDER = (
     "SELECT run_events.run_id FROM run_events JOIN runs ON runs.run_id = run_events.run_id"
-    " WHERE runs.finished_at < :finished_before LIMIT 1"
+    " WHERE run_events.run_id < :made_before AND runs.finished_at < :finished_before"
 )
 
+_ANY_OLDER = Sql(f"{_OLDER} LIMIT 1")
+
 _DELETE_OLDER = Sql(
-    "DELETE FROM run_events WHERE run_id IN (SELECT run_events.run_id FROM run_events"
-    " JOIN runs ON runs.run_id = run_events.run_id WHERE run_events.run_id < :made_before"
-    f" AND runs.finished_at < :finished_before LIMIT {DELETED_AT_ONCE}) RETURNING first_seq"
+    f"DELETE FROM run_events WHERE run_id IN ({_OLDER} LIMIT {DELETED_AT_ONCE}) RETURNING first_seq"
 )
 
 
@@ -103,14 +103,16 @@ def last_seq(run_id: str) -> Work[int]:
 
 
 def any_older(finished_before: int) -> Work[bool]:
-    """Whether `delete_older` has anything to remove. It may look at every row: for `large` reads,
-    which keep nobody else waiting."""
-    return bool((yield Statement(_ANY_OLDER, {"finished_before": finished_before})))
+    """Whether `delete_older` has anything to remove."""
+    return bool((yield Statement(_ANY_OLDER, _older(finished_before))))
 
 
 def delete_older(finished_before: int) -> Work[int]:
     """Remove events of runs that ended before a time, some at once; repeat until it returns 0."""
-    values: dict[str, Value] = {"finished_before": finished_before}
-    made_before = least_id(finished_before // 1000 + 1)
-    rows = yield Statement(_DELETE_OLDER, {**values, "made_before": made_before})
+    rows = yield Statement(_DELETE_OLDER, _older(finished_before))
     return len(rows)
+
+
+def _older(finished_before: int) -> dict[str, Value]:
+    made_before = least_id(finished_before // 1000 + 1)
+    return {"finished_before": finished_before, "made_before": made_before}

@@ -130,8 +130,11 @@ def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
                 yield from runs.finish(an_end(run_id, finished_at=finished_at))
 
     store.write(work())
+    assert not store.read(events.any_older(day - 1))
+    assert store.read(events.any_older(day))
     assert store.write(events.delete_older(day)) == 1
     assert store.write(events.delete_older(day)) == 0
+    assert not store.read(events.any_older(day))
     assert [len(stored(store, run_id)) for run_id in (old, long, new, live)] == [0, 1, 1, 1]
     assert store.write(events.delete_older(day + 1)) == 1
     assert store.write(events.delete_older(day + 6)) == 1

@@ -72,8 +72,11 @@ def test_old_keys_are_removed_some_at_a_time(store: Store) -> None:
         yield from claim("ann", "young", "hash", "r", START + 1)
 
     store.write(many())
+    assert not store.read(idempotency.any_older(START))
+    assert store.read(idempotency.any_older(START + 1))
     removed = [store.write(idempotency.delete_older(START + 1)) for _ in range(3)]
     assert removed == [idempotency.DELETED_AT_ONCE, 3, 0]
+    assert not store.read(idempotency.any_older(START + 1))
     kept = store.write(claim("ann", "young", "hash", "r2", START + 1))
     assert kept == Claim("r", "hash", START + 1)
 
