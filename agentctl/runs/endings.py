@@ -66,6 +66,9 @@ async def settle(run: LiveRun, ending: Ending, stopped: Callable[[bool], None]) 
         await run.recorder.end()
     if ending.status != "COMPLETED":
         run.transcript.close_open_calls(now())
+    if run.component.kind != "workflow" and not run.transcript.messages:
+        # It was stopped before its component began: what was asked is part of the session.
+        run.transcript.add_user(run.message)
     end: runs.RunEnd | None = None
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
