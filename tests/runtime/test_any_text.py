@@ -1,0 +1,137 @@
+"""Whatever text a model or a tool brings: what is told and what is kept can be written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import Any
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
+from agentctl.config.settings import Limits
+from agentctl.records.text import is_storable
+from agentctl.runs import wire
+from agentctl.runs.states import Ending
+from agentctl.runtime.actions import Outcome
+from agentctl.runtime.conversation import Conversation
+from agentctl.runtime.conversion import calls_of, clean_response, to_model
+from agentctl.runtime.events import RunEvent
+from agentctl.runtime.failures import RunFailure
+from agentctl.runtime.messages import history
+from agentctl.runtime.results import NoJsonForm, text_of
+from agentctl.runtime.transcript import Transcript
+
+IDENTITY = wire.RunIdentity("run", "session", None, "agent", "writer", "Writer")
+
+TEXT = st.text(st.characters(exclude_categories=()), max_size=20) | st.sampled_from(
+    ["\0", "\ud800", "\udfff\ud800", "a\0b", "\U0001f600", "\u2028", "\r\n\r\n", "data: x"]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=10,
+)
+ARGUMENTS = st.one_of(
+    TEXT,
+    st.dictionaries(TEXT, JSON, max_size=3).map(json.dumps),
+    st.dictionaries(TEXT, JSON, max_size=3).map(
+        lambda value: json.dumps(value, ensure_ascii=False)
+    ),
+    st.dictionaries(TEXT, JSON, max_size=3),
+)
+CALL = st.tuples(st.sampled_from(["tool"]) | TEXT, ARGUMENTS, TEXT)
+RESULT = st.one_of(JSON, st.binary(max_size=10), st.just(object()), st.sets(st.integers()))
+
+
+class Told:
+    """A run's surroundings: what is told is put on the wire at once."""
+
+    run_id = session_id = "run"
+    tool_timeout = 1.0
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.transcript = Transcript()
+        self.sent: list[bytes] = []
+
+    def emit(self, event: RunEvent) -> None:
+        self.sent.append(wire.happened(IDENTITY, event)[1])
+
+    def checkpoint(self) -> None: ...
+
+    async def run_member(self, component: Any, message: str) -> Any:
+        raise AssertionError
+
+
+class Returns:
+    """A tool that returns what it was made with."""
+
+    def __init__(self, result: object) -> None:
+        self.result = result
+
+    def record(self) -> Any:
+        raise AssertionError
+
+    async def perform(self, arguments: object, conversation: Conversation) -> Outcome:
+        try:
+            return Outcome(text_of(self.result, conversation.context.limits.tool_result_bytes))
+        except NoJsonForm:
+            return Outcome("no form", failed=True)
+
+
+async def one_answer(
+    told: Told, deltas: list[str], calls: list[tuple[str, Any, str]], result: object
+) -> None:
+    """A model says and calls something, as `runtime.agent` passes it on."""
+    conversation = Conversation(told, "go", {"tool": Returns(result)})
+    conversation.begin("system")
+    conversation.begin_answer()
+    for delta in deltas:
+        conversation.say(delta)
+    parts = [ToolCallPart(name, args, tool_call_id=call_id) for name, args, call_id in calls]
+    response = ModelResponse(parts=[TextPart("".join(deltas)), *parts])
+    clean_response(response)
+    conversation.end_answer(calls_of(response))
+    for part in response.tool_calls:
+        if part.tool_name == "tool":
+            await conversation.call(part.tool_call_id, part.tool_name, part.args_as_dict())
+        else:
+            conversation.refuse_call(part.tool_call_id, part.tool_name, part.args_as_dict())
+
+
+def strings(value: Any) -> list[str]:
+    """All strings in a JSON value, names included."""
+    if isinstance(value, dict):
+        return [text for item in value.items() for part in item for text in strings(part)]
+    if isinstance(value, list):
+        return [text for item in value for text in strings(item)]
+    return [value] if isinstance(value, str) else []
+
+
+@settings(deadline=None)
+@given(
+    st.lists(TEXT, max_size=3),
+    st.lists(CALL, max_size=3),
+    RESULT,
+    st.sampled_from([Limits(), Limits(tool_result_bytes=3), Limits(run_bytes=40)]),
+)
+def test_events_and_ends_can_always_be_written(
+    deltas: list[str], calls: list[tuple[str, Any, str]], result: object, limits: Limits
+) -> None:
+    told = Told(limits)
+    with contextlib.suppress(RunFailure):
+        asyncio.run(one_answer(told, deltas, calls, result))
+    transcript = told.transcript
+    transcript.close_open_calls(0)
+
+    told.sent.append(wire.ended(IDENTITY, Ending("CANCELLED", reason="x"), transcript)[1])
+    kept = [transcript.messages, transcript.tools, history(transcript.messages, None)]
+    for data in [*told.sent, orjson.dumps(kept)]:
+        assert b"\n" not in data
+        assert all(is_storable(text) for text in strings(orjson.loads(data)))
+    assert not any(entry["tool_call_error"] is None for entry in transcript.tools)
+    to_model(transcript.messages)
