@@ -56,7 +56,7 @@ async def examine_runs(
     if not fix or not repairable:
         _show(problems, form)
         if problems:
-            raise _found(door, problems, repairable, fix=fix)
+            raise _found(door, problems, repairable, db, fix=fix)
         return
     if not yes:
         if form == "table":
@@ -79,7 +79,8 @@ async def _examine(door: Door, here: Here, db: str | None) -> list[Problem]:
     async with waiting(counter):
         problems = await doctor.examine(looked_at)
     found = _count(len(problems)) if problems else "nothing wrong"
-    note(f"{found} in {counter.done} runs {door.target}")
+    runs = "1 run" if counter.done == 1 else f"{counter.done} runs"
+    note(f"{found} in {runs} {door.target}")
     return problems
 
 
@@ -112,9 +113,11 @@ def _show(problems: Sequence[Problem], form: Format) -> None:
         show_list(document_of(records), columns.PROBLEMS, form, id_field="run_id")
 
 
-def _found(door: Door, problems: Sequence[Problem], repairable: int, *, fix: bool) -> ProblemsFound:
+def _found(
+    door: Door, problems: Sequence[Problem], repairable: int, db: str | None, *, fix: bool
+) -> ProblemsFound:
     if repairable and not fix:
-        command = door.command("runs doctor --fix")
+        command = door.command("runs doctor --fix" + (f" --db {db}" if db else ""))
         return ProblemsFound(f"{_count(len(problems))} found", hint=f"to repair: {command}")
     return ProblemsFound(f"{_count(len(problems))} found, nothing of it can be repaired from here")
 

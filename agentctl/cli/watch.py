@@ -160,8 +160,9 @@ class _Watch:
         """
         if not self._told and self.last < 0 and self.state.get("status") == "RUNNING":
             self._told = True
-            self.say("its events are not kept, since it was not started to be followed;"
-                     " waiting for its end")  # fmt: skip
+            parent = self.state.get("parent_run_id")
+            why = f"in the stream of run {parent}" if parent else "not kept: nobody was to follow"
+            self.say(f"its events are {why}; waiting for its end")
         await _check_worker(self.watched)
 
     def interrupted(self) -> None:
@@ -184,9 +185,6 @@ async def _begin(watched: _Watched, form: Format, after: int) -> _Watch:
         f"run {watched.run_id} of {kind} {component_id}, session {watched.session_id},"
         f" is {run['status']} {watched.door.target}"
     )
-    parent = run.get("parent_run_id")
-    if parent and run["status"] not in _FINAL:
-        note(f"a part of run {parent}, in whose stream its events are")
     return _Watch(watched, form, after, run)
 
 

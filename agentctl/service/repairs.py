@@ -72,7 +72,8 @@ class Repairs:
         database = self._database(problem)
         batches = await database.write(doctor.delete_without_session(problem.run_id, gone))
         if batches is not None:
-            with_events = f" and {batches} batches of its events" if batches else ""
+            what = "1 batch" if batches == 1 else f"{batches} batches"
+            with_events = f" and {what} of its events" if batches else ""
             return problem.ended("repaired", f"deleted the run{with_events}")
         state = await database.read(runs.state(problem.run_id))
         if state is None:

@@ -170,22 +170,12 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         yield demo
 
 
-@pytest.fixture(params=["local", "remote"])
-def through(
-    request: pytest.FixtureRequest,
-    demo: Demo,
-    environment: dict[str, str],
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Agentctl:
-    """Run `agentctl ARGS` on the demo's data: once straight on its database, once over HTTP.
+@pytest.fixture
+def inside(environment: dict[str, str], home: Path, monkeypatch: pytest.MonkeyPatch) -> Agentctl:
+    """Run `agentctl ARGS` in this process, which saves most of its time.
 
-    The commands run in this process, which saves most of their time; what a process of its own
-    adds is for the tests that use `agentctl`.
+    What a process of its own adds is for the tests that use `agentctl`.
     """
-    remote = request.param == "remote"
-    door = ("--url", demo.url) if remote else ("--config", str(demo.config))
-    variables = {"AGENTCTL_TOKEN": demo.token} if remote else {}
     monkeypatch.chdir(home)
 
     def run(
@@ -196,12 +186,30 @@ def through(
     ) -> Finished:
         ended = CliRunner().invoke(
             app,
-            [*args, *door],
-            env=environment | variables | dict(env or {}),
+            args,
+            env=environment | dict(env or {}),
             input=input,
             prog_name="agentctl",
         )
         assert ended.exception is None or isinstance(ended.exception, SystemExit)
         return Finished(ended.exit_code, ended.stdout, ended.stderr, ended.stdout_bytes)
+
+    return run
+
+
+@pytest.fixture(params=["local", "remote"])
+def through(request: pytest.FixtureRequest, demo: Demo, inside: Agentctl) -> Agentctl:
+    """Run `agentctl ARGS` on the demo's data: once straight on its database, once over HTTP."""
+    remote = request.param == "remote"
+    door = ("--url", demo.url) if remote else ("--config", str(demo.config))
+    variables = {"AGENTCTL_TOKEN": demo.token} if remote else {}
+
+    def run(
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        input: str | bytes | None = None,
+        cwd: Path | None = None,
+    ) -> Finished:
+        return inside(*args, *door, env=variables | dict(env or {}), input=input, cwd=cwd)
 
     return run

@@ -61,7 +61,7 @@ def test_usage_is_what_one_types() -> None:
         name: _help(name.split(), 80).splitlines()[0] for name in ("runs cancel", "context add")
     }
     assert first == {
-        "runs cancel": "Usage: agentctl runs cancel [OPTIONS] RUN_ID...",
+        "runs cancel": "Usage: agentctl runs cancel [OPTIONS] [RUN_ID...]",
         "context add": "Usage: agentctl context add --url URL [OPTIONS] NAME",
     }
 

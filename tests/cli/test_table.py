@@ -81,7 +81,7 @@ def test_a_terminal_says_what_there_was_no_room_for(terminal: Terminal, demo: De
     here = ("--session", "t-1", "--config", str(demo.config))
     narrow = terminal("runs", "list", *here, env={"COLUMNS": "80"}).screen.splitlines()
     assert max(map(len, narrow)) <= 80
-    assert narrow[0].split() == ["RUN", "ID", "STATUS", "COMPONENT", "CREATED"]
+    assert narrow[0].split() == ["RUN", "ID", "STATUS", "COMPONENT", "AGE", "TOOK"]
     assert narrow[-1] == "no room for session id, tokens, user; -o tsv has every column"
     wide = terminal("runs", "list", *here, env={"COLUMNS": "200"}).screen.splitlines()
     assert wide[0].split()[-4:] == ["SESSION", "ID", "TOKENS", "USER"]

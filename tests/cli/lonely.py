@@ -1,0 +1,86 @@
+"""A folder with demo models and no server: work is done by the commands themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from tests.process import AGENTCTL
+
+__all__ = ["in_database", "lonely_config", "wait_for_line", "working"]
+
+CONFIG = """
+[[databases]]
+id = "main"
+url = "sqlite:///agentctl.db"
+[[models]]
+id = "echo"
+provider = "demo"
+model = "echo"
+[[models]]
+id = "slow"
+provider = "demo"
+model = "slow"
+[[agents]]
+id = "echo"
+model = "echo"
+[[agents]]
+id = "slow"
+model = "slow"
+"""
+
+SECONDS = 30.0
+
+
+def lonely_config(folder: Path) -> Path:
+    """Write the configuration."""
+    config = folder / "agentctl.toml"
+    config.write_text(CONFIG)
+    return config
+
+
+@contextmanager
+def working(
+    *args: str, environment: dict[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that goes on while the block lasts; what it says on stderr goes to `log`."""
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [*AGENTCTL, *args],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_for_line(file: Path, text: str) -> str:
+    """Wait until a text is in a file; what is in it then."""
+    deadline = time.monotonic() + SECONDS
+    while text not in (found := file.read_text()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found
+
+
+def in_database(
+    config: Path, sql: str, values: tuple[object, ...] = ()
+) -> list[tuple[object, ...]]:
+    """Do to the database what a person could who edits it by hand, with foreign keys off."""
+    connection = apsw.Connection(str(config.parent / "agentctl.db"))
+    try:
+        connection.set_busy_timeout(5_000)
+        return connection.execute(sql, values).fetchall()
+    finally:
+        connection.close()

@@ -1,0 +1,240 @@
+"""`agentctl runs watch`: a live transcript, through both doors; whoever looks stops nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentctl.cli import watch
+from tests.cli.conftest import Agentctl, Terminal
+from tests.cli.demo import Demo, serving
+from tests.cli.lonely import lonely_config, wait_for_line, working
+from tests.cli.proxy import proxied
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def session() -> str:
+    return f"w-{next(_numbers)}"
+
+
+@pytest.fixture
+def slow(demo: Demo, session: str, inside: Agentctl) -> Iterator[str]:
+    """A run that is at work, in the background; its id."""
+    run_id = demo.run(session, "one two three", agent="slow", leave=True)
+    yield run_id
+    inside("runs", "cancel", run_id, "--config", str(demo.config))
+
+
+def test_a_run_that_ended_is_told_again(through: Agentctl, demo: Demo, session: str) -> None:
+    run_id = demo.run(session, "hello\n there", leave=True)
+    ended = through("runs", "watch", run_id)
+    assert (ended.code, ended.stdout) == (0, "hello\n there\n")
+    first, *_, last = ended.stderr.splitlines()
+    assert first.startswith(f"run {run_id} of agent echo, session {session}, is ")
+    assert last.startswith(f"run {run_id} is COMPLETED, ")
+
+
+def test_the_other_forms(through: Agentctl, demo: Demo, session: str) -> None:
+    run_id = demo.run(session, "hello", leave=True)
+    lines = through("runs", "watch", run_id, "-o", "jsonl").lines
+    events = [json.loads(line)["event"] for line in lines]
+    assert (events[0], events[-1]) == ("RunStarted", "RunCompleted")
+    record = through("runs", "watch", run_id, "-o", "json")
+    assert record.stdout == through("runs", "get", run_id, "-o", "json").stdout
+    assert through("runs", "watch", run_id, "-o", "name").lines == [run_id]
+
+
+def test_it_can_begin_behind_an_event(through: Agentctl, demo: Demo, session: str) -> None:
+    run_id = demo.run(session, "hello", leave=True)
+    through("runs", "watch", run_id)
+    whole = through("runs", "watch", run_id, "-o", "jsonl").lines
+    rest = through("runs", "watch", run_id, "-o", "jsonl", "--after", "1").lines
+    assert rest == whole[2:]
+    nothing_new = through("runs", "watch", run_id, "--after", str(len(whole) - 2))
+    assert (nothing_new.code, nothing_new.stdout) == (0, "")
+    assert through("runs", "watch", run_id, "--after", "-1").code == 2
+
+
+def test_where_it_is_can_be_given(through: Agentctl, demo: Demo, session: str) -> None:
+    run_id = demo.run(session, "hello", leave=True)
+    known = ("--agent", "echo", "--session", session)
+    assert through("runs", "watch", run_id, *known).stdout == "hello\n"
+    assert through("runs", "watch", run_id, *known, "-o", "name").lines == [run_id]
+    assert through("runs", "watch", run_id, "--agent", "slow", "--session", session).code == 5
+    assert through("runs", "watch", "nowhere").code == 5
+
+
+@pytest.mark.parametrize("kind", ["team", "workflow"])
+def test_members_and_steps_are_told_beside_the_answer(
+    inside: Agentctl, demo: Demo, session: str, kind: str
+) -> None:
+    name = {"team": "duo", "workflow": "relay"}[kind]
+    here = ("--config", str(demo.config))
+    start = ("runs", "start", f"--{kind}", name, "-m", "good day", "--session", session)
+    run_id = json.loads(inside(*start, "-o", "jsonl", *here).lines[0])["run_id"]
+    seen = inside("runs", "watch", run_id, *here)
+    assert (seen.code, seen.stdout) == (0, "good day\n")
+    beside = [line.strip() for line in seen.stderr.splitlines()[1:-1]]
+    if kind == "team":
+        assert beside[0].startswith('calls delegate_task_to_member {"')
+        assert beside[1:4] == ["Echo: begins", "Echo: good day", "Echo: is done"]
+        assert beside[4] == "delegate_task_to_member answers: good day"
+    else:
+        assert [line for line in beside if line.startswith("step")] == [
+            "step repeat", "step repeat is done", "step discuss", "step discuss is done",
+        ]  # fmt: skip
+        assert "Duo: good day" in beside
+
+
+def test_who_watches_sees_the_end_that_another_brings(
+    demo: Demo, slow: str, environment: dict[str, str], inside: Agentctl, tmp_path: Path
+) -> None:
+    here = ("--config", str(demo.config))
+    log = tmp_path / "watch.log"
+    with working("runs", "watch", slow, *here, environment=environment, log=log) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(8) == b"one two "
+        assert inside("runs", "cancel", slow, "--reason", "enough", *here).code == 0
+        assert process.wait(30) == 1
+    error = f"error: run {slow} was cancelled\n  cause: enough\n"
+    assert log.read_text().endswith(error)
+
+
+@pytest.mark.parametrize("remotely", [False, True])
+def test_interrupt_leaves_the_run_alive_and_says_so(
+    terminal: Terminal, demo: Demo, slow: str, inside: Agentctl, remotely: bool
+) -> None:
+    door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
+    token = {"AGENTCTL_TOKEN": demo.token}
+    variables = token if remotely else {}
+    seen = terminal("runs", "watch", slow, *door, types="\x03", when="one two ", env=variables)
+    assert seen.code == 130
+    goes_on, again, stop = seen.screen.splitlines()[-3:]
+    assert goes_on.endswith(f"interrupted: run {slow} goes on")
+    assert again.startswith(f"look again: agentctl runs watch {slow} --after ")
+    assert stop == f"stop it: agentctl runs cancel {slow} {' '.join(door)}"
+    state = inside("runs", "get", slow, "-o", "json", "--config", str(demo.config))
+    assert json.loads(state.raw)["status"] == "RUNNING"
+    # The command that is told goes on without a gap.
+    command = again.removeprefix("look again: agentctl ").split()
+    second = terminal(*command, types="\x03", when="two ", env=variables)
+    first_text = seen.screen.replace("^C", "").split("\n")[1]
+    second_text = second.screen.replace("^C", "").split("\n")[1]
+    words = (first_text + second_text).split()
+    expected = (["one", "two", "three"] * len(words))[: len(words)]
+    assert words == expected, (seen.screen, second.screen)
+
+
+def test_a_run_without_kept_events_is_waited_for(
+    environment: dict[str, str], inside: Agentctl, tmp_path: Path
+) -> None:
+    config = lonely_config(tmp_path)
+    here = ("--config", str(config))
+    start = ("runs", "start", "--agent", "slow", "-m", "word", "--no-stream", "--session", "p")
+    inside("runs", "start", "--agent", "echo", "-m", "x", *here)
+    log = tmp_path / "plain.log"
+    with working(*start, *here, environment=environment, log=log) as worker:
+        while not (live := inside("runs", "list", "--live", "-o", "name", *here).lines):
+            assert worker.poll() is None
+        watching = tmp_path / "watch.log"
+        with working("runs", "watch", live[0], *here, environment=environment, log=watching) as eye:
+            wait_for_line(watching, "its events are not kept: nobody was to follow; waiting for")
+            worker.send_signal(signal.SIGINT)
+            assert eye.wait(30) == 1
+            assert eye.stdout is not None
+            assert eye.stdout.read().startswith(b"word")
+        assert watching.read_text().splitlines()[-2].endswith("was cancelled")
+
+
+def test_nobody_works_on_it_any_more(
+    environment: dict[str, str], inside: Agentctl, tmp_path: Path
+) -> None:
+    config = lonely_config(tmp_path)
+    here = ("--config", str(config))
+    start = ("runs", "start", "--agent", "slow", "-m", "word")
+    log = tmp_path / "killed.log"
+    with working(*start, *here, environment=environment, log=log) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.read(10) == b"word word "
+        worker.kill()
+        worker.wait()
+    run_id = wait_for_line(log, "started run ").partition("started run ")[2].split()[0]
+    ended = inside("runs", "watch", run_id, *here)
+    assert (ended.code, ended.stdout[:4]) == (1, "word")
+    assert f"error: nobody works on run {run_id} any more" in ended.stderr
+    assert ended.stderr.endswith(
+        f"hint: write its end: agentctl runs doctor --fix {' '.join(here)}\n"
+    )
+
+
+def test_a_stream_that_is_cut_off_is_gone_on_with(
+    demo: Demo, slow: str, inside: Agentctl, environment: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "watch.log"
+    with proxied(demo.url, cut_behind=b"RunContent", times=2) as proxy:
+        token = environment | {"AGENTCTL_TOKEN": demo.token}
+        command = ("runs", "watch", slow, "--url", proxy.url)
+        with working(*command, environment=token, log=log) as process:
+            assert process.stdout is not None
+            seen = process.stdout.read(len("one two three one two three one "))
+            inside("runs", "cancel", slow, "--config", str(demo.config))
+            assert process.wait(30) == 1
+            seen += process.stdout.read()
+    words = seen.decode().split()
+    assert proxy.cut == 2
+    assert words == (["one", "two", "three"] * len(words))[: len(words)]
+    said = log.read_text()
+    assert said.count("the stream was cut off, going on with it in 0.5 s") == 2
+
+
+def test_a_server_that_was_killed_is_waited_for(
+    tmp_path: Path, inside: Agentctl, environment: dict[str, str]
+) -> None:
+    folder = tmp_path / "data"
+    log = tmp_path / "watch.log"
+    with serving(folder) as server:
+        run_id = server.run("k-1", "word", agent="slow", leave=True)
+        port = server.url.rpartition(":")[2]
+        token = environment | {"AGENTCTL_TOKEN": server.token}
+        command = ("runs", "watch", run_id, "--url", server.url)
+        with working(*command, environment=token, log=log) as process:
+            assert process.stdout is not None
+            assert process.stdout.read(4) == b"word"
+            server.process.kill()
+            server.process.wait()
+            wait_for_line(log, "the stream was cut off")
+            with serving(folder, "--port", port):
+                assert process.wait(60) == 1
+    assert f"error: run {run_id} ended as ERROR\n  cause: WORKER_LOST: " in log.read_text()
+
+
+def test_a_server_that_does_not_come_back_is_given_up(
+    inside: Agentctl, demo: Demo, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PAUSES", (0.01, 0.02))
+    with proxied(demo.url, cut_behind=b"text/event-stream", times=100) as proxy:
+        token = {"AGENTCTL_TOKEN": demo.token}
+        ended = inside("runs", "watch", slow, "--url", proxy.url, env=token)
+    assert ended.code == 7
+    assert "error: the stream was cut off, and could not be gone on with" in ended.stderr
+    assert f"look again: agentctl runs watch {slow} --" in ended.stderr
+
+
+def test_an_idempotency_key_gives_the_run_of_the_first_command(
+    through: Agentctl, session: str
+) -> None:
+    start = ("runs", "start", "--agent", "echo", "-m", "once", "--session", session)
+    keyed = (*start, "--idempotency-key", session, "--no-stream")
+    first, second = (through(*keyed, "-o", "json") for _ in range(2))
+    assert (first.code, second.code) == (0, 0)
+    assert json.loads(first.raw)["run_id"] == json.loads(second.raw)["run_id"]
+    other = through(*keyed[:4], "-m", "twice", *keyed[6:])
+    assert other.code == 2
+    assert "used for another request" in other.stderr
