@@ -1,0 +1,80 @@
+"""What a database file holds, seen without the code that wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import orjson
+
+from agentctl.runs.wire import LOST_STEP
+from tests.server.load import ENDS, Event
+
+__all__ = ["check_events", "check_whole", "events_of", "looking", "statuses"]
+
+
+@contextmanager
+def looking(path: Path) -> Iterator[apsw.Connection]:
+    """The file, to be read only."""
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        connection.set_busy_timeout(10_000)
+        with connection:  # one snapshot for all that is asked
+            yield connection
+
+
+def rows(connection: apsw.Connection, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    return connection.execute(sql, values).fetchall()
+
+
+def statuses(connection: apsw.Connection) -> dict[str, str]:
+    """The status of every run by its id."""
+    return dict(rows(connection, "SELECT run_id, status FROM runs"))
+
+
+def check_whole(connection: apsw.Connection) -> None:
+    """The file is sound, and its tables agree with each other."""
+    assert rows(connection, "PRAGMA integrity_check") == [("ok",)]
+    assert rows(connection, "PRAGMA foreign_key_check") == []
+    counted = """
+        SELECT s.session_id, s.run_count, count(r.run_id)
+        FROM sessions s LEFT JOIN runs r ON r.session_id = s.session_id
+        GROUP BY s.session_id
+    """
+    assert [row for row in rows(connection, counted) if row[1] != row[2]] == []
+    final = "status IN ('COMPLETED', 'CANCELLED', 'ERROR')"
+    halves = f"SELECT run_id FROM runs WHERE {final} <> (finished_at IS NOT NULL)"
+    assert rows(connection, halves) == []
+
+
+def events_of(connection: apsw.Connection, run_id: str) -> list[Event]:
+    """The events that are stored of a run."""
+    found = list[Event]()
+    sql = "SELECT first_seq, last_seq, events FROM run_events WHERE run_id = ? ORDER BY first_seq"
+    for first, last, text in rows(connection, sql, run_id):
+        lines = text.split("\n")[:-1]
+        assert last - first + 1 == len(lines)
+        for number, line in enumerate(lines, first):
+            name, _, data = line.partition(" ")
+            found.append(Event(number, name, orjson.loads(data)))
+    return found
+
+
+def check_events(found: list[Event], run_id: str, status: str, after: int = -1) -> None:
+    """The events of a final run behind a number: no gap, no repeat, one end, which is its own.
+
+    The end of a run whose worker was lost has a number of its own far behind the others.
+    """
+    *before, end = found
+    numbers = [event.number for event in before]
+    assert numbers == list(range(after + 1, after + 1 + len(before)))
+    behind = numbers[-1] if numbers else after
+    if end.number != behind + 1:
+        # It stands behind what was stored, which may be less than what was delivered.
+        assert LOST_STEP - 1 <= end.number <= behind + LOST_STEP, (after, numbers, end)
+        assert numbers == [] or end.number == behind + LOST_STEP
+    assert ENDS[end.name] == status
+    assert end.data["run_id"] == run_id
+    assert not [event for event in before if event.name in ENDS and event.data["run_id"] == run_id]

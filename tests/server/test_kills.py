@@ -1,0 +1,380 @@
+"""kill -9 of a server that many work with: what was acknowledged is there, once, and goes on.
+
+A few rounds, and at least a hundred with AGENTCTL_TEST_LONG=1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import subprocess
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any
+
+import apsw
+import httpx2
+
+from tests.loops import until
+from tests.process import AGENTCTL, ServerProcess, started
+from tests.server.load import ENDS, SECONDS, Asked, calling, events, ordered
+from tests.server.stored import check_events, check_whole, events_of, looking, statuses
+from tests.world import World
+
+ROUNDS = 120 if os.environ.get("AGENTCTL_TEST_LONG") else 3
+
+ANSWERS = (2, 80)
+"""How many answers come before the kill, at least and at most."""
+
+FINAL_SECONDS = 5.0
+"""How long a run may be live after a restart (security.md R01)."""
+
+TAKEOVER_SECONDS = 20.0
+"""The same where it is another process that has to notice (security.md R47)."""
+
+WORKERS, FOLLOWERS = 8, 6
+"""Callers that make one request after the other, and callers that follow runs without an end."""
+
+QUICK = (("/agents/echo", "a"), ("/teams/crew", "t"), ("/workflows/line", "w"))
+ENDLESS = (("/agents/trickle", "a"), ("/agents/half", "a"), ("/teams/jam", "t"))
+
+
+@dataclass
+class Ledger:
+    """What the callers were told.
+
+    Attributes:
+        asked: every run that was asked for.
+        names: names that a session may have, by its id; one that was acknowledged, and behind it
+            one that was asked for without an answer.
+        unanswered: sessions that may have been made.
+    """
+
+    asked: list[Asked] = field(default_factory=list)
+    names: dict[str, list[str]] = field(default_factory=dict)
+    unanswered: set[str] = field(default_factory=set)
+
+    @property
+    def answers(self) -> int:
+        """How much was acknowledged."""
+        return len(self.names) + len(self.acknowledged)
+
+    @property
+    def acknowledged(self) -> dict[str, Asked]:
+        return {asked.run_id: asked for asked in self.asked if asked.run_id is not None}
+
+
+class Load:
+    """Callers of one server until it is gone."""
+
+    def __init__(self, url: str, world: World, label: str, ledger: Ledger) -> None:
+        self._url = url
+        self._world = world
+        self._label = label
+        self._ledger = ledger
+        self._dice = random.Random(label)
+        self._count = 0
+
+    async def until_gone(self) -> None:
+        async with calling(self._world, self._url) as client:
+            work = [self._work(client, f"{self._label}-{n}") for n in range(WORKERS)]
+            follow = [self._follow(client) for _ in range(FOLLOWERS)]
+            await asyncio.gather(*map(_until_gone, [*work, *follow]))
+
+    async def _work(self, client: httpx2.AsyncClient, own: str) -> None:
+        while True:
+            step = self._dice.random()
+            if own not in self._ledger.names:
+                await self._create(client, own)
+            elif step < 0.25:
+                await self._rename(client, own)
+            elif step < 0.35:
+                await self._create(client, f"{own}-{self._next()}")
+            else:
+                await self._run(client, own)
+
+    async def _create(self, client: httpx2.AsyncClient, session_id: str) -> None:
+        body = {"session_id": session_id, "session_name": "new", "agent_id": "echo"}
+        self._ledger.unanswered.add(session_id)
+        answer = await client.post("/sessions", json=body)
+        assert answer.status_code == 201, answer.text
+        self._ledger.unanswered.remove(session_id)
+        self._ledger.names[session_id] = ["new"]
+
+    async def _rename(self, client: httpx2.AsyncClient, session_id: str) -> None:
+        name = f"name {self._next()}"
+        self._ledger.names[session_id].append(name)
+        answer = await client.post(f"/sessions/{session_id}/rename", json={"session_name": name})
+        assert answer.status_code == 200, answer.text
+        self._ledger.names[session_id] = [name]
+
+    async def _run(self, client: httpx2.AsyncClient, own: str) -> None:
+        path, kind = self._dice.choice(QUICK)
+        shared = self._dice.random() < 0.5
+        session_id = f"{self._label}-shared" if shared else own
+        suffix = "" if kind == "a" else f"-{kind}"
+        stream, background = self._dice.random() < 0.5, self._dice.random() < 0.3
+        await self._ask(path, session_id + suffix, stream, background).ask(client)
+
+    async def _follow(self, client: httpx2.AsyncClient) -> None:
+        """Start runs without an end; stay until the server is gone, or go away."""
+        while True:
+            path, kind = self._dice.choice(ENDLESS)
+            asked = self._ask(
+                path, f"{self._label}-endless-{kind}", True, self._dice.random() < 0.3
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._dice.uniform(0.05, 2.0)):
+                    await asked.ask(client)
+
+    def _ask(self, path: str, session_id: str, stream: bool, background: bool) -> Asked:
+        body: dict[str, Any] = {"message": f"echo {self._label} {self._next()}"}
+        body |= {"session_id": session_id, "stream": stream, "background": background}
+        key = f"{self._label}-{self._count}" if self._dice.random() < 0.7 else None
+        self._ledger.asked.append(Asked(path, body, key))
+        return self._ledger.asked[-1]
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+
+async def _until_gone(work: Awaitable[None]) -> None:
+    with contextlib.suppress(httpx2.TransportError):
+        await work
+
+
+async def killed_under_load(world: World, served: ServerProcess, label: str) -> Ledger:
+    """Work with a server, kill it at some moment; what its callers know."""
+    ledger = Ledger()
+    load = asyncio.create_task(Load(served.url, world, label, ledger).until_gone())
+    enough = random.Random(label).randint(*ANSWERS)
+    await until(lambda: ledger.answers >= enough or load.done(), SECONDS)
+    served.process.kill()
+    served.process.wait()
+    await load
+    return ledger
+
+
+async def no_run_is_live(
+    client: httpx2.AsyncClient, seconds: float, besides: str | None = None
+) -> None:
+    """Wait until no run, but maybe one, is PENDING or RUNNING."""
+    deadline = time.monotonic() + seconds
+    while True:
+        live = (await client.get("/runs?live=true&limit=2")).json()["data"]
+        if [run for run in live if run["run_id"] != besides] == []:
+            return
+        assert time.monotonic() < deadline, live
+        await asyncio.sleep(0.02)
+
+
+async def check(
+    world: World, client: httpx2.AsyncClient, ledger: Ledger, seconds: float = FINAL_SECONDS
+) -> None:
+    """After a kill: all that was said is so, and what was not answered can be asked again.
+
+    Args:
+        client: of a server that listens.
+        seconds: how long runs may still be live.
+    """
+    await no_run_is_live(client, seconds)
+    check_file(world, ledger)
+    await in_parallel([check_stream(client, asked) for asked in ledger.asked if asked.heard])
+    await in_parallel([check_name(client, *named) for named in ledger.names.items()])
+    await in_parallel([ask_again(client, asked) for asked in ledger.asked if asked.key])
+    await in_parallel([create_again(client, session_id) for session_id in ledger.unanswered])
+    await no_run_is_live(client, FINAL_SECONDS)
+    check_file(world, ledger)
+    sessions = {asked.body["session_id"] for asked in ledger.asked if asked.run_id is not None}
+    await in_parallel([check_session(client, session_id) for session_id in sessions])
+
+
+async def in_parallel(checks: list[Awaitable[None]]) -> None:
+    await asyncio.gather(*checks)
+
+
+def check_file(world: World, ledger: Ledger) -> None:
+    """What the file holds: each acknowledged run, as it was told; no request made two."""
+    with looking(world.folder / "main.db") as connection:
+        check_whole(connection)
+        stored = statuses(connection)
+        twice = (
+            "SELECT input FROM runs WHERE parent_run_id IS NULL GROUP BY input HAVING count(*) > 1"
+        )
+        assert connection.execute(twice).fetchall() == []
+        for run_id, asked in ledger.acknowledged.items():
+            assert asked.told in (None, stored[run_id])
+            check_stored_events(connection, asked, stored[run_id])
+
+
+def check_stored_events(connection: apsw.Connection, asked: Asked, status: str) -> None:
+    """They are whole, and those that were delivered are among them, but for the last ones."""
+    assert asked.run_id is not None
+    found = events_of(connection, asked.run_id)
+    if not asked.streamed and not asked.body["background"]:
+        assert found == []
+        return
+    if found:
+        check_events(found, asked.run_id, status)
+    kept = found[: len(asked.heard)]
+    if kept and kept[-1].name in ENDS:
+        kept.pop()
+    assert kept == asked.heard[: len(kept)]
+
+
+async def check_stream(client: httpx2.AsyncClient, asked: Asked) -> None:
+    """A stream goes on behind the last event that came, to its end, and not beyond."""
+    assert asked.run_id is not None
+    last, told = asked.heard[-1].number, asked.told
+    url = f"{asked.url}/resume?session_id={asked.body['session_id']}"
+    async with client.stream("POST", url, headers={"Last-Event-ID": str(last)}) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        rest = [event async for event in events(answer)]
+    run = (await client.get(f"/runs/{asked.run_id}")).json()
+    if told is not None:
+        assert (rest, run["status"]) == ([], told)
+    else:
+        check_events(rest, asked.run_id, run["status"], after=last)
+    for event in rest:
+        asked.hear(event)
+
+
+async def check_name(client: httpx2.AsyncClient, session_id: str, names: list[str]) -> None:
+    session = await client.get(f"/sessions/{session_id}")
+    assert session.status_code == 200, session.text
+    assert session.json()["session_name"] in names
+
+
+async def ask_again(client: httpx2.AsyncClient, asked: Asked) -> None:
+    """The same request has the same run, and makes one only where there was none."""
+    again = [Asked(asked.path, asked.body, asked.key, asked.run_id) for _ in range(2)]
+    for repeated in again:
+        answer = await client.send(repeated.request(client), stream=True)
+        try:
+            if repeated.streamed:
+                await to_the_end(client, repeated, answer)
+            else:
+                repeated.learn(answer.status_code, await answer.aread())
+        finally:
+            await answer.aclose()
+        asked.run_id = asked.run_id or repeated.run_id
+        assert repeated.run_id == asked.run_id
+        asked.told = asked.told or repeated.told
+        assert repeated.told in (None, asked.told)
+
+
+async def to_the_end(client: httpx2.AsyncClient, asked: Asked, answer: httpx2.Response) -> None:
+    """Follow a stream, and cancel its run, in case that it is a new one without an end."""
+    assert answer.status_code == 200, await answer.aread()
+    async for event in events(answer):
+        if asked.heard == []:
+            asked.hear(event)
+            cancelled = await client.post(f"{asked.url}/cancel?wait=10")
+            assert cancelled.json()["cancel"] in ("stopped", "already_final")
+        else:
+            asked.hear(event)
+    assert asked.run_id is not None
+    assert asked.told is not None
+    check_events(asked.heard, asked.run_id, asked.told)
+
+
+async def create_again(client: httpx2.AsyncClient, session_id: str) -> None:
+    """A session that may be there or not is whole, or can be made."""
+    body = {"session_id": session_id, "session_name": "new", "agent_id": "echo"}
+    made = await client.post("/sessions", json=body)
+    assert made.status_code in (201, 409), made.text
+    assert (await client.get(f"/sessions/{session_id}")).json()["session_name"] == "new"
+
+
+async def check_session(client: httpx2.AsyncClient, session_id: str) -> None:
+    """Its runs are all there, each once and in order, and so is what was said."""
+    runs = (await client.get(f"/sessions/{session_id}/runs")).json()
+    ids = [run["run_id"] for run in runs]
+    assert len(ids) == len(set(ids))
+    session = (await client.get(f"/sessions/{session_id}")).json()
+    if "workflow_id" in runs[0]:
+        return
+    asked = [run["input"] for run in runs if run["parent_run_id"] is None]
+    said = [said["content"] for said in session["chat_history"] if said["role"] == "user"]
+    assert said == asked
+
+
+def killed_at_start(world: World, seconds: float) -> None:
+    """A server that is killed while it begins: within what it recovers, or before."""
+    with (world.folder / "killed.log").open("wb") as said:
+        line = [*AGENTCTL, "serve", "--config", str(world.path), "--port", "0"]
+        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=said)
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def serving(world: World, name: str) -> Any:
+    """A server of the world; several may serve it."""
+    options = ("--config", str(world.path), "--port", "0")
+    with started(*options, log=world.folder / f"{name}.log") as served:
+        yield served
+
+
+async def test_a_killed_server_has_kept_what_it_acknowledged(world: World) -> None:
+    known: dict[str, Asked] = {}
+    with contextlib.ExitStack() as stack:
+        served = stack.enter_context(serving(world, "server-0"))
+        for number in range(1, ROUNDS + 1):
+            ledger = await killed_under_load(world, served, f"r{number}")
+            if number % 3 == 2:
+                killed_at_start(world, random.Random(number).uniform(0.3, 2.0))
+            served = stack.enter_context(serving(world, f"server-{number}"))
+            async with calling(world, served.url) as client:
+                await check(world, client, ledger)
+            known |= ledger.acknowledged
+            check_all(world, known)
+        assert served.stop() == 0
+        assert "Traceback" not in served.said
+    assert known
+
+
+def check_all(world: World, known: dict[str, Asked]) -> None:
+    """What was acknowledged is as it was; no process is left but the one that lives."""
+    with looking(world.folder / "main.db") as connection:
+        stored = statuses(connection)
+        workers = connection.execute("SELECT worker_id FROM workers").fetchall()
+    for run_id, asked in known.items():
+        assert asked.told in (None, stored[run_id])
+    locks = [path.stem for path in (world.folder / "main.db.workers").iterdir()]
+    assert [(name,) for name in locks] == workers
+    assert len(workers) == 1
+
+
+async def test_another_process_ends_what_a_killed_one_left(world: World) -> None:
+    with serving(world, "killed") as killed, serving(world, "other") as other:
+        async with calling(world, other.url) as client:
+            own = Asked("/agents/trickle", {"message": "own", "session_id": "own", "stream": True})
+            asking = asyncio.create_task(own.ask(client))
+            await until(lambda: own.run_id is not None)
+            ledger = await killed_under_load(world, killed, "two")
+            seen = asyncio.gather(*(follow_on(client, asked) for asked in ledger.asked))
+            deadline = time.monotonic() + TAKEOVER_SECONDS
+            await no_run_is_live(client, TAKEOVER_SECONDS, besides=own.run_id)
+            await asyncio.wait_for(seen, deadline - time.monotonic())
+            assert not asking.done()
+            stopped = await client.post(f"{own.url}/cancel?wait=10")
+            assert stopped.json()["cancel"] == "stopped"
+            await asking
+            ordered(own.heard, str(own.run_id))
+            await check(world, client, ledger)
+        check_all(world, ledger.acknowledged | {str(own.run_id): own})
+
+
+async def follow_on(client: httpx2.AsyncClient, asked: Asked) -> None:
+    """Go on with a stream at the other process before that knows of the end of the first."""
+    if asked.heard:
+        await check_stream(client, asked)
