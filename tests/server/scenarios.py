@@ -86,6 +86,7 @@ def _families() -> Iterator[Scenario]:
         yield from _starts(kind, path, one, session_id, text)
         yield from _runs(kind, path, one, run, session_id)
         yield from _cancels(kind, path, one, run, session_id)
+        yield from _resumes(kind, one, run, session_id)
 
 
 def _reads(kind: str, path: str, one: str, text: str) -> Iterator[Scenario]:
@@ -147,6 +148,47 @@ def _cancels(kind: str, path: str, one: str, run: str, session_id: str) -> Itera
     yield Scenario(operation, f"{cancel}?session_id={session_id}&wait=soon", "me", 422, ("wait",))
     yield Scenario(operation, f"{cancel}?session_id={session_id}&wait=31", "me", 422, ("wait",))
     yield Scenario(operation, cancel, "powerless", 403, FORBIDDEN)
+
+
+def _resumes(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
+    operation, resume = f"resume_{kind}_run_stream", f"POST {run}/resume"
+    inside = f"{resume}?session_id={session_id}"
+    prefix = {"agent": "Run", "team": "TeamRun", "workflow": "Workflow"}[kind]
+    content, end = f"event: {prefix}Content\n", f"event: {prefix}Completed\n"
+    yield Scenario(operation, inside, "me", 200, (content, end, "id: 0\n", "id: 1\n"))
+    yield Scenario(operation, resume, "admin", 200, (content, end))
+    yield Scenario(operation, f"{inside}&last_event_index=0", "me", 200, (end,), (content,))
+    yield Scenario(operation, f"{inside}&last_event_index=1", "me", 200, lacks=(content, end))
+    both = {"session_id": session_id, "last_event_index": "0"}
+    yield Scenario(operation, resume, "me", 200, (end,), (content,), form=both)
+    yield Scenario(operation, inside, "me", 200, (end,), (content,), json={"last_event_index": 0})
+    yield Scenario(operation, inside, "me", 200, (content,), form={"last_event_index": ""})
+    yield Scenario(operation, inside, "me", 200, (content,), json={"last_event_index": None})
+    yield Scenario(operation, resume, "me", 400, ("BAD_REQUEST", "session_id"))
+    yield Scenario(operation, f"{resume}?session_id=theirs", "me", 404, NOT_FOUND)
+    yield Scenario(operation, resume, "me", 404, NOT_FOUND, json={"session_id": "theirs"})
+    yield Scenario(operation, inside, "other", 404, NOT_FOUND)
+    yield Scenario(operation, f"POST {one}/runs/no/resume?session_id=x", "me", 404, NOT_FOUND)
+    other = "/agents/hang" if kind == "agent" else "/agents/echo"
+    yield Scenario(
+        "resume_agent_run_stream",
+        f"POST {other}/runs/{{{kind}_run}}/resume?session_id={session_id}",
+        "me",
+        404,
+        NOT_FOUND,
+    )
+    for wrong in ("soon", "-2", "", "1e3", "1000000000000000000"):
+        path = f"{inside}&last_event_index={wrong}"
+        yield Scenario(operation, path, "me", 422, ("last_event_index",))
+    for number in ("0", 1.0, True, -2, 10**18, 2**64):
+        body = {"last_event_index": number}
+        yield Scenario(operation, inside, "me", 422, ("last_event_index",), json=body)
+    differing = {"last_event_index": "1"}
+    path = f"{inside}&last_event_index=0"
+    yield Scenario(operation, path, "me", 422, ("last_event_index",), form=differing)
+    yield Scenario(operation, inside, "me", 422, ("session_id",), json={"session_id": "x"})
+    yield Scenario(operation, inside, "me", 422, ("run is not known",), json={"run": 1})
+    yield Scenario(operation, resume, "powerless", 403, FORBIDDEN)
 
 
 def _lists() -> Iterator[Scenario]:

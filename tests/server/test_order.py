@@ -26,6 +26,9 @@ NOT_THERE: list[tuple[str, Any]] = [
     ("POST /agents/echo/runs/{run}/cancel?session_id={session}&wait=soon", None),
     ("POST /agents/echo/runs/{run}/cancel?session_id={session}&wait=31", None),
     ("GET /agents/echo/runs/{run}?session_id={session}&session_id={session}", None),
+    ("POST /agents/echo/runs/{run}/resume?session_id={session}&last_event_index=soon", None),
+    ("POST /agents/echo/runs/{run}/resume?session_id={session}&last_event_index=-2", None),
+    ("POST /agents/echo/runs/{run}/resume?session_id={session}", {"last_event_index": "x"}),
 ]
 """Requests whose session or run does not exist, and that are wrong besides."""
 

@@ -168,6 +168,7 @@ async def test_a_run_that_is_deleted_while_it_is_waited_for(world: World) -> Non
         await service.hosting.databases["main"].write(sessions.delete("s1"))
         with pytest.raises(errors.Conflict, match="was deleted"):
             await again
+        first.cancel()
         await asyncio.gather(first, return_exceptions=True)
 
 
