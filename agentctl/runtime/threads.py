@@ -25,14 +25,14 @@ _log = logging.getLogger("agentctl.runtime")
 T = TypeVar("T")
 
 MOST_LEFT = 64
-"""So many threads that nobody waits for any more may be at work in a process."""
+"""When so many threads that nobody waits for any more are at work in a process, no call is made."""
 
 _LOG_SECONDS = 60.0
 """How often the log says that there are too many."""
 
 
 class TooManyLeft(Exception):
-    """`MOST_LEFT` threads were left behind and are still at work, so no new one was started."""
+    """`MOST_LEFT` threads were left behind and are still at work, so none was started."""
 
 
 async def in_thread(function: Callable[[], T], name: str, leftovers: Leftovers) -> T:

@@ -146,6 +146,8 @@ async def test_a_cancelled_run_is_final_in_time_and_says_what_stopped(
         assert time.monotonic() - asked < SOON
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
 
+        if agent in MODELS:
+            await asyncio.to_thread(model_endpoint.wait_for_open, 0)
         run = await record(port, run_id)
         said = {"half": "one two three", "trickle": run["content"]}.get(agent, "")
         assert run["content"] == said
@@ -214,6 +216,29 @@ async def test_what_a_member_left_is_told_of_the_member(
         team = await record(port, run_id)
         assert team["stopped_at"] == team["finished_at"]
         await stops_late(port, await record(port, member["run_id"]))
+
+
+@pytest.mark.parametrize("agent", LEFT)
+async def test_a_service_that_closes_waits_for_nothing_that_hangs(
+    tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
+) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
+    world = a_world(tmp_path, model_endpoint)
+    async with prepared(world) as service:
+        run_id = await under_way(service, agent)
+        live = service.hosting.engine.live(run_id)
+        assert live is not None
+        closing = time.monotonic()
+    assert time.monotonic() - closing < SOON
+    gate.opened.set()
+    await until(lambda: not live.transcript.leftovers.pending)
+    await asyncio.sleep(0)
+
+    assert complaints == []
+    async with hosted(world) as service:
+        run = await record(user(service), run_id)
+    assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,178 @@
+"""How long it takes from asking a run to stop until its row is final (contract.md 5, design.md 4).
+
+`python -m tests.benchmarks.cancellation [RUNS]`. Every run hangs in a call of a model, on the stub
+endpoint of the tests; all of them hang at the same time. Each is cancelled by whoever the line
+names: `answer` is what the caller waited, a started command included; `row` is from the recorded
+request to the recorded end. A run that was not final by its answer is counted as late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from agentctl.auth.principal import local
+from agentctl.operations import CancelRequest, Operations, RunRequest
+from agentctl.remote.client import RemoteOperations
+from agentctl.service.service import Service
+from tests.endpoint import ModelEndpoint, start_endpoint
+from tests.process import inherited, serving
+from tests.world import ADMIN, World, make_world
+
+AGENT, SESSION = "hang", "s1"
+WAIT_SECONDS = 10.0
+OPEN_SECONDS = 120.0
+
+Cancel = Callable[[str], Awaitable[None]]
+
+
+class Cancelled(NamedTuple):
+    """One cancel, in milliseconds: until its answer, and between the two times of the row."""
+
+    answer: float
+    row: float
+    final: bool
+
+
+async def hung(port: Operations, endpoint: ModelEndpoint, count: int) -> list[str]:
+    """Start runs, and wait until each waits for its model."""
+    request = RunRequest("x", session_id=SESSION, background=True)
+    started = [await port.create_run("agent", AGENT, request) for _ in range(count)]
+    await asyncio.to_thread(endpoint.wait_for_open, count, OPEN_SECONDS)
+    return [run.value["run_id"] for run in started]
+
+
+async def measured(port: Operations, run_id: str, cancel: Cancel) -> Cancelled:
+    """Cancel a run and read what is stored of it."""
+    start = time.perf_counter()
+    await cancel(run_id)
+    answer = time.perf_counter() - start
+    run = (await port.get_run(run_id)).value
+    asked, ended = run["cancel_requested_at"], run["finished_at"]
+    row = _moment(ended) - _moment(asked) if asked and ended else float("inf")
+    return Cancelled(answer * 1000, row * 1000, run["status"] == "CANCELLED")
+
+
+def _moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def through(port: Operations) -> Cancel:
+    """Cancel through a port."""
+
+    async def cancel(run_id: str) -> None:
+        await port.cancel_run("agent", AGENT, run_id, CancelRequest(SESSION, wait=WAIT_SECONDS))
+
+    return cancel
+
+
+def by_command(world: World) -> Cancel:
+    """Cancel with `agentctl runs cancel` on the files."""
+    command = [sys.executable, "-m", "agentctl", "runs", "cancel", "--config", str(world.path)]
+    command += ["--agent", AGENT, "--session", SESSION, "--yes", "-o", "json"]
+
+    def run(run_id: str) -> None:
+        subprocess.run(
+            [*command, run_id], env=inherited(), capture_output=True, check=True, timeout=60
+        )
+
+    async def cancel(run_id: str) -> None:
+        await asyncio.to_thread(run, run_id)
+
+    return cancel
+
+
+@asynccontextmanager
+async def here(world: World) -> AsyncIterator[Operations]:
+    """A service in this process."""
+    async with Service.open(world.settings, create=True) as service:
+        await service.prepare()
+        yield service.acting_as(local("benchmark"))
+
+
+async def in_turn(
+    owner: Operations, endpoint: ModelEndpoint, count: int, cancel: Cancel
+) -> list[Cancelled]:
+    """One cancel after the other."""
+    runs = await hung(owner, endpoint, count)
+    return [await measured(owner, run_id, cancel) for run_id in runs]
+
+
+async def at_once(
+    owner: Operations, endpoint: ModelEndpoint, count: int, cancel: Cancel
+) -> list[Cancelled]:
+    """All cancels at the same time."""
+    runs = await hung(owner, endpoint, count)
+    return list(await asyncio.gather(*(measured(owner, run_id, cancel) for run_id in runs)))
+
+
+async def alone(world: World, endpoint: ModelEndpoint, count: int) -> dict[str, list[Cancelled]]:
+    """The process that works on the runs cancels them."""
+    async with here(world) as port:
+        cancel = through(port)
+        return {
+            "same process, in turn": await in_turn(port, endpoint, count, cancel),
+            "same process, all at once": await at_once(port, endpoint, count, cancel),
+        }
+
+
+async def apart(
+    world: World, url: str, endpoint: ModelEndpoint, count: int
+) -> dict[str, list[Cancelled]]:
+    """A server works on the runs; who cancels them has only the database in common with it."""
+    token = world.token("benchmark", ADMIN, seconds=3_600)
+    async with RemoteOperations(url, token) as server:
+        async with here(world) as other:
+            cancel = through(other)
+            results = {
+                "another process, in turn": await in_turn(server, endpoint, count, cancel),
+                "another process, all at once": await at_once(server, endpoint, count, cancel),
+            }
+        command = by_command(world)
+        return results | {"local command, in turn": await in_turn(server, endpoint, count, command)}
+
+
+def lines(results: dict[str, list[Cancelled]]) -> Iterator[str]:
+    """One line for each way of cancelling."""
+    yield f"{'cancelled by':<32}{'runs':>5}{'late':>6}{'answer ms':>22}{'row ms':>22}"
+    yield f"{'':<43}{'p50    p99    max':>22}{'p50    p99    max':>22}"
+    for name, cancels in results.items():
+        late = sum(not cancelled.final for cancelled in cancels)
+        answer = _spread([cancelled.answer for cancelled in cancels])
+        row = _spread([cancelled.row for cancelled in cancels])
+        yield f"{name:<32}{len(cancels):>5}{late:>6}{answer:>22}{row:>22}"
+
+
+def _spread(values: list[float]) -> str:
+    p99 = statistics.quantiles(values, n=100, method="inclusive")[98]
+    return f"{statistics.median(values):>7.0f}{p99:>7.0f}{max(values):>7.0f}"
+
+
+def run(folder: Path, count: int) -> dict[str, list[Cancelled]]:
+    """All measurements."""
+    endpoint = start_endpoint()
+    try:
+        world = make_world(folder, endpoint.base_url)
+        results = asyncio.run(alone(world, endpoint, count))
+        with serving(world.path) as server:
+            return results | asyncio.run(apart(world, server.url, endpoint, count))
+    finally:
+        endpoint.stop()
+
+
+if __name__ == "__main__":
+    for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
+        del os.environ[name]
+    with tempfile.TemporaryDirectory() as directory:
+        for line in lines(run(Path(directory), int(sys.argv[1]) if sys.argv[1:] else 100)):
+            print(line)
