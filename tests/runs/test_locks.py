@@ -48,12 +48,16 @@ def test_an_id_has_one_lock(tmp_path: Path) -> None:
 
 def test_programs_that_are_started_do_not_inherit_it(tmp_path: Path) -> None:
     lock = WorkerLock.take(tmp_path, "w1")
-    child = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False
-    )
-    lock.drop()
-    assert is_free(tmp_path, "w1")
-    child.communicate()
+    program = [sys.executable, "-c", "print('up', flush=True); input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, close_fds=False) as child:
+        # Only once the program itself runs is what it may not have closed.
+        assert child.stdout is not None
+        child.stdout.readline()
+        lock.drop()
+        free = is_free(tmp_path, "w1")
+        child.communicate(b"\n")
+    assert free
 
 
 def test_files_of_nobody_are_removed_once_they_are_old(tmp_path: Path) -> None:

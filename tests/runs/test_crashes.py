@@ -1,0 +1,170 @@
+"""kill -9 of a server: nothing stays RUNNING, and what was told stays true."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+
+from agentctl.operations import CancelRequest
+from agentctl.runs.recovery import LOST_STEP
+from tests.endpoint import ModelEndpoint
+from tests.process import ServerProcess, started
+from tests.runs.rig import Rig
+from tests.service.doors import boss, hosted
+from tests.world import ADMIN, World
+
+DELTAS = 25
+"""Of the model that trickles: half a second of them, so that several batches have been stored."""
+
+Event = tuple[int, str, dict[str, Any]]
+
+
+@contextlib.contextmanager
+def server(world: World, name: str) -> Iterator[ServerProcess]:
+    """One of several servers on the world's databases."""
+    log = world.folder / f"{name}.log"
+    with started("--config", str(world.path), "--port", "0", log=log) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def asking(world: World, served: ServerProcess) -> Iterator[httpx2.Client]:
+    headers = {"Authorization": f"Bearer {world.token('me', ADMIN)}"}
+    with httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client:
+        yield client
+
+
+def events(lines: Iterator[str]) -> Iterator[Event]:
+    """Events of a stream, until it ends or breaks."""
+    fields: dict[str, str] = {}
+    with contextlib.suppress(httpx2.HTTPError):
+        for line in lines:
+            if line.startswith(":"):
+                continue
+            if line:
+                name, _, value = line.partition(": ")
+                fields[name] = value
+            elif fields:
+                yield int(fields["id"]), fields["event"], orjson.loads(fields["data"])
+                fields = {}
+
+
+def in_background(client: httpx2.Client, path: str) -> str:
+    answer = client.post(
+        path,
+        json={"message": "hello", "session_id": f"of-{path.split('/')[2]}",
+              "stream": False, "background": True},
+    )  # fmt: skip
+    assert answer.status_code == 202
+    run_id: str = answer.json()["run_id"]
+    return run_id
+
+
+def until_final(client: httpx2.Client, run_id: str, seconds: float) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    while True:
+        run: dict[str, Any] = client.get(f"/runs/{run_id}").json()
+        if run["finished_at"] is not None:
+            return run
+        assert time.monotonic() < deadline, run
+        time.sleep(0.02)
+
+
+def live(client: httpx2.Client) -> list[str]:
+    found = client.get("/runs", params={"live": "true", "limit": 100}).json()
+    return [run["run_id"] for run in found["data"]]
+
+
+def test_after_its_own_restart_nothing_of_it_goes_on(
+    world: World, model_endpoint: ModelEndpoint
+) -> None:
+    with server(world, "first") as first, asking(world, first) as client:
+        crew = in_background(client, "/teams/jam/runs")
+        stuck = in_background(client, "/workflows/stuck/runs")
+        body = {"message": "hello", "session_id": "s1"}
+        with client.stream("POST", "/agents/trickle/runs", json=body) as answer:
+            delivered: list[Event] = []
+            following = events(answer.iter_lines())
+            while sum(name == "RunContent" for _, name, _ in delivered) < DELTAS:
+                delivered.append(next(following))
+            while len(live(client)) < 6:
+                time.sleep(0.01)
+            first.process.kill()
+            first.process.wait()
+            delivered += following
+    run_id = delivered[0][2]["run_id"]
+    with server(world, "second") as second, asking(world, second) as client:
+        assert live(client) == []
+        for lost in (crew, stuck, run_id):
+            run = client.get(f"/runs/{lost}").json()
+            assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
+            assert run["stopped_at"] == run["finished_at"]
+        told = "".join(data["content"] for _, name, data in delivered if name == "RunContent")
+        # What was delivered in the last moment before the end may not have been stored.
+        assert run["content"]
+        assert told.startswith(run["content"])
+        check_resume(client, run_id, delivered)
+        session = client.get("/sessions/s1").json()
+        said = [(entry["role"], entry["content"]) for entry in session["chat_history"]]
+        assert said == [("user", "hello"), ("assistant", run["content"])]
+        again = {"message": "again", "session_id": "s1", "stream": False}
+        assert client.post("/agents/echo/runs", json=again).json()["status"] == "COMPLETED"
+
+
+def check_resume(client: httpx2.Client, run_id: str, delivered: list[Event]) -> None:
+    """Who had followed it gets the end, and nothing of what came before once more."""
+    last = delivered[-1][0]
+    url = f"/agents/trickle/runs/{run_id}/resume"
+    with client.stream("POST", url, headers={"Last-Event-ID": str(last)}) as answer:
+        assert answer.status_code == 200
+        rest = list(events(answer.iter_lines()))
+    assert [name for _, name, _ in rest][-1] == "RunError"
+    assert rest[-1][0] >= LOST_STEP
+    assert min(seq for seq, _, _ in rest) > last
+
+
+def test_another_server_ends_the_runs_of_a_killed_one(
+    world: World, model_endpoint: ModelEndpoint
+) -> None:
+    with server(world, "first") as first, server(world, "second") as second:
+        with asking(world, first) as client:
+            ours = in_background(client, "/agents/hang/runs")
+        with asking(world, second) as client:
+            theirs = in_background(client, "/agents/trickle/runs")
+            first.process.kill()
+            first.process.wait()
+            run = until_final(client, ours, 20)
+            assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
+            assert live(client) == [theirs]
+            assert "; 1 of its runs were ended" in second.wait_for("of its runs were ended")
+
+
+@pytest.mark.parametrize("reason", ["no need", None])
+async def test_a_cancel_that_finds_the_worker_dead_ends_the_run(
+    world: World, reason: str | None
+) -> None:
+    rig = Rig(world.folder)
+    async with hosted(world) as service:
+        service.hosting.databases.open_each()
+        other = rig.process()
+        try:
+            other.tell("run r1 main")
+            assert other.hear() == "begun"
+            other.kill()
+            request = CancelRequest(wait=5, reason=reason)
+            answer = (await boss(service).cancel_run("agent", "echo", "r1", request)).value
+        finally:
+            rig.end_processes()
+        assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
+        assert answer["reason"] == (
+            f"{reason}; the worker was lost" if reason else "The worker was lost"
+        )
+        stored = (await boss(service).get_run("r1")).value
+        assert stored["cancel_reason"] == answer["reason"]
+        assert stored["cancel_requested_by"] == "local:boss"
