@@ -122,11 +122,17 @@ class Unauthenticated(AgentctlError):
 
 
 class InvalidToken(Unauthenticated):
-    """A credential that does not hold. `reason` is private: for the audit, the log and explain."""
+    """A credential that does not hold. What is private is for the audit, the log and explain.
 
-    def __init__(self, reason: str, *, hint: str | None = None) -> None:
+    Args:
+        reason: why, private, one line; never a part of the credential.
+        check: the step that it failed, a stable name of a small fixed set: `auth.steps.CHECKS`.
+    """
+
+    def __init__(self, reason: str, *, check: str = "form", hint: str | None = None) -> None:
         super().__init__("Invalid or expired credential", hint=hint)
         self.reason = reason
+        self.check = check
 
     def headers(self) -> dict[str, str]:
         return {"WWW-Authenticate": 'Bearer realm="agentctl", error="invalid_token"'}

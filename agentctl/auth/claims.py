@@ -18,7 +18,26 @@ from agentctl.records.ids import is_session_id
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["ClaimRules", "Claims", "check"]
+__all__ = [
+    "ClaimRules",
+    "Claims",
+    "Members",
+    "check",
+    "check_aud",
+    "check_exp",
+    "check_iat",
+    "check_iss",
+    "check_nbf",
+    "check_scopes",
+    "check_session_id",
+    "check_sub",
+    "is_reserved",
+    "read",
+]
+
+Members = Mapping[str, Any]
+"""Claims as they stand in a token."""
+
 
 _MAXIMUM_SUBJECT = 255
 _MAXIMUM_SCOPES = 256
@@ -27,7 +46,7 @@ _LAST_SECOND = 253_402_300_799
 """23:59:59 on the last day of the year 9999, in seconds since the epoch."""
 
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
-_RESERVED = ("sa:", "__")
+_RESERVED = ("sa:", "__", "local:", "system:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +103,7 @@ class Claims:
 
 
 def check(payload: bytes, rules: ClaimRules, now: float) -> Claims:
-    """Check the payload of a token whose signature holds.
+    """Check the payload of a token whose signature holds: every step in turn.
 
     Args:
         payload: the signed bytes.
@@ -94,61 +113,108 @@ def check(payload: bytes, rules: ClaimRules, now: float) -> Claims:
     Raises:
         InvalidToken: a claim is malformed, or does not satisfy the rules.
     """
+    members = read(payload)
+    expires_at = check_exp(members, rules, now)
+    check_nbf(members, rules, now)
+    issued_at = check_iat(members, rules, now)
+    check_iss(members, rules, now)
+    check_aud(members, rules, now)
+    subject = check_sub(members, rules, now)
+    scopes = check_scopes(members, rules, now)
+    session_id = check_session_id(members, rules, now)
+    return Claims(subject, scopes, session_id, expires_at, issued_at)
+
+
+def read(payload: bytes) -> dict[str, Any]:
+    """Step `claims.form`: the claims as they stand in the payload.
+
+    Raises:
+        InvalidToken: it is no strict JSON object.
+    """
     try:
-        members = parse_object(payload)
+        return parse_object(payload)
     except NotStrict as failure:
-        raise InvalidToken(f"the payload {failure}") from None
-    expires_at, issued_at = _times(members, rules, now)
-    _check_issuer(members, rules)
-    _check_audience(members, rules)
-    return Claims(
-        _subject(members, rules),
-        _scopes(members.get("scopes"), rules.admin_scope),
-        _session_id(members),
-        expires_at,
-        issued_at,
-    )
+        raise InvalidToken(f"the payload {failure}", check="claims.form") from None
 
 
-def _times(
-    members: Mapping[str, Any], rules: ClaimRules, now: float
-) -> tuple[float | None, float | None]:
-    """`exp` must lie ahead of now (spec.md: passed is rejected), `nbf` and `iat` must not."""
-    expires_at, issued_at = _moment(members, "exp"), _moment(members, "iat")
+def check_exp(members: Members, rules: ClaimRules, now: float) -> float | None:
+    """Step `claims.exp`: it lies ahead of now, without leeway (spec.md: passed is rejected)."""
+    expires_at = _moment(members, "exp")
     if expires_at is None and rules.require_exp:
-        raise InvalidToken("the token has no exp")
+        raise _refusal("exp", "the token has no exp")
     if expires_at is not None and now >= expires_at:
-        raise InvalidToken("the token has expired")
-    for name, value in (("nbf", _moment(members, "nbf")), ("iat", issued_at)):
-        if value is not None and value > now + rules.leeway:
-            raise InvalidToken(f"the token's {name} lies in the future")
-    return expires_at, issued_at
+        raise _refusal("exp", "the token has expired")
+    return expires_at
 
 
-def _moment(members: Mapping[str, Any], name: str) -> float | None:
+def check_nbf(members: Members, rules: ClaimRules, now: float) -> float | None:
+    """Step `claims.nbf`: it does not lie ahead of now by more than the leeway."""
+    return _not_ahead(members, "nbf", rules, now)
+
+
+def check_iat(members: Members, rules: ClaimRules, now: float) -> float | None:
+    """Step `claims.iat`: it does not lie ahead of now by more than the leeway."""
+    return _not_ahead(members, "iat", rules, now)
+
+
+def _not_ahead(members: Members, name: str, rules: ClaimRules, now: float) -> float | None:
+    value = _moment(members, name)
+    if value is not None and value > now + rules.leeway:
+        raise _refusal(name, f"the token's {name} lies in the future")
+    return value
+
+
+def _moment(members: Members, name: str) -> float | None:
     """RFC 7519 2: a NumericDate is a JSON number; true and "1" are none."""
     if name not in members:
         return None
     value = members[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidToken(f"the token's {name} is not a number")
+        raise _refusal(name, f"the token's {name} is not a number")
     if not 0 <= value <= _LAST_SECOND:
-        raise InvalidToken(f"the token's {name} is no time between 1970 and 9999")
+        raise _refusal(name, f"the token's {name} is no time between 1970 and 9999")
     return value
 
 
-def _subject(members: Mapping[str, Any], rules: ClaimRules) -> str | None:
+def check_iss(members: Members, rules: ClaimRules, now: float) -> None:
+    """Step `claims.iss`: exactly the configured issuer, when one is configured."""
+    if rules.issuer is not None and members.get("iss") != rules.issuer:
+        raise _refusal("iss", "the token's iss is not the configured issuer")
+
+
+def check_aud(members: Members, rules: ClaimRules, now: float) -> list[str]:
+    """Step `claims.aud`: well-formed, and exactly the configured audience or with it among them."""
+    audiences = _audiences(members)
+    if rules.audience is not None and rules.audience not in audiences:
+        raise _refusal("aud", "the token's aud is not the configured audience")
+    return audiences
+
+
+def _audiences(members: Members) -> list[str]:
+    """RFC 7519 4.1.3: `aud` is a string or an array of strings."""
+    value = members.get("aud", [])
+    audiences = [value] if isinstance(value, str) else value
+    if not isinstance(audiences, list) or not all(isinstance(name, str) for name in audiences):
+        raise _refusal("aud", "the token's aud is not a string or an array of strings")
+    if len(audiences) > _MAXIMUM_AUDIENCES:
+        raise _refusal("aud", f"the token's aud has more than {_MAXIMUM_AUDIENCES} entries")
+    return audiences
+
+
+def check_sub(members: Members, rules: ClaimRules, now: float) -> str | None:
+    """Step `claims.sub`: a plain string that is not reserved for records of our own."""
     if "sub" not in members:
         if rules.require_sub:
-            raise InvalidToken("the token has no sub")
+            raise _refusal("sub", "the token has no sub")
         return None
     subject = members["sub"]
     if not isinstance(subject, str) or not 1 <= len(subject) <= _MAXIMUM_SUBJECT:
-        raise InvalidToken(f"the token's sub is not a string of 1 to {_MAXIMUM_SUBJECT} characters")
+        text = f"the token's sub is not a string of 1 to {_MAXIMUM_SUBJECT} characters"
+        raise _refusal("sub", text)
     if subject != subject.strip() or any(map(_invisible, subject)):
-        raise InvalidToken("the token's sub has invisible characters or spaces around it")
-    if _folded(subject).startswith(_RESERVED):
-        raise InvalidToken("the token's sub is a reserved name")
+        raise _refusal("sub", "the token's sub has invisible characters or spaces around it")
+    if is_reserved(subject):
+        raise _refusal("sub", "the token's sub is a reserved subject")
     return subject
 
 
@@ -156,49 +222,44 @@ def _invisible(character: str) -> bool:
     return unicodedata.category(character) in _INVISIBLE
 
 
+def is_reserved(subject: str) -> bool:
+    """Whether a name is one that only records of our own bear: `sa:`, `__`, `local:`, `system:`.
+
+    A token must not be able to pass for a service account, for a user of the machine, or for
+    ourselves in the audit.
+    """
+    return _folded(subject).startswith(_RESERVED)
+
+
 def _folded(text: str) -> str:
     """`text` as it is compared with reserved names: look-alikes of one width and case are one."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
-def _check_issuer(members: Mapping[str, Any], rules: ClaimRules) -> None:
-    if rules.issuer is not None and members.get("iss") != rules.issuer:
-        raise InvalidToken("the token's iss is not the configured issuer")
+def check_scopes(members: Members, rules: ClaimRules, now: float) -> frozenset[str]:
+    """Step `claims.scopes`: those that count. What is malformed grants nothing and is no error.
 
-
-def _check_audience(members: Mapping[str, Any], rules: ClaimRules) -> None:
-    audiences = _audiences(members)
-    if rules.audience is not None and rules.audience not in audiences:
-        raise InvalidToken("the token's aud is not the configured audience")
-
-
-def _audiences(members: Mapping[str, Any]) -> list[str]:
-    """RFC 7519 4.1.3: `aud` is a string or an array of strings."""
-    value = members.get("aud", [])
-    audiences = [value] if isinstance(value, str) else value
-    if not isinstance(audiences, list) or not all(isinstance(name, str) for name in audiences):
-        raise InvalidToken("the token's aud is not a string or an array of strings")
-    if len(audiences) > _MAXIMUM_AUDIENCES:
-        raise InvalidToken(f"the token's aud has more than {_MAXIMUM_AUDIENCES} entries")
-    return audiences
-
-
-def _scopes(value: object, admin_scope: str) -> frozenset[str]:
-    """spec.md "Authentication" 4: what is malformed is no permission, and no error."""
+    spec.md "Authentication" 4.
+    """
+    value = members.get("scopes")
     if not isinstance(value, list) or len(value) > _MAXIMUM_SCOPES:
         return frozenset()
     return frozenset(
         scope
         for scope in value
-        if isinstance(scope, str) and (scope == admin_scope or well_formed(scope))
+        if isinstance(scope, str) and (scope == rules.admin_scope or well_formed(scope))
     )
 
 
-def _session_id(members: Mapping[str, Any]) -> str | None:
-    """It is the default session of runs and cancels, so it has the grammar of session ids."""
+def check_session_id(members: Members, rules: ClaimRules, now: float) -> str | None:
+    """Step `claims.session_id`: the default session of runs and cancels has their ids' grammar."""
     if "session_id" not in members:
         return None
     value = members["session_id"]
     if not isinstance(value, str) or not is_session_id(value):
-        raise InvalidToken("the token's session_id is not a session id")
+        raise _refusal("session_id", "the token's session_id is not a session id")
     return value
+
+
+def _refusal(name: str, reason: str) -> InvalidToken:
+    return InvalidToken(reason, check=f"claims.{name}")

@@ -20,7 +20,20 @@ from agentctl.auth.material import VerificationKey, keys_from_text
 from agentctl.auth.strict import NotStrict, decode_base64url, parse_object
 from agentctl.errors import InvalidKey, InvalidToken
 
-__all__ = ["MAXIMUM_TOKEN", "KeySet", "Parts", "VerifiedToken", "split", "verify"]
+__all__ = [
+    "MAXIMUM_TOKEN",
+    "KeySet",
+    "Parts",
+    "VerifiedToken",
+    "candidates",
+    "check_header",
+    "check_length",
+    "check_signature",
+    "read_header",
+    "segments",
+    "split",
+    "verify",
+]
 
 MAXIMUM_TOKEN = 8_192
 """Bytes of a token, unless the caller says otherwise."""
@@ -165,10 +178,12 @@ class VerifiedToken:
     Attributes:
         header: the JOSE header.
         payload: the bytes that were signed for; claims are not checked yet.
+        key: the key that they were signed for with.
     """
 
     header: dict[str, Any]
     payload: bytes
+    key: VerificationKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +197,7 @@ class Parts:
 
 
 def verify(token: str, keys: KeySet, *, maximum: int = MAXIMUM_TOKEN) -> VerifiedToken:
-    """Check the signature of a token.
+    """Check the signature of a token: every step in turn, the cheap ones first.
 
     Args:
         token: compact serialization, without the word Bearer.
@@ -190,92 +205,131 @@ def verify(token: str, keys: KeySet, *, maximum: int = MAXIMUM_TOKEN) -> Verifie
         maximum: bytes of the longest token that is looked at.
 
     Raises:
-        InvalidToken: anything at all is wrong; `reason` says what, privately.
+        InvalidToken: anything at all is wrong; `check` names the step, `reason` says what.
     """
     parts = split(token, maximum=maximum)
-    _check_header(parts.header, keys.spec)
-    candidates = _candidates(parts.header, keys)
-    if not any(_signed_by(key, parts) for key in candidates):
-        raise InvalidToken("the signature does not hold")
-    return VerifiedToken(parts.header, parts.payload)
+    check_header(parts.header, keys.spec)
+    key = check_signature(parts, candidates(parts.header, keys))
+    return VerifiedToken(parts.header, parts.payload, key)
 
 
 def split(token: str, *, maximum: int = MAXIMUM_TOKEN) -> Parts:
-    """Take a token apart, strictly; nothing is verified.
+    """Take a token apart, strictly; nothing is verified. Steps `length`, `form` and `header`.
 
     Raises:
         InvalidToken: too long, not three segments of canonical base64url, no JSON object in front.
     """
-    _check_length(token, maximum)
-    first, second, third = _segments(token)
+    check_length(token, maximum)
+    first, second, third = segments(token)
     header, payload, signature = (
         _decoded(first, "header"),
         _decoded(second, "payload"),
         _decoded(third, "signature"),
     )
-    try:
-        members = parse_object(header)
-    except NotStrict as failure:
-        raise InvalidToken(f"the header {failure}") from None
-    return Parts(f"{first}.{second}".encode("ascii"), members, payload, signature)
+    return Parts(f"{first}.{second}".encode("ascii"), read_header(header), payload, signature)
 
 
-def _check_length(token: str, maximum: int) -> None:
-    """Before anything else: what is too long costs nothing."""
+def check_length(token: str, maximum: int) -> None:
+    """Step `length`, before anything else: what is too long costs nothing.
+
+    Raises:
+        InvalidToken: it is longer than `maximum` bytes, or no text.
+    """
     if not isinstance(token, str):
-        raise InvalidToken("the token is not text")
+        raise InvalidToken("the token is not text", check="form")
     if len(token) > maximum:
-        raise InvalidToken(f"the token is longer than {maximum} bytes")
+        raise InvalidToken(f"the token is longer than {maximum} bytes", check="length")
 
 
-def _segments(token: str) -> tuple[str, str, str]:
+def segments(token: str) -> tuple[str, str, str]:
+    """The first half of step `form`: header, payload and signature, still encoded.
+
+    Raises:
+        InvalidToken: there are not three.
+    """
     if token.count(".") != 2:
-        raise InvalidToken("the token does not have three segments")
+        raise InvalidToken("the token does not have three segments", check="form")
     first, second, third = token.split(".")
     return first, second, third
 
 
 def _decoded(segment: str, name: str) -> bytes:
+    """The other half of step `form`."""
     try:
         return decode_base64url(segment)
     except NotStrict as failure:
-        raise InvalidToken(f"the {name} {failure}") from None
+        raise InvalidToken(f"the {name} {failure}", check="form") from None
 
 
-def _check_header(header: Mapping[str, Any], spec: Spec) -> None:
-    """RFC 7515 4.1, RFC 8725 3.11: what a token may say of itself."""
+def read_header(data: bytes) -> dict[str, Any]:
+    """Step `header`: what a token says of itself, as it stands there.
+
+    Raises:
+        InvalidToken: the bytes are no strict JSON object.
+    """
+    try:
+        return parse_object(data)
+    except NotStrict as failure:
+        raise _bad_header(f"the header {failure}") from None
+
+
+def check_header(header: Mapping[str, Any], spec: Spec) -> None:
+    """Step `header`: what a token may say of itself (RFC 7515 4.1, RFC 8725 3.11).
+
+    Raises:
+        InvalidToken: another algorithm, another kind of token, or what is not supported here.
+    """
     if header.get("alg") != spec.name:
-        raise InvalidToken(f"the header's alg is not {spec.name}")
+        raise _bad_header(f"the header's alg is not {spec.name}")
     for name in _REFUSED:
         if name in header:
-            raise InvalidToken(f"the header has {name}, which is not accepted")
+            raise _bad_header(f"the header has {name}, which is not accepted")
     if "typ" in header:
         _check_type(header["typ"])
     if "cty" in header:
-        raise InvalidToken("the header has cty: a token in a token is not accepted")
+        raise _bad_header("the header has cty: a token in a token is not accepted")
     if not isinstance(header.get("kid", ""), str):
-        raise InvalidToken("the header's kid is not a string")
+        raise _bad_header("the header's kid is not a string")
 
 
 def _check_type(value: object) -> None:
     """RFC 9068 4 and RFC 7519 5.1; tokens for other purposes say so here."""
     if not isinstance(value, str) or value.lower() not in _TYPES:
-        raise InvalidToken("the header's typ is not that of an access token")
+        raise _bad_header("the header's typ is not that of an access token")
 
 
-def _candidates(header: Mapping[str, Any], keys: KeySet) -> tuple[VerificationKey, ...]:
-    """The key that `kid` names, else the nameless ones (contract.md 6).
+def _bad_header(reason: str) -> InvalidToken:
+    return InvalidToken(reason, check="header")
+
+
+def candidates(header: Mapping[str, Any], keys: KeySet) -> tuple[VerificationKey, ...]:
+    """Step `key`: the key that `kid` names, else the nameless ones (contract.md 6).
 
     A token without `kid` may also be of a JWKS's only key.
+
+    Raises:
+        InvalidToken: there is none.
     """
     kid = header.get("kid")
     if kid is not None and kid in keys.by_kid:
         return (keys.by_kid[kid],)
     only = keys.by_kid.values() if kid is None and len(keys.by_kid) == 1 else ()
-    candidates = (*keys.in_turn, *only)
-    if not candidates:
-        raise InvalidToken("no key of the set has the token's kid")
-    return candidates
+    found = (*keys.in_turn, *only)
+    if not found:
+        raise InvalidToken("no key of the set has the token's kid", check="key")
+    return found
+
+
+def check_signature(parts: Parts, found: Iterable[VerificationKey]) -> VerificationKey:
+    """Step `signature`: the first of the keys that the token was signed for with.
+
+    Raises:
+        InvalidToken: with none of them.
+    """
+    for key in found:
+        if _signed_by(key, parts):
+            return key
+    raise InvalidToken("the signature does not hold", check="signature")
 
 
 def _signed_by(key: VerificationKey, parts: Parts) -> bool:

@@ -19,7 +19,7 @@ from agentctl.errors import InvalidToken, Unauthenticated
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization, Settings
 
-__all__ = ["Verifier"]
+__all__ = ["Verifier", "bearer", "principal_of"]
 
 _CACHE_SIZE = 4_096
 _CACHE_SECONDS = 30.0
@@ -104,7 +104,7 @@ class Verifier:
             return anonymous()
         if authorization is None:
             raise Unauthenticated
-        token = _bearer(authorization, self._maximum)
+        token = bearer(authorization, self._maximum)
         moment = self._monotonic()
         if moment >= self._look_at:
             self.refresh()
@@ -135,7 +135,7 @@ class Verifier:
         verified = verify(token, keys, maximum=self._maximum)
         claims = check(verified.payload, self._rules, self._clock())
         expires_at = math.inf if claims.expires_at is None else claims.expires_at
-        return _Entry(_principal(claims, self._given), expires_at, moment + _CACHE_SECONDS)
+        return _Entry(principal_of(claims, self._given), expires_at, moment + _CACHE_SECONDS)
 
 
 def _remember(cache: dict[bytes, _Entry], digest: bytes, entry: _Entry) -> None:
@@ -145,20 +145,25 @@ def _remember(cache: dict[bytes, _Entry], digest: bytes, entry: _Entry) -> None:
     cache[digest] = entry
 
 
-def _bearer(authorization: str, maximum: int) -> str:
-    """The token of `Bearer <token>`: one space, the scheme in any case (RFC 6750 2.1).
+def bearer(authorization: str, maximum: int) -> str:
+    """Step `transport`: the token of `Bearer <token>`, as RFC 6750 2.1 has it.
 
-    What is longer than any token is refused unread.
+    One space, the scheme in any case. What is longer than any token is refused unread.
+
+    Raises:
+        InvalidToken: it is something else.
     """
     if len(authorization) > len("Bearer ") + maximum:
-        raise InvalidToken(f"the token is longer than {maximum} bytes")
+        raise InvalidToken(f"the token is longer than {maximum} bytes", check="length")
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token or not token.isascii():
-        raise InvalidToken("the Authorization header is not Bearer and one token")
+        reason = "the Authorization header is not Bearer and one token"
+        raise InvalidToken(reason, check="transport")
     return token
 
 
-def _principal(claims: Claims, given: Authorization) -> Principal:
+def principal_of(claims: Claims, given: Authorization) -> Principal:
+    """Whom claims that hold stand for, with `[authorization]` as given."""
     admin = given.admin_scope in claims.scopes
     return Principal(
         subject=claims.subject,

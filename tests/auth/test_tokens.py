@@ -176,7 +176,7 @@ def test_a_report_says_what_counts(tmp_path: Path) -> None:
     [
         ({"exp": 1}, None, "the token has expired"),
         ({}, b"x" * 32, "the signature does not hold"),
-        ({"sub": "sa:x"}, None, "the token's sub is a reserved name"),
+        ({"sub": "sa:x"}, None, "the token's sub is a reserved subject"),
     ],
 )
 def test_a_report_says_why_not(
