@@ -83,11 +83,11 @@ def with_origins(world: World) -> Settings:
     return replace(settings, server=replace(settings.server, cors_origins=(ORIGIN,)))
 
 
-def preflight(origin: str, method: str = "DELETE") -> dict[str, str]:
+def preflight(origin: str, method: str = "DELETE", fields: str = "Authorization") -> dict[str, str]:
     return {
         "Origin": origin,
         "Access-Control-Request-Method": method,
-        "Access-Control-Request-Headers": "Authorization",
+        "Access-Control-Request-Headers": fields,
     }
 
 
@@ -99,10 +99,15 @@ async def test_a_configured_origin_may_ask(settled: World) -> None:
         assert asked.headers["access-control-allow-origin"] == ORIGIN
         assert "Authorization" in asked.headers["access-control-allow-headers"]
         assert "access-control-allow-credentials" not in asked.headers
+        wanted = "authorization, content-type, idempotency-key, last-event-id"
+        to_run = await http.options("/agents/a/runs", headers=preflight(ORIGIN, "POST", wanted))
+        assert to_run.status_code == 204
         for headers in ({}, bearer(settled, ADMIN)):
             answer = await http.get("/teams", headers={"Origin": ORIGIN, **headers})
             assert answer.headers["access-control-allow-origin"] == ORIGIN
             assert "Origin" in answer.headers["vary"]
+            exposed = answer.headers["access-control-expose-headers"]
+            assert {"Retry-After", "X-Request-ID"} <= set(exposed.split(", "))
 
 
 @pytest.mark.parametrize(

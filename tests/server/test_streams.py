@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import httpx2
-import orjson
 import pytest
 
 from agentctl.server import answers, create_app
 from tests.endpoint import ModelEndpoint
 from tests.server.hosts import Host, hosting
 from tests.server.seeds import as_caller
+from tests.server.streamed import events, leave, record, until
 from tests.world import World, make_world
-
-
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """The first true value of a condition."""
-    deadline = time.monotonic() + seconds
-    while not (met := condition()):
-        assert time.monotonic() < deadline, "the condition was never met"
-        time.sleep(0.01)
-    return met
-
-
-def events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Name, data and number of each event."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(": ")
-        if name and value:
-            fields[name] = value
-        elif fields:
-            yield fields["event"], orjson.loads(fields["data"]), int(fields["id"])
-            fields = {}
-
-
-def record(host: Host, run_id: str) -> dict[str, Any]:
-    answer = host.client.get(f"/runs/{run_id}", headers=as_caller(host, "admin"))
-    found: dict[str, Any] = answer.json()
-    return found
 
 
 def test_a_stream_is_events_from_start_to_end(server: Host) -> None:
@@ -86,16 +57,6 @@ def test_a_cancelled_stream_ends_with_the_cancel(
     assert cancelled.json()["cancel"] == "stopped"
     assert rest[-1][0] == "RunCancelled"
     assert rest[-1][1]["reason"] == "enough"
-
-
-def leave(host: Host, body: dict[str, Any]) -> str:
-    """Start a stream, read its first event, go away; the run's id."""
-    headers = as_caller(host, "me")
-    with httpx2.stream(
-        "POST", f"{host.url}/agents/hang/runs", json=body, headers=headers
-    ) as answer:
-        _, first, _ = next(events(answer.iter_lines()))
-        return str(first["run_id"])
 
 
 def test_a_client_that_leaves_its_stream_stops_its_run(server: Host) -> None:

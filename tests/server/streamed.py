@@ -1,0 +1,55 @@
+"""Reading streams of runs over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import orjson
+
+from tests.server.hosts import Host
+from tests.server.seeds import as_caller
+
+__all__ = ["Event", "events", "leave", "record", "until"]
+
+Event = tuple[str, dict[str, Any], int]
+"""Name, data and number."""
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """The first true value of a condition."""
+    deadline = time.monotonic() + seconds
+    while not (met := condition()):
+        assert time.monotonic() < deadline, "the condition was never met"
+        time.sleep(0.01)
+    return met
+
+
+def events(lines: Iterator[str]) -> Iterator[Event]:
+    """Name, data and number of each event."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name and value:
+            fields[name] = value
+        elif fields:
+            yield fields["event"], orjson.loads(fields["data"]), int(fields["id"])
+            fields = {}
+
+
+def record(host: Host, run_id: str) -> dict[str, Any]:
+    answer = host.client.get(f"/runs/{run_id}", headers=as_caller(host, "admin"))
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def leave(host: Host, body: dict[str, Any]) -> str:
+    """Start a stream, read its first event, go away; the run's id."""
+    headers = as_caller(host, "me")
+    with httpx2.stream(
+        "POST", f"{host.url}/agents/hang/runs", json=body, headers=headers
+    ) as answer:
+        _, first, _ = next(events(answer.iter_lines()))
+        return str(first["run_id"])

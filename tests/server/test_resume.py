@@ -1,0 +1,214 @@
+"""Streams that are taken up again, and requests that are made again, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from agentctl.server import answers, create_app
+from tests.server.hosts import Host, hosting
+from tests.server.seeds import as_caller
+from tests.server.streamed import Event, events, leave, record
+from tests.world import World
+
+Pair = tuple[Host, Host]
+
+
+@contextmanager
+def resumed(
+    host: Host, agent: str, run_id: str, after: int | None = None, **more: Any
+) -> Iterator[httpx2.Response]:
+    """The answer to a resume, its body not read yet."""
+    headers = as_caller(host, "admin")
+    if after is not None:
+        headers["Last-Event-ID"] = str(after)
+    path = f"{host.url}/agents/{agent}/runs/{run_id}/resume"
+    with httpx2.stream("POST", path, headers=headers, timeout=20, **more) as answer:
+        yield answer
+
+
+def whole(host: Host, agent: str, run_id: str, after: int | None = None) -> list[Event]:
+    with resumed(host, agent, run_id, after) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        return list(events(answer.iter_lines()))
+
+
+def begin(host: Host, agent: str, **fields: Any) -> list[Event]:
+    """Start a run in the background, read three events of its stream, and go away."""
+    body = {"message": "x", "background": True, **fields}
+    headers = as_caller(host, "me")
+    url = f"{host.url}/agents/{agent}/runs"
+    with httpx2.stream("POST", url, json=body, headers=headers) as answer:
+        found = events(answer.iter_lines())
+        return [next(found) for _ in range(3)]
+
+
+def stop(host: Host, agent: str, run_id: str) -> None:
+    path = f"/agents/{agent}/runs/{run_id}/cancel?wait=10"
+    answer = host.client.post(path, headers=as_caller(host, "admin"))
+    assert answer.json()["cancel"] == "stopped"
+
+
+@pytest.fixture(scope="module")
+def pair(settled: World) -> Iterator[Pair]:
+    """Two servers on the same files."""
+    first, second = (hosting(settled, create_app(settled.settings)) for _ in range(2))
+    with first as one, second as other:
+        yield one, other
+
+
+def test_a_stream_that_broke_off_goes_on_wherever_it_is_asked_for(
+    pair: Pair,
+) -> None:
+    one, other = pair
+    seen = begin(one, "trickle")
+    run_id = seen[0][1]["run_id"]
+    for host in (one, other):
+        with resumed(host, "trickle", run_id, seen[-1][2]) as answer:
+            found = events(answer.iter_lines())
+            seen += [next(found) for _ in range(5)]
+    stop(other, "trickle", run_id)
+    seen += whole(other, "trickle", run_id, seen[-1][2])
+    assert [number for _, _, number in seen] == list(range(len(seen)))
+    assert seen[-1][0] == "RunCancelled"
+    assert whole(one, "trickle", run_id) == whole(other, "trickle", run_id) == seen
+
+
+def test_a_stream_is_there_after_a_restart(settled: World) -> None:
+    with hosting(settled, create_app(settled.settings)) as host:
+        seen = begin(host, "trickle")
+    with hosting(settled, create_app(settled.settings)) as host:
+        rest = whole(host, "trickle", seen[0][1]["run_id"], 2)
+    numbers = [number for _, _, number in seen + rest]
+    assert numbers == list(range(len(numbers)))
+    name, data, _ = rest[-1]
+    assert (name, data["reason"]) == ("RunCancelled", "The server is shutting down")
+
+
+def test_a_silent_run_answers_at_once_and_says_that_it_lives(
+    server: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "COMMENT_SECONDS", 0.05)
+    run_id = leave(server, {"message": "hello", "background": True})
+    started = time.monotonic()
+    with resumed(server, "hang", run_id, 0) as answer:
+        assert answer.status_code == 200
+        assert time.monotonic() - started < 2
+        lines = answer.iter_lines()
+        assert sum(next(lines).startswith(":") for _ in range(12)) >= 3
+        stop(server, "hang", run_id)
+        assert [name for name, _, _ in events(lines)] == ["RunCancelled"]
+
+
+def test_who_leaves_a_resumed_stream_does_not_stop_the_run(server: Host) -> None:
+    run_id = leave(server, {"message": "hello", "background": True})
+    for after in (None, 0):
+        with resumed(server, "hang", run_id, after) as answer:
+            assert answer.status_code == 200
+    time.sleep(0.3)  # nothing must happen
+    assert record(server, run_id)["status"] == "RUNNING"
+    stop(server, "hang", run_id)
+
+
+@pytest.mark.parametrize(
+    ("header", "query", "status"),
+    [
+        ("0", "0", 200), ("0", "1", 422), ("x", "", 422), ("-2", "", 422), ("", "", 422),
+        ("1, 1", "", 422), ("9" * 19, "", 422), ("-1", "-1", 200),
+    ],
+)  # fmt: skip
+def test_the_last_event_is_named_once_or_twice_alike(
+    server: Host, header: str, query: str, status: int
+) -> None:
+    params = {"last_event_index": query} if query else {}
+    headers = as_caller(server, "admin") | {"Last-Event-ID": header}
+    path = f"/agents/echo/runs/{server.ids['agent_run']}/resume"
+    answer = server.client.post(path, headers=headers, params=params)
+    assert answer.status_code == status
+    if status == 422:
+        assert answer.json()["error_code"] == "VALIDATION_ERROR"
+
+
+def test_a_header_field_that_comes_twice_is_refused(server: Host) -> None:
+    path = f"/agents/echo/runs/{server.ids['agent_run']}/resume"
+    headers = [*as_caller(server, "admin").items(), ("Last-Event-ID", "0"), ("Last-Event-ID", "0")]
+    answer = server.client.post(path, headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "Last-Event-ID is given more than once"
+
+
+def ask(host: Host, key: str, who: str = "me", **fields: Any) -> httpx2.Response:
+    body = {"message": "hello", "stream": False, **fields}
+    headers = as_caller(host, who) | {"Idempotency-Key": key}
+    return host.client.post("/agents/echo/runs", json=body, headers=headers)
+
+
+def test_a_request_made_again_is_answered_as_before(pair: Pair) -> None:
+    one, other = pair
+    first = ask(one, "again")
+    assert first.status_code == 200
+    assert ask(one, "again").content == ask(other, "again").content == first.content
+    assert ask(one, "again", "other").json()["run_id"] != first.json()["run_id"]
+    assert ask(other, "again", message="else").status_code == 422
+    assert ask(other, "again", stream=True).status_code == 422
+
+
+def test_a_background_run_asked_for_again_is_accepted_again(server: Host) -> None:
+    first, second = (ask(server, "background", background=True) for _ in range(2))
+    assert (first.status_code, second.status_code) == (202, 202)
+    assert first.json()["run_id"] == second.json()["run_id"]
+
+
+def test_a_stream_asked_for_again_is_given_from_its_start(
+    pair: Pair,
+) -> None:
+    one, other = pair
+    told = [ask(host, "streamed", stream=True).text for host in (one, other, one)]
+    assert told[0] == told[1] == told[2]
+    assert next(events(iter(told[0].splitlines())))[2] == 0
+
+
+async def test_a_hundred_requests_at_once_make_one_run(pair: Pair) -> None:
+    one, other = pair
+    headers = as_caller(one, "me") | {"Idempotency-Key": "hundred"}
+    body = {"message": "hello", "stream": False}
+    async with httpx2.AsyncClient(timeout=30) as http:
+        told = await asyncio.gather(
+            *(
+                http.post(f"{host.url}/agents/echo/runs", json=body, headers=headers)
+                for host in [one, other] * 50
+            )
+        )
+    assert {answer.status_code for answer in told} == {200}
+    assert len({answer.content for answer in told}) == 1
+
+
+@pytest.mark.parametrize("key", ["", "a b", "x" * 256, "ä"])
+def test_what_is_no_key_is_refused(server: Host, key: str) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in as_caller(server, "me").items()]
+    headers.append((b"Idempotency-Key", key.encode()))
+    body = {"message": "hello", "stream": False}
+    answer = server.client.post("/agents/echo/runs", json=body, headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "Idempotency-Key must be 1 to 255 visible ASCII characters"
+
+
+def test_the_run_of_a_key_that_was_deleted_is_a_conflict(server: Host) -> None:
+    assert ask(server, "deleted", session_id="keyed").status_code == 200
+    headers = as_caller(server, "me")
+    assert server.client.delete("/sessions/keyed", headers=headers).status_code == 204
+    for stream in (False, True):
+        answer = ask(server, "deleted", session_id="keyed", stream=stream)
+        assert answer.status_code == (422 if stream else 409)
+    assert ask(server, "deleted", session_id="keyed").json() == {
+        "detail": "The run of this Idempotency-Key was deleted",
+        "error_code": "CONFLICT",
+    }
