@@ -210,20 +210,24 @@ class Engine:
                 run.stop(_LOST)
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new runs, wait up to `seconds` for those under way, then cancel what is left."""
+        """Refuse new runs, and wait up to `seconds` for those under way."""
         self._draining = True
         await self._lives.done(seconds)
-        await self.close()
 
-    async def close(self) -> None:
+    async def cancel_runs(self) -> None:
         """Cancel what is worked on, as a recorded request, and wait for the ends.
 
-        What the database has not taken after `CLOSE_SECONDS` is given up.
+        What the database has not taken after `CLOSE_SECONDS` is given up. Who follows a run of
+        another process here goes on.
         """
         self._draining = True
-        self.stopping.set()
         self._closing = cancelled("system:shutdown", "The server is shutting down")
         for run in self.roots():
             run.stop(self._closing)
         await self._lives.done(CLOSE_SECONDS)
+
+    async def close(self) -> None:
+        """Cancel what is worked on, see `cancel_runs`, and let go of whoever waits here."""
+        self.stopping.set()
+        await self.cancel_runs()
         await self._lives.end()

@@ -1,8 +1,9 @@
 """What the processes of one server say to each other: lines over a pair of sockets.
 
-The parent sends the settings, once, and later `DRAIN` and `END`. A worker answers with JSON
-objects: `{"ready": true}` once it serves, `{"stopping": runs}` when it begins to drain, and
-`{"failed": {...}}` with what ends it. The line closes with either process, however that ends.
+The parent sends the settings, once, and later `DRAIN`, `GO_ON` and `END`. A worker answers with
+JSON objects: `{"ready": true}` once it serves, `{"stopping": runs}` when it begins to drain,
+`{"waiting": true}` at the end of a step that all are to take together, and `{"failed": {...}}` with
+what ends it. The line closes with either process, however that ends.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from typing import Any
 
 from agentctl import errors
 
-__all__ = ["DRAIN", "END", "failure_from_line", "failure_to_line"]
+__all__ = ["DRAIN", "END", "GO_ON", "failure_from_line", "failure_to_line"]
 
 DRAIN = b"drain"
 """Take no new runs, let those under way end, then end."""
+
+GO_ON = b"go on"
+"""All who stop have come as far as you."""
 
 END = b"end"
 """Cancel what is worked on, and end."""

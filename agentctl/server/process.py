@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from agentctl.errors import AgentctlError, Unavailable
-from agentctl.server.line import DRAIN, END, failure_from_line
+from agentctl.server.line import DRAIN, END, GO_ON, failure_from_line
 
 __all__ = ["Backoff", "WorkerProcess"]
 
@@ -50,6 +51,7 @@ class WorkerProcess:
 
     Attributes:
         failure: why it ended, when it said so.
+        steps: how many steps of its end it has taken.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class WorkerProcess:
         process: subprocess.Popen[bytes],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        stepped: Callable[[], None],
     ) -> None:
         self._process = process
         self._reader = reader
@@ -64,14 +67,19 @@ class WorkerProcess:
         self._ready_at: float | None = None
         self._served: float = 0.0
         self._runs: int | None = None
+        self._stepped = stepped
+        self._passed = 0
         self._begun = asyncio.Event()
         self._counted = asyncio.Event()
         self._gone = asyncio.Event()
         self._watching = asyncio.create_task(self._watch())
         self.failure: AgentctlError | None = None
+        self.steps = 0
 
     @classmethod
-    async def start(cls, listener: socket.socket, settings: str) -> WorkerProcess:
+    async def start(
+        cls, listener: socket.socket, settings: str, stepped: Callable[[], None]
+    ) -> WorkerProcess:
         """Start one.
 
         A new session: Ctrl-C at the terminal is for the parent alone, which then tells its workers.
@@ -79,6 +87,7 @@ class WorkerProcess:
         Args:
             listener: where it is to listen.
             settings: the line of text that the settings were made.
+            stepped: is called when it has taken a step of its end, and waits for the others.
 
         Raises:
             Unavailable: the system starts no more processes.
@@ -100,7 +109,7 @@ class WorkerProcess:
                 ) from None
         reader, writer = await asyncio.open_connection(sock=ours)
         writer.write(settings.encode() + b"\n")
-        return cls(process, reader, writer)
+        return cls(process, reader, writer, stepped)
 
     @property
     def pid(self) -> int:
@@ -155,6 +164,12 @@ class WorkerProcess:
         else:
             self._process.terminate()
 
+    def let_go(self, steps: int) -> None:
+        """Let it go on behind so many steps of its end, unless it was."""
+        if self._passed < steps:
+            self._passed = steps
+            self._writer.write(GO_ON + b"\n")
+
     def kill(self) -> None:
         """End it now, whatever it does."""
         self._process.kill()
@@ -189,6 +204,9 @@ class WorkerProcess:
         elif "stopping" in said:
             self._runs = said["stopping"]
             self._counted.set()
+        elif "waiting" in said:
+            self.steps += 1
+            self._stepped()
         else:
             self.failure = failure_from_line(said["failed"])
 

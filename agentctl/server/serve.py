@@ -8,28 +8,45 @@ import signal
 import socket
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 
 from agentctl.server.app import create_app, running
 from agentctl.server.listener import base_url, bind
 from agentctl.server.log import log_to_stderr
-from agentctl.server.protocol import Protocol
+from agentctl.server.protocol import Protocol as HttpProtocol
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from agentctl.config.settings import Settings
 
-    Guided = Callable[["Server"], AbstractContextManager[None]]
-
-__all__ = ["Server", "serve", "serve_on"]
+__all__ = ["Overseer", "Server", "serve", "serve_on"]
 
 GRACEFUL_SECONDS = 8
 """How long open requests may take to end once the server was told to stop."""
 
+MEET_SECONDS = 1.0
+"""How much later than this server another one of the same processes may be done with a step."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Overseer(Protocol):
+    """Who starts a server: is told what becomes of it, and may guide it."""
+
+    def started(self) -> None:
+        """Requests are answered."""
+
+    def stopping(self, runs: int) -> None:
+        """It drains, and waits for so many runs."""
+
+    def guiding(self, server: Server) -> AbstractContextManager[None]:
+        """Entered, inside the event loop, before anything is opened; left when all is closed."""
+
+    async def meet(self, seconds: float) -> None:
+        """Wait until those that serve together have come as far in their ends, up to a time."""
 
 
 def serve(
@@ -59,37 +76,22 @@ def serve(
     """
     log_to_stderr()
     with contextlib.closing(bind(settings.server.host, settings.server.port)) as listener:
-        serve_on(
-            listener,
-            settings,
-            started=lambda: announce(base_url(listener)),
-            stopping=announce_stop,
-        )
+        serve_on(listener, settings, _Alone(listener, announce, announce_stop))
 
 
-def serve_on(
-    listener: socket.socket,
-    settings: Settings,
-    *,
-    started: Callable[[], None],
-    stopping: Callable[[int], None] | None = None,
-    guided: Guided | None = None,
-) -> None:
+def serve_on(listener: socket.socket, settings: Settings, overseer: Overseer) -> None:
     """Serve on a socket that listens, until it is told to stop; see `serve`.
 
     Args:
         listener: where requests come from; it is closed at the end.
         settings: the configuration.
-        started: is called once requests are answered.
-        stopping: is told when it begins to drain, with the number of runs that are waited for.
-        guided: entered, inside the event loop, before anything is opened, and left when all is
-            closed: who else than a signal may stop the server.
+        overseer: who is told of it, and may stop it as a signal may.
     """
     app = create_app(settings)
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=Protocol,
+        http=HttpProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -98,13 +100,42 @@ def serve_on(
         server_header=False,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )
-    server = Server(config, app, started, stopping)
+    server = Server(config, app, overseer)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(_serve(server, app, listener, guided or _by_nobody))
+        runner.run(_serve(server, app, listener, overseer))
 
 
-async def _serve(server: Server, app: FastAPI, listener: socket.socket, guided: Guided) -> None:
-    with _heard(server.stop), guided(server):
+class _Alone:
+    """The overseer of a server that is the only process."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        announce: Callable[[str], None],
+        announce_stop: Callable[[int | None], None] | None,
+    ) -> None:
+        self._listener = listener
+        self._announce = announce
+        self._announce_stop = announce_stop
+
+    def started(self) -> None:
+        self._announce(base_url(self._listener))
+
+    def stopping(self, runs: int) -> None:
+        if self._announce_stop is not None:
+            # Whoever was to read it may be gone, as `tee` is after a Ctrl-C for both.
+            with contextlib.suppress(OSError):
+                self._announce_stop(runs)
+
+    def guiding(self, server: Server) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    async def meet(self, seconds: float) -> None:
+        """Nobody is waited for."""
+
+
+async def _serve(server: Server, app: FastAPI, listener: socket.socket, overseer: Overseer) -> None:
+    with _heard(server.stop), overseer.guiding(server):
         async with running(app):
             await server.serve(sockets=[listener])
 
@@ -122,25 +153,13 @@ def _heard(stop: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-@contextlib.contextmanager
-def _by_nobody(_: Server) -> Iterator[None]:
-    yield
-
-
 class Server(uvicorn.Server):
     """uvicorn's server, that takes no signals of its own, says when it listens, and drains."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        app: FastAPI,
-        started: Callable[[], None],
-        stopping: Callable[[int], None] | None,
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, overseer: Overseer) -> None:
         super().__init__(config)
         self._app = app
-        self._announce = started
-        self._announce_stop = stopping
+        self._overseer = overseer
         self._draining: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -174,13 +193,18 @@ class Server(uvicorn.Server):
         self.drain()
 
     async def _drain(self) -> None:
+        """Go to the end in step with those that serve together: a request or a stream here may be
+        about a run there.
+        """
         service = self._app.state.door.open_service
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + service.settings.server.drain_seconds + MEET_SECONDS
         try:
-            if self._announce_stop is not None:
-                # Whoever was to read it may be gone, as `tee` is after a Ctrl-C for both.
-                with contextlib.suppress(OSError):
-                    self._announce_stop(service.runs_under_way)
+            self._overseer.stopping(service.runs_under_way)
             await service.drain()
+            await self._overseer.meet(deadline - loop.time())
+            await service.cancel_runs()
+            await self._overseer.meet(MEET_SECONDS)
         finally:
             self.should_exit = True
 
@@ -188,7 +212,7 @@ class Server(uvicorn.Server):
         """Listen, then say so."""
         await super().startup(sockets)
         if not self.should_exit:
-            self._announce()
+            self._overseer.started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening and end what is still worked on: open streams end with their runs."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.handover import settings_from_text
-from agentctl.server.line import DRAIN, END, failure_to_line
+from agentctl.server.line import DRAIN, END, GO_ON, failure_to_line
 from agentctl.server.listener import taken_over
 from agentctl.server.log import log_to_stderr
 
@@ -43,24 +43,20 @@ def _work(listening: socket.socket, line: _Line) -> None:
     try:
         from agentctl.server.serve import serve_on
 
-        serve_on(
-            listening,
-            settings,
-            started=lambda: line.tell(ready=True),
-            stopping=lambda runs: line.tell(stopping=runs),
-            guided=line.guiding,
-        )
+        serve_on(listening, settings, line)
     except Exception as failure:
         line.tell(failed=failure_to_line(failure))
         sys.exit(1)
 
 
 class _Line:
-    """The worker's end of the line."""
+    """The worker's end of the line, and so the overseer of its server."""
 
     def __init__(self, ours: socket.socket) -> None:
         self._socket = ours
         self._unread = b""
+        self._alone = False
+        self._go_on = asyncio.Event()
 
     def next(self) -> bytes | None:
         """Wait for a whole line; None when the parent is gone."""
@@ -75,24 +71,43 @@ class _Line:
         with contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(said).encode() + b"\n")
 
+    def started(self) -> None:
+        """Requests are answered."""
+        self.tell(ready=True)
+
+    def stopping(self, runs: int) -> None:
+        """The server drains, and waits for so many runs."""
+        self.tell(stopping=runs)
+
+    async def meet(self, seconds: float) -> None:
+        """Wait until every worker has come as far, up to a time; not at all without a parent."""
+        self._go_on.clear()
+        if self._alone:
+            return
+        self.tell(waiting=True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._go_on.wait(), seconds)
+
     @contextlib.contextmanager
     def guiding(self, server: Server) -> Iterator[None]:
         """Have the server do what the parent says while the block lasts."""
         loop = asyncio.get_running_loop()
-
-        def hear() -> None:
-            if not self._read():
-                loop.remove_reader(self._socket)
-                server.leave()
-            *whole, self._unread = self._unread.split(b"\n")
-            for line in whole:
-                {DRAIN: server.drain, END: server.end}[line]()
-
-        loop.add_reader(self._socket, hear)
+        loop.add_reader(self._socket, self._hear, server)
         try:
             yield
         finally:
             loop.remove_reader(self._socket)
+
+    def _hear(self, server: Server) -> None:
+        if not self._read():
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._alone = True
+            self._go_on.set()
+            server.leave()
+        *whole, self._unread = self._unread.split(b"\n")
+        orders = {DRAIN: server.drain, GO_ON: self._go_on.set, END: server.end}
+        for line in whole:
+            orders[line]()
 
     def _read(self) -> bool:
         """Take what was sent; False at the end of the line."""

@@ -33,6 +33,9 @@ END_SECONDS = 10.0
 COUNT_SECONDS = 1.0
 """How long to wait for the workers to say how many runs they work on."""
 
+SIGNAL_SECONDS = 0.1
+"""How long a signal for all processes of a server may take from the first to the last of them."""
+
 _log = logging.getLogger("agentctl.server")
 
 
@@ -135,6 +138,7 @@ class _Parent:
             await worker.ended()
             self._workers.discard(worker)
             if self._signals:
+                self._meet()  # nobody waits for it any more
                 return
             pause = backoff.after(worker.served_seconds)
             _log.error("worker process %d %s; another one follows", worker.pid, worker.end)
@@ -161,7 +165,7 @@ class _Parent:
                 pause = backoff.after(0)
 
     async def _start(self) -> WorkerProcess:
-        worker = await WorkerProcess.start(self._listener, self._text)
+        worker = await WorkerProcess.start(self._listener, self._text, self._meet_soon)
         self._workers.add(worker)
         worker.look()  # it may have ended before it was known
         if self._signals:
@@ -225,6 +229,19 @@ class _Parent:
         seconds = END_SECONDS + (self._settings.server.drain_seconds if first else 0)
         asyncio.get_running_loop().call_later(seconds, self._kill)
         self._stopping.set()
+
+    def _meet_soon(self) -> None:
+        """A worker waits for the others. One that was told to stop from elsewhere may be the first
+        of all: the signal for this process is then still to come.
+        """
+        asyncio.get_running_loop().call_later(SIGNAL_SECONDS, self._meet)
+
+    def _meet(self) -> None:
+        """Let those go on that have come as far as all; one that stops by itself, at once."""
+        serving = [worker for worker in self._workers if worker.is_ready]
+        last = min((worker.steps for worker in serving), default=0)
+        for worker in serving:
+            worker.let_go(last if self._signals else worker.steps)
 
     def _kill(self) -> None:
         """The time to end is over."""

@@ -67,8 +67,12 @@ class Service:
         return len(self.hosting.engine.roots())
 
     async def drain(self) -> None:
-        """Refuse new runs, give those under way `server.drain_seconds`, cancel what is left."""
+        """Refuse new runs, and give those under way `server.drain_seconds`."""
         await self.hosting.engine.drain(self.settings.server.drain_seconds)
+
+    async def cancel_runs(self) -> None:
+        """End what is worked on here, as a recorded request; runs elsewhere are still followed."""
+        await self.hosting.engine.cancel_runs()
 
     async def stop_runs(self) -> None:
         """End what is worked on here, as a recorded request, before the doors close."""
