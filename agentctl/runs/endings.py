@@ -116,7 +116,8 @@ def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Work[Ending]:
         if requested is not None:
             ending = cancelled(requested.cancel_requested_by or actor, requested.cancel_reason)
     if run.recorder is not None:
-        batch = run.stream.rest(wire.ended(run.identity, ending, run.transcript))
+        last = wire.ended(run.identity, ending, run.transcript, end.finished_at)
+        batch = run.stream.rest(last)
         yield from events.append(run.run_id, run.attempt, batch.first, batch.last, batch.lines)
     if not (yield from runs.finish(end)):
         raise _Overtaken
@@ -135,7 +136,7 @@ def _ending_of(state: runs.RunState) -> Ending:
 
 def _run_end(run: LiveRun, ending: Ending) -> runs.RunEnd:
     transcript = run.transcript
-    at = now()
+    at = run.finished_at or now()
     return runs.RunEnd(
         run_id=run.run_id,
         attempt=run.attempt,

@@ -40,6 +40,8 @@ class LiveRun:
         identity: what its events say of it.
         owner: the worker that its row names.
         recorder: stores the events of a root that is recorded, once its row is there.
+        finished_at: when its work had ended or was given up, in microseconds: one time for its
+            row, for the event that is stored, and for the one that is told.
     """
 
     attempt = 1
@@ -74,6 +76,7 @@ class LiveRun:
         self.stream: Stream = parent.stream if parent is not None else Stream(recorded=recorded)
         self.recorder: Recorder | None = None
         self.owner = ""
+        self.finished_at: int | None = None
         self.previous_system: str | None = None
         self.children: list[LiveRun] = []
         self.stopping: Ending | None = None

@@ -18,6 +18,7 @@ from agentctl.runs.states import Ending, cancelled, completed, failed
 from agentctl.runs.tasks import Tasks
 from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.failures import RunFailure
+from agentctl.runtime.leftovers import ended
 from agentctl.store import runs
 
 __all__ = ["Supervision"]
@@ -53,6 +54,7 @@ class Supervision:
         try:
             ending = await self._worked(run)
             run.detach()
+            run.finished_at = now()
             stored = await self._settled(run, ending)
         except Exception:
             _log.exception("run %s did not end as it should", run.run_id)
@@ -108,8 +110,7 @@ class Supervision:
 
 async def _end_work(run: LiveRun, work: asyncio.Task[None]) -> None:
     work.cancel()
-    await asyncio.wait({work}, timeout=GRACE_SECONDS)
-    if not work.done():
+    if not await ended({work}, GRACE_SECONDS):
         _log.warning("run %s: its work did not end when cancelled", run.run_id)
         run.transcript.leftovers.add(work)
 
@@ -119,12 +120,14 @@ async def _end_children(run: LiveRun) -> None:
     for child in pending:
         child.stop(run.stopping or cancelled("system:parent", "The run above it ended"))
     if pending:
-        await asyncio.wait([child.ended for child in pending], timeout=2 * GRACE_SECONDS)
+        await ended({child.ended for child in pending}, 2 * GRACE_SECONDS)
 
 
 def _tell_end(run: LiveRun, ending: Ending) -> None:
     """Tell followers how the run ended; nothing of a root comes behind that."""
-    last = wire.ended(run.identity, ending, run.transcript) if run.stream.recorded else None
+    last = None
+    if run.stream.recorded:
+        last = wire.ended(run.identity, ending, run.transcript, run.finished_at)
     if run.parent is None:
         run.stream.close(last)
     elif last is not None:

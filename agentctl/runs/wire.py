@@ -67,9 +67,16 @@ def happened(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
             return _event(run, "StepCompleted", fields)
 
 
-def ended(run: RunIdentity, ending: Ending, transcript: Transcript) -> tuple[str, bytes]:
-    """The last event of a run: name and data. Content is what there is, partial or whole."""
-    return _ended(run, ending, transcript.content, dict(transcript.metrics), now())
+def ended(
+    run: RunIdentity, ending: Ending, transcript: Transcript, at: int | None = None
+) -> tuple[str, bytes]:
+    """The last event of a run: name and data. Content is what there is, partial or whole.
+
+    Args:
+        at: when it ended, in microseconds; None: now.
+    """
+    at = now() if at is None else at
+    return _ended(run, ending, transcript.content, dict(transcript.metrics), at)
 
 
 def replayed(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
