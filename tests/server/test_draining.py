@@ -1,0 +1,113 @@
+"""SIGTERM to a server that many work with, with one process and with several."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.loops import until
+from tests.process import ServerProcess, started
+from tests.server.load import SECONDS, Asked, calling, ordered
+from tests.server.stored import check_events, check_whole, events_of, looking
+from tests.world import World
+
+DRAIN_SECONDS = 5.0
+
+WORK_SECONDS = 2.0
+"""How long those runs take that end by themselves."""
+
+BOUND_SECONDS = 10.0
+"""How long the end of the process may take beyond the time for draining."""
+
+RUNS = 50
+"""Streams, and as many runs that are waited for."""
+
+PROBES = 6
+"""How often it is asked whether it drains: each time whichever of its processes is free answers."""
+
+
+def asked(number: int, *, stream: bool) -> Asked:
+    """Half of the runs end by themselves, the others never would."""
+    path = ("/agents/tool-wait", "/agents/half", "/agents/tool-wait", "/teams/jam")[number % 4]
+    message = f'{number} {{"seconds": {WORK_SECONDS}}}'
+    return Asked(path, {"message": message, "stream": stream, "session_id": f"s{path[-3:]}"})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_server_under_load_ends_in_time_and_leaves_nothing_running(
+    world: World, workers: int
+) -> None:
+    text = world.path.read_text()
+    world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {DRAIN_SECONDS}"))
+    options = ("--config", str(world.path), "--port", "0", "--workers", str(workers))
+    with started(*options, log=world.folder / "server.log") as served:
+        async with calling(world, served.url) as client:
+            streams = [asked(number, stream=True) for number in range(RUNS)]
+            plain = [asked(number, stream=False) for number in range(RUNS)]
+            async with asyncio.TaskGroup() as asking:
+                for one in [*streams, *plain]:
+                    asking.create_task(one.ask(client))
+                await until(lambda: all(stream.heard for stream in streams), SECONDS)
+                await until(lambda: all_are_begun(client), SECONDS)
+                began = time.monotonic()
+                served.process.send_signal(signal.SIGTERM)
+                await check_draining(world, served)
+        assert await asyncio.to_thread(served.process.wait, SECONDS) == 0
+        took = time.monotonic() - began
+        assert took < DRAIN_SECONDS + BOUND_SECONDS
+        assert "Traceback" not in served.said
+    check_ends(world, streams, plain)
+
+
+async def all_are_begun(client: httpx2.AsyncClient) -> bool:
+    """Whether no run that was asked for is still on its way to its row."""
+    page = (await client.get("/runs?limit=1")).json()
+    live = (await client.get("/runs?limit=1&status=PENDING")).json()
+    return bool(page["meta"]["total_count"] >= 2 * RUNS and live["meta"]["total_count"] == 0)
+
+
+async def check_draining(world: World, served: ServerProcess) -> None:
+    """It says that it is not ready, and takes no new runs, and answers everything else."""
+    headers = {"Authorization": f"Bearer {world.token('me', 'agents:run', 'sessions:read')}"}
+    limits = httpx2.Limits(max_keepalive_connections=0)
+    async with httpx2.AsyncClient(
+        base_url=served.url, headers=headers, limits=limits, timeout=SECONDS
+    ) as probe:
+        await asyncio.to_thread(served.wait_for, "stopping: ")
+        draining = 0
+        while draining < PROBES:
+            ready = (await probe.get("/ready")).status_code
+            draining = draining + 1 if ready == 503 else 0
+        late = [probe.post("/agents/echo/runs", json={"message": "late"}) for _ in range(PROBES)]
+        for answer in await asyncio.gather(*late):
+            assert (answer.status_code, answer.json()["error_code"]) == (503, "UNAVAILABLE")
+            assert answer.headers["retry-after"]
+        assert (await probe.get("/health")).status_code == 200
+
+
+def check_ends(world: World, streams: list[Asked], plain: list[Asked]) -> None:
+    """What the callers were told is what is stored."""
+    with looking(world.folder / "main.db") as connection:
+        check_whole(connection)
+        rows: list[Any] = connection.execute(
+            "SELECT run_id, status, cancel_requested_by FROM runs"
+        ).fetchall()
+        stored = {run_id: (status, by) for run_id, status, by in rows}
+        assert {status for status, _ in stored.values()} <= {"COMPLETED", "CANCELLED"}
+        assert {by for _, by in stored.values()} <= {None, "system:shutdown"}
+        assert connection.execute("SELECT count(*) FROM workers").fetchall() == [(0,)]
+        for stream in streams:
+            run_id = str(stream.run_id)
+            ordered(stream.heard, run_id)
+            assert events_of(connection, run_id) == stream.heard
+            check_events(stream.heard, run_id, stored[run_id][0])
+    assert list((world.folder / "main.db.workers").iterdir()) == []
+    for one in [*streams, *plain]:
+        assert one.told == stored[str(one.run_id)][0]
+        if one.path != "/agents/tool-wait":
+            assert stored[str(one.run_id)] == ("CANCELLED", "system:shutdown")
