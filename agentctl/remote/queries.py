@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentctl import errors
 from agentctl.operations import (
     DEFAULT_CANCEL_WAIT,
     FROM_THE_START,
@@ -106,13 +105,13 @@ def of_resume(request: ResumeRequest) -> Query:
 def run_headers(request: RunRequest) -> Query:
     """The header fields of a request that starts a run.
 
-    Raises:
-        errors.ValidationFailed: the server would not take the key, if a header could carry it.
+    What is no key is sent as an empty one, which a header field can carry: it is the server that
+    refuses it, after all that it refuses before (contract.md 2).
     """
     key = request.idempotency_key
-    if key is not None and not is_idempotency_key(key):
-        raise errors.ValidationFailed("Idempotency-Key must be 1 to 255 visible ASCII characters")
-    return pairs(**{"idempotency-key": key})
+    if key is None:
+        return ()
+    return (("idempotency-key", key if is_idempotency_key(key) else ""),)
 
 
 def run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:

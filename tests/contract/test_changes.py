@@ -13,6 +13,7 @@ from agentctl.operations import (
     CancelRequest,
     NewSession,
     Operations,
+    ResumeRequest,
     RunFilter,
     RunRequest,
     SessionFilter,
@@ -100,6 +101,75 @@ async def streamed(port: Operations, kind: Kind, component: str, request: RunReq
     ]
 
 
+async def resumed(
+    port: Operations, kind: Kind, component: str, run_id: str, request: ResumeRequest
+) -> Any:
+    """The events behind some event of a run."""
+    return [
+        b"%d %s %b" % (event.seq, event.name.encode(), event.data)
+        async for event in port.resume_run(kind, component, run_id, request)
+    ]
+
+
+async def resume_story(port: Operations) -> list[Outcome]:
+    """Streams taken up again: of runs with events and without, whole, in part, and wrongly."""
+    first = await asked(port, lambda p: streamed(p, "team", "crew", RunRequest("ask echo", "s1")))
+    run = str(_data(first)["run_id"])
+    plain = await asked(port, lambda p: p.create_run("agent", "echo", RunRequest("x", "s2")))
+    other = orjson.loads(plain[1])["run_id"] if plain[0] == "answered" else "none"  # type: ignore[arg-type]
+    asks: list[Ask] = [
+        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1")),
+        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1", 0)),
+        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1", 3)),
+        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1", 10**6)),
+        lambda p: resumed(p, "team", "crew", run, ResumeRequest()),
+        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s2")),
+        lambda p: resumed(p, "team", "desk", run, ResumeRequest("s1")),
+        lambda p: resumed(p, "team", "missing", run, ResumeRequest("s1")),
+        lambda p: resumed(p, "team", "crew", "missing", ResumeRequest("s1")),
+        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1", -2)),
+        lambda p: resumed(p, "agent", "echo", other, ResumeRequest("s2")),
+        lambda p: resumed(p, "agent", "echo", other, ResumeRequest("s2", 0)),
+        lambda p: resumed(p, "agent", "echo", other, ResumeRequest("s2", 1)),
+    ]
+    return [first, plain, *[await asked(port, ask) for ask in asks]]
+
+
+def _data(outcome: Outcome) -> dict[str, Any]:
+    """The data of the first event of a stream; of a refused one, nothing to be found."""
+    if outcome[0] == "failed":
+        return {"run_id": "none"}
+    lines: Any = outcome[1]
+    found: dict[str, Any] = orjson.loads(lines[0].split(b" ", 2)[2])
+    return found
+
+
+async def repeated_story(port: Operations) -> list[Outcome]:
+    """Requests made again, with their key, with another's, and with none that is one."""
+
+    def keyed(message: str, key: str, session: str = "s1", background: bool = False) -> RunRequest:
+        return RunRequest(message, session, background=background, idempotency_key=key)
+
+    asks: list[Ask] = [
+        lambda p: p.create_run("agent", "echo", keyed("x", "one")),
+        lambda p: p.create_run("agent", "echo", keyed("x", "one")),
+        lambda p: p.create_run("agent", "echo", keyed("y", "one")),
+        lambda p: p.create_run("agent", "echo", keyed("x", "one", background=True)),
+        lambda p: p.create_run("agent", "echo", keyed("x", "two")),
+        lambda p: streamed(p, "agent", "echo", keyed("x y", "three")),
+        lambda p: streamed(p, "agent", "echo", keyed("x y", "three")),
+        lambda p: streamed(p, "agent", "echo", keyed("x", "one")),
+        lambda p: p.create_run("agent", "echo", keyed("x", "")),
+        lambda p: p.create_run("agent", "echo", keyed("x", "a b")),
+        lambda p: streamed(p, "agent", "echo", keyed("x", "x" * 256)),
+        lambda p: p.create_run("agent", "echo", keyed("x", "four", "s2")),
+        lambda p: p.delete_session("s2"),
+        lambda p: p.create_run("agent", "echo", keyed("x", "four", "s2")),
+        lambda p: p.get_session_runs("s1"),
+    ]
+    return [await asked(port, ask) for ask in asks]
+
+
 async def cancel_story(port: Operations) -> list[Outcome]:
     """A run that hangs, stopped; and every cancel that stops nothing."""
     task = asyncio.create_task(
@@ -160,6 +230,28 @@ async def test_runs_go_alike(twins: Doors) -> None:
     assert [kind for kind, _ in told].count("answered") > 12
 
 
+async def test_streams_are_taken_up_alike(twins: Doors) -> None:
+    told = await _compare(twins, resume_story, *WRITER)
+    assert told[2] == told[0]
+    assert [kind for kind, _ in told] == [
+        *["answered"] * 6, *["failed"] * 6, *["answered"] * 3,
+    ]  # fmt: skip
+
+
+async def test_an_administrator_takes_streams_up_alike(twins: Doors) -> None:
+    told = await _compare(twins, resume_story, ADMIN)
+    assert told[6] == told[0]
+
+
+async def test_requests_are_made_again_alike(twins: Doors) -> None:
+    told = await _compare(twins, repeated_story, *WRITER)
+    assert told[0] == told[1]
+    assert told[5] == told[6]
+    assert [number for number, (kind, _) in enumerate(told) if kind == "failed"] == [
+        2, 3, 7, 8, 9, 10, 13,
+    ]  # fmt: skip
+
+
 async def test_cancels_tell_alike(twins: Doors) -> None:
     told = await _compare(twins, cancel_story, *WRITER)
     assert b'"cancel":"stopped"' in told[8][1]  # type: ignore[operator]
@@ -172,6 +264,6 @@ async def test_an_administrator_cancels_alike(twins: Doors) -> None:
 
 
 async def test_refusals_are_alike(twins: Doors) -> None:
-    for story in (sessions_story, runs_story):
+    for story in (sessions_story, runs_story, resume_story, repeated_story):
         told = await _compare(twins, story)
         assert {kind for kind, _ in told} == {"failed"}

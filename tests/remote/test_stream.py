@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.operations import RunRequest, StreamEvent
+from agentctl.operations import ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import Kind
 from agentctl.remote import RemoteOperations
 from tests.remote.conftest import Serve, answer, stream_head
@@ -132,3 +132,78 @@ def test_leaving_early_hangs_up(serve: Serve) -> None:
             assert await asyncio.to_thread(server.gone.wait, 10)
 
     asyncio.run(follow())
+
+
+async def _resume(url: str, request: ResumeRequest, kind: Kind = "agent") -> list[StreamEvent]:
+    async with RemoteOperations(url, None) as operations:
+        return [event async for event in operations.resume_run(kind, "a b", "r", request)]
+
+
+@pytest.mark.parametrize(
+    ("resume", "target"),
+    [
+        (ResumeRequest(), "/agents/a%20b/runs/r/resume"),
+        (ResumeRequest("s", 7), "/agents/a%20b/runs/r/resume?session_id=s&last_event_index=7"),
+        (ResumeRequest(after=0), "/agents/a%20b/runs/r/resume?last_event_index=0"),
+    ],
+)
+def test_a_stream_is_taken_up_again(serve: Serve, resume: ResumeRequest, target: str) -> None:
+    server = serve(stream_head(), b": waiting\n\n", END)
+    assert asyncio.run(_resume(server.url, resume)) == [StreamEvent(2, "RunCompleted", b"{}")]
+    (seen,) = server.seen
+    assert (seen.method, seen.target, seen.body) == ("POST", target, b"")
+    assert seen.headers["accept"] == "text/event-stream"
+
+
+def test_what_is_taken_up_is_counted_on_where_nothing_is_numbered(serve: Serve) -> None:
+    stream = b"event: RunContent\ndata: {}\n\nevent: RunCompleted\ndata: {}\n\n"
+    server = serve(stream_head(), stream)
+    found = asyncio.run(_resume(server.url, ResumeRequest(after=4)))
+    assert [event.seq for event in found] == [5, 6]
+
+
+def test_behind_the_last_event_there_is_nothing_to_come(serve: Serve) -> None:
+    assert asyncio.run(_resume(serve(stream_head()).url, ResumeRequest(after=4))) == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "after"), [(b"", -1), (b"id: 5\nevent: RunContent\ndata: {}\n\n", 4)]
+)
+def test_a_stream_that_is_taken_up_and_cut_off(serve: Serve, stream: bytes, after: int) -> None:
+    with pytest.raises(errors.Unavailable, match="ended before the run did"):
+        asyncio.run(_resume(serve(stream_head(), stream).url, ResumeRequest(after=after)))
+
+
+def test_a_refused_resume(serve: Serve) -> None:
+    server = serve(answer(404, b'{"detail": "Run not found", "error_code": "NOT_FOUND"}'))
+    with pytest.raises(errors.NotFound, match="Run not found"):
+        asyncio.run(_resume(server.url, ResumeRequest()))
+
+
+async def _ask(url: str, key: str, streamed: bool) -> None:
+    request = RunRequest("hi", idempotency_key=key)
+    async with RemoteOperations(url, None) as operations:
+        if not streamed:
+            await operations.create_run("agent", "a", request)
+            return
+        async for _ in operations.stream_run("agent", "a", request):
+            pass
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_key_is_sent_with_the_request(serve: Serve, streamed: bool) -> None:
+    server = serve(*([stream_head(), END] if streamed else [answer()]))
+    asyncio.run(_ask(server.url, "!key~", streamed))
+    assert server.seen[0].headers["idempotency-key"] == "!key~"
+    assert b"key" not in server.seen[0].body
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("key", ["", "a b", "a\r\nx: y", "\xe4", "x" * 256])
+def test_what_is_no_key_is_sent_as_an_empty_one(serve: Serve, key: str, streamed: bool) -> None:
+    """No header field carries it, and the server is to refuse it."""
+    detail = b'{"detail": "Idempotency-Key must be", "error_code": "VALIDATION_ERROR"}'
+    server = serve(answer(422, detail))
+    with pytest.raises(errors.ValidationFailed, match="Idempotency-Key must be"):
+        asyncio.run(_ask(server.url, key, streamed))
+    assert server.seen[0].headers["idempotency-key"] == ""
