@@ -9,11 +9,13 @@ the clocks of the machines do not matter.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from agentctl.records.complaints import Complaints
 from agentctl.runs import locks
 from agentctl.runs.identity import ProcessIdentity, is_gone
 from agentctl.store import workers
@@ -54,6 +56,9 @@ class Observer:
             two looks that counts, so it must be more than the time between two beats and also
             than that between two sweeps.
         clock: seconds, monotonic.
+
+    Attributes:
+        complaints: of what keeps its process from looking, or from ending what the dead left.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Observer:
         self._databases = databases
         self._death_seconds = death_seconds
         self._clock = clock
+        self.complaints = Complaints(logging.getLogger("agentctl.runs"))
         self._heard: dict[str, _Heard] = {}
         self._witnessed = 0.0
         self._looked_at = clock()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 
 from agentctl import errors
-from agentctl.records.complaints import Complaints
 from agentctl.runs import housekeeping, locks
 from agentctl.runs.liveness import Death, Observer
 from agentctl.runs.recovery import recover
@@ -26,7 +25,6 @@ TIDY_SHARE = 0.01
 """How much of its time a process spends on housekeeping at most."""
 
 _log = logging.getLogger("agentctl.runs")
-_complaints = Complaints(_log)
 
 
 async def watch_workers(
@@ -51,9 +49,9 @@ async def watch_workers(
                 took = await _tidied(databases)
                 tidy_at = clock() + max(tidy_seconds, took / TIDY_SHARE)
         except errors.AgentctlError as error:
-            _complaints.make("dead workers could not be looked for: %s", error.detail)
+            observer.complaints.make("dead workers could not be looked for: %s", error.detail)
         except Exception as error:
-            _complaints.make("the sweep for dead workers failed", cause=error)
+            observer.complaints.make("the sweep for dead workers failed", cause=error)
 
 
 async def _tidied(databases: Databases) -> float:
@@ -78,31 +76,36 @@ async def sweep(databases: Databases, observer: Observer, own: str) -> list[str]
         Unavailable: the system database does not answer. Another one that does not is logged.
     """
     # The owners first: a worker has its row before its first run, so who has none now is dead.
-    owners = await _live_owners(databases)
+    owners = await _live_owners(databases, observer)
     judged = await observer.survey()
     ended: list[str] = []
     for database_id, live in owners.items():
         for owner in live - judged.keys() - {own}:
-            ended += await _recovered(databases, database_id, owner, Death.GONE) or []
+            ended += await _recovered(databases, observer, database_id, owner, Death.GONE) or []
     for owner, death in judged.items():
         if death is not None and owner != own:
-            ended += await _cleared(databases, owner, death)
+            ended += await _cleared(databases, observer, owner, death)
     return ended
 
 
-async def _live_owners(databases: Databases) -> dict[str, set[str | None]]:
+async def _live_owners(databases: Databases, observer: Observer) -> dict[str, set[str | None]]:
     owners: dict[str, set[str | None]] = {}
     for database_id, database in databases.opened().items():
         try:
             owners[database_id] = set(await database.read(runs.live_owners()))
         except errors.AgentctlError as error:
-            _complaints.make("runs of database %s could not be read: %s", database_id, error.detail)
+            observer.complaints.make(
+                "runs of database %s could not be read: %s", database_id, error.detail
+            )
     return owners
 
 
-async def _cleared(databases: Databases, owner: str, death: Death) -> list[str]:
+async def _cleared(databases: Databases, observer: Observer, owner: str, death: Death) -> list[str]:
     """Recover a dead worker's runs everywhere; its row stays until every database was reached."""
-    found = [await _recovered(databases, database_id, owner, death) for database_id in databases]
+    found = [
+        await _recovered(databases, observer, database_id, owner, death)
+        for database_id in databases
+    ]
     ended = [run_id for run_ids in found if run_ids is not None for run_id in run_ids]
     if None not in found and await databases.system.write(workers.bury(owner)):
         locks.remove(databases.system.lock_folder, owner)
@@ -111,13 +114,20 @@ async def _cleared(databases: Databases, owner: str, death: Death) -> list[str]:
 
 
 async def _recovered(
-    databases: Databases, database_id: str, owner: str | None, death: Death
+    databases: Databases,
+    observer: Observer,
+    database_id: str,
+    owner: str | None,
+    death: Death,
 ) -> list[str] | None:
     """Ids of the runs that were ended in a database; None when not all of it could be done."""
     try:
         return await recover(databases[database_id], owner, silent=death is Death.SILENT)
     except errors.AgentctlError as error:
-        _complaints.make("database %s could not be recovered: %s", database_id, error.detail)
+        detail = error.detail
+        observer.complaints.make("database %s could not be recovered: %s", database_id, detail)
     except Exception as error:
-        _complaints.make("a run of database %s could not be ended", database_id, cause=error)
+        observer.complaints.make(
+            "a run of database %s could not be ended", database_id, cause=error
+        )
     return None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import orjson
 
 from agentctl.config.settings import Database as Entry
@@ -34,8 +37,9 @@ ROOT = Path(__file__).parents[2]
 class WorkerProcess:
     """A process that is enlisted; see `tests.runs.enlisted`."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], system: Path) -> None:
         self.process = process
+        self._system = system
         self.worker_id = self.hear()
 
     def hear(self) -> str:
@@ -57,7 +61,21 @@ class WorkerProcess:
             self.process.wait()
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        """SIGSTOP, but not in the middle of a write: then nobody could write at all."""
+        connection = apsw.Connection(str(self._system))
+        deadline = time.monotonic() + 10
+        while True:
+            self.process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+            try:
+                connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+            except apsw.BusyError:
+                assert time.monotonic() < deadline
+                self.go_on()
+                os.waitid(os.P_PID, self.process.pid, os.WCONTINUED)
+            else:
+                connection.close()
+                return
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -109,7 +127,7 @@ class Rig:
             stdout=subprocess.PIPE,
             text=True,
         )
-        worker = WorkerProcess(process)
+        worker = WorkerProcess(process, self.folder / "main.db")
         self._processes.append(worker)
         return worker
 
