@@ -37,7 +37,7 @@ __all__ = ["watch_run"]
 SILENT_SECONDS = 1.5
 """After so long without an event it is asked whether there will be any."""
 
-PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+PAUSES = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
 """Seconds before each attempt to go on with a stream that was cut off: a restart is over by then.
 An event that arrives starts them anew."""
 

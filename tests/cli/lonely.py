@@ -32,6 +32,14 @@ model = "echo"
 [[agents]]
 id = "slow"
 model = "slow"
+[[models]]
+id = "leader"
+provider = "demo"
+model = "leader"
+[[teams]]
+id = "pair"
+model = "leader"
+members = ["slow"]
 """
 
 SECONDS = 30.0

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agentctl.cli.durations import parse_until, spoken
+from agentctl.cli.durations import parse_ago, parse_until, short, spoken
 from agentctl.errors import UsageFailed
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -61,3 +61,31 @@ def test_a_bare_number_is_told_why() -> None:
 )  # fmt: skip
 def test_spoken(seconds: float, text: str) -> None:
     assert spoken(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10m", 600), ("1h30m", 5_400), ("2026-01-01T11:59:30Z", 30), ("0s", 0)]
+)
+def test_a_moment_in_the_past(text: str, seconds: int) -> None:
+    assert parse_ago(text, now=NOW) == NOW - timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "10", "-5m", "2026-01-01T12:00:01Z", "40000d", "99999999w"])
+def test_what_is_no_moment_in_the_past(text: str) -> None:
+    with pytest.raises(UsageFailed):
+        parse_ago(text, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0 ms"),
+        (0.0124, "12 ms"),
+        (0.0996, "0.1 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (90, "2 min"),
+    ],
+)
+def test_how_long_it_took(seconds: float, text: str) -> None:
+    assert short(seconds) == text

@@ -229,7 +229,7 @@ def test_a_terminal_shows_that_it_still_waits(terminal: Terminal, demo: Demo) ->
         *("runs", "start", "--agent", "slow", "-m", "hello", "--no-stream"),
         *("--config", str(demo.config)),
         types="\x03",
-        when="waiting for the answer, Ctrl-C cancels the run, 1 s",
+        when="waiting for the answer, Ctrl-C cancels the run, ",
     )
     assert seen.code == 130
     assert seen.screen.splitlines()[-1].lstrip("\r ").startswith("interrupted: see what became ")

@@ -1,0 +1,182 @@
+"""`agentctl runs cancel --all`: many runs at once, chosen by filters, through both doors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentctl.cli import cancel_all
+from tests.cli.conftest import Agentctl, Terminal
+from tests.cli.demo import Demo
+from tests.cli.lonely import lonely_config, working
+
+_numbers = itertools.count()
+
+CANCEL = ("runs", "cancel", "--all")
+
+
+@pytest.fixture
+def session() -> str:
+    return f"c-{next(_numbers)}"
+
+
+@pytest.fixture
+def three(demo: Demo, session: str, inside: Agentctl) -> Iterator[set[str]]:
+    """Three runs at work in a session of their own; their ids."""
+    run_ids = {demo.run(session, "one two", agent="slow", leave=True) for _ in range(3)}
+    while statuses(inside, demo, session) != ["RUNNING"] * 3:
+        pass
+    yield run_ids
+    inside(*CANCEL, "--session", session, "--yes", "--config", str(demo.config))
+
+
+def statuses(inside: Agentctl, demo: Demo, session: str) -> list[str]:
+    ended = inside("runs", "list", "--session", session, "--config", str(demo.config))
+    return [line.split("\t")[4] for line in ended.lines[1:]]
+
+
+def test_all_that_the_filter_leaves_is_stopped(
+    through: Agentctl, inside: Agentctl, demo: Demo, session: str, three: set[str]
+) -> None:
+    other = demo.run(f"{session}-other", "one", agent="slow", leave=True)
+    ended = through(*CANCEL, "--session", session, "--yes", "--reason", "tidy", "-o", "json")
+    records = json.loads(ended.raw)
+    assert ended.code == 0
+    assert {record["run_id"] for record in records} == three
+    assert {record["cancel"] for record in records} == {"stopped"}
+    assert {record["reason"] for record in records} == {"tidy"}
+    assert ended.stderr.splitlines()[-1].startswith("3 runs: 3 stopped, ")
+    assert statuses(inside, demo, session) == ["CANCELLED"] * 3
+    assert statuses(inside, demo, f"{session}-other")[0] in ("PENDING", "RUNNING")
+    inside("runs", "cancel", other, "--config", str(demo.config))
+
+
+def test_every_page_is_read(
+    through: Agentctl, session: str, three: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancel_all, "MAXIMUM_LIMIT", 1)
+    found = through(*CANCEL, "--session", session, "--dry-run", "-o", "name")
+    assert (found.code, set(found.lines)) == (0, three)
+    assert len(through(*CANCEL, "--session", session, "--yes").lines) == 4
+
+
+def test_a_dry_run_changes_nothing(
+    through: Agentctl, inside: Agentctl, demo: Demo, session: str, three: set[str]
+) -> None:
+    shown = through(*CANCEL, "--session", session, "--dry-run", "-o", "json")
+    records = json.loads(shown.raw)
+    assert shown.code == 0
+    assert {record["run_id"] for record in records} == three
+    assert "input" not in records[0]
+    assert shown.stderr.splitlines()[-1].startswith("3 runs would be cancelled ")
+    assert statuses(inside, demo, session) == ["RUNNING"] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (("--agent", "slow"), 3),
+        (("--agent", "echo"), 0),
+        (("--team", "duo"), 0),
+        (("--workflow", "relay"), 0),
+        (("--status", "RUNNING"), 3),
+        (("--user", "ada"), 3),
+        (("--user", "nobody"), 0),
+        (("--older-than", "0s"), 3),
+        (("--older-than", "1h"), 0),
+    ],
+)
+def test_filters(
+    through: Agentctl, session: str, three: set[str], options: tuple[str, str], count: int
+) -> None:
+    found = through(*CANCEL, "--session", session, *options, "--dry-run", "-o", "name")
+    assert (found.code, len(found.lines)) == (0, count)
+
+
+def test_nothing_to_cancel_is_0_and_said(through: Agentctl, session: str) -> None:
+    ended = through(*CANCEL, "--session", session, "--yes", "-o", "table")
+    assert (ended.code, ended.stdout) == (0, "")
+    assert ended.stderr.startswith("there is nothing to cancel ")
+    assert through(*CANCEL, "--session", session, "--yes", "-o", "json").stdout == "[]\n"
+
+
+def test_members_stop_with_their_team(
+    inside: Agentctl, environment: dict[str, str], tmp_path: Path
+) -> None:
+    here = ("--config", str(lonely_config(tmp_path)))
+    start = ("runs", "start", "--team", "pair", "-m", "word", *here)
+    inside("runs", "start", "--agent", "echo", "-m", "x", *here)
+    with working(*start, environment=environment, log=tmp_path / "team.log") as worker:
+        while len(inside("runs", "list", "--live", "-o", "name", *here).lines) < 2:
+            assert worker.poll() is None
+        shown = inside(*CANCEL, "--dry-run", "-o", "tsv", *here)
+        assert [line.split("\t")[2] for line in shown.lines[1:]] == ["pair"]
+        assert shown.stderr.startswith("1 run and 1 run of members would be cancelled ")
+        assert inside(*CANCEL, "--yes", *here).code == 0
+        assert worker.wait(30) == 1
+    rows = inside("runs", "list", "--newer-than", "1h", *here).lines[1:3]
+    assert [row.split("\t")[4] for row in rows] == ["CANCELLED"] * 2
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (("runs", "cancel", "some-id", "--all"), "--all and ids of runs exclude each other"),
+        (("runs", "cancel"), "no run to cancel is named"),
+        (("runs", "cancel", "--agent", "slow"), "no run to cancel is named"),
+        (("runs", "cancel", "--older-than", "1h"), "--older-than chooses among runs, which needs"),
+        (("runs", "cancel", "some-id", "--user", "ada"), "--user chooses among runs, which needs"),
+        (("runs", "cancel", "some-id", "--dry-run"), "--dry-run chooses among runs, which needs"),
+        ((*CANCEL, "--status", "COMPLETED", "--yes"), "--status must be PENDING or RUNNING, not"),
+        ((*CANCEL, "--older-than", "10", "--yes"), "a bare number has no unit"),
+        ((*CANCEL, "--agent", "slow", "--team", "duo", "--yes"), "a run is of one component"),
+        (CANCEL, "this needs a confirmation"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    inside: Agentctl, demo: Demo, args: tuple[str, ...], part: str
+) -> None:
+    ended = inside(*args, "--config", str(demo.config))
+    assert (ended.code, ended.stdout) == (2, "")
+    assert part in ended.stderr
+
+
+def test_a_terminal_is_asked(
+    terminal: Terminal, inside: Agentctl, demo: Demo, session: str, three: set[str]
+) -> None:
+    command = (*CANCEL, "--session", session, "--config", str(demo.config))
+    question = f"Cancel 3 runs, locally ({demo.config})? [y/N] "
+    no = terminal(*command, types="n\n")
+    assert no.code == 2
+    assert question in no.screen
+    assert statuses(inside, demo, session) == ["RUNNING"] * 3
+    assert terminal(*command, types="y\n").code == 0
+    assert statuses(inside, demo, session) == ["CANCELLED"] * 3
+
+
+def test_what_has_not_stopped_yet_is_8(
+    inside: Agentctl, demo: Demo, session: str, three: set[str]
+) -> None:
+    command = (*CANCEL, "--session", session, "--yes", "--wait", "0")
+    ended = inside(*command, "--config", str(demo.config))
+    outcomes = [line.split("\t")[2] for line in ended.lines[1:]]
+    assert set(outcomes) <= {"requested", "stopped"}
+    assert ended.code == (8 if "requested" in outcomes else 0)
+
+
+def test_one_that_fails_does_not_keep_the_others(
+    through: Agentctl, session: str, three: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = min(three)
+
+    def component_of_run(run: dict[str, str]) -> tuple[str, str]:
+        return ("agent", "echo" if run["run_id"] == first else run["agent_id"])
+
+    monkeypatch.setattr(cancel_all, "component_of_run", component_of_run)
+    ended = through(*CANCEL, "--session", session, "--yes", "-o", "name")
+    assert (ended.code, set(ended.lines)) == (1, three - {first})
+    assert ended.stderr.endswith("error: 1 of 3 failed\n")

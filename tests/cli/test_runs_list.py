@@ -1,0 +1,85 @@
+"""`agentctl runs list`: by state, component and age, through both doors."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.conftest import Agentctl
+from tests.cli.demo import Demo
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def session() -> str:
+    return f"l-{next(_numbers)}"
+
+
+@pytest.fixture
+def two(demo: Demo, session: str, inside: Agentctl) -> Iterator[tuple[str, str]]:
+    """A run that has ended and one that is at work, in a session of their own."""
+    ended = demo.run(session, "hello")
+    live = demo.run(session, "one two", agent="slow", leave=True)
+    yield ended, live
+    inside("runs", "cancel", live, "--config", str(demo.config))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--live",), "live"),
+        (("--agent", "echo"), "ended"),
+        (("--agent", "slow"), "live"),
+        (("--team", "slow"), ""),
+        (("--workflow", "relay"), ""),
+        (("--component", "echo"), "ended"),
+        (("--type", "team"), ""),
+        (("--live", "--agent", "echo"), ""),
+        (("--older-than", "1h"), ""),
+        (("--newer-than", "1h"), "live ended"),
+        (("--newer-than", "1h", "--older-than", "30m"), ""),
+        (("--live", "--newer-than", "1h"), "live"),
+        (("--user", "ada", "--status", "completed"), "ended"),
+    ],
+)
+def test_filters(
+    through: Agentctl,
+    session: str,
+    two: tuple[str, str],
+    options: tuple[str, ...],
+    expected: str,
+) -> None:
+    ids = dict(zip(("ended", "live"), two, strict=True))
+    found = through("runs", "list", "--session", session, *options, "-o", "name")
+    assert (found.code, found.lines) == (0, [ids[name] for name in expected.split()])
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (("--live", "--status", "RUNNING"), "--live and --status exclude each other"),
+        (("--agent", "echo", "--type", "team"), "exclude --type and --component"),
+        (("--agent", "echo", "--component", "slow"), "exclude --type and --component"),
+        (("--older-than", "soon"), "'soon' is not a span of time"),
+        (("--newer-than", "2999-01-01T00:00:00Z"), "is not within the last hundred years"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    through: Agentctl, options: tuple[str, ...], part: str
+) -> None:
+    ended = through("runs", "list", *options)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert part in ended.stderr
+
+
+def test_a_table_has_the_age_and_how_long_it_took(
+    through: Agentctl, session: str, two: tuple[str, str]
+) -> None:
+    table = through("runs", "list", "--session", session, "-o", "table").lines
+    assert table[0].split()[:6] == ["RUN", "ID", "STATUS", "COMPONENT", "AGE", "TOOK"]
+    assert re.search(r" (?:RUNNING|PENDING) +slow +\d+ (s|min) ", table[1])
+    assert re.search(r" COMPLETED +echo +\d+ (s|min) +[\d.]+ (s|ms) ", table[2])
