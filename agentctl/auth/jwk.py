@@ -16,11 +16,12 @@ from agentctl.auth.material import (
     PublicKey,
     VerificationKey,
     check_public,
-    check_secret,
     jwk_curve,
 )
+from agentctl.auth.secret import check_secret
 from agentctl.auth.strict import NotStrict, decode_base64url, encode_base64url
 from agentctl.errors import InvalidKey
+from agentctl.records.text import is_storable
 
 __all__ = [
     "EC_CURVES",
@@ -71,7 +72,7 @@ def left_out(entry: Mapping[str, Any], spec: Spec, label: str) -> str | None:
         InvalidKey: a member that says what the key is for is malformed (RFC 7517 4).
     """
     for name in ("kty", "use", "alg", "kid", "crv"):
-        if name in entry and not isinstance(entry[name], str):
+        if name in entry and not _is_text(entry[name]):
             raise InvalidKey(f"{label} has a {name} that is not a string")
     if "kty" not in entry:
         raise InvalidKey(f"{label} has no kty")
@@ -86,6 +87,11 @@ def left_out(entry: Mapping[str, Any], spec: Spec, label: str) -> str | None:
     if "alg" not in entry and spec.curve is not None and entry.get("crv", spec.curve) != spec.curve:
         return "it is on another curve"
     return None
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is a string that can be written down: one without lone surrogates."""
+    return isinstance(value, str) and is_storable(value)
 
 
 def _may_verify(entry: Mapping[str, Any], label: str) -> bool:
@@ -132,7 +138,10 @@ def _public(entry: Mapping[str, Any], spec: Spec, label: str) -> PublicKey:
     numbers = ec.EllipticCurvePublicNumbers(
         int.from_bytes(x, "big"), int.from_bytes(y, "big"), EC_CURVES[str(spec.curve)]
     )
-    return numbers.public_key()
+    key = numbers.public_key()
+    if key.public_numbers() != numbers:
+        raise InvalidKey(f"{label} has coordinates beyond the field of {spec.curve}")
+    return key
 
 
 def _octets(entry: Mapping[str, Any], name: str, label: str) -> bytes:

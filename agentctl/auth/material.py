@@ -6,9 +6,6 @@ loaded, and never at the first request. No message repeats key material.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import re
 from dataclasses import dataclass, field
 
@@ -19,17 +16,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from agentctl.auth.algorithms import Spec
+from agentctl.auth.edwards import is_sound_point
 from agentctl.auth.roca import has_roca_mark
+from agentctl.auth.secret import check_secret, secret_text
 from agentctl.errors import InvalidKey
 
 __all__ = [
     "PublicKey",
     "VerificationKey",
     "check_public",
-    "check_secret",
     "jwk_curve",
     "keys_from_text",
-    "secret_text",
 ]
 
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
@@ -37,20 +34,13 @@ PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 _MINIMUM_RSA_BITS = 2048
 _MAXIMUM_RSA_BITS = 8192
 _MINIMUM_EXPONENT = 65537
-_MINIMUM_DIFFERENT_BYTES = 5
-_SAMPLES = frozenset(
-    {
-        b"a-string-secret-at-least-256-bits-long",
-        b"a-valid-string-secret-that-is-at-least-512-bits-long-which-is-very-long",
-    }
-)
-"""Secrets that a well-known site puts into its sample tokens."""
-
+_MAXIMUM_EXPONENT_BITS = 64
+"""OpenSSL verifies nothing with a longer one and a modulus of more than 3072 bits."""
 _CURVE_NAMES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
-_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
+# Possessive: a file of beginnings without an end is gone over once.
+_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(?:[^-]|-(?!----))*+-----END \1-----")
 _PRIVATE_LABEL = "PRIVATE KEY"
 _PUBLIC_LABELS = frozenset({"PUBLIC KEY", "RSA PUBLIC KEY"})
-_KEY_TEXT = re.compile(rb"-----? ?(BEGIN|END) |^\s*(ssh-|ecdsa-sha2-|sk-)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +84,6 @@ def keys_from_text(text: str, spec: Spec, label: str) -> list[VerificationKey]:
     ]
 
 
-def secret_text(text: str) -> bytes:
-    """The bytes of a configured secret: its UTF-8 without the line ends at its end."""
-    try:
-        return text.rstrip("\r\n").encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise InvalidKey("The shared secret is not valid text") from None
-
-
 def _public_from_pem(pem: str, kind: str, spec: Spec, label: str) -> PublicKey:
     if kind.endswith(_PRIVATE_LABEL):
         raise InvalidKey(
@@ -137,6 +119,8 @@ def check_public(key: object, spec: Spec, label: str) -> PublicKey:
             raise InvalidKey(f"{label} is not on the curve {spec.curve} that {spec.name} demands")
         return key
     if spec.family == "OKP" and isinstance(key, Ed25519PublicKey):
+        if not is_sound_point(key.public_bytes_raw()):
+            raise InvalidKey(f"{label} is not a valid Ed25519 key")
         return key
     raise InvalidKey(f"{label} is not a key for {spec.name}")
 
@@ -157,77 +141,6 @@ def _check_rsa(key: RSAPublicKey, label: str) -> None:
         raise InvalidKey(f"{label} is an RSA key that can be factored (CVE-2017-15361)")
     if numbers.n % 2 == 0:
         raise InvalidKey(f"{label} is not a valid RSA key")
-    if numbers.e < _MINIMUM_EXPONENT or numbers.e % 2 == 0:
-        raise InvalidKey(f"{label} is an RSA key with a weak exponent", hint="use 65537")
-
-
-def check_secret(secret: bytes, spec: Spec, label: str) -> None:
-    """Refuse an HMAC secret that can be guessed or that others may know.
-
-    Raises:
-        InvalidKey: shorter than the hash (RFC 7518 3.2), of hardly any different bytes, a known
-            sample, or the text of a key in any encoding (a public one would be known to all).
-    """
-    needed = spec.hash_bits // 8
-    if len(secret) < needed:
-        raise InvalidKey(
-            f"{label} is a secret of {len(secret)} bytes",
-            hint=f"{spec.name} needs at least {needed}; `agentctl keys generate` makes one",
-        )
-    if len(set(secret)) < _MINIMUM_DIFFERENT_BYTES or secret in _SAMPLES:
-        raise InvalidKey(f"{label} is a secret that can be guessed")
-    if _is_key_text(secret):
-        raise InvalidKey(
-            f"{label} is a key and no shared secret",
-            hint=f"{spec.name} needs a random secret; a public key is known to everybody",
-        )
-
-
-def _is_key_text(secret: bytes) -> bool:
-    """Whether `secret` is a PEM, SSH, DER or JSON key, itself or under base64 or hex."""
-    return any(
-        _KEY_TEXT.search(form) is not None or _is_json_key(form) or _is_der_key(form)
-        for form in (secret, *_decodings(secret))
-    )
-
-
-def _decodings(secret: bytes) -> list[bytes]:
-    compact = b"".join(secret.split()).rstrip(b"=")
-    standard = compact.replace(b"-", b"+").replace(b"_", b"/")
-    found = []
-    for decode, text in (
-        (binascii.a2b_hex, compact),
-        (base64.b64decode, standard + b"=" * (-len(standard) % 4)),
-    ):
-        try:
-            found.append(decode(text))
-        except ValueError:
-            continue
-    return found
-
-
-def _is_json_key(data: bytes) -> bool:
-    try:
-        value = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict | list)
-
-
-def _is_der_key(data: bytes) -> bool:
-    """Every DER key and certificate is a SEQUENCE; only those are tried."""
-    if not data.startswith(b"\x30"):
-        return False
-    from cryptography import x509
-
-    for load in (
-        serialization.load_der_public_key,
-        lambda der: serialization.load_der_private_key(der, password=None),
-        x509.load_der_x509_certificate,
-    ):
-        try:
-            load(data)
-        except (ValueError, TypeError, UnsupportedAlgorithm):
-            continue
-        return True
-    return False
+    short, long = numbers.e < _MINIMUM_EXPONENT, numbers.e.bit_length() > _MAXIMUM_EXPONENT_BITS
+    if short or long or numbers.e % 2 == 0:
+        raise InvalidKey(f"{label} is an RSA key with an unsound exponent", hint="use 65537")

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from agentctl.auth.algorithms import CURVES, Spec
-from agentctl.auth.material import PublicKey, check_public, check_secret, secret_text
+from agentctl.auth.material import PublicKey, check_public
+from agentctl.auth.secret import check_secret, secret_text
 from agentctl.errors import InvalidKey
 
 __all__ = ["PrivateKey", "SigningKey", "load_signing_key", "sign"]
