@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentctl.runtime.leftovers import leave
+from agentctl.runtime.leftovers import ended, leave
 from agentctl.runtime.results import NoJsonForm, text_of
 from agentctl.runtime.threads import TooManyLeft, in_thread
 
@@ -92,7 +92,7 @@ class ToolAction:
         except (asyncio.CancelledError, TimeoutError):
             leave(task)
             try:
-                await asyncio.wait({task}, timeout=_GRACE_SECONDS)
+                await ended({task}, _GRACE_SECONDS)
             finally:
                 leftovers.add(task, name)
             raise

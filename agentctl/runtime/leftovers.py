@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Leftovers", "leave"]
+__all__ = ["Leftovers", "ended", "leave"]
+
+_TURNS = 20
 
 _held: set[asyncio.Future[Any]] = set()
 """What was left, until it has ended: the event loop itself holds tasks by weak references only."""
@@ -17,6 +19,20 @@ def leave(task: asyncio.Task[Any]) -> None:
     if not task.done():
         task.cancel()
         _hold(task)
+
+
+async def ended(works: set[asyncio.Future[Any]], seconds: float) -> bool:
+    """Wait for work that was told to stop; whether all of it has ended.
+
+    Args:
+        seconds: how long at most, on a loop that is idle otherwise. A busy one takes longer to
+            come round, to the work as well: it is given `_TURNS` turns in any case.
+    """
+    for _ in range(_TURNS):
+        _, pending = await asyncio.wait(works, timeout=seconds / _TURNS)
+        if not pending:
+            return True
+    return False
 
 
 class Leftovers:

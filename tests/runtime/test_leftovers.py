@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
 from agentctl.runtime import threads
-from agentctl.runtime.leftovers import Leftovers
+from agentctl.runtime.leftovers import Leftovers, ended
 from agentctl.runtime.threads import TooManyLeft, in_thread
 from tests.loops import until
 
@@ -148,3 +149,29 @@ async def test_a_thread_that_outlives_its_loop_is_counted_until_it_ends() -> Non
     assert threads.left_now() == before + 1
     release.set()
     await until(lambda: threads.left_now() == before)
+
+
+async def test_what_ends_in_its_own_time_is_not_waited_for_longer() -> None:
+    quick, stuck = asyncio.create_task(asyncio.sleep(0)), asyncio.create_task(asyncio.sleep(30))
+
+    assert await ended({quick}, 30.0)
+    assert not await ended({quick, stuck}, 0.02)
+    stuck.cancel()
+    assert await ended({quick, stuck}, 30.0)
+
+
+async def test_a_loop_that_is_busy_gives_work_its_turns_to_end() -> None:
+    async def in_turns() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def busy() -> None:
+        while True:
+            time.sleep(0.002)
+            await asyncio.sleep(0)
+
+    others = [asyncio.create_task(busy()) for _ in range(3)]
+    assert await ended({asyncio.create_task(in_turns())}, 0.001)
+    for other in others:
+        other.cancel()
+    await asyncio.wait(others)
