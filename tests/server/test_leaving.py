@@ -1,0 +1,180 @@
+"""Many clients that go away in the middle: what becomes of their runs, and that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentctl.runs.engine import CLIENT_LEFT, Engine
+from agentctl.server import create_app
+from tests.endpoint import ModelEndpoint
+from tests.loops import until
+from tests.server.hosts import Host, hosting
+from tests.server.load import SECONDS
+from tests.server.seeds import as_caller
+from tests.server.stored import looking
+from tests.world import World, make_world
+
+CLIENTS = 50
+"""That leave in one way; there are four."""
+
+POOL = 100
+"""Connections to a provider that are kept for later calls."""
+
+LISTENS = "0A"
+
+
+class Watched:
+    """An application that is watched from outside of its event loop."""
+
+    def __init__(self, world: World) -> None:
+        self.app = create_app(world.settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._loop = asyncio.get_running_loop()
+        app: ASGIApp = self.app
+        await app(scope, receive, send)
+
+    @property
+    def engine(self) -> Engine:
+        engine: Engine = self.app.state.door.open_service.hosting.engine
+        return engine
+
+    @property
+    def tasks(self) -> int:
+        assert self._loop is not None
+        return len(asyncio.all_tasks(self._loop))
+
+
+def sockets(port: int, *, remote: bool) -> int:
+    """How many connections this process has on a port of its own, or to one of another."""
+    count = 0
+    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, state, *_, inode = line.split()[:10]
+        side = there if remote else here
+        count += side.endswith(f":{port:04X}") and state != LISTENS and inode != "0"
+    return count
+
+
+@contextlib.asynccontextmanager
+async def connected(host: Host) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection that is cut at the end, every other time without a farewell."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
+    try:
+        yield reader, writer
+    finally:
+        connection = writer.get_extra_info("socket")
+        if connection.getsockname()[1] % 2:
+            linger = struct.pack("ii", 1, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def request(host: Host, agent: str, message: str, *, stream: bool) -> tuple[bytes, bytes]:
+    """Head and body of a request for a run."""
+    body = orjson.dumps({"message": message, "session_id": "s1", "stream": stream})
+    fields = {**as_caller(host, "me"), "Host": "here", "Content-Type": "application/json"}
+    fields["Content-Length"] = str(len(body))
+    lines = [f"POST /agents/{agent}/runs HTTP/1.1", *(f"{k}: {v}" for k, v in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode(), body
+
+
+async def leave_mid_body(host: Host, agent: str, message: str) -> None:
+    head, body = request(host, agent, message, stream=True)
+    async with connected(host) as (_, writer):
+        writer.write(head + body[:-5])
+        await writer.drain()
+
+
+async def leave_before_the_first_event(host: Host, agent: str, message: str) -> None:
+    head, body = request(host, agent, message, stream=True)
+    async with connected(host) as (_, writer):
+        writer.write(head + body)
+        await writer.drain()
+
+
+async def leave_mid_stream(host: Host, agent: str, message: str) -> None:
+    head, body = request(host, agent, message, stream=True)
+    async with connected(host) as (reader, writer):
+        writer.write(head + body)
+        assert (await reader.readline()).split()[1] == b"200"
+        await reader.readuntil(b"data: ")
+
+
+async def leave_while_it_works(host: Host, agent: str, message: str) -> None:
+    head, body = request(host, agent, message, stream=False)
+    async with connected(host) as (_, writer):
+        writer.write(head + body)
+        async with asyncio.timeout(SECONDS):
+            while not has_run(host.world, message):
+                await asyncio.sleep(0.1)
+
+
+def has_run(world: World, message: str) -> bool:
+    """Whether there is a run that was asked this."""
+    with looking(world.folder / "main.db") as connection:
+        sql = "SELECT count(*) FROM runs WHERE input = ?"
+        return connection.execute(sql, (message,)).fetchall() != [(0,)]
+
+
+WAYS = (leave_mid_body, leave_before_the_first_event, leave_mid_stream, leave_while_it_works)
+
+
+async def leave(host: Host, agent: str, message: str, clients: int) -> None:
+    """So many clients come and go in each way."""
+    async with asyncio.TaskGroup() as leaving:
+        for way in WAYS:
+            for number in range(clients):
+                said = f'{message} {way.__name__} {number} {{"seconds": 1}}'
+                leaving.create_task(way(host, agent, said))
+
+
+@pytest.mark.parametrize(
+    ("on_disconnect", "agent", "status"),
+    [("cancel", "half", "CANCELLED"), ("detach", "tool-wait", "COMPLETED")],
+)
+async def test_clients_that_leave_leave_nothing_behind(
+    tmp_path: Path, model_endpoint: ModelEndpoint, on_disconnect: str, agent: str, status: str
+) -> None:
+    server = f'on_disconnect = "{on_disconnect}"'
+    world = make_world(tmp_path, model_endpoint.base_url, server=server)
+    watched = Watched(world)
+    with hosting(world, watched) as host:
+        await leave(host, agent, "first", 1)
+        await until(lambda: not watched.engine.live_runs(), SECONDS)
+        await until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
+        tasks, calls = watched.tasks, sockets(model_endpoint.port, remote=True)
+        await leave(host, agent, "then", CLIENTS)
+        await until(lambda: not watched.engine.live_runs(), SECONDS)
+        await until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
+        await until(lambda: watched.tasks <= tasks, SECONDS)
+        kept = calls if on_disconnect == "cancel" else POOL
+        await until(lambda: sockets(model_endpoint.port, remote=True) <= kept, SECONDS)
+    check_runs(world, status)
+
+
+def check_runs(world: World, status: str) -> None:
+    """Who sent a whole request has had a run, and only they, unless they left before it began."""
+    with looking(world.folder / "main.db") as connection:
+        sql = "SELECT input, status, cancel_requested_by, cancel_reason FROM runs"
+        ends = {message: end for message, *end in connection.execute(sql)}
+    cancelled = ["CANCELLED", "me", CLIENT_LEFT]
+    wanted = cancelled if status == "CANCELLED" else ["COMPLETED", None, None]
+    for way in WAYS:
+        found = [end for message, end in ends.items() if way.__name__ in message]
+        assert [end for end in found if end != wanted] == [], way
+        if way is leave_mid_body:
+            assert found == []
+        elif way is not leave_before_the_first_event:
+            assert len(found) == CLIENTS + 1
