@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from agentctl.operations import StreamEvent
 
-__all__ = ["Batch", "Stream", "lines_of"]
+__all__ = ["BATCH_BYTES", "Batch", "Stream", "lines_of"]
 
 WINDOW_BYTES = 262_144
 """Bytes of stored events that stay in memory for those who follow closely."""
