@@ -16,10 +16,13 @@ from agentctl.errors import InvalidKey
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization
 
-__all__ = ["Keyring", "load_keys", "read_files"]
+__all__ = ["MAXIMUM_WAIT", "Keyring", "load_keys", "read_files"]
+
+MAXIMUM_WAIT = 3
+"""Looks at files that are being written before they are read all the same."""
 
 Files = dict[Path, bytes]
-Stamp = tuple[int, int, int, int] | None
+Stamp = tuple[int, int, int, int, int] | None
 
 _UNSETTLED = 2_000_000_000
 """Nanoseconds: a file that changed this shortly ago may change again under the same time stamp."""
@@ -28,8 +31,12 @@ _UNSETTLED = 2_000_000_000
 class Keyring:
     """The key set in use, and the state of the files that it came from.
 
+    A file that another took the place of is whole and read at once. One that is written where it is
+    is read when it kept still from one look to the next, after MAXIMUM_WAIT looks in any case, so
+    that what is written slowly does not count by half.
+
     Attributes:
-        keys: the last good set.
+        keys: the last good set; replaced as a whole, never changed.
         problem: why the files as they are now are not in use, or None.
 
     Args:
@@ -41,27 +48,39 @@ class Keyring:
 
     def __init__(self, given: Authorization) -> None:
         self._given = given
-        self._stamps = _stamps(given)
+        self._read = self._seen = _stamps(given)
+        self._waited = 0
         self._files = read_files(given)
         self.keys = load_keys(given, self._files)
         self.problem: str | None = None
 
     def reload(self) -> bool:
-        """Read the files if they changed; True when other keys are in use now.
+        """Look at the files, and read them if they changed; True when other keys are in use now.
 
         A set that is refused changes nothing but `problem`.
         """
         found = _stamps(self._given)
-        if found == self._stamps and not _unsettled(found):
+        if found == self._read and not _unsettled(found):
+            return False
+        if self._waits(found):
             return False
         # Looked at first, read afterwards: a write in between shows as a change the next time.
-        self._stamps = found
+        self._read = found
         try:
             return self._take(read_files(self._given))
         except InvalidKey as failure:
             why = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
             self.problem = f"{why}; the previous keys stay in use"
             return False
+
+    def _waits(self, found: list[Stamp]) -> bool:
+        """Whether a file may still be in the middle of being written."""
+        before, self._seen = self._seen, found
+        if found == before or self._waited >= MAXIMUM_WAIT or not _in_place(before, found):
+            self._waited = 0
+            return False
+        self._waited += 1
+        return True
 
     def _take(self, files: Files) -> bool:
         changed = files != self._files
@@ -97,7 +116,15 @@ def _stamp(path: Path) -> Stamp:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def _in_place(before: list[Stamp], found: list[Stamp]) -> bool:
+    """Whether a file appeared, or changed and is still the same file."""
+    return any(
+        new is not None and new != old and (old is None or old[3:] == new[3:])
+        for old, new in zip(before, found, strict=True)
+    )
 
 
 def _unsettled(found: list[Stamp]) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from agentctl.auth.claims import ClaimRules, Claims, check
@@ -24,6 +26,7 @@ __all__ = ["Verifier", "bearer", "principal_of"]
 _CACHE_SIZE = 4_096
 _CACHE_SECONDS = 30.0
 _WATCH_SECONDS = 1.0
+_JOIN_SECONDS = 2.0
 
 _log = logging.getLogger("agentctl.auth")
 
@@ -43,12 +46,26 @@ class _Entry:
     stale_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Generation:
+    """A key set, and what it verified: one reference is replaced, so neither is ever without other.
+
+    Attributes:
+        keys: the set.
+        cache: tokens that it verified, by their SHA-256, the oldest first.
+    """
+
+    keys: KeySet
+    cache: dict[bytes, _Entry] = field(default_factory=dict)
+
+
 class Verifier:
     """Turns credentials into principals, with the keys of the configuration.
 
-    Key files are looked at once a second at most and read again when they changed. A replacement
-    that is refused leaves the last good keys in use and is told in `problem`. Verified tokens are
-    remembered by their SHA-256 for 30 seconds at most, until their `exp` or a change of keys.
+    Key files are looked at once a second at most and read again when they changed: by requests, and
+    without any by `watching`. A replacement that is refused leaves the last good keys in use and is
+    told in `problem`. Verified tokens are remembered by their SHA-256 for 30 seconds at most, until
+    their `exp` or a change of keys.
 
     Args:
         settings: the configuration.
@@ -71,8 +88,10 @@ class Verifier:
         self._maximum = settings.limits.token_bytes
         self._clock = clock
         self._monotonic = monotonic
-        self._cache: dict[bytes, _Entry] = {}
         self._keyring = Keyring(self._given) if self._given.enabled else None
+        self._generation = None if self._keyring is None else _Generation(self._keyring.keys)
+        self._looking = threading.Lock()
+        self._watched = False
         self._look_at = monotonic() + _WATCH_SECONDS
 
     @property
@@ -88,7 +107,7 @@ class Verifier:
     @property
     def keys(self) -> KeySet | None:
         """The keys in use; None with authorization off."""
-        return None if self._keyring is None else self._keyring.keys
+        return None if self._generation is None else self._generation.keys
 
     def principal(self, authorization: str | None) -> Principal:
         """Who sends this Authorization header.
@@ -100,36 +119,66 @@ class Verifier:
             Unauthenticated: there was none.
             InvalidToken: it does not hold.
         """
-        if self._keyring is None:
+        if self._generation is None:
             return anonymous()
         if authorization is None:
             raise Unauthenticated
         token = bearer(authorization, self._maximum)
         moment = self._monotonic()
-        if moment >= self._look_at:
+        if moment >= self._look_at and not self._watched:
             self.refresh()
-        # The cache before the keys: what old keys verified never enters the cache of new ones.
-        cache, keys = self._cache, self._keyring.keys
+        generation = self._generation
         digest = hashlib.sha256(token.encode("ascii")).digest()
-        entry = cache.get(digest)
+        entry = generation.cache.get(digest)
         if entry is not None and moment < entry.stale_at and self._clock() < entry.expires_at:
             return entry.principal
-        cache.pop(digest, None)
-        fresh = self._verified(token, keys, moment)
-        _remember(cache, digest, fresh)
+        generation.cache.pop(digest, None)
+        fresh = self._verified(token, generation.keys, moment)
+        _remember(generation.cache, digest, fresh)
         return fresh.principal
 
     def refresh(self) -> None:
-        """Look at the key files now, and take over what changed."""
+        """Look at the key files now, and take over what changed; safe in any thread."""
         if self._keyring is None:
             return
-        self._look_at = self._monotonic() + _WATCH_SECONDS
-        before = self._keyring.problem
-        if self._keyring.reload():
-            self._cache = {}
-            _log.info("verification keys changed")
-        if self._keyring.problem not in (None, before):
-            _log.error("%s", self._keyring.problem)
+        with self._looking:
+            self._look_at = self._monotonic() + _WATCH_SECONDS
+            before = self._keyring.problem
+            if self._keyring.reload():
+                self._generation = _Generation(self._keyring.keys)
+                _log.info("verification keys changed")
+            if self._keyring.problem not in (None, before):
+                _log.error("%s", self._keyring.problem)
+            elif before is not None and self._keyring.problem is None:
+                _log.info("the key files are in use again")
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look at the key files every second, in a thread, so that no request waits for a disk.
+
+        Inside, `problem` is up to date although nobody asks, and requests look at no file.
+        """
+        if self._keyring is None:
+            yield
+            return
+        stop = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(stop,), name="keys", daemon=True)
+        thread.start()
+        self._watched = True
+        try:
+            yield
+        finally:
+            self._watched = False
+            stop.set()
+            thread.join(_JOIN_SECONDS)
+
+    def _watch(self, stop: threading.Event) -> None:
+        while not stop.wait(_WATCH_SECONDS):
+            try:
+                self.refresh()
+            except Exception:
+                # The keys in use stay; a watch that ends would keep removed ones for ever.
+                _log.exception("the key files could not be looked at")
 
     def _verified(self, token: str, keys: KeySet, moment: float) -> _Entry:
         verified = verify(token, keys, maximum=self._maximum)
@@ -156,7 +205,7 @@ def bearer(authorization: str, maximum: int) -> str:
     if len(authorization) > len("Bearer ") + maximum:
         raise InvalidToken(f"the token is longer than {maximum} bytes", check="length")
     scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not token or not token.isascii():
+    if scheme.lower() != "bearer" or not token or " " in token or not token.isascii():
         reason = "the Authorization header is not Bearer and one token"
         raise InvalidToken(reason, check="transport")
     return token

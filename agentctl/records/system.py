@@ -37,10 +37,14 @@ class HealthRecord(TypedDict):
 
 
 class ReadinessRecord(TypedDict):
-    """GET `/ready`: whether the instance can serve, and which dependency keeps it from it."""
+    """GET `/ready`: whether the instance can serve, and which dependency keeps it from it.
+
+    `checks` has `keys` as `stale` while changed key files are refused and the ones before them are
+    in force, with which it can serve.
+    """
 
     status: Literal["ready", "unavailable"]
-    checks: dict[str, Literal["ok", "failed"]]
+    checks: dict[str, Literal["ok", "failed", "stale"]]
 
 
 class InfoRecord(TypedDict):

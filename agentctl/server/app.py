@@ -87,7 +87,8 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
         await service.prepare()
         door.service, door.verifier = service, verifier
         try:
-            yield
+            with verifier.watching():
+                yield
         finally:
             door.service = None
 

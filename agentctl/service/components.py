@@ -64,7 +64,7 @@ class ComponentOperations(Access):
         return document_of(await self._readiness())
 
     async def _readiness(self) -> ReadinessRecord:
-        checks: dict[str, Literal["ok", "failed"]] = {
+        checks: dict[str, Literal["ok", "failed", "stale"]] = {
             "database": "ok" if await self._databases_answer() else "failed",
             "runs": "failed" if self.hosting.engine.draining else "ok",
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from agentctl.records.document import document_of
 from agentctl.records.system import (
     ApiRecord,
     ConfigRecord,
@@ -47,6 +48,10 @@ async def get_readiness(call: Call) -> Response:
     503 when it cannot; the record says which dependency keeps it from it.
     """
     found = await call.operations.get_readiness()
+    verifier = call.caller.door.verifier
+    if verifier is not None and verifier.problem is not None:
+        checks = {**found.value["checks"], "keys": "stale"}
+        found = document_of({**found.value, "checks": checks})
     if found.value["status"] == "ready":
         return document(found)
     return Answer(found.raw, 503, headers={"Retry-After": "1"})
