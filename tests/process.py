@@ -17,7 +17,7 @@ __all__ = ["AGENTCTL", "ServerProcess", "inherited", "serving", "started", "unme
 
 AGENTCTL = (sys.executable, "-m", "agentctl")
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 
 _LISTENS = re.compile(r"listens on (http://[^\s,]+)")
