@@ -13,7 +13,11 @@ import orjson
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.store.doctor import Messages
 
-__all__ = ["Call", "closed", "open_calls"]
+__all__ = ["Call", "Unreadable", "closed", "open_calls"]
+
+
+class Unreadable(Exception):
+    """These are no messages as they are stored."""
 
 
 class Call(NamedTuple):
@@ -28,7 +32,7 @@ def open_calls(messages: str) -> list[Call]:
     """The calls in a JSON array of messages that no later message answers, in order.
 
     Raises:
-        ValueError: these are no messages as they are stored.
+        Unreadable: these are no messages as they are stored.
     """
     return _open(_parsed(messages))
 
@@ -40,7 +44,7 @@ def closed(stored: Messages, now: int) -> Messages:
         now: seconds since the epoch.
 
     Raises:
-        ValueError: these are no messages as they are stored.
+        Unreadable: these are no messages as they are stored.
     """
     entries = _parsed(stored.messages or "[]")
     open_now = _open(entries)
@@ -97,13 +101,16 @@ def _tools_closed(tools: str | None, ids: set[str]) -> str | None:
 
 
 def _parsed(text: str) -> list[dict[str, Any]]:
-    entries = orjson.loads(text)
+    try:
+        entries = orjson.loads(text)
+    except ValueError:
+        raise Unreadable from None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError("not an array of objects")
+        raise Unreadable
     for entry in entries:
         calls = entry.get("tool_calls") or []
         if not isinstance(calls, list) or not all(
             isinstance(call, dict) and "id" in call for call in calls
         ):
-            raise ValueError("not calls of tools")
+            raise Unreadable
     return entries

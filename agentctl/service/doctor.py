@@ -16,7 +16,7 @@ from agentctl.records.times import now
 from agentctl.runs.liveness import DEATH_SECONDS, Death
 from agentctl.runs.states import is_final
 from agentctl.service.access import Hosting
-from agentctl.service.dangling import open_calls
+from agentctl.service.dangling import Unreadable, open_calls
 from agentctl.store import doctor, runs, workers
 from agentctl.store.database import Database
 from agentctl.store.doctor import Scanned
@@ -193,7 +193,7 @@ async def _of_talk(database: Database, run: Scanned) -> list[Problem]:
         return []
     try:
         calls = open_calls(stored.messages)
-    except ValueError:
+    except Unreadable:
         return [_problem("unreadable", database.id, run, "its messages cannot be read", None)]
     if not calls:
         return []

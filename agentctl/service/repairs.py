@@ -17,7 +17,7 @@ from agentctl.runs.liveness import Death
 from agentctl.runs.recovery import recover
 from agentctl.runs.states import is_final
 from agentctl.service.access import Hosting
-from agentctl.service.dangling import closed, open_calls
+from agentctl.service.dangling import Unreadable, closed, open_calls
 from agentctl.service.doctor import Problem
 from agentctl.store import doctor, runs, workers
 from agentctl.store.database import Database, Work
@@ -127,7 +127,10 @@ class Repairs:
     async def _close_calls(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
         database = self._database(problem)
-        added = await database.write(_close(problem.run_id))
+        try:
+            added = await database.write(_close(problem.run_id))
+        except Unreadable:
+            return problem.ended("left", "its messages cannot be read any more")
         if added is None:
             return problem.ended("gone", "the run was deleted meanwhile")
         if not added:

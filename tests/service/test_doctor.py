@@ -1,0 +1,206 @@
+"""What the doctor finds, and that a repair never claims what it did not do."""
+
+from __future__ import annotations
+
+import apsw
+import pytest
+
+from agentctl import errors
+from agentctl.runs.recovery import recover
+from agentctl.service import doctor as examination
+from agentctl.service.doctor import Doctor, Problem, is_abandoned
+from agentctl.service.repairs import Repairs
+from agentctl.service.service import Service
+from agentctl.store import doctor, runs, sessions, workers
+from agentctl.store.database import Work
+from agentctl.store.doctor import Messages
+from agentctl.store.workers import WorkerRow
+from tests.service.doors import hosted, started, user
+from tests.store.made import START, a_run, a_session, a_whole_run, an_end
+from tests.world import World
+
+OPEN = '[{"role":"assistant","content":"","tool_calls":[{"id":"c","name":"add","arguments":{}}]}]'
+
+
+async def examined(service: Service, db_id: str | None = None) -> list[Problem]:
+    return await Doctor(service.hosting, db_id).examine(lambda more: None)
+
+
+async def repaired(service: Service, problems: list[Problem]) -> list[tuple[str | None, str]]:
+    done = [problem async for problem in Repairs(service.hosting).repair(problems)]
+    return [(problem.outcome, problem.detail or "") for problem in done]
+
+
+def nobodys(run_id: str = "r1", session_id: str = "s1") -> Work[None]:
+    """A run at work that names a worker which has no row."""
+    yield from sessions.create(a_session(session_id))
+    yield from runs.create(a_run(run_id, session_id, owner="w1"))
+    yield from runs.start(run_id, 1, "w1", START)
+
+
+def talked(messages: str) -> Work[None]:
+    yield from sessions.create(a_session())
+    yield from a_whole_run(a_run(), an_end(messages=messages))
+
+
+def by_hand(world: World, sql: str) -> None:
+    """Edit the database with foreign keys off."""
+    connection = apsw.Connection(str(world.folder / "main.db"))
+    connection.execute(sql).fetchall()
+    connection.close()
+
+
+async def test_a_run_that_is_worked_on_is_well(world: World) -> None:
+    async with hosted(world) as service, started(user(service), "agent", "hang", message="x"):
+        assert await examined(service) == []
+
+
+async def test_the_walk_is_by_pages_and_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "PAGE", 2)
+    async with hosted(world) as service:
+        main = service.hosting.databases["main"]
+        await main.write(sessions.create(a_session()))
+        for number in range(5):
+            await main.write(a_whole_run(a_run(f"r{number}"), an_end(f"r{number}", messages=OPEN)))
+        told: list[int] = []
+        found = await Doctor(service.hosting, None).examine(told.append)
+        assert [problem.run_id for problem in found] == ["r0", "r1", "r2", "r3", "r4"]
+        assert told == [2, 2, 1]
+        assert await Doctor(service.hosting, None).count() == 5
+
+
+async def test_each_database_is_examined_with_the_same_workers(world: World) -> None:
+    async with hosted(world) as service:
+        await service.hosting.databases["second"].write(nobodys())
+        assert await examined(service, "main") == []
+        (problem,) = await examined(service)
+        assert (problem.kind, problem.db_id, problem.worker_id) == ("lost", "second", "w1")
+        assert await repaired(service, [problem]) == [("repaired", "ended as ERROR, WORKER_LOST")]
+        with pytest.raises(errors.NotFound):
+            Doctor(service.hosting, "nowhere")
+
+
+async def test_a_run_that_ended_meanwhile_was_not_repaired(world: World) -> None:
+    async with hosted(world) as service:
+        main = service.hosting.databases["main"]
+        await main.write(nobodys())
+        found = await examined(service)
+        await main.write(runs.finish(an_end()))
+        assert await repaired(service, found) == [
+            ("gone", "it had ended as COMPLETED, not by this command")
+        ]
+
+
+async def test_a_run_that_another_process_recovers_was_not_repaired(world: World) -> None:
+    async with hosted(world) as service:
+        main = service.hosting.databases["main"]
+        await main.write(nobodys())
+        found = await examined(service)
+        assert await recover(main, "w1") == ["r1"]
+        assert await repaired(service, found) == [
+            ("gone", "it had ended as ERROR, WORKER_LOST, not by this command")
+        ]
+
+
+async def test_a_run_that_was_deleted_meanwhile_was_not_repaired(world: World) -> None:
+    async with hosted(world) as service:
+        main = service.hosting.databases["main"]
+        await main.write(nobodys())
+        found = await examined(service)
+        await main.write(sessions.delete("s1"))
+        assert await repaired(service, found) == [("gone", "it was deleted meanwhile")]
+
+
+async def test_runs_that_are_ended_with_the_known_ones_are_told(world: World) -> None:
+    async with hosted(world) as service:
+        main = service.hosting.databases["main"]
+        await main.write(nobodys())
+        found = await examined(service)
+        await main.write(nobodys("r2", "s2"))
+        assert [outcome for outcome, _ in await repaired(service, found)] == ["repaired"] * 2
+
+
+async def test_a_worker_that_turns_up_keeps_its_runs(world: World) -> None:
+    async with (
+        hosted(world) as service,
+        started(user(service), "agent", "hang", message="x") as (
+            run,
+            _,
+        ),
+    ):
+        owner = service.hosting.engine.worker_id
+        problem = Problem("lost", "main", run["run_id"], run["session_id"], owner, "", "end it")
+        assert await repaired(service, [problem]) == [
+            ("left", "it is RUNNING: its worker is there after all")
+        ]
+        dead = Problem("dead_worker", "main", None, None, owner, "", "remove its row")
+        assert await repaired(service, [dead]) == [("left", "the worker is there after all")]
+
+
+async def test_calls_that_were_closed_meanwhile_were_not_repaired(world: World) -> None:
+    async with hosted(world) as service:
+        main = service.hosting.databases["main"]
+        await main.write(talked(OPEN))
+        found = await examined(service)
+        assert [problem.kind for problem in found] == ["open_calls"]
+        await main.write(doctor.repair("r1", OPEN, Messages("[]", "[]")))
+        assert await repaired(service, found) == [("gone", "every call has a result by now")]
+        await main.write(doctor.repair("r1", "[]", Messages("{", "[]")))
+        assert await repaired(service, found) == [("left", "its messages cannot be read any more")]
+        await main.write(sessions.delete("s1"))
+        assert await repaired(service, found) == [("gone", "the run was deleted meanwhile")]
+
+
+async def test_a_session_that_is_there_again_keeps_its_runs(world: World) -> None:
+    async with hosted(world) as service:
+        main = service.hosting.databases["main"]
+        await main.write(talked("[]"))
+        by_hand(world, "DELETE FROM sessions")
+        found = await examined(service)
+        assert [problem.kind for problem in found] == ["no_session"]
+        await main.write(sessions.create(a_session()))
+        assert await repaired(service, found) == [("gone", "it has a session now")]
+        by_hand(world, "DELETE FROM sessions")
+        by_hand(world, "DELETE FROM runs")
+        assert await repaired(service, found) == [("gone", "it was deleted meanwhile")]
+
+
+async def test_a_run_without_a_session_whose_worker_lives_is_left(world: World) -> None:
+    async with hosted(world) as service, started(user(service), "agent", "hang", message="x"):
+        by_hand(world, "DELETE FROM sessions")
+        (problem,) = await examined(service)
+        assert (problem.kind, problem.remedy) == ("no_session", None)
+        assert [outcome for outcome, _ in await repaired(service, [problem])] == ["left"]
+
+
+async def test_a_dead_worker_goes_last_and_once(world: World) -> None:
+    async with hosted(world) as service:
+        databases = service.hosting.databases
+        gone = WorkerRow("w1", "nowhere", "", 1, 1, START, START)
+        folder = databases.system.lock_folder
+        folder.mkdir(mode=0o700)
+        (folder / "w1.lock").touch(0o600)
+        await databases.system.write(workers.enlist(gone))
+        await databases["second"].write(nobodys())
+        found = await examined(service)
+        assert [problem.kind for problem in found] == ["lost", "dead_worker"]
+        assert await repaired(service, found[1:]) == [
+            ("left", "runs of database second still name it")
+        ]
+        assert await repaired(service, found) == [
+            ("repaired", "ended as ERROR, WORKER_LOST"),
+            ("repaired", "removed its row"),
+        ]
+        assert not (folder / "w1.lock").exists()
+        assert await repaired(service, found[1:]) == [("gone", "its row was removed meanwhile")]
+
+
+async def test_abandoned_is_what_nobody_will_end(world: World) -> None:
+    async with hosted(world) as service:
+        main = service.hosting.databases["main"]
+        await main.write(nobodys())
+        assert await is_abandoned(service.hosting, "r1", None)
+        assert not await is_abandoned(service.hosting, "r1", "second")
+        assert not await is_abandoned(service.hosting, "absent", "main")
+        await main.write(runs.finish(an_end()))
+        assert not await is_abandoned(service.hosting, "r1", "main")
