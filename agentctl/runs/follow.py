@@ -15,7 +15,7 @@ from typing import NamedTuple
 from agentctl import errors
 from agentctl.operations import StreamEvent
 from agentctl.runs import wire
-from agentctl.runs.changes import Changes
+from agentctl.runs.changes import Changes, Look
 from agentctl.runs.engine import Engine
 from agentctl.runs.states import is_final
 from agentctl.runs.stream import Stream
@@ -26,8 +26,8 @@ from agentctl.store.visibility import EVERYONE
 
 __all__ = ["ended", "follow"]
 
-BATCHES = 8
-"""Batches that one look at the database takes at most."""
+BATCHES = 4
+"""Batches that one look at the database takes at most: what a slow reader may hold."""
 
 PORTION_BYTES = 65_536
 """Bytes of events that are taken from memory at a time, unless a single one is larger."""
@@ -106,9 +106,10 @@ class _Follower:
     ) -> None:
         self._engine = engine
         self._database = database
+        self._changes = changes
         self._run_id = run_id
         self._position = after
-        self._look = changes.look(database)
+        self._look: Look | None = None
         self._stream: Stream | None = None
         self._given = False
         self._over = False
@@ -142,6 +143,8 @@ class _Follower:
         return _some(held)
 
     async def _stored(self) -> list[StreamEvent]:
+        # Taken before the read, so that nothing is committed unheard between the two.
+        look = self._look = self._look or self._changes.look(self._database)
         found = await self._database.read(_found(self._run_id, self._position))
         if found is None:
             self._over = True
@@ -157,7 +160,7 @@ class _Follower:
         if found.final or self._is_left():
             self._over = True
         else:
-            await self._look.changed(LOOK_SECONDS)
+            await look.changed(LOOK_SECONDS)
         return []
 
     def _is_left(self) -> bool:

@@ -14,7 +14,7 @@ from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, Stream
 from agentctl.records.kinds import Kind
 from agentctl.records.times import now
 from agentctl.runs import stream
-from agentctl.runs.follow import ended, follow
+from agentctl.runs.follow import PORTION_BYTES, ended, follow
 from agentctl.runs.recovery import LOST_STEP, recover
 from agentctl.service.service import Acting, Service
 from agentctl.store import events, sessions
@@ -140,6 +140,19 @@ async def test_a_slow_reader_reads_what_has_left_memory(
         check_numbers(found)
         assert found[-1].name == "RunCancelled"
         assert live.stream.since(0) is None
+
+
+async def test_a_long_answer_is_read_in_portions(world: World) -> None:
+    words = " ".join(f"word{number}" for number in range(1_500))
+    async with two(world) as (owner, other):
+        whole = await collect(user(owner), "agent", "echo", message=words, session_id="s1")
+        assert sum(len(event.data) for event in whole) > 4 * PORTION_BYTES
+        check_numbers(whole)
+        said = "".join(data(event)["content"] for event in whole[1:-1])
+        assert said == data(whole[-1])["content"] == words
+        run_id = str(data(whole[0])["run_id"])
+        assert await resumed(user(other), run_id) == whole
+        assert await resumed(user(other), run_id, 700) == whole[701:]
 
 
 async def test_a_run_that_ends_between_two_looks_loses_nothing(world: World) -> None:
