@@ -191,6 +191,9 @@ class Engine:
         self._live[run.run_id] = run
         run.begin(owner)
         stopping = self._closing
+        if owner != self._worker.id:
+            # Taken for dead meanwhile, and `lose` did not know of this run yet.
+            stopping = _LOST
         if run.parent is not None:
             stopping = run.parent.stopping or stopping
         if stopping is not None:
