@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import alternatives, held_ids, satisfies
 from agentctl.errors import Forbidden, Unauthenticated
 from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.routes import operations_of
 
 __all__ = [
     "POLICY",
     "Authenticated",
-    "FamilyOperations",
     "Needs",
     "Public",
     "Rule",
@@ -58,31 +57,6 @@ class Needs:
 
 
 Rule = Public | Authenticated | Needs
-
-
-class FamilyOperations(NamedTuple):
-    """The operation ids of one kind of component."""
-
-    list: str
-    get: str
-    create_run: str
-    list_runs: str
-    get_run: str
-    cancel_run: str
-    resume_run: str
-
-
-def operations_of(kind: Kind) -> FamilyOperations:
-    """The operation ids of a kind: `get_agents`, `get_agent`, `create_agent_run`, ..."""
-    return FamilyOperations(
-        list=f"get_{kind}s",
-        get=f"get_{kind}",
-        create_run=f"create_{kind}_run",
-        list_runs=f"list_{kind}_runs",
-        get_run=f"get_{kind}_run",
-        cancel_run=f"cancel_{kind}_run",
-        resume_run=f"resume_{kind}_run_stream",
-    )
 
 
 def _family(kind: Kind) -> dict[str, Rule]:

@@ -23,7 +23,7 @@ from agentctl.server.answers import Answer
 from agentctl.server.door import Call
 from agentctl.server.openapi import with_base
 from agentctl.server.routes.declared import operation
-from agentctl.server.routing import Endpoint, Operation
+from agentctl.server.routing import Operation
 
 __all__ = [
     "get_docs",
@@ -152,14 +152,7 @@ async def get_openapi(call: Call) -> Response:
 
 def operations() -> list[Operation]:
     """The routes. They are not in the document that they show."""
-    endpoints: dict[str, Endpoint] = {
-        "/docs": get_docs,
-        "/redoc": get_redoc,
-        "/openapi.json": get_openapi,
-        "/docs/oauth2-redirect": get_oauth2_redirect,
-        "/docs/assets/{name}": get_docs_asset,
-    }
+    endpoints = (get_docs, get_redoc, get_openapi, get_oauth2_redirect, get_docs_asset)
     return [
-        operation("GET", path, endpoint, tag="System", answers=None, in_document=False)
-        for path, endpoint in endpoints.items()
+        operation(endpoint, tag="System", answers=None, in_document=False) for endpoint in endpoints
     ]

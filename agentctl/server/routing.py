@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
 from agentctl.errors import MethodNotAllowed, NotFound, Unauthenticated, ValidationFailed
+from agentctl.records.routes import Route, RouteTable
 from agentctl.server.authentication import Reply, answer_failure
 from agentctl.server.door import CALLER, Call, Caller
 from agentctl.server.named import require_named
@@ -32,12 +33,22 @@ Endpoint = Callable[..., Awaitable[Response]]
 
 
 class Operation(APIRoute):
-    """An operation of the interface: `operation_id` is its key in the policy table."""
+    """An operation of the interface.
 
-    def __init__(self, path: str, endpoint: Endpoint, **declared: Any) -> None:
-        super().__init__(path, endpoint, **declared)
+    Args:
+        place: its method and path.
+        endpoint: what answers; its name is the operation id, the key in every table.
+        declared: what FastAPI is told beside.
+    """
+
+    def __init__(self, place: Route, endpoint: Endpoint, **declared: Any) -> None:
+        name = endpoint.__name__
+        super().__init__(
+            place.template, endpoint, methods=[place.method], operation_id=name, **declared
+        )
         names = frozenset(self.param_convertors)
-        self.operation = cast(str, self.operation_id)
+        self.operation = name
+        self.place = place
         self.parameters = Parameters(endpoint, names)
         self.app = self._respond
 
@@ -106,12 +117,9 @@ class Dispatch:
     """
 
     def __init__(self, routes: Iterable[Operation], otherwise: ASGIApp) -> None:
-        self.routes = list(routes)
+        self.routes = {route.operation: route for route in routes}
         self.otherwise = otherwise
-        self._index: dict[tuple[str, str], list[Operation]] = {}
-        for route in self.routes:
-            for method in route.methods or ():
-                self._index.setdefault((method, _first_segment(route.path)), []).append(route)
+        self._table = RouteTable({name: route.place for name, route in self.routes.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -129,12 +137,12 @@ class Dispatch:
     def _find(self, scope: Scope) -> Operation:
         """The operation that the request matches; its path parameters are put into the scope."""
         path = _path_below_root(scope)
-        for route in self._index.get((scope["method"], _first_segment(path)), ()):
-            match = route.path_regex.fullmatch(path)
-            if match is not None:
-                scope["route"] = route
-                scope["path_params"] = match.groupdict()
-                return route
+        match = self._table.find(scope["method"], path)
+        if match is not None:
+            route = self.routes[match.operation]
+            scope["route"] = route
+            scope["path_params"] = match.path_params
+            return route
         self._refuse(scope[CALLER], path)
         raise NotFound("Not found")
 
@@ -142,10 +150,9 @@ class Dispatch:
         """Raise what comes before a 404: who is not known learns nothing about the paths."""
         if caller.failure is not None:
             raise caller.failure
-        matching = (route for route in self.routes if route.path_regex.fullmatch(path))
-        methods = {method for route in matching for method in route.methods or ()}
+        methods = self._table.methods(path)
         if methods:
-            raise MethodNotAllowed(allow=tuple(sorted(methods | _head(methods))))
+            raise MethodNotAllowed(allow=methods)
 
 
 def _path_below_root(scope: Scope) -> str:
@@ -153,11 +160,3 @@ def _path_below_root(scope: Scope) -> str:
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
     below = path.removeprefix(root)
     return below if below == "" or below.startswith("/") else path
-
-
-def _first_segment(path: str) -> str:
-    return path.split("/", 2)[1] if path.startswith("/") else ""
-
-
-def _head(methods: set[str]) -> set[str]:
-    return {"HEAD"} if "GET" in methods else set()

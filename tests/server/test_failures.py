@@ -30,7 +30,7 @@ async def ask(world: World, failure: Exception) -> httpx2.Response:
         raise failure
 
     app = create_app(world.settings)
-    route = operation("GET", "/health", get_health, tag="System", answers=None)
+    route = operation(get_health, tag="System", answers=None)
     async with running(app):
         broken = Authentication(Dispatch([route], otherwise=app), app.state.door)
         async with client(broken) as http:

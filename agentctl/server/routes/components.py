@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Header, Path, Query
 from starlette.responses import Response
 
-from agentctl.auth.policy import operations_of
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.operations import (
     DEFAULT_CANCEL_WAIT,
@@ -31,6 +30,7 @@ from agentctl.operations import (
 from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import KINDS, Kind, KindNames
+from agentctl.records.routes import operations_of
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
 from agentctl.server.answers import EventStream, document, first_event, unless_gone
 from agentctl.server.bodies import Body
@@ -268,19 +268,15 @@ def operations() -> list[Operation]:
 
 def _family(kind: Kind) -> list[Operation]:
     names, ids, record = KINDS[kind], operations_of(kind), _RECORDS[kind]
-    every, tag = f"/{names.path}", names.tag
-    one = f"{every}/{{{names.id_field}}}"
-    run = f"{one}/runs/{{run_id}}"
+    tag = names.tag
 
     def of_kind(name: str, endpoint: Endpoint) -> Endpoint:
         return _of_kind(names, name, endpoint)
 
     return [
-        operation("GET", every, of_kind(ids.list, list_all), tag=tag, answers=_LISTS[kind]),
-        operation("GET", one, of_kind(ids.get, get_one), tag=tag, answers=record),
+        operation(of_kind(ids.list, list_all), tag=tag, answers=_LISTS[kind]),
+        operation(of_kind(ids.get, get_one), tag=tag, answers=record),
         operation(
-            "POST",
-            f"{one}/runs",
             of_kind(ids.create_run, create_run),
             tag=tag,
             answers=RunRecord,
@@ -288,20 +284,14 @@ def _family(kind: Kind) -> list[Operation]:
             body=_RUN,
             more=RUN_ANSWERS,
         ),
+        operation(of_kind(ids.list_runs, list_runs), tag=tag, answers=RunPage),
+        operation(of_kind(ids.get_run, get_run), tag=tag, answers=RunRecord),
         operation(
-            "GET", f"{one}/runs", of_kind(ids.list_runs, list_runs), tag=tag, answers=RunPage
-        ),
-        operation("GET", run, of_kind(ids.get_run, get_run), tag=tag, answers=RunRecord),
-        operation(
-            "POST",
-            f"{run}/cancel",
             of_kind(ids.cancel_run, cancel_run),
             tag=tag,
             answers=CancelRecord,
         ),
         operation(
-            "POST",
-            f"{run}/resume",
             of_kind(ids.resume_run, resume_run),
             tag=tag,
             answers=None,

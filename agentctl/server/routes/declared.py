@@ -11,6 +11,7 @@ from typing_extensions import TypeAliasType
 
 from agentctl.errors import BadRequest, UnsupportedMediaType
 from agentctl.operations import MAXIMUM_LIMIT, Where
+from agentctl.records.routes import ROUTES
 from agentctl.server.bodies import Body
 from agentctl.server.door import Call
 from agentctl.server.openapi import described
@@ -51,8 +52,6 @@ Order = Annotated[Literal["asc", "desc"], Query(description="Oldest or newest fi
 
 
 def operation(
-    method: str,
-    path: str,
     endpoint: Endpoint,
     *,
     tag: str,
@@ -65,9 +64,9 @@ def operation(
 ) -> Operation:
     """The route of an operation; its id is the endpoint's name, its text the docstring.
 
+    Where it is stands in `records.routes.ROUTES`; one that is not there stops the start.
+
     Args:
-        method: HTTP method.
-        path: with its parameters in braces.
         endpoint: what answers.
         tag: OpenAPI tag.
         answers: type of the document, or None for an answer without one: nothing, or events.
@@ -77,13 +76,10 @@ def operation(
         more: further OpenAPI responses.
         in_document: whether the OpenAPI document shows it.
     """
-    name = endpoint.__name__
     shown = described(endpoint, errors=errors, body=body, more=more or {})
     return Operation(
-        path,
+        ROUTES[endpoint.__name__],
         endpoint,
-        methods=[method],
-        operation_id=name,
         tags=[tag],
         response_model=answers,
         status_code=status,

@@ -89,6 +89,6 @@ async def get_run(call: Call, run_id: RunId, db_id: DatabaseId = None) -> Respon
 def operations() -> list[Operation]:
     """The routes."""
     return [
-        operation("GET", "/runs", get_runs, tag="Runs", answers=RunPage),
-        operation("GET", "/runs/{run_id}", get_run, tag="Runs", answers=RunRecord),
+        operation(get_runs, tag="Runs", answers=RunPage),
+        operation(get_run, tag="Runs", answers=RunRecord),
     ]

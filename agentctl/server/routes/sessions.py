@@ -259,13 +259,11 @@ async def get_session_run(
 
 def operations() -> list[Operation]:
     """The routes of the family."""
-    tag, one = "Sessions", "/sessions/{session_id}"
+    tag = "Sessions"
     return [
-        operation("GET", one, get_session_by_id, tag=tag, answers=SessionDetail),
-        operation("GET", "/sessions", get_sessions, tag=tag, answers=SessionPage),
+        operation(get_session_by_id, tag=tag, answers=SessionDetail),
+        operation(get_sessions, tag=tag, answers=SessionPage),
         operation(
-            "POST",
-            "/sessions",
             create_session,
             tag=tag,
             answers=SessionDetail,
@@ -274,8 +272,6 @@ def operations() -> list[Operation]:
             body=_NEW,
         ),
         operation(
-            "DELETE",
-            "/sessions",
             delete_sessions,
             tag=tag,
             answers=None,
@@ -284,24 +280,20 @@ def operations() -> list[Operation]:
             body=_DELETE,
         ),
         operation(
-            "PATCH",
-            one,
             update_session,
             tag=tag,
             answers=SessionDetail,
             errors=(413, 415),
             body=_UPDATE,
         ),
-        operation("DELETE", one, delete_session, tag=tag, answers=None, status=204, errors=(409,)),
+        operation(delete_session, tag=tag, answers=None, status=204, errors=(409,)),
         operation(
-            "POST",
-            f"{one}/rename",
             rename_session,
             tag=tag,
             answers=SessionDetail,
             errors=(413, 415),
             body=_RENAME,
         ),
-        operation("GET", f"{one}/runs", get_session_runs, tag=tag, answers=list[RunRecord]),
-        operation("GET", f"{one}/runs/{{run_id}}", get_session_run, tag=tag, answers=RunRecord),
+        operation(get_session_runs, tag=tag, answers=list[RunRecord]),
+        operation(get_session_run, tag=tag, answers=RunRecord),
     ]

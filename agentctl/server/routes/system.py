@@ -87,11 +87,11 @@ def operations() -> list[Operation]:
     """The routes."""
     tag = "System"
     return [
-        operation("GET", "/", get_api, tag=tag, answers=ApiRecord),
-        operation("GET", "/health", get_health, tag=tag, answers=HealthRecord),
-        operation("GET", "/ready", get_readiness, tag=tag, answers=ReadinessRecord, more=NOT_READY),
-        operation("GET", "/info", get_info, tag=tag, answers=InfoRecord),
-        operation("GET", "/config", get_config, tag=tag, answers=ConfigRecord),
-        operation("GET", "/models", get_models, tag=tag, answers=list[ModelEntry]),
-        operation("GET", "/auth/me", get_me, tag="Authorization", answers=MeRecord),
+        operation(get_api, tag=tag, answers=ApiRecord),
+        operation(get_health, tag=tag, answers=HealthRecord),
+        operation(get_readiness, tag=tag, answers=ReadinessRecord, more=NOT_READY),
+        operation(get_info, tag=tag, answers=InfoRecord),
+        operation(get_config, tag=tag, answers=ConfigRecord),
+        operation(get_models, tag=tag, answers=list[ModelEntry]),
+        operation(get_me, tag="Authorization", answers=MeRecord),
     ]

@@ -1,0 +1,151 @@
+"""The one table of routes: operation id -> method and path (contract.md 1).
+
+The server takes the path of every operation from here, explain finds the operation of a request
+here, and the remote door builds its requests from here. There is no second place for a path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from agentctl.records.kinds import KINDS, Kind
+
+__all__ = ["ROUTES", "FamilyOperations", "Match", "Route", "RouteTable", "operations_of"]
+
+
+class Route(NamedTuple):
+    """Where an operation is: its HTTP method, and its path with parameters in braces."""
+
+    method: str
+    template: str
+
+
+class FamilyOperations(NamedTuple):
+    """The operation ids of one kind of component."""
+
+    list: str
+    get: str
+    create_run: str
+    list_runs: str
+    get_run: str
+    cancel_run: str
+    resume_run: str
+
+
+def operations_of(kind: Kind) -> FamilyOperations:
+    """The operation ids of a kind: `get_agents`, `get_agent`, `create_agent_run`, ..."""
+    return FamilyOperations(
+        list=f"get_{kind}s",
+        get=f"get_{kind}",
+        create_run=f"create_{kind}_run",
+        list_runs=f"list_{kind}_runs",
+        get_run=f"get_{kind}_run",
+        cancel_run=f"cancel_{kind}_run",
+        resume_run=f"resume_{kind}_run_stream",
+    )
+
+
+def _family(kind: Kind) -> dict[str, Route]:
+    names, ids = KINDS[kind], operations_of(kind)
+    one = f"/{names.path}/{{{names.id_field}}}"
+    run = f"{one}/runs/{{run_id}}"
+    return {
+        ids.list: Route("GET", f"/{names.path}"),
+        ids.get: Route("GET", one),
+        ids.create_run: Route("POST", f"{one}/runs"),
+        ids.list_runs: Route("GET", f"{one}/runs"),
+        ids.get_run: Route("GET", run),
+        ids.cancel_run: Route("POST", f"{run}/cancel"),
+        ids.resume_run: Route("POST", f"{run}/resume"),
+    }
+
+
+_SESSION = "/sessions/{session_id}"
+
+ROUTES: dict[str, Route] = {
+    "get_api": Route("GET", "/"),
+    "get_health": Route("GET", "/health"),
+    "get_readiness": Route("GET", "/ready"),
+    "get_info": Route("GET", "/info"),
+    "get_docs": Route("GET", "/docs"),
+    "get_redoc": Route("GET", "/redoc"),
+    "get_openapi": Route("GET", "/openapi.json"),
+    "get_oauth2_redirect": Route("GET", "/docs/oauth2-redirect"),
+    "get_docs_asset": Route("GET", "/docs/assets/{name}"),
+    "get_config": Route("GET", "/config"),
+    "get_models": Route("GET", "/models"),
+    "get_me": Route("GET", "/auth/me"),
+    **{operation: route for kind in KINDS for operation, route in _family(kind).items()},
+    "get_sessions": Route("GET", "/sessions"),
+    "create_session": Route("POST", "/sessions"),
+    "delete_sessions": Route("DELETE", "/sessions"),
+    "get_session_by_id": Route("GET", _SESSION),
+    "update_session": Route("PATCH", _SESSION),
+    "delete_session": Route("DELETE", _SESSION),
+    "rename_session": Route("POST", f"{_SESSION}/rename"),
+    "get_session_runs": Route("GET", f"{_SESSION}/runs"),
+    "get_session_run": Route("GET", f"{_SESSION}/runs/{{run_id}}"),
+    "get_runs": Route("GET", "/runs"),
+    "get_run": Route("GET", "/runs/{run_id}"),
+}
+
+
+class Match(NamedTuple):
+    """What a request is for: the operation, and its path parameters as they stand in the path."""
+
+    operation: str
+    path_params: dict[str, str]
+
+
+class RouteTable:
+    """Finds the operation of a request: by its method and its whole decoded path, nothing else.
+
+    Args:
+        routes: of the operations that are served, by operation id.
+    """
+
+    def __init__(self, routes: Mapping[str, Route]) -> None:
+        self._routes = [(route, _pattern(route.template), name) for name, route in routes.items()]
+        self._index: dict[tuple[str, str], list[tuple[re.Pattern[str], str]]] = {}
+        for route, pattern, name in self._routes:
+            key = route.method, _first_segment(route.template)
+            self._index.setdefault(key, []).append((pattern, name))
+
+    def find(self, method: str, path: str) -> Match | None:
+        """The operation that is asked for; None: there is none.
+
+        Args:
+            method: as it was sent; HEAD is asked for as GET.
+            path: decoded, below a `root_path`, without a query.
+        """
+        for pattern, operation in self._index.get((method, _first_segment(path)), ()):
+            found = pattern.fullmatch(path)
+            if found is not None:
+                return Match(operation, found.groupdict())
+        return None
+
+    def methods(self, path: str) -> tuple[str, ...]:
+        """The methods that the path has, HEAD where there is GET; none: nobody knows the path."""
+        return tuple(sorted(set(self._methods(path))))
+
+    def _methods(self, path: str) -> Iterator[str]:
+        for route, pattern, _ in self._routes:
+            if pattern.fullmatch(path) is not None:
+                yield route.method
+                if route.method == "GET":
+                    yield "HEAD"
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """A parameter is one whole segment, whatever is in it but a slash."""
+    parts = re.split(r"\{(\w+)\}", template)
+    texts = [
+        f"(?P<{part}>[^/]+)" if number % 2 else re.escape(part) for number, part in enumerate(parts)
+    ]
+    return re.compile("".join(texts))
+
+
+def _first_segment(path: str) -> str:
+    return path.split("/", 2)[1] if path.startswith("/") else ""

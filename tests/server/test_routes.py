@@ -1,0 +1,95 @@
+"""One table of routes: the server, the policy and the OpenAPI document are of it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+
+import pytest
+
+from agentctl.auth.policy import POLICY, Needs
+from agentctl.config.settings import Database, Settings
+from agentctl.records.kinds import KINDS
+from agentctl.records.routes import ROUTES, Match, Route, RouteTable, operations_of
+from agentctl.server import create_app
+from agentctl.server.routing import Operation, check_routes
+from tests.architecture.sources import modules
+
+APP = create_app(Settings(databases=(Database("main", "sqlite:////nowhere.db"),)))
+SERVED = {route.operation: route for route in check_routes(APP.routes)}
+TABLE = RouteTable(ROUTES)
+
+
+def test_the_server_the_policy_and_the_table_have_the_same_operations() -> None:
+    assert set(SERVED) == set(ROUTES) == set(POLICY)
+
+
+def test_the_document_has_the_paths_of_the_table() -> None:
+    shown = {
+        item["operationId"]: (method.upper(), path)
+        for path, methods in json.loads(APP.state.door.description)["paths"].items()
+        for method, item in methods.items()
+    }
+    assert shown == {name: tuple(ROUTES[name]) for name in shown}
+    hidden = {"get_docs", "get_redoc", "get_openapi", "get_oauth2_redirect", "get_docs_asset"}
+    assert set(ROUTES) - set(shown) == hidden
+
+
+def test_no_two_operations_are_in_one_place() -> None:
+    places = [(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in ROUTES.values()]
+    assert len(places) == len(set(places))
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_a_scope_names_a_parameter_of_the_path(name: str) -> None:
+    rule = POLICY[name]
+    if isinstance(rule, Needs) and rule.id_param is not None:
+        assert f"/{rule.resource}/{{{rule.id_param}}}" in ROUTES[name].template
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_the_table_finds_what_the_framework_would(name: str) -> None:
+    """The framework's patterns are those of the declarations that the document is made of."""
+    route: Operation = SERVED[name]
+    for value in ("x", "a b", "é", "..", "%2F", "\x00", "a\nb", "x" * 300):
+        parts = re.split(r"\{\w+\}", ROUTES[name].template)
+        path = value.join(parts)
+        theirs = route.path_regex.fullmatch(path)
+        assert theirs is not None
+        assert TABLE.find(ROUTES[name].method, path) == Match(name, theirs.groupdict())
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "health", "/health/", "//health", "/agents/", "/agents//runs", "/agents/a/b", "/HEALTH"],
+)
+def test_what_no_path_is(path: str) -> None:
+    assert TABLE.find("GET", path) is None
+    assert TABLE.methods(path) == ()
+
+
+def test_the_methods_of_a_path() -> None:
+    assert TABLE.methods("/agents") == ("GET", "HEAD")
+    assert TABLE.methods("/sessions/x") == ("DELETE", "GET", "HEAD", "PATCH")
+    assert TABLE.find("PUT", "/sessions/x") is None
+    assert TABLE.find("get", "/sessions/x") is None
+
+
+def test_families_are_of_every_kind() -> None:
+    for kind, names in KINDS.items():
+        ids = operations_of(kind)
+        assert {ROUTES[name].template.split("/")[1] for name in ids} == {names.path}
+        assert ROUTES[ids.list] == Route("GET", f"/{names.path}")
+
+
+def test_a_path_stands_in_the_table_and_nowhere_else_in_the_server() -> None:
+    templates = {route.template for route in ROUTES.values()} - {"/", "/docs", "/redoc"}
+    for module in modules():
+        if module.name.startswith("agentctl.server."):
+            texts = {
+                node.value
+                for node in ast.walk(module.tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            }
+            assert not texts & templates, module.name
