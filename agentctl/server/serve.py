@@ -160,6 +160,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._overseer = overseer
+        self._signals = 0
         self._draining: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -168,8 +169,12 @@ class Server(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        """Drain, then end; called again, end at once."""
-        if self._draining is None:
+        """A signal came: drain, then end; another one came: end at once.
+
+        A first one may come behind what the overseer said, when it is for every process.
+        """
+        self._signals += 1
+        if self._signals == 1:
             self.drain()
         else:
             self.end()

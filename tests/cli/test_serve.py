@@ -62,6 +62,17 @@ def test_without_authorization_everybody_may_do_all(tmp_path: Path) -> None:
         assert _status(f"{demo.url}/sessions", None) == 200
 
 
+def test_the_demo_may_have_several_workers(tmp_path: Path) -> None:
+    with serving(tmp_path / "several", "--workers", "2", "--insecure-no-auth") as demo:
+        assert "workers: 2 processes" in demo.said.splitlines()
+        assert _status(f"{demo.url}/sessions", None) == 200
+        demo.run("s1", "hello", agent="slow", leave=True)
+        demo.process.send_signal(signal.SIGINT)
+        _wait_for(tmp_path / "several.log", "stopping: waits for 1 run, 5 s at most; Ctrl-C again ")
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(15) == 0
+
+
 def test_it_says_that_it_stops_and_for_what_it_waits(tmp_path: Path) -> None:
     with serving(tmp_path / "stopped") as demo:
         log = tmp_path / "stopped.log"
@@ -87,6 +98,8 @@ def test_a_port_in_use_is_one_clear_error(agentctl: Agentctl, demo: Demo) -> Non
         (["--demo", "--config", "agentctl.toml"], "--demo"),
         (["--demo-dir", "here"], "--demo"),
         (["--port", "65536"], "--port"),
+        (["--workers", "0"], "--workers"),
+        (["--workers", "65"], "--workers"),
         (["--config", "missing.toml"], "missing.toml"),
         (["--demo", "--demo-dir", "/dev/null/demo"], "/dev/null/demo"),
     ],

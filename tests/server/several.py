@@ -11,23 +11,29 @@ from typing import Any
 
 import apsw
 import httpx2
-import orjson
 
+from agentctl.operations import StreamEvent
 from tests.process import AGENTCTL, ServerProcess, serving
 from tests.world import ADMIN, World
 
-__all__ = ["Several", "alive", "several", "until"]
+__all__ = ["Several", "alive", "following", "several", "until"]
 
 PATIENCE = 20.0
 
 
 @dataclass(frozen=True)
 class Several:
-    """A running server, and a client that makes a new connection for every request."""
+    """A running server.
+
+    Attributes:
+        client: makes a new connection for every request, so that any worker may answer.
+        headers: a token that allows everything.
+    """
 
     world: World
     served: ServerProcess
     client: httpx2.Client
+    headers: dict[str, str]
 
     @property
     def parent(self) -> int:
@@ -37,10 +43,12 @@ class Several:
         """The processes that serve: those that are enlisted, less the dead."""
         return [pid for (pid,) in self.rows("SELECT pid FROM workers") if alive(pid)]
 
-    def start(self, session_id: str, agent: str = "hang") -> str:
+    def start(
+        self, session_id: str, agent: str = "hang", *, through: httpx2.Client | None = None
+    ) -> str:
         """Start a run in the background; its id."""
         body = {"message": "hello", "session_id": session_id, "background": True, "stream": False}
-        answer = self.client.post(f"/agents/{agent}/runs", json=body)
+        answer = (through or self.client).post(f"/agents/{agent}/runs", json=body)
         assert answer.status_code == 202, answer.text
         run_id: str = answer.json()["run_id"]
         return run_id
@@ -52,7 +60,7 @@ class Several:
         while found.keys() != workers:
             assert time.monotonic() < deadline, found
             run_id = self.start(f"s{time.monotonic_ns()}", agent)
-            until(lambda run_id=run_id: self.status(run_id) == "RUNNING")  # type: ignore[misc]
+            until(lambda run_id=run_id: self.status(run_id) != "PENDING")  # type: ignore[misc]
             found[self.process_of(run_id)] = run_id
         return found
 
@@ -66,6 +74,10 @@ class Several:
         """The state of a run, as it is stored."""
         ((status,),) = self.rows("SELECT status FROM runs WHERE run_id = ?", run_id)
         return str(status)
+
+    def await_status(self, run_id: str, status: str) -> None:
+        """Wait until a run is in this state, as it is stored."""
+        until(lambda: self.status(run_id) == status)
 
     def run(self, run_id: str) -> dict[str, Any]:
         """The record of a run."""
@@ -83,15 +95,17 @@ class Several:
             connection.close()
 
     @contextlib.contextmanager
-    def stream(self, agent: str, session_id: str) -> Iterator[tuple[str, Iterator[str]]]:
-        """A streamed run: its id, and the names of the events that follow the first one."""
-        body = {"message": "hello", "session_id": session_id}
-        with self.client.stream("POST", f"/agents/{agent}/runs", json=body) as answer:
-            lines = answer.iter_lines()
-            first = next(line for line in lines if line.startswith("data: "))
-            run_id = orjson.loads(first.removeprefix("data: "))["run_id"]
-            marked = (line for line in lines if line.startswith("event: "))
-            yield run_id, (line.removeprefix("event: ") for line in marked)
+    def through(self, worker: int) -> Iterator[httpx2.Client]:
+        """A client whose one connection was taken by this worker."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            assert time.monotonic() < deadline
+            with httpx2.Client(base_url=self.served.url, headers=self.headers, timeout=30) as one:
+                body = {"message": "hello", "stream": False}
+                run_id = one.post("/agents/echo/runs", json=body).json()["run_id"]
+                if self.process_of(run_id) == worker:
+                    yield one
+                    return
 
     def await_draining(self) -> None:
         """Wait until a signal has been heard."""
@@ -103,13 +117,35 @@ def several(world: World, *, program: Sequence[str] = AGENTCTL) -> Iterator[Seve
     """Serve a world with two processes; none of them is there any more at the end."""
     with serving(world.path, "--workers", "2", program=program) as served:
         token = world.token("me", ADMIN)
-        headers = {"Authorization": f"Bearer {token}", "Connection": "close"}
-        with httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client:
-            found = Several(world, served, client)
+        headers = {"Authorization": f"Bearer {token}"}
+        fresh = {**headers, "Connection": "close"}
+        with httpx2.Client(base_url=served.url, headers=fresh, timeout=30) as client:
+            found = Several(world, served, client, headers)
             pids = found.workers()
             yield found
             pids += found.workers()
     until(lambda: not any(alive(pid) for pid in pids))
+
+
+@contextlib.contextmanager
+def following(
+    client: httpx2.Client, path: str, body: dict[str, Any]
+) -> Iterator[Iterator[StreamEvent]]:
+    """The events of a stream, as they come."""
+    with client.stream("POST", path, json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        yield _events(answer.iter_lines())
+
+
+def _events(lines: Iterator[str]) -> Iterator[StreamEvent]:
+    fields = dict[str, str]()
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name:
+            fields[name] = value
+        elif fields.keys() >= {"id", "event", "data"}:
+            yield StreamEvent(int(fields["id"]), fields["event"], fields["data"].encode())
+            fields.clear()
 
 
 def alive(pid: int) -> bool:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx2
+import orjson
 import pytest
 
 from agentctl.server.listener import bind, taken_over
 from agentctl.server.process import LONGEST_PAUSE, STEADY_SECONDS, Backoff
 from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL
-from tests.server.several import alive, several, until
+from tests.server.several import Several, alive, following, several, until
 from tests.world import World, make_world
 
 
@@ -26,19 +31,74 @@ def drain_seconds(world: World, seconds: float) -> None:
     world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
 
 
-def test_every_worker_serves_and_a_signal_ends_all(world: World) -> None:
+@pytest.fixture(scope="module")
+def pair(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Several]:
+    """A server that tests share. Its settings are longer than Linux lets a variable or an argument
+    be (128 KiB), and hold a secret.
+    """
+    long = "Write plainly. " * 10_000
+    extra = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
+    world = make_world(tmp_path_factory.mktemp("pair"), model_endpoint.base_url, extra=extra)
+    text = world.path.read_text().replace('verification_key_files = ["keys/signing.pub.pem"]', KEYS)
+    world.path.write_text(text)
+    (world.folder / "keys" / "signing.pem").write_text(SECRET)
     with several(world) as server:
-        workers = server.workers()
-        assert len(set(workers)) == 2
-        assert server.parent not in workers
-        # Ctrl-C at a terminal reaches a group of processes: the parent alone.
-        assert all(os.getsid(pid) == pid for pid in workers)
-        assert server.one_each("echo").keys() == set(workers)
-        assert server.served.stop() == 0
-        assert not any(alive(pid) for pid in workers)
-        assert server.rows("SELECT * FROM workers") == []
-        assert "Traceback" not in server.served.said
-        assert server.served.said.splitlines()[-1] == "stopped"
+        yield server
+
+
+SECRET = "correct horse battery staple, 32 bytes"
+KEYS = f'algorithm = "HS256"\nverification_keys = ["{SECRET}"]'
+
+
+def test_every_worker_serves(pair: Several) -> None:
+    workers = pair.workers()
+    assert len(set(workers)) == 2
+    assert pair.parent not in workers
+    # Ctrl-C at a terminal reaches a group of processes: the parent alone.
+    assert all(os.getsid(pid) == pid for pid in workers)
+    assert pair.one_each("echo").keys() == set(workers)
+
+
+def test_settings_of_any_size_reach_the_workers_and_show_nowhere(pair: Several) -> None:
+    assert pair.client.get("/agents/long").status_code == 200
+    for pid in pair.workers():
+        for name in ("environ", "cmdline"):
+            assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+def test_any_worker_cancels_a_hung_run_within_a_second(pair: Several) -> None:
+    one, other = pair.workers()
+    with pair.through(one) as owner, pair.through(other) as caller:
+        for _ in range(20):
+            run_id = pair.start("s1", through=owner)
+            pair.await_status(run_id, "RUNNING")
+            assert pair.process_of(run_id) == one
+            began = time.monotonic()
+            url = f"/agents/hang/runs/{run_id}/cancel?session_id=s1&wait=5"
+            answer = caller.post(url).json()
+            assert time.monotonic() - began < 1
+            assert (answer["status"], answer["cancel"]) == ("CANCELLED", "stopped")
+
+
+def test_a_stream_goes_on_at_another_worker_without_gap_or_repeat(pair: Several) -> None:
+    one, other = pair.workers()
+    with pair.through(one) as owner, pair.through(other) as caller:
+        body = {"message": "hello", "session_id": "s2", "background": True}
+        with following(owner, "/agents/trickle/runs", body) as events:
+            read = [next(events) for _ in range(10)]
+        run_id = orjson.loads(read[0].data)["run_id"]
+        place = {"session_id": "s2", "last_event_index": read[-1].seq}
+        with following(caller, f"/agents/trickle/runs/{run_id}/resume", place) as events:
+            read += [next(events) for _ in range(10)]
+            cancel = f"/agents/trickle/runs/{run_id}/cancel?session_id=s2"
+            assert pair.client.post(cancel).json()["status"] == "CANCELLED"
+            read += events
+    assert [event.seq for event in read] == list(range(len(read)))
+    assert read[-1].name == "RunCancelled"
+    parts = [orjson.loads(event.data)["content"] for event in read[1:-1]]
+    assert orjson.loads(read[-1].data)["content"] == "".join(parts)
 
 
 def test_while_they_drain_they_answer_but_take_no_runs(world: World) -> None:
@@ -46,7 +106,9 @@ def test_while_they_drain_they_answer_but_take_no_runs(world: World) -> None:
     with several(world) as server:
         runs = server.one_each()
         kept = len(server.rows("SELECT * FROM runs"))
-        with server.stream("hang", "streamed") as (streamed, events):
+        body = {"message": "hello", "session_id": "streamed"}
+        with following(server.client, "/agents/hang/runs", body) as events:
+            streamed = orjson.loads(next(events).data)["run_id"]
             began = time.monotonic()
             server.served.process.send_signal(signal.SIGTERM)
             server.await_draining()
@@ -55,12 +117,30 @@ def test_while_they_drain_they_answer_but_take_no_runs(world: World) -> None:
                 assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
             for run_id in (*runs.values(), streamed):
                 assert server.run(run_id)["status"] == "RUNNING"
-            assert list(events) == ["RunCancelled"]
+            assert [event.name for event in events] == ["RunCancelled"]
         assert server.served.process.wait(15) == 0
         assert 3 <= time.monotonic() - began < 8
         ends = "SELECT status, cancel_requested_by FROM runs"
         assert server.rows(ends) == [("CANCELLED", "system:shutdown")] * (kept + 1)
         assert f"stopping: waits for {kept + 1} runs, 3 s at most" in server.served.said
+
+
+def test_they_stop_together_so_that_who_follows_through_another_is_told_the_end(
+    world: World,
+) -> None:
+    with several(world) as server:
+        idle, busy = server.workers()
+        with server.through(busy) as there, server.through(idle) as here:
+            run_id = server.start("s1", "trickle", through=there)
+            resume = f"/agents/trickle/runs/{run_id}/resume"
+            with following(here, resume, {"session_id": "s1"}) as events:
+                assert next(events).name == "RunStarted"
+                server.served.process.send_signal(signal.SIGTERM)
+                assert [event.name for event in events][-1] == "RunCancelled"
+        assert server.served.process.wait(15) == 0
+        assert server.rows("SELECT * FROM workers") == []
+        assert "Traceback" not in server.served.said
+        assert server.served.said.splitlines()[-1] == "stopped"
 
 
 def test_a_second_signal_does_not_wait(world: World) -> None:
@@ -92,35 +172,58 @@ def test_a_service_manager_may_signal_every_process_at_once(world: World) -> Non
         assert server.served.process.wait(10) == 0
 
 
-def test_a_worker_that_dies_is_replaced_while_the_others_serve(world: World) -> None:
+def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(world: World) -> None:
+    key = world.folder / "keys" / "signing.pub.pem"
     with several(world) as server:
         runs = server.one_each()
         dead, living = runs
-        os.kill(dead, signal.SIGKILL)
-        until(lambda: dead not in server.workers())
-        while len(server.workers()) < 2:
-            assert server.client.get("/health").status_code == 200
-        assert server.client.get("/health").status_code == 200
-        assert living in server.workers()
-        assert f"worker process {dead} was killed by SIGKILL; another one" in server.served.said
-        until(lambda: server.status(runs[dead]) == "ERROR")
+        with asking(server) as answered:
+            until(lambda: len(answered) > 20)
+            text = key.read_bytes()
+            key.unlink()
+            os.kill(dead, signal.SIGKILL)
+            # Its runs are lost. Whoever takes its place is refused for now; the other one serves.
+            server.await_status(runs[dead], "ERROR")
+            server.served.wait_for("signing.pub.pem")
+            assert server.workers() == [living]
+            before = len(answered)
+            until(lambda: len(answered) > before + 5)
+            key.write_bytes(text)
+            until(lambda: len(server.workers()) == 2)
+        said = server.served.said
+        assert f"worker process {dead} was killed by SIGKILL; another one" in said
+        assert "Traceback" not in said
         assert server.run(runs[dead])["error"]["code"] == "WORKER_LOST"
-        assert server.status(runs[living]) == "RUNNING"
         assert server.one_each("echo").keys() == set(server.workers())
+        for run_id in answered:
+            assert server.status(run_id) == "COMPLETED"
+        left = "SELECT run_id FROM runs WHERE status IN ('PENDING', 'RUNNING')"
+        for (run_id,) in server.rows(left):
+            assert server.process_of(run_id) == living
 
 
-def test_a_replacement_that_is_refused_is_tried_again(world: World) -> None:
-    key = world.folder / "keys" / "signing.pub.pem"
-    with several(world) as server:
-        text, (dead, living) = key.read_bytes(), server.workers()
-        key.unlink()
-        os.kill(dead, signal.SIGKILL)
-        server.served.wait_for("signing.pub.pem")
-        assert server.workers() == [living]
-        assert server.client.get("/health").status_code == 200
-        key.write_bytes(text)
-        until(lambda: len(server.workers()) == 2)
-        assert "Traceback" not in server.served.said
+@contextlib.contextmanager
+def asking(server: Several) -> Iterator[list[str]]:
+    """Four callers that have an agent run, one run after the other; the runs that were answered."""
+    answered, over = list[str](), threading.Event()
+
+    def ask(session_id: str) -> None:
+        body = {"message": "hello", "session_id": session_id, "stream": False}
+        while not over.is_set():
+            # A process that is killed has connections open.
+            with contextlib.suppress(httpx2.TransportError):
+                answer = server.client.post("/agents/echo/runs", json=body)
+                assert answer.status_code == 200
+                answered.append(answer.json()["run_id"])
+
+    with ThreadPoolExecutor(4) as pool:
+        callers = [pool.submit(ask, f"caller{number}") for number in range(4)]
+        try:
+            yield answered
+        finally:
+            over.set()
+        for caller in callers:
+            caller.result()
 
 
 def test_the_pause_before_a_replacement_grows_until_one_stays() -> None:
@@ -198,7 +301,7 @@ def is_free(port: int) -> bool:
 IMPATIENT = """
 import sys
 from agentctl.server import workers
-workers.END_SECONDS = 2.0
+workers.END_SECONDS = 8.0
 from agentctl.cli.app import main
 main()
 """
@@ -230,29 +333,6 @@ def test_a_signal_during_the_start_ends_it(world: World) -> None:
         process.kill()
         process.wait()
     assert log.read_text() in ("stopped\n", "stopping\nstopped\n")
-
-
-SECRET = "correct horse battery staple, 32 bytes"
-
-
-def test_settings_of_any_size_reach_the_workers_and_show_nowhere(
-    tmp_path: Path, model_endpoint: ModelEndpoint
-) -> None:
-    # Linux takes no variable and no argument of more than 128 KiB.
-    long = "Write plainly. " * 10_000
-    extra = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
-    world = make_world(tmp_path, model_endpoint.base_url, extra=extra)
-    text = world.path.read_text().replace("[authorization]", f"[authorization]\n{KEYS}")
-    world.path.write_text(text.replace('verification_key_files = ["keys/signing.pub.pem"]', ""))
-    (world.folder / "keys" / "signing.pem").write_text(SECRET)
-    with several(world) as server:
-        assert server.client.get("/agents/long").status_code == 200
-        for pid in server.workers():
-            for name in ("environ", "cmdline"):
-                assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
-
-
-KEYS = f'algorithm = "HS256"\nverification_keys = ["{SECRET}"]'
 
 
 def test_programs_that_a_worker_starts_do_not_hold_the_port() -> None:
