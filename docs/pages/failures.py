@@ -52,6 +52,7 @@ _EXIT_MEANINGS = {
 }
 _ENGINE = {
     "RUN_TIMEOUT": "It took longer than `runs.timeout_seconds`",
+    "WORKER_LOST": "The process that worked on it ended without its end, or was taken for dead",
 }
 """What ends a run from outside of its work (agentctl/runs)."""
 
