@@ -5,6 +5,7 @@ PyJWT's own checks are not used: they call `int()` on times, so that strings pas
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +46,12 @@ _MAXIMUM_AUDIENCES = 16
 _LAST_SECOND = 253_402_300_799
 """23:59:59 on the last day of the year 9999, in seconds since the epoch."""
 
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_ignorable = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that show nothing (Default_Ignorable_Code_Point beyond control and format)."""
+
 _RESERVED = ("sa:", "__", "local:", "system:")
 
 
@@ -232,7 +238,8 @@ def is_reserved(subject: str) -> bool:
 
 
 def _folded(text: str) -> str:
-    """`text` as it is compared with reserved names: look-alikes of one width and case are one."""
+    """`text` as it is compared with reserved names: one for all widths, cases and empty marks."""
+    text = _ignorable.sub("", text)
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 

@@ -114,7 +114,7 @@ def _stamp(path: Path) -> Stamp:
     """What changes when a file does, without reading it; None: it cannot be seen."""
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
 

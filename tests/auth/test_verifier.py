@@ -1,9 +1,7 @@
-"""From the header to a principal: parsing, remembering, and keys that change on disk."""
+"""From the header to a principal: parsing and remembering."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,25 +10,11 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.jwk import public_jwk
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings
 from agentctl.errors import InvalidKey, InvalidToken, Unauthenticated
-from tests.auth.forge import NOW, SECRET, Pair, hs, rs, rsa_pair, token
-
-OLD, NEW = rsa_pair(1), rsa_pair(2)
-
-
-class Clock:
-    """Both clocks, moved by hand."""
-
-    def __init__(self) -> None:
-        self.wall = float(NOW)
-        self.steady = 1_000.0
-
-    def move(self, seconds: float) -> None:
-        self.wall += seconds
-        self.steady += seconds
+from tests.auth.forge import NOW, SECRET, hs, token
+from tests.auth.verifiers import OLD, Clock, bearer, jwks, pem_only, verifier
 
 
 @pytest.fixture
@@ -38,17 +22,11 @@ def clock() -> Clock:
     return Clock()
 
 
-def verifier(clock: Clock, given: Authorization, limits: Limits | None = None) -> Verifier:
-    settings = Settings(authorization=given, limits=limits or Limits())
-    return Verifier(settings, clock=lambda: clock.wall, monotonic=lambda: clock.steady)
-
-
-def pem_only(**more: Any) -> Authorization:
-    return Authorization(verification_keys=(OLD.pem,), **more)
-
-
-def bearer(claims: dict[str, Any], pair: Pair = OLD, **header: Any) -> str:
-    return "Bearer " + token({"alg": "RS256", **header}, claims, rs(pair))
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "jwks.json"
+    path.write_text(jwks(("old", OLD)))
+    return path
 
 
 def test_who_it_is(clock: Clock) -> None:
@@ -192,141 +170,6 @@ def test_a_remembered_token_costs_a_few_microseconds() -> None:
         return time.perf_counter() - started
 
     assert min(a_thousand() for _ in range(10)) < 0.02, "20 us each on the slowest machine"
-
-
-def jwks(*named: tuple[str, Pair]) -> str:
-    return json.dumps({"keys": [{**public_jwk(pair.public), "kid": kid} for kid, pair in named]})
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "jwks.json"
-    path.write_text(jwks(("old", OLD)))
-    return path
-
-
-def swap(path: Path, text: str) -> None:
-    """As careful operators do: written beside, then renamed."""
-    beside = path.with_suffix(".new")
-    beside.write_text(text)
-    beside.replace(path)
-
-
-def test_rotation_of_a_jwks_file(clock: Clock, file: Path) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
-    old, new = bearer({"sub": "o"}, OLD, kid="old"), bearer({"sub": "n"}, NEW, kid="new")
-    assert one.principal(old)
-    with pytest.raises(InvalidToken):
-        one.principal(new)
-
-    swap(file, jwks(("old", OLD), ("new", NEW)))
-    clock.move(1)
-    assert one.principal(old)
-    assert one.principal(new)
-
-    swap(file, jwks(("new", NEW)))
-    clock.move(0.9)
-    assert one.principal(old), "looked at once a second at most"
-    clock.move(0.1)
-    with pytest.raises(InvalidToken):
-        one.principal(old)
-    assert one.principal(new)
-
-
-BROKEN = {
-    "empty": "",
-    "list": "[]",
-    "null": "null",
-    "no keys": "{}",
-    "no key": '{"keys": []}',
-    "truncated": jwks(("new", NEW))[:-9],
-    "not UTF-8": "\xff",
-    "too large": "x" * 2_000_000,
-    "kid twice": jwks(("a", NEW), ("a", OLD)),
-    "one bad key": jwks(("new", NEW))[:-2] + ', {"kty": "RSA", "kid": "x"}]}',
-    "member twice": '{"keys": [], "keys": []}',
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-def test_a_broken_replacement_keeps_the_last_good_keys(
-    clock: Clock, file: Path, broken: str
-) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
-    header = bearer({"sub": "me"}, OLD, kid="old")
-    file.write_text(broken, encoding="latin-1")
-    one.refresh()
-    for _ in range(3):
-        clock.move(40)
-        assert one.principal(header).subject == "me"
-        assert one.problem is not None
-        assert str(file) in one.problem
-    swap(file, jwks(("new", NEW)))
-    one.refresh()
-    assert one.problem is None
-    with pytest.raises(InvalidToken):
-        one.principal(header)
-
-
-def test_a_file_that_goes_and_comes_back(clock: Clock, file: Path) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
-    away = file.with_suffix(".away")
-    file.rename(away)
-    one.refresh()
-    assert one.problem is not None
-    assert one.principal(bearer({}, OLD, kid="old"))
-    away.rename(file)
-    one.refresh()
-    assert one.problem is not None, "it may still be written"
-    one.refresh()
-    assert one.problem is None
-
-
-def test_a_change_under_the_same_size_and_time_is_seen(clock: Clock, file: Path) -> None:
-    file.write_text(jwks(("aaa", OLD)))
-    one = verifier(clock, Authorization(jwks_file=file))
-    found = file.stat()
-    file.write_text(jwks(("bbb", NEW)))
-    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
-    assert file.stat().st_size == found.st_size
-    one.refresh()
-    one.refresh()
-    assert one.principal(bearer({}, NEW, kid="bbb"))
-
-
-def test_touching_the_file_forgets_nothing(clock: Clock, file: Path) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
-    header = bearer({"sub": "me"}, OLD, kid="old")
-    first = one.principal(header)
-    file.touch()
-    one.refresh()
-    assert one.principal(header) is first
-
-
-def test_pem_files_are_watched_too(clock: Clock, tmp_path: Path) -> None:
-    path = tmp_path / "public.pem"
-    path.write_text(OLD.pem)
-    one = verifier(clock, Authorization(verification_key_files=(path,)))
-    old, new = bearer({"sub": "o"}, OLD), bearer({"sub": "n"}, NEW)
-    assert one.principal(old)
-    swap(path, NEW.pem)
-    clock.move(1)
-    assert one.principal(new)
-    with pytest.raises(InvalidToken):
-        one.principal(old)
-
-
-def test_all_sources_together(clock: Clock, file: Path, tmp_path: Path) -> None:
-    third, path = rsa_pair(3), tmp_path / "public.pem"
-    path.write_text(third.pem)
-    given = Authorization(
-        verification_keys=(NEW.pem,), verification_key_files=(path,), jwks_file=file
-    )
-    one = verifier(clock, given)
-    assert one.keys is not None
-    assert len(one.keys.keys) == 3
-    for pair, header in ((OLD, {"kid": "old"}), (NEW, {}), (third, {"kid": "other"})):
-        assert one.principal(bearer({"sub": "me"}, pair, **header))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,386 @@
+"""Key files that change under a running verifier (security.md K06 to K12)."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentctl.auth.keyring import MAXIMUM_WAIT
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Settings
+from agentctl.errors import InvalidKey, InvalidToken
+from tests.auth.forge import b64, compact, rsa_pair
+from tests.auth.verifiers import NEW, OLD, Clock, bearer, jwks, swap, verifier
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "jwks.json"
+    path.write_text(jwks(("old", OLD)))
+    return path
+
+
+def test_rotation_of_a_jwks_file(clock: Clock, file: Path) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    old, new = bearer({"sub": "o"}, OLD, kid="old"), bearer({"sub": "n"}, NEW, kid="new")
+    assert one.principal(old)
+    with pytest.raises(InvalidToken):
+        one.principal(new)
+
+    swap(file, jwks(("old", OLD), ("new", NEW)))
+    clock.move(1)
+    assert one.principal(old)
+    assert one.principal(new)
+
+    swap(file, jwks(("new", NEW)))
+    clock.move(0.9)
+    assert one.principal(old), "looked at once a second at most"
+    clock.move(0.1)
+    with pytest.raises(InvalidToken):
+        one.principal(old)
+    assert one.principal(new)
+
+
+BROKEN = {
+    "empty": "",
+    "list": "[]",
+    "null": "null",
+    "no keys": "{}",
+    "no key": '{"keys": []}',
+    "truncated": jwks(("new", NEW))[:-9],
+    "not UTF-8": "\xff",
+    "too large": "x" * 2_000_000,
+    "kid twice": jwks(("a", NEW), ("a", OLD)),
+    "one bad key": jwks(("new", NEW))[:-2] + ', {"kty": "RSA", "kid": "x"}]}',
+    "member twice": '{"keys": [], "keys": []}',
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_broken_replacement_keeps_the_last_good_keys(
+    clock: Clock, file: Path, broken: str
+) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    header = bearer({"sub": "me"}, OLD, kid="old")
+    file.write_text(broken, encoding="latin-1")
+    one.refresh()
+    for _ in range(3):
+        clock.move(40)
+        assert one.principal(header).subject == "me"
+        assert one.problem is not None
+        assert str(file) in one.problem
+    swap(file, jwks(("new", NEW)))
+    one.refresh()
+    assert one.problem is None
+    with pytest.raises(InvalidToken):
+        one.principal(header)
+
+
+def test_a_file_that_goes_and_comes_back(clock: Clock, file: Path) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    away = file.with_suffix(".away")
+    file.rename(away)
+    one.refresh()
+    assert one.problem is not None
+    assert one.principal(bearer({}, OLD, kid="old"))
+    away.rename(file)
+    one.refresh()
+    assert one.problem is not None, "it may still be written"
+    one.refresh()
+    assert one.problem is None
+
+
+def test_a_change_under_the_same_size_and_time_is_seen(clock: Clock, file: Path) -> None:
+    file.write_text(jwks(("aaa", OLD)))
+    one = verifier(clock, Authorization(jwks_file=file))
+    found = file.stat()
+    file.write_text(jwks(("bbb", NEW)))
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert file.stat().st_size == found.st_size
+    one.refresh()
+    one.refresh()
+    assert one.principal(bearer({}, NEW, kid="bbb"))
+
+
+def test_touching_the_file_forgets_nothing(clock: Clock, file: Path) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    header = bearer({"sub": "me"}, OLD, kid="old")
+    first = one.principal(header)
+    file.touch()
+    one.refresh()
+    assert one.principal(header) is first
+
+
+def test_pem_files_are_watched_too(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "public.pem"
+    path.write_text(OLD.pem)
+    one = verifier(clock, Authorization(verification_key_files=(path,)))
+    old, new = bearer({"sub": "o"}, OLD), bearer({"sub": "n"}, NEW)
+    assert one.principal(old)
+    swap(path, NEW.pem)
+    clock.move(1)
+    assert one.principal(new)
+    with pytest.raises(InvalidToken):
+        one.principal(old)
+
+
+def test_all_sources_together(clock: Clock, file: Path, tmp_path: Path) -> None:
+    third, path = rsa_pair(3), tmp_path / "public.pem"
+    path.write_text(third.pem)
+    given = Authorization(
+        verification_keys=(NEW.pem,), verification_key_files=(path,), jwks_file=file
+    )
+    one = verifier(clock, given)
+    assert one.keys is not None
+    assert len(one.keys.keys) == 3
+    for pair, header in ((OLD, {"kid": "old"}), (NEW, {}), (third, {"kid": "other"})):
+        assert one.principal(bearer({"sub": "me"}, pair, **header))
+
+
+def refused(one: Verifier, header: str) -> bool:
+    """Whether a token is refused, and nothing else."""
+    try:
+        one.principal(header)
+    except InvalidToken:
+        return True
+    return False
+
+
+def kids(one: Verifier) -> set[str | None]:
+    assert one.keys is not None
+    return {key.kid for key in one.keys.keys}
+
+
+def test_a_file_that_is_rewritten_slowly_never_counts_by_half(clock: Clock, file: Path) -> None:
+    """K08: every state in between is a sound set, of an old key and a new one."""
+    before = jwks(("old-1", OLD), ("old-2", NEW))
+    after = jwks(("new-1", rsa_pair(3)), ("new-2", rsa_pair(4)))
+    assert len(before) == len(after)
+    file.write_text(before)
+    one = verifier(clock, Authorization(jwks_file=file))
+    half = len(before) // 2
+    with file.open("r+") as writing:
+        for start, end in ((0, half), (half, len(after))):
+            writing.seek(start)
+            writing.write(after[start:end])
+            writing.flush()
+            one.refresh()
+            assert kids(one) == {"old-1", "old-2"}
+    one.refresh()
+    assert kids(one) == {"new-1", "new-2"}
+
+
+def test_a_file_that_is_truncated_and_written_anew_says_so_only_when_it_stays(
+    clock: Clock, file: Path
+) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    text = jwks(("new", NEW))
+    with file.open("w") as writing:
+        writing.write(text[:100])
+        writing.flush()
+        one.refresh()
+        assert (one.problem, kids(one)) == (None, {"old"})
+        one.refresh()
+        assert one.problem is not None
+        writing.write(text[100:])
+    for _ in range(2):
+        one.refresh()
+    assert (one.problem, kids(one)) == (None, {"new"})
+
+
+def test_a_file_that_never_keeps_still_is_read_all_the_same(clock: Clock, file: Path) -> None:
+    one = verifier(clock, Authorization(jwks_file=file))
+    for number in range(MAXIMUM_WAIT + 1):
+        assert kids(one) == {"old"}
+        file.write_text(jwks(("new", NEW)) + " " * number)
+        one.refresh()
+    assert kids(one) == {"new"}
+    assert MAXIMUM_WAIT + 1 < 5, "seconds in which a removed key has to be dead"
+
+
+def test_one_file_that_keeps_changing_does_not_hide_another(
+    clock: Clock, file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "public.pem"
+    path.write_text(NEW.pem)
+    given = Authorization(verification_key_files=(path,), jwks_file=file)
+    one = verifier(clock, given)
+    third = rsa_pair(3)
+    swap(path, third.pem)
+    for number in range(MAXIMUM_WAIT + 1):
+        file.write_text(jwks(("old", OLD)) + " " * number)
+        one.refresh()
+    assert not refused(one, bearer({}, third))
+    assert refused(one, bearer({}, NEW))
+
+
+def test_no_valid_token_is_refused_during_a_rotation(clock: Clock, file: Path) -> None:
+    """K06: add the new key, then remove the old one, with 10,000 requests on the way."""
+    third = rsa_pair(3)
+    sets = [jwks(("stays", third), (name, pair)) for name, pair in (("old", OLD), ("new", NEW))]
+    file.write_text(sets[0])
+    one = verifier(clock, Authorization(jwks_file=file))
+    headers = [bearer({"sub": f"u{number}"}, third, kid="stays") for number in range(200)]
+    done = threading.Event()
+
+    def rotate() -> None:
+        for number in itertools.count(1):
+            if done.is_set():
+                return
+            swap(file, sets[number % 2])
+            one.refresh()
+
+    rotating = threading.Thread(target=rotate)
+    rotating.start()
+    try:
+        for number in range(10_000):
+            header = headers[number % len(headers)]
+            assert one.principal(header).subject == f"u{number % len(headers)}"
+    finally:
+        done.set()
+        rotating.join()
+
+
+def test_unknown_kids_make_nobody_read_the_file(clock: Clock, file: Path) -> None:
+    """K09: the file is broken, and 10,000 requests for other keys do not bring it to light."""
+    one = verifier(clock, Authorization(jwks_file=file))
+    swap(file, "broken")
+    first, second, third = bearer({}, kid="old").removeprefix("Bearer ").split(".")
+    for number in range(10_000):
+        header = b64(compact({"alg": "RS256", "kid": f"k{number}"}))
+        assert refused(one, f"Bearer {header}.{second}.{third}")
+    assert one.problem is None
+    clock.move(1)
+    assert refused(one, f"Bearer {first}.{second}.{second}")
+    assert one.problem is not None
+
+
+def test_a_token_that_old_keys_verified_is_not_remembered_for_new_ones(
+    clock: Clock, file: Path
+) -> None:
+    """K12: what is remembered goes with the keys, also when they come back."""
+    one = verifier(clock, Authorization(jwks_file=file))
+    header = bearer({"sub": "me"}, OLD, kid="old")
+    first = one.principal(header)
+    swap(file, jwks(("new", NEW)))
+    one.refresh()
+    assert refused(one, header)
+    swap(file, jwks(("old", OLD)))
+    one.refresh()
+    again = one.principal(header)
+    assert again == first
+    assert again is not first
+
+
+def eventually(condition: Callable[[], bool], seconds: float) -> None:
+    """Ask until it holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_without_a_request_the_files_are_watched(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "agentctl.auth")
+    steady = Counted()
+    settings = Settings(authorization=Authorization(jwks_file=file))
+    one = Verifier(settings, monotonic=steady)
+    header = bearer({"sub": "me"}, OLD, kid="old")
+    assert one.principal(header)
+    with one.watching():
+        swap(file, "broken")
+        eventually(lambda: one.problem is not None, 5)
+        assert one.principal(header), "the last good keys stay in force"
+        seen = steady.asked
+        eventually(lambda: steady.asked > seen + 1, 5)
+        swap(file, jwks(("new", NEW)))
+        eventually(lambda: kids(one) == {"new"}, 5)
+        assert refused(one, header)
+    assert one.problem is None
+    told = [record.getMessage() for record in caplog.records if record.name == "agentctl.auth"]
+    assert [str(file) in line for line in told] == [True, False, False], "a failure is told once"
+    swap(file, jwks(("old", OLD)))
+    eventually(lambda: not refused(one, header), 5)
+
+
+def test_requests_leave_the_files_to_the_watch(file: Path) -> None:
+    one = Verifier(Settings(authorization=Authorization(jwks_file=file)), monotonic=Ticks())
+    header = bearer({"sub": "me"}, OLD, kid="old")
+    started = time.monotonic()
+    with one.watching():
+        swap(file, "broken")
+        for _ in range(5):
+            assert one.principal(header)
+        unseen = one.problem is None
+        assert unseen or time.monotonic() - started >= 1, "only the watch looks"
+    assert one.principal(header)
+    assert one.problem is not None
+
+
+class Counted:
+    """A steady clock that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self) -> float:
+        self.asked += 1
+        return time.monotonic()
+
+
+class Ticks:
+    """A clock on which each look is an hour after the one before."""
+
+    def __init__(self) -> None:
+        self.hours = itertools.count(1)
+
+    def __call__(self) -> float:
+        return 3_600.0 * next(self.hours)
+
+
+def test_a_log_that_fails_does_not_end_the_watch(file: Path) -> None:
+    failed = threading.Event()
+
+    def fail(record: logging.LogRecord) -> bool:
+        if record.levelno == logging.ERROR and not failed.is_set():
+            failed.set()
+            raise OSError("no space left for logs")
+        return True
+
+    log = logging.getLogger("agentctl.auth")
+    one = Verifier(Settings(authorization=Authorization(jwks_file=file)))
+    log.addFilter(fail)
+    try:
+        with one.watching():
+            swap(file, "broken")
+            assert failed.wait(5)
+            swap(file, jwks(("new", NEW)))
+            eventually(lambda: kids(one) == {"new"}, 5)
+    finally:
+        log.removeFilter(fail)
+
+
+def test_with_authorization_off_there_is_nothing_to_watch() -> None:
+    before = threading.active_count()
+    one = Verifier(Settings(authorization=Authorization(enabled=False)))
+    with one.watching():
+        assert threading.active_count() == before
+
+
+def test_a_name_that_no_file_can_have_is_refused(clock: Clock, tmp_path: Path) -> None:
+    with pytest.raises(InvalidKey):
+        verifier(clock, Authorization(jwks_file=tmp_path / "a\0b"))

@@ -1,0 +1,54 @@
+"""Verifiers with clocks that tests move, and headers for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from agentctl.auth.jwk import public_jwk
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Limits, Settings
+from tests.auth.forge import NOW, Pair, rs, rsa_pair, token
+
+OLD, NEW = rsa_pair(1), rsa_pair(2)
+
+
+class Clock:
+    """Both clocks, moved by hand."""
+
+    def __init__(self) -> None:
+        self.wall = float(NOW)
+        self.steady = 1_000.0
+
+    def move(self, seconds: float) -> None:
+        self.wall += seconds
+        self.steady += seconds
+
+
+def verifier(clock: Clock, given: Authorization, limits: Limits | None = None) -> Verifier:
+    """One that lives by the clock."""
+    settings = Settings(authorization=given, limits=limits or Limits())
+    return Verifier(settings, clock=lambda: clock.wall, monotonic=lambda: clock.steady)
+
+
+def pem_only(**more: Any) -> Authorization:
+    """`[authorization]` with one key."""
+    return Authorization(verification_keys=(OLD.pem,), **more)
+
+
+def bearer(claims: dict[str, Any], pair: Pair = OLD, **header: Any) -> str:
+    """An Authorization header with an RS256 token."""
+    return "Bearer " + token({"alg": "RS256", **header}, claims, rs(pair))
+
+
+def jwks(*named: tuple[str, Pair]) -> str:
+    """A set of public keys with their names."""
+    return json.dumps({"keys": [{**public_jwk(pair.public), "kid": kid} for kid, pair in named]})
+
+
+def swap(path: Path, text: str) -> None:
+    """As careful operators do: written beside, then renamed."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.replace(path)
