@@ -41,6 +41,8 @@ PAUSES = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
 """Seconds before each attempt to go on with a stream that was cut off: a restart is over by then.
 An event that arrives starts them anew."""
 
+_KEPT = "kept of runs that were started with --stream or --background only"
+
 _FINAL = ("COMPLETED", "ERROR", "CANCELLED")
 
 
@@ -66,7 +68,8 @@ async def watch_run(
     """
     form = chosen_format(output)
     given = chosen_component(agent, team, workflow)
-    watched = _Watched(door, run_id, given, session, db)
+    both = given is not None and session is not None
+    watched = _Watched(door, run_id, given, session, db, both)
     watch = await _begin(watched, form, -1 if after is None else after)
     await _until_end(watch)
     if form in ("json", "name"):
@@ -80,6 +83,7 @@ class _Watched:
 
     Attributes:
         component, session_id: of the run; None until it was looked up, unless they were given.
+        by_component: whether both were given: the caller may be allowed no more.
     """
 
     door: Door
@@ -87,11 +91,12 @@ class _Watched:
     component: Chosen | None
     session_id: str | None
     db: str | None
+    by_component: bool
 
     async def document(self) -> Document[RunRecord]:
         """The run's record as it is now."""
         operations = self.door.operations
-        if self.component is None or self.session_id is None:
+        if not self.by_component or self.component is None:
             return await operations.get_run(self.run_id, db_id=self.db)
         return await operations.get_component_run(
             *self.component, self.run_id, session_id=self.session_id
@@ -161,8 +166,8 @@ class _Watch:
         if not self._told and self.last < 0 and self.state.get("status") == "RUNNING":
             self._told = True
             parent = self.state.get("parent_run_id")
-            why = f"in the stream of run {parent}" if parent else "not kept: nobody was to follow"
-            self.say(f"its events are {why}; waiting for its end")
+            where = f"in the stream of run {parent}" if parent else _KEPT
+            self.say(f"no event has come: they are {where}; waiting for its end")
         await _check_worker(self.watched)
 
     def interrupted(self) -> None:
@@ -176,7 +181,7 @@ class _Watch:
 
 async def _begin(watched: _Watched, form: Format, after: int) -> _Watch:
     """Look the run up, unless it is known where it is."""
-    if watched.component is not None and watched.session_id is not None:
+    if watched.by_component:
         return _Watch(watched, form, after, {})
     run = dict((await watched.document()).value)
     kind, component_id = watched.component = watched.component or component_of_run(run)

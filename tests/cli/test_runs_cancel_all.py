@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.cli import cancel_all
+from agentctl.cli.progress import Counter
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.lonely import lonely_config, working
@@ -180,3 +181,16 @@ def test_one_that_fails_does_not_keep_the_others(
     ended = through(*CANCEL, "--session", session, "--yes", "-o", "name")
     assert (ended.code, set(ended.lines)) == (1, three - {first})
     assert ended.stderr.endswith("error: 1 of 3 failed\n")
+
+
+@pytest.mark.parametrize(
+    ("counter", "shown"),
+    [
+        (Counter("runs found", None, 7), "7 runs found"),
+        (Counter("have stopped", 4, 0), "[....................] 0 of 4 have stopped"),
+        (Counter("have stopped", 4, 1), "[#####...............] 1 of 4 have stopped"),
+        (Counter("have stopped", 0, 0), "[....................] 0 of 0 have stopped"),
+    ],
+)
+def test_how_far_it_is(counter: Counter, shown: str) -> None:
+    assert str(counter) == shown

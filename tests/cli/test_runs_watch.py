@@ -155,7 +155,9 @@ def test_a_run_without_kept_events_is_waited_for(
             assert worker.poll() is None
         watching = tmp_path / "watch.log"
         with working("runs", "watch", live[0], *here, environment=environment, log=watching) as eye:
-            wait_for_line(watching, "its events are not kept: nobody was to follow; waiting for")
+            wait_for_line(
+                watching, "no event has come: they are kept of runs that were started with --stream"
+            )
             worker.send_signal(signal.SIGINT)
             assert eye.wait(30) == 1
             assert eye.stdout is not None
@@ -248,3 +250,24 @@ def test_an_idempotency_key_gives_the_run_of_the_first_command(
     other = through(*keyed[:4], "-m", "twice", *keyed[6:])
     assert other.code == 2
     assert "used for another request" in other.stderr
+
+
+def test_interrupting_a_run_with_a_key_leaves_what_becomes_of_it_to_its_owner(
+    inside: Agentctl, environment: dict[str, str], tmp_path: Path
+) -> None:
+    here = ("--config", str(lonely_config(tmp_path)))
+    start = ("runs", "start", "--agent", "slow", "-m", "word", "--idempotency-key", "k")
+    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    with working(*start, *here, environment=environment, log=first) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.read(4) == b"word"
+        with working(*start, *here, environment=environment, log=second) as guest:
+            assert guest.stdout is not None
+            assert guest.stdout.read(9) == b"word word"
+            guest.send_signal(signal.SIGINT)
+            assert guest.wait(30) == 130
+        assert "interrupted: see what became of the run: agentctl runs get " in second.read_text()
+        assert len(inside("runs", "list", "--live", "-o", "name", *here).lines) == 1
+        owner.send_signal(signal.SIGINT)
+        assert owner.wait(30) == 130
+    assert inside("runs", "list", *here).lines[1].split("\t")[4] == "CANCELLED"
