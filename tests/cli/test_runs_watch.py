@@ -93,6 +93,19 @@ def test_members_and_steps_are_told_beside_the_answer(
         assert "Duo: good day" in beside
 
 
+def test_what_is_beside_the_answer_is_dim_on_a_terminal(
+    terminal: Terminal, inside: Agentctl, demo: Demo, session: str
+) -> None:
+    here = ("--config", str(demo.config))
+    start = ("runs", "start", "--team", "duo", "-m", "good day", "--session", session)
+    run_id = json.loads(inside(*start, "-o", "jsonl", *here).lines[0])["run_id"]
+    colors = {"NO_COLOR": "", "TERM": "xterm"}
+    seen = terminal("runs", "watch", run_id, *here, env=colors)
+    assert "\x1b[2m  Echo: good day\x1b[0m\n" in seen.screen
+    assert "\ngood day\n" in seen.screen
+    assert "\x1b" not in terminal("runs", "watch", run_id, *here).screen
+
+
 def test_who_watches_sees_the_end_that_another_brings(
     demo: Demo, slow: str, environment: dict[str, str], inside: Agentctl, tmp_path: Path
 ) -> None:
