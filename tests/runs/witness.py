@@ -1,0 +1,210 @@
+"""Somebody who sees everything that is written to a database, and what must always hold in it.
+
+Triggers write down every change of a run's state in the transaction of that change, so a second
+end is seen even when a third one hides it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import orjson
+
+from agentctl.config.settings import Database
+from agentctl.records.sessions import COUNTERS
+from agentctl.runs.states import is_final
+from agentctl.store import runs
+from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.open import open_database
+from agentctl.store.run_reads import COLUMNS
+from agentctl.store.runs import RunRow
+from agentctl.store.session_rows import SessionRow
+from agentctl.store.visibility import EVERYONE
+
+__all__ = ["Seen", "Witness", "tokens_of"]
+
+_LATE = {"stopped_at", "late_result"}
+"""What may still be learned of a run that has ended."""
+
+_LEFT = {"history", "messages"}
+"""What a run that never began gets in the transaction of its end, right behind it."""
+
+_FIXED = [field.name for field in fields(RunRow) if field.name not in _LATE | _LEFT]
+
+_CHANGED = " OR ".join(
+    [f"old.{name} IS NOT new.{name}" for name in _FIXED]
+    + [f"(old.{name} IS NOT NULL AND old.{name} IS NOT new.{name})" for name in sorted(_LEFT)]
+)
+
+_TRIGGERS = f"""
+CREATE TABLE witnessed (
+    number INTEGER PRIMARY KEY, run_id TEXT, session_id TEXT, was TEXT, became TEXT, spoiled INTEGER
+);
+CREATE TRIGGER witness_birth AFTER INSERT ON runs BEGIN
+    INSERT INTO witnessed (run_id, session_id, became)
+    VALUES (new.run_id, new.session_id, new.status);
+END;
+CREATE TRIGGER witness_change AFTER UPDATE ON runs
+WHEN old.status <> new.status OR old.finished_at IS NOT NULL BEGIN
+    INSERT INTO witnessed (run_id, session_id, was, became, spoiled)
+    VALUES (new.run_id, new.session_id, old.status, new.status,
+        old.finished_at IS NOT NULL AND ({_CHANGED}));
+END;
+CREATE TRIGGER witness_end AFTER DELETE ON runs BEGIN
+    INSERT INTO witnessed (run_id, session_id, was) VALUES (old.run_id, old.session_id, old.status);
+END;
+"""
+
+_SEEN = Sql("SELECT * FROM witnessed WHERE number > :after ORDER BY number")
+_RUNS = Sql(f"SELECT {COLUMNS} FROM runs ORDER BY session_id, seq")
+_SESSIONS = Sql(f"SELECT {', '.join(field.name for field in fields(SessionRow))} FROM sessions")
+_KEYS = Sql("SELECT run_id FROM idempotency")
+_ORPHANS = Sql(
+    "SELECT run_id FROM run_events WHERE run_id NOT IN (SELECT run_id FROM runs)"
+    " UNION ALL SELECT run_id FROM runs WHERE session_id NOT IN (SELECT session_id FROM sessions)"
+)
+
+
+class Seen(NamedTuple):
+    """Everything that is stored at one moment; `news` is what happened since the last one."""
+
+    news: list[tuple[Any, ...]]
+    runs: list[RunRow]
+    sessions: list[SessionRow]
+    keys: list[str]
+    orphans: list[str]
+
+
+class Witness:
+    """Watches a new database file.
+
+    Attributes:
+        runs: every run that there is, by id.
+        born: ids of all that there ever were.
+        deleted: ids of those that are gone; emptied: the sessions that they were in.
+        final: of each run that has ended, its row when that was first seen.
+    """
+
+    def __init__(self, path: Path) -> None:
+        open_database(Database("main", f"sqlite:///{path}"), create=True).close_now()
+        connection = apsw.Connection(str(path))
+        connection.execute(_TRIGGERS)
+        connection.close()
+        self._database = open_database(Database("main", f"sqlite:///{path}"), create=False)
+        self._number = 0
+        self.runs: dict[str, RunRow] = {}
+        self.born: set[str] = set()
+        self.deleted: set[str] = set()
+        self.emptied: set[str] = set()
+        self.final: dict[str, RunRow] = {}
+        self._ended: set[str] = set()
+
+    def close(self) -> None:
+        self._database.close_now()
+
+    def run(self, run_id: str) -> RunRow | None:
+        """The run as it is stored now; nothing is checked."""
+        return self._database.read_now(runs.get(run_id, EVERYONE))
+
+    def live(self) -> list[RunRow]:
+        """The runs that had not ended at the last look."""
+        return [run for run in self.runs.values() if not is_final(run.status)]
+
+    def look(self) -> None:
+        """See what is stored now, and that all of it may be."""
+        seen = self._database.read_now(_seen(self._number))
+        for number, run_id, session_id, was, became, spoiled in seen.news:
+            self._number = number
+            if became is None:
+                self.emptied.add(session_id)
+            self._happened(run_id, was, became, bool(spoiled))
+        self.runs = {run.run_id: run for run in seen.runs}
+        assert self.runs.keys() == self.born - self.deleted
+        for run in seen.runs:
+            self._check_run(run)
+        by_session = defaultdict[str, list[RunRow]](list)
+        for run in seen.runs:
+            by_session[run.session_id].append(run)
+        for session in seen.sessions:
+            check_session(session, by_session[session.session_id])
+        assert not seen.orphans
+        assert set(seen.keys) <= self.born, "a key stands for a run that was never made"
+
+    def _happened(self, run_id: str, was: str | None, became: str | None, spoiled: bool) -> None:
+        step = (run_id, was, became)
+        assert not spoiled, f"a run that had ended was changed: {step}"
+        if was is None:
+            assert became == "PENDING", step
+            assert run_id not in self.born, step
+            self.born.add(run_id)
+        elif became is None:
+            assert is_final(was), f"a run was deleted that had not ended: {step}"
+            self.deleted.add(run_id)
+        elif not is_final(was):
+            assert (was, became) == ("PENDING", "RUNNING") or is_final(became), step
+            if is_final(became):
+                assert run_id not in self._ended, f"a second end: {step}"
+                self._ended.add(run_id)
+
+    def _check_run(self, run: RunRow) -> None:
+        final = is_final(run.status)
+        assert final == (run.finished_at is not None) == (run.run_id in self._ended), run
+        assert run.attempt in (1, 2), run
+        if run.status == "CANCELLED":
+            assert run.cancel_requested_at is not None, run
+            assert run.cancel_requested_by is not None, run
+        if run.parent_run_id is not None:
+            assert run.parent_run_id in self.runs, run
+        if final:
+            before = self.final.setdefault(run.run_id, run)
+            assert _lasting(before) == _lasting(run), (before, run)
+
+
+def _lasting(run: RunRow) -> list[Any]:
+    """What never changes behind the end."""
+    names = [field.name for field in fields(RunRow)]
+    return [value for name, value in zip(names, astuple(run), strict=True) if name not in _LATE]
+
+
+def check_session(session: SessionRow, held: list[RunRow]) -> None:
+    """What a session says of its runs is so."""
+    assert [run.seq for run in held] == list(range(1, session.run_count + 1)), session
+    assert {run.user_id for run in held} <= {session.user_id}, session
+    metrics = orjson.loads(session.metrics)
+    spent = {name: sum(tokens_of(run)[name] for run in held) for name in COUNTERS}
+    assert metrics == spent, (session, metrics, spent)
+    assert session.total_tokens == spent["total_tokens"], session
+    top = [run for run in held if run.parent_run_id is None]
+    shown = sum(len((run.history or "").encode()) for run in top)
+    assert session.history_bytes == shown, (session, shown)
+    assert session.last_status == (top[-1].status if top else None), session
+
+
+def tokens_of(run: RunRow) -> dict[str, int]:
+    """The nine counters of a run, members not included."""
+    stored = orjson.loads(run.metrics) if run.metrics else {}
+    return {name: stored.get(name, 0) for name in COUNTERS}
+
+
+def _rows(sql: Sql, **parameters: Any) -> Work[list[Any]]:
+    rows: list[Any] = yield Statement(sql, parameters)
+    return rows
+
+
+def _seen(after: int) -> Work[Seen]:
+    news = yield from _rows(_SEEN, after=after)
+    runs = yield from _rows(_RUNS)
+    sessions = yield from _rows(_SESSIONS)
+    keys = yield from _rows(_KEYS)
+    orphans = yield from _rows(_ORPHANS)
+    return Seen(
+        news,
+        [RunRow(*row) for row in runs],
+        [SessionRow(*row) for row in sessions],
+        [run_id for (run_id,) in keys],
+        [run_id for (run_id,) in orphans],
+    )
