@@ -144,7 +144,7 @@ def load_keys(given: Authorization, files: Files) -> KeySet:
     """
     spec = spec_of(given.algorithm)
     texts = [
-        (f"authorization.verification_keys entry {number}", text)
+        (_entry(number, len(given.verification_keys)), text)
         for number, text in enumerate(given.verification_keys, start=1)
     ]
     texts += [
@@ -158,6 +158,12 @@ def load_keys(given: Authorization, files: Files) -> KeySet:
         return KeySet.of_keys(spec, in_turn)
     named = _from_file(given.jwks_file, files[given.jwks_file], spec)
     return named.joined(KeySet.of_keys(spec, in_turn)) if in_turn else named
+
+
+def _entry(number: int, count: int) -> str:
+    """Where a text was given; the environment's comes behind those of the configuration."""
+    source = " (JWT_VERIFICATION_KEY, when set)" if number == count else ""
+    return f"authorization.verification_keys entry {number}{source}"
 
 
 def _from_file(path: Path, data: bytes, spec: Spec) -> KeySet:

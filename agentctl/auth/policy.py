@@ -6,23 +6,25 @@ the start, and asking about one is a KeyError, never a pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import alternatives, held_ids, satisfies
+from agentctl.auth.scopes import alternatives, held_ids, satisfies, well_formed
 from agentctl.errors import Forbidden, Unauthenticated
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.routes import operations_of
 
 __all__ = [
     "POLICY",
+    "Admin",
     "Authenticated",
     "Needs",
     "Public",
     "Rule",
     "allowed_ids",
     "decide",
+    "opened_by",
     "operations_of",
     "required_scopes",
     "scope_forms",
@@ -37,6 +39,11 @@ class Public:
 @dataclass(frozen=True, slots=True)
 class Authenticated:
     """Any identified caller, whatever its scopes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """The admin scope and nothing less: it shows what is nobody's but the operator's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class Needs:
     listed: bool = False
 
 
-Rule = Public | Authenticated | Needs
+Rule = Public | Authenticated | Admin | Needs
 
 
 def _family(kind: Kind) -> dict[str, Rule]:
@@ -91,6 +98,7 @@ POLICY: dict[str, Rule] = {
     "get_config": Needs("config", "read"),
     "get_models": Needs("config", "read"),
     "get_me": Authenticated(),
+    "explain_auth": Admin(),
     **{operation: rule for kind in KINDS for operation, rule in _family(kind).items()},
     "get_sessions": Needs("sessions", "read"),
     "create_session": Needs("sessions", "write"),
@@ -148,7 +156,9 @@ def decide(principal: Principal | None, operation: str, path_params: Mapping[str
         return
     if principal is None:
         raise Unauthenticated
-    if principal.admin or isinstance(rule, Authenticated) or _holds(principal, rule, path_params):
+    if principal.admin or isinstance(rule, Authenticated):
+        return
+    if isinstance(rule, Needs) and _holds(principal, rule, path_params):
         return
     raise _refusal(operation, path_params)
 
@@ -160,6 +170,8 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
         Forbidden: it holds neither a scope for all nor for a single id.
     """
     rule = POLICY[operation]
+    if isinstance(rule, Admin) and not principal.admin:
+        raise _refusal(operation, {})
     if principal.admin or not isinstance(rule, Needs):
         return None
     if satisfies(principal.scopes, rule.resource, rule.action):
@@ -168,6 +180,23 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
     if not ids:
         raise _refusal(operation, {})
     return ids
+
+
+def opened_by(scope: str) -> Iterator[str]:
+    """The operations that a scope opens by itself, lists of which it opens a part too.
+
+    The admin scope opens all of them and is not known here.
+    """
+    if not well_formed(scope):
+        return
+    parts = scope.split(":")
+    identifier = parts[1] if len(parts) == 3 else None
+    for operation, rule in POLICY.items():
+        if not isinstance(rule, Needs):
+            continue
+        one = identifier if rule.id_param or rule.listed else None
+        if satisfies({scope}, rule.resource, rule.action, one):
+            yield operation
 
 
 def _holds(principal: Principal, rule: Needs, path_params: Mapping[str, str]) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import hashlib
 import json
+import secrets
+import ssl
 from typing import Any
 
 import pytest
@@ -28,6 +31,7 @@ from tests.auth.forge import (
     rsa_pair,
     token,
 )
+from tests.auth.hostile import confusions
 
 PEM, DER = serialization.Encoding.PEM, serialization.Encoding.DER
 RSA, OTHER, EC, P384, ED = rsa_pair(1), rsa_pair(2), ec_pair(), ec_pair("P-384"), ed_pair()
@@ -60,6 +64,35 @@ def numbers_pem(modulus: int, exponent: int) -> str:
     return public.public_bytes(PEM, form).decode()
 
 
+def explicit(spki: bytes) -> bytes:
+    """P-256 written out as parameters, with the key itself as base point (CVE-2020-0601)."""
+    point = spki[-65:]
+    prime = 2**256 - 2**224 + 2**192 + 2**96 - 1
+    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+    b = 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B
+    field = der(
+        0x30, bytes.fromhex("06072a8648ce3d0101") + der(2, b"\0" + prime.to_bytes(32, "big"))
+    )
+    curve = der(0x30, der(4, (prime - 3).to_bytes(32, "big")) + der(4, b.to_bytes(32, "big")))
+    parameters = der(
+        0x30,
+        der(2, b"\1")
+        + field
+        + curve
+        + der(4, point)
+        + der(2, b"\0" + order.to_bytes(32, "big"))
+        + der(2, b"\1"),
+    )
+    algorithm = der(0x30, bytes.fromhex("06072a8648ce3d0201") + parameters)
+    return der(0x30, algorithm + der(3, b"\0" + point))
+
+
+def der(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    length = bytes([size]) if size < 128 else b"\x82" + size.to_bytes(2, "big")
+    return bytes([tag]) + length + content
+
+
 MODULUS = RSA.public.public_numbers().n
 PKCS1_PRIVATE = RSA.private.private_bytes(
     PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
@@ -71,8 +104,52 @@ SSH = RSA.public.public_bytes(
     serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
 ).decode()
 
+RAW = MODULUS.to_bytes(256, "big")
+POINT = EC.public.public_bytes(
+    serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+)
+MORE_SHAPES: dict[str, str] = {
+    "UTF-16 PEM": RSA.pem.encode("utf-16-le").decode("latin-1"),
+    "UTF-16 PEM with BOM": RSA.pem.encode("utf-16").decode("utf-8", "surrogateescape"),
+    "PEM with escaped line breaks": RSA.pem.replace("\n", "\\n"),
+    "PEM, percent encoded": RSA.pem.replace(" ", "%20").replace("\n", "%0A"),
+    "PEM, plus for space": RSA.pem.replace(" ", "+"),
+    "PEM in quotes": json.dumps(RSA.pem),
+    "SSH body": SSH.split()[1],
+    "SSH with options": f"  {SSH}",
+    "SSH of Ed25519": ED.public.public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    ).decode(),
+    "SSH of P-256": EC.public.public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    ).decode(),
+    "n in hex with colons": RAW.hex(":"),
+    "n in hex with a zero in front": "00:" + RAW.hex(":"),
+    "n in base64": base64.b64encode(RAW).decode(),
+    "n of 3072 bits": b64(rsa_pair(bits=3072).public.public_numbers().n.to_bytes(384, "big")),
+    "DER in hex with spaces": RSA.spki(DER).hex(" "),
+    "DER in base64 lines": base64.encodebytes(RSA.spki(DER)).decode(),
+    "EC DER": b64(EC.spki(DER)),
+    "EC point": POINT.decode("utf-8", "surrogateescape"),
+    "EC point in hex": POINT.hex(),
+    "EC point in base64url": b64(POINT),
+    "private DER": b64(
+        EC.private.private_bytes(
+            DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    ),
+    "certificate DER": b64(ssl.PEM_cert_to_DER_cert(certificate())),
+    "JWKS with BOM": "\ufeff" + json.dumps({"keys": [EC_JWK]}),
+    "JWK over lines": json.dumps(EC_JWK, indent=2),
+}
+EXPLICIT = """-----BEGIN PUBLIC KEY-----
+%s
+-----END PUBLIC KEY-----
+""" % base64.encodebytes(explicit(EC.spki(DER))).decode()  # noqa: UP031 - braces are no better
+
 REFUSED_TEXTS: dict[str, tuple[str, str]] = {
     "A11 RSA 1024": (rsa_pair(bits=1024).pem, "RS256"),
+    "A11 RSA 2047": (numbers_pem(MODULUS >> 1 | 1, 65537), "RS256"),
     "A11 RSA over 8192": (numbers_pem((1 << 8200) + 1, 65537), "RS256"),
     "A11 e = 3": (rsa_pair(exponent=3).pem, "RS256"),
     "A11 ROCA": (numbers_pem(roca_modulus(), 65537), "RS256"),
@@ -127,6 +204,18 @@ REFUSED_TEXTS: dict[str, tuple[str, str]] = {
     "A13 base64 PEM": (b64(RSA.pem.encode()), "HS256"),
     "A13 raw DER": (EC.spki(DER).decode("utf-8", "surrogateescape"), "HS256"),
     "A13 Ed25519 body": (ED.pem.splitlines()[1], "HS256"),
+    "A10 a piece twice": ("correct-horse-battery-staple" * 2, "HS256"),
+    "A10 a piece many times": ("changeme" * 8, "HS256"),
+    "A10 tutorial": ("09d25e094faa6ca2556c818166b7a9563b93f7099f6f0f4caa6cf63b88e8d3e7", "HS256"),
+    "A11 exponent of 65 bits": (numbers_pem(MODULUS, 2**64 + 1), "RS256"),
+    "A11 exponent as long as the modulus": (numbers_pem(MODULUS, MODULUS - 2), "RS256"),
+    "A11 explicit curve of its own": (EXPLICIT, "ES256"),
+    **{
+        f"A05 {name}": (secret.decode("utf-8", "surrogateescape"), "HS256")
+        for name, secret in confusions()
+        if secret
+    },
+    **{f"A05 {name}": (text, "HS256") for name, text in MORE_SHAPES.items()},
 }
 
 
@@ -138,6 +227,13 @@ def test_texts_that_are_refused(name: str) -> None:
     told = f"{refusal.value.detail} {refusal.value.cause} {refusal.value.hint}"
     assert "\n" not in told
     assert not any(line in told for line in text.split() if len(line) > 12), "no key material"
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED_TEXTS if name.startswith("A05")])
+def test_a_key_that_is_given_as_a_secret_is_called_one(name: str) -> None:
+    with pytest.raises(InvalidKey) as refusal:
+        KeySet.from_pems([REFUSED_TEXTS[name][0]], "HS256")
+    assert refusal.value.detail == "Key 1 is a key and no shared secret"
 
 
 def test_no_key_at_all_is_refused() -> None:
@@ -202,6 +298,17 @@ REFUSED_SETS: dict[str, Any] = {
     "e = 1": {"keys": [named(RSA_JWK, "a", e=b64(b"\1"))]},
     "e = 3": {"keys": [named(RSA_JWK, "a", e=b64(b"\3"))]},
     "e even": {"keys": [named(RSA_JWK, "a", e=b64(b"\1\0\2"))]},
+    "e of 65 bits": {"keys": [named(RSA_JWK, "a", e=b64((2**64 + 1).to_bytes(9, "big")))]},
+    "kid lone surrogate": {"keys": [named(RSA_JWK, "\ud800")]},
+    "kid NUL": {"keys": [named(RSA_JWK, "a\0")]},
+    "key_ops null": {"keys": [named(RSA_JWK, "a", key_ops=None)]},
+    "use null": {"keys": [named(RSA_JWK, "a", use=None)]},
+    "only to sign": {"keys": [named(RSA_JWK, "a", key_ops=["sign"])]},
+    "oct beside others, for encryption": {"keys": [ENTRY, {**OCT_JWK, "use": "enc"}]},
+    "one of two usable ones weak": {
+        "keys": [ENTRY, named(public_jwk(rsa_pair(bits=1024).public), "b")]
+    },
+    "x5c and nothing else": {"keys": [{"kty": "RSA", "x5c": [b64(RSA.spki(DER))]}]},
     "1024 bits": {"keys": [public_jwk(rsa_pair(bits=1024).public)]},
 }
 
@@ -223,6 +330,11 @@ def test_sets_that_are_refused(name: str, algorithm: str | None) -> None:
         {**EC_JWK, "y": EC_JWK["x"]},
         {**EC_JWK, "x": EC_JWK["x"][:-2]},
         {**EC_JWK, "crv": "P-384", "alg": "ES256"},
+        {**EC_JWK, "x": EC_JWK["y"], "y": EC_JWK["x"]},
+        {**EC_JWK, "x": EC_JWK["x"] + "="},
+        {**EC_JWK, "x": b64(b"\0" + bytes(32))},
+        {**EC_JWK, "crv": "secp256k1", "alg": "ES256"},
+        {**EC_JWK, "x": 5},
         {**EC_JWK, "d": b64(b"\1" * 32)},
         {"kty": "EC", "crv": "P-256"},
     ],
@@ -244,6 +356,40 @@ def test_curve_points_that_are_refused(entry: dict[str, str]) -> None:
 def test_edwards_keys_that_are_refused(entry: dict[str, str]) -> None:
     with pytest.raises(InvalidKey):
         KeySet.from_jwks({"keys": [entry]}, algorithm="EdDSA")
+
+
+def test_a_coordinate_beyond_the_field_is_refused() -> None:
+    """One point would be two keys: P-521 leaves seven bits for it."""
+    jwk = public_jwk(ec_pair("P-521").public)
+    number = int.from_bytes(base64.urlsafe_b64decode(jwk["x"] + "=" * (-len(jwk["x"]) % 4)), "big")
+    turned = {**jwk, "x": b64((number + 2**521 - 1).to_bytes(66, "big"))}
+    assert KeySet.from_jwks({"keys": [jwk]})
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks({"keys": [turned]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A" * 40 + secrets.token_urlsafe(32),
+        secrets.token_hex(64),
+        base64.b64encode(secrets.token_bytes(64)).decode(),
+        "-----" + secrets.token_urlsafe(32),
+        '{"' + secrets.token_urlsafe(32),
+        "correct horse battery staple, and a comma that nobody expects",
+        "0" + secrets.token_urlsafe(40),
+        "\u00e9" * 3 + secrets.token_urlsafe(40),
+        b64(b"\x04" + secrets.token_bytes(64)),
+        b64(b"\x30" + secrets.token_bytes(64)),
+        b64(b"\xff" + secrets.token_bytes(254) + b"\xfe"),
+        b64(b"\xff" + (3**1280).to_bytes(254, "big") + b"\xff"),
+        b64(b"\x7f" + secrets.token_bytes(254) + b"\xff"),
+        b64(secrets.token_bytes(257)),
+    ],
+    ids=range(14),
+)
+def test_random_secrets_are_accepted(text: str) -> None:
+    assert KeySet.from_pems([text], "HS256")
 
 
 @pytest.mark.parametrize("k", ["", b64(SECRET[:31]), b64(b"x" * 32), b64(RSA.spki(DER)), 5, "a="])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from agentctl.auth.jwk import thumbprint
+from agentctl.auth.jwk import LeftOut, thumbprint
 from agentctl.auth.jws import KeySet, verify
 from agentctl.errors import InvalidKey, InvalidToken
 
@@ -93,6 +94,68 @@ def test_one_changed_bit_of_the_payload_does_not(
     changed = ("A" if second[0] != "A" else "B") + second[1:]
     with pytest.raises(InvalidToken):
         verify(f"{first}.{changed}.{third}", KeySet.from_jwks({"keys": [key]}))
+
+
+REFUSED = {
+    "RFC 7515 A.5, RFC 7519 6.1: unsecured": f"eyJhbGciOiJub25lIn0.{_JOE}.",
+    "RFC 7515 A.6: general JSON": json.dumps(
+        {"payload": _JOE, "signatures": [{"protected": "eyJhbGciOiJSUzI1NiJ9", "signature": "x"}]}
+    ),
+    "RFC 7515 A.7: flattened JSON": json.dumps(
+        {"payload": _JOE, "protected": "eyJhbGciOiJFUzI1NiJ9", "signature": "x"}
+    ),
+    "RFC 7797 4.2: payload not encoded": "eyJhbGciOiJIUzI1NiIsImI2NCI6ZmFsc2UsImNyaXQiOlsiYjY0Il19"
+    "..A5dxf2s96_n5FLueVuW1Z_vh161FwXZC4YLPff6dmDY",
+    "RFC 7797 4.1: with its payload": "eyJhbGciOiJIUzI1NiIsImI2NCI6ZmFsc2UsImNyaXQiOlsiYjY0Il19"
+    ".JC4wMg.A5dxf2s96_n5FLueVuW1Z_vh161FwXZC4YLPff6dmDY",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("key", [A1_KEY, A2_KEY, A3_KEY], ids=["oct", "RSA", "EC"])
+def test_printed_examples_that_are_no_signed_tokens_are_refused(
+    text: str, key: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidToken):
+        verify(text, KeySet.from_jwks({"keys": [key]}))
+
+
+A1_7517 = {
+    "kty": "EC",
+    "crv": "P-256",
+    "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
+    "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM",
+    "use": "enc",
+    "kid": "1",
+}
+
+
+def test_the_set_of_rfc_7517() -> None:
+    """A.1 has a key to encrypt with and one to verify with."""
+    signing = {**A2_KEY, "alg": "RS256", "kid": "2011-04-29"}
+    keys = KeySet.from_jwks({"keys": [A1_7517, signing]})
+    assert [key.kid for key in keys.keys] == ["2011-04-29"]
+    assert keys.left_out == (LeftOut("1", "it is for another use"),)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(
+            {**A1_7517, "use": "sig", "d": "870MB6gfuTJ4HtUnUvYMyJpr5eUZNP4Bk43bVdj3eAE"},
+            id="RFC 7517 A.2",
+        ),
+        pytest.param(
+            {**A3_KEY, "d": "jpsQnnGQmL-YBIffH1136cspYG6-0iY7X1fCE9-E9LI"}, id="RFC 7515 A.3"
+        ),
+        pytest.param(
+            {**ED_KEY, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}, id="RFC 8037 A.1"
+        ),
+    ],
+)
+def test_printed_private_keys_are_refused(key: dict[str, Any]) -> None:
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks({"keys": [key]})
 
 
 @pytest.mark.parametrize(

@@ -184,3 +184,15 @@ def test_what_is_refused_at_the_start(clock: Clock, file: Path, broken: dict[str
 def test_a_missing_file_at_the_start_is_refused(clock: Clock, tmp_path: Path) -> None:
     with pytest.raises(InvalidKey):
         verifier(clock, Authorization(jwks_file=tmp_path / "none.json"))
+
+
+def test_keys_of_two_families_are_refused_by_where_they_come_from(clock: Clock) -> None:
+    """A14: the environment's key is the last of the list."""
+    mixed = Authorization(verification_keys=(OLD.pem, SECRET.decode()))
+    with pytest.raises(InvalidKey) as refusal:
+        verifier(clock, mixed)
+    told = "authorization.verification_keys entry 2 (JWT_VERIFICATION_KEY, when set)"
+    assert refusal.value.detail.startswith(told)
+    with pytest.raises(InvalidKey) as refusal:
+        verifier(clock, replace(mixed, verification_keys=(SECRET.decode(), OLD.pem)))
+    assert refusal.value.detail.startswith("authorization.verification_keys entry 1 is not")

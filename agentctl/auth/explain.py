@@ -1,0 +1,314 @@
+"""What a request would be answered, and why: the chain of checks that the server itself runs.
+
+The decisions are made by the server's own functions, the verifier, the table of routes and the
+policy, in its own order; here they are only told (contract.md 2: 401, 403, 404).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from agentctl.auth import gate, policy
+from agentctl.auth.diagnosis import NO_CREDENTIAL, diagnose
+from agentctl.auth.findings import FOUND, Facts, facts_of, key_names, unread_scopes
+from agentctl.auth.nearmiss import likely_path, likely_scopes, shown
+from agentctl.auth.principal import Principal
+from agentctl.errors import (
+    AgentctlError,
+    Forbidden,
+    InvalidToken,
+    MethodNotAllowed,
+    Unauthenticated,
+)
+from agentctl.records.authorization import ExplainRecord, ExplainStep, Outcome
+from agentctl.records.routes import ROUTES, Match, RouteTable
+
+if TYPE_CHECKING:
+    from agentctl.auth.verifier import Verifier
+    from agentctl.config.settings import Settings
+
+__all__ = ["Explanation", "Step", "credential_steps", "explain", "served_path"]
+
+ALLOWED = 200
+"""What stands for any success."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One check, as in `records.authorization.ExplainStep`."""
+
+    name: str
+    outcome: Outcome
+    found: str = ""
+    cause: str | None = None
+    remedy: str | None = None
+
+    def record(self) -> ExplainStep:
+        """The step as it crosses the port."""
+        return ExplainStep(
+            name=self.name,
+            outcome=self.outcome,
+            found=self.found,
+            cause=self.cause,
+            remedy=self.remedy,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a request comes to.
+
+    Attributes:
+        method: GET for HEAD.
+        path: decoded, without a query.
+        match: the operation, or None where there is none.
+        principal: who was identified, or None.
+        steps: the chain, as far as it goes without what is stored.
+        status: that would be answered; 200 for any success.
+        decided_by: name of the step that decides.
+    """
+
+    method: str
+    path: str
+    match: Match | None
+    principal: Principal | None
+    steps: tuple[Step, ...]
+    status: int
+    decided_by: str
+
+    @property
+    def allowed(self) -> bool:
+        """Whether every check is passed."""
+        return self.status == ALLOWED
+
+    def then(self, step: Step, status: int = ALLOWED) -> Explanation:
+        """With one more check; where it failed, it decides, with the status."""
+        steps = (*self.steps, step)
+        if step.outcome != "failed":
+            return replace(self, steps=steps)
+        return replace(self, steps=steps, status=status, decided_by=step.name)
+
+    def record(self) -> ExplainRecord:
+        """The whole as it crosses the port."""
+        match = self.match
+        return ExplainRecord(
+            method=self.method,
+            path=self.path,
+            operation=None if match is None else match.operation,
+            allowed=self.allowed,
+            status=self.status,
+            decided_by=self.decided_by,
+            principal=None if self.principal is None else self.principal.actor,
+            required_scopes=[] if match is None else list(policy.required_scopes(*match)),
+            steps=[step.record() for step in self.steps],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """Who calls, or why nobody does; and what there is to say of the credential."""
+
+    principal: Principal | None
+    failure: Unauthenticated | None
+    steps: tuple[Step, ...]
+    facts: Facts | None
+
+
+def served_path(target: str) -> str:
+    """The path that a server matches for a request target: decoded, without query and fragment."""
+    return unquote(target.partition("#")[0].partition("?")[0])
+
+
+def explain(
+    verifier: Verifier,
+    settings: Settings,
+    method: str,
+    path: str,
+    token: str | None,
+    *,
+    now: float | None = None,
+) -> Explanation:
+    """What a request would be answered, as far as that can be told without what is stored.
+
+    Args:
+        verifier: the one that is in use.
+        settings: the configuration that it was made of.
+        method: HTTP method, in upper case.
+        path: as in a request target, percent-encoded; what follows `?` is not looked at.
+        token: the credential without the word Bearer; None: there is none.
+        now: for words like "4 min ago", seconds since the epoch; None: the present.
+    """
+    caller = _identified(verifier, settings, token, time.time() if now is None else now)
+    method, path = "GET" if method == "HEAD" else method, served_path(path)
+    table = RouteTable(ROUTES)
+    begun = Explanation(method, path, None, caller.principal, caller.steps, ALLOWED, "policy")
+    try:
+        match = gate.locate(table, method, path, caller.failure)
+    except AgentctlError as refusal:
+        return _lost(begun, table, refusal, caller)
+    route = ROUTES[match.operation]
+    found = f"{match.operation}, {route.method} {route.template}"
+    begun = replace(begun, match=match).then(Step("route", "passed", found))
+    try:
+        gate.admit(caller.principal, caller.failure, *match)
+    except AgentctlError as refusal:
+        return _refused(begun, match, refusal, caller, settings)
+    return begun.then(Step("policy", "passed", _opened_by(match, caller.principal)))
+
+
+def credential_steps(
+    verifier: Verifier, settings: Settings, token: str, *, now: float | None = None
+) -> tuple[Step, ...]:
+    """The part of the chain that is about the credential alone."""
+    return _identified(verifier, settings, token, time.time() if now is None else now).steps
+
+
+def _identified(verifier: Verifier, settings: Settings, token: str | None, now: float) -> _Caller:
+    keys = verifier.keys
+    if keys is None:
+        found = "off: everybody is an administrator without a name"
+        steps = [Step("authorization", "passed", found), *_skipped(["credential", *FOUND])]
+        return _Caller(verifier.principal(None), None, tuple(steps), None)
+    found = f"on: {keys.spec.name}, with {key_names(keys)}"
+    begun = Step("authorization", "passed", found)
+    if token is None:
+        told = Step("credential", "failed", *NO_CREDENTIAL)
+        return _Caller(None, Unauthenticated(), (begun, told, *_skipped(FOUND)), None)
+    stale = verifier.problem is not None
+    facts = facts_of(token, settings, keys, stale=stale, now=now)
+    given = Step("credential", "passed", "a token")
+    try:
+        principal = verifier.principal(f"Bearer {token}")
+    except InvalidToken as failure:
+        return _Caller(None, failure, (begun, given, *_chain(facts, failure)), facts)
+    return _Caller(principal, None, (begun, given, *_chain(facts, None)), facts)
+
+
+def _chain(facts: Facts, failure: InvalidToken | None) -> Iterator[Step]:
+    """The steps of verification: passed up to the one that failed, not come to behind it."""
+    names = list(FOUND)
+    failed = failure.check if failure is not None else None
+    end = names.index(failed) if failed in names else len(names)
+    for name in names[:end]:
+        yield Step(name, "passed", _found(name, facts))
+    if failure is not None:
+        told = diagnose(failure.check, failure.reason, facts)
+        yield Step(failure.check, "failed", *told)
+        yield from _skipped(names[end + 1 :])
+
+
+def _found(name: str, facts: Facts) -> str:
+    """In words; a set of keys that has changed meanwhile leaves nothing to say."""
+    try:
+        return FOUND[name](facts)
+    except InvalidToken:
+        return ""
+
+
+def _skipped(names: Iterable[str]) -> Iterator[Step]:
+    return (Step(name, "skipped") for name in names)
+
+
+def _lost(
+    begun: Explanation, table: RouteTable, refusal: AgentctlError, caller: _Caller
+) -> Explanation:
+    """There is no such operation."""
+    nothing = Step("policy", "skipped")
+    if isinstance(refusal, Unauthenticated):
+        found = "none with this method and path, which only an identified caller is told"
+        return _unidentified(begun.then(Step("route", "skipped", found)).then(nothing), caller)
+    if isinstance(refusal, MethodNotAllowed):
+        allowed = ", ".join(refusal.allow)
+        step = Step(
+            "route",
+            "failed",
+            f"{shown(begun.path)} is not there for {begun.method}",
+            f"the path has {allowed}",
+            f"ask with {allowed.replace(', ', ' or ')}",
+        )
+    else:
+        near = likely_path(table, begun.method, begun.path)
+        remedy = "`agentctl auth scopes` lists what there is"
+        found = f"{shown(begun.path)} is no path of the interface"
+        step = Step("route", "failed", found, near or "nothing is near it", remedy)
+    return begun.then(step, refusal.status).then(nothing)
+
+
+def _refused(
+    begun: Explanation,
+    match: Match,
+    refusal: AgentctlError,
+    caller: _Caller,
+    settings: Settings,
+) -> Explanation:
+    """The operation is there, and not for this caller."""
+    needed = _needed(match, settings)
+    if not isinstance(refusal, Forbidden):
+        return _unidentified(begun.then(Step("policy", "skipped", f"needs {needed}")), caller)
+    assert caller.principal is not None
+    held = sorted(caller.principal.scopes)
+    found = f"needs {needed}; held: {', '.join(map(shown, held)) or 'no scopes'}"
+    cause, remedy = _lacking(match, caller, settings)
+    return begun.then(Step("policy", "failed", found, cause, remedy), refusal.status)
+
+
+def _unidentified(begun: Explanation, caller: _Caller) -> Explanation:
+    assert caller.failure is not None
+    failed = next(step.name for step in begun.steps if step.outcome == "failed")
+    return replace(begun, status=caller.failure.status, decided_by=failed)
+
+
+def _lacking(match: Match, caller: _Caller, settings: Settings) -> tuple[str, str]:
+    """Why the scopes do not do, and what would."""
+    assert caller.principal is not None
+    claims = {} if caller.facts is None else caller.facts.claims or {}
+    admin_scope = settings.authorization.admin_scope
+    raw = claims.get("scopes", sorted(caller.principal.scopes))
+    given = raw.split() if isinstance(raw, str) else raw if isinstance(raw, list) else []
+    texts = [scope for scope in given if isinstance(scope, str)]
+    remedy = f"have one of these granted: {_needed(match, settings)}"
+    if isinstance(raw, str):
+        example = ", ".join(map(shown, texts[:3]))
+        remedy = f"have the issuer write an array: [{example}]"
+        return f"the claim scopes is text, {shown(raw)}, and grants nothing", remedy
+    near = likely_scopes(texts, match.operation, match.path_params, admin_scope)
+    unread = None if caller.facts is None else unread_scopes(caller.facts)
+    if unread is not None and not caller.principal.scopes:
+        remedy = "have the issuer put the scopes into an array named scopes"
+        return f"the token has no scopes that count; {unread}", remedy
+    told = [*near, *([unread] if unread else [])]
+    if not told:
+        told = ["no scope that is held allows it"] if texts else ["the caller holds no scopes"]
+    return "; ".join(told), remedy
+
+
+def _needed(match: Match, settings: Settings) -> str:
+    """What the policy asks for, in words."""
+    rule = policy.POLICY[match.operation]
+    if isinstance(rule, policy.Authenticated):
+        return "any valid token"
+    if isinstance(rule, policy.Admin):
+        return f"{settings.authorization.admin_scope} (authorization.admin_scope)"
+    return " or ".join(policy.required_scopes(*match))
+
+
+def _opened_by(match: Match, principal: Principal | None) -> str:
+    """By what the policy lets the caller pass."""
+    rule = policy.POLICY[match.operation]
+    if isinstance(rule, policy.Public):
+        return "public: no credential is looked at"
+    assert principal is not None
+    if isinstance(rule, policy.Authenticated):
+        return "open to every identified caller"
+    if principal.admin:
+        return "the caller is an administrator"
+    opening = [scope for scope in policy.required_scopes(*match) if scope in principal.scopes]
+    if opening:
+        return f"opened by {opening[0]}"
+    assert isinstance(rule, policy.Needs)
+    ids = sorted(policy.allowed_ids(principal, match.operation) or ())
+    return f"opened in part, for {', '.join(ids)}"

@@ -1,0 +1,190 @@
+"""What was probably meant: texts, scopes and paths that are nearly right.
+
+Nothing is decided here; these are words for the operator about what was refused elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentctl.auth.policy import POLICY, Needs, required_scopes
+from agentctl.auth.scopes import held_ids, nearest, well_formed
+from agentctl.records.routes import ROUTES, RouteTable
+
+__all__ = ["difference", "elsewhere", "likely_path", "likely_scopes", "shown"]
+
+_SHOWN = 100
+"""Characters of a value that are shown."""
+
+_OTHER_CLAIMS = ("scope", "scp", "permissions", "roles", "groups", "authorities")
+_NESTED_CLAIMS = (("realm_access", "roles"), ("resource_access", "roles"))
+_SEPARATORS = re.compile(r"[:./\s]+")
+_MOST = 3
+"""Sentences about one refusal."""
+
+
+def shown(value: object) -> str:
+    """A value of a token or a request as JSON in one line, cut where it is long.
+
+    What could not be seen, or turns text around, is written as an escape.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    if not text.isprintable():
+        text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def difference(given: str, wanted: str) -> str | None:
+    """In what small thing two texts differ; None: they are different altogether."""
+    if given.strip() == wanted.strip():
+        return "it has white space around it"
+    if given.rstrip("/") == wanted.rstrip("/"):
+        return "it differs by the slash at its end"
+    if given.casefold() == wanted.casefold():
+        return "it differs in upper and lower case"
+    if _without_scheme(given) == _without_scheme(wanted):
+        return "it differs in what stands before ://"
+    if wanted and (given.startswith(wanted) or given.endswith(wanted)):
+        return "there is more in it"
+    if given and (wanted.startswith(given) or wanted.endswith(given)):
+        return "it is only a part"
+    return None
+
+
+def _without_scheme(text: str) -> str:
+    return text.partition("://")[2].rstrip("/") or text
+
+
+def elsewhere(claims: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Claims that other systems keep permissions in: name and value. They are not read here."""
+    for name in _OTHER_CLAIMS:
+        if name in claims:
+            yield name, claims[name]
+    for name, inner in _NESTED_CLAIMS:
+        value = claims.get(name)
+        if isinstance(value, dict) and value:
+            yield (f"{name}.{inner}", value[inner]) if inner in value else (name, value)
+    for name, value in claims.items():
+        if re.search(r"[/:](?:scopes?|permissions|roles)$", name):
+            yield name, value
+
+
+def likely_scopes(
+    given: Sequence[str], operation: str, path_params: Mapping[str, str], admin_scope: str
+) -> list[str]:
+    """What is nearly right among the scopes of a refused caller, a sentence each.
+
+    Args:
+        given: the scopes as they stand in the credential, malformed ones too.
+        operation: that was refused.
+        path_params: of the request.
+        admin_scope: that of the configuration.
+    """
+    rule = POLICY[operation]
+    found = list[str]()
+    for scope in given:
+        told = _about_admin(scope, admin_scope)
+        if told is None and isinstance(rule, Needs):
+            told = _about(scope, operation, rule, path_params)
+        if told is not None:
+            found.append(told)
+    return found[:_MOST]
+
+
+def _about_admin(scope: str, admin_scope: str) -> str | None:
+    if scope.casefold().strip() == admin_scope.casefold():
+        return f"{shown(scope)} is not the admin scope {shown(admin_scope)}: {_small(scope)}"
+    if scope.casefold() in ("admin", "*", "*:*", "agent_os:admin", "agent_os:*"):
+        return f"{shown(scope)} is not the admin scope, which is {shown(admin_scope)} here"
+    return None
+
+
+def _small(scope: str) -> str:
+    return (
+        "there is white space around it" if scope != scope.strip() else "it is compared by its case"
+    )
+
+
+def _about(scope: str, operation: str, rule: Needs, path_params: Mapping[str, str]) -> str | None:
+    needed = required_scopes(operation, path_params)
+    for wanted in needed:
+        small = difference(scope, wanted) if scope.casefold().strip() == wanted.casefold() else None
+        if small is not None:
+            return f"{shown(scope)} is not {shown(wanted)}: {small}"
+    if well_formed(scope):
+        return _about_well_formed(scope, rule, path_params)
+    return _about_malformed(scope, rule)
+
+
+def _about_well_formed(scope: str, rule: Needs, path_params: Mapping[str, str]) -> str | None:
+    resource, *middle, action = scope.split(":")
+    if (resource, action) == (rule.action, rule.resource):
+        return f"{shown(scope)} has resource and action the other way round"
+    if resource == rule.resource and action == rule.action:
+        return _about_id(scope, rule, path_params)
+    if resource == rule.resource and action != rule.action:
+        return f"{shown(scope)} allows {action}, not {rule.action}"
+    wanted = nearest(scope)
+    if wanted is not None and not middle and wanted == f"{rule.resource}:{rule.action}":
+        return f"{shown(scope)} is no scope: {shown(wanted)} is meant"
+    return None
+
+
+def _about_id(scope: str, rule: Needs, path_params: Mapping[str, str]) -> str | None:
+    (other,) = held_ids({scope}, rule.resource, rule.action) or {None}
+    if other is None:
+        return None
+    one = rule.resource.removesuffix("s")
+    wanted = path_params.get(rule.id_param) if rule.id_param is not None else None
+    if wanted is None:
+        return f"{shown(scope)} is for one {one}, and this is about all of them"
+    small = difference(other, wanted)
+    return f"{shown(scope)} is for another {one}, not {shown(wanted)}" + (
+        f": {small}" if small else ""
+    )
+
+
+def _about_malformed(scope: str, rule: Needs) -> str | None:
+    if "*" in scope and scope.startswith(rule.resource):
+        star = f"{rule.resource}:*:{rule.action}"
+        return f"{shown(scope)} is not well-formed: * stands in the middle only, {shown(star)}"
+    words = _SEPARATORS.split(scope.strip().casefold())
+    if words[:1] == [rule.resource] and words[-1] == rule.action:
+        return f"{shown(scope)} is not well-formed: its parts are joined with one : each"
+    if rule.resource in words and rule.action in words:
+        return f"{shown(scope)} is one text: each scope is an entry of its own"
+    return None
+
+
+def likely_path(table: RouteTable, method: str, path: str) -> str | None:
+    """What is wrong with a path that nobody knows; None: nothing is near it."""
+    candidates = {
+        "there is no slash at the end": path.rstrip("/"),
+        "there is one slash between two parts": re.sub(r"/+", "/", path),
+        "paths are in lower case": path.lower(),
+    }
+    for told, candidate in candidates.items():
+        if candidate != path and _known(table, method, candidate):
+            return f"{told}: {shown(candidate)}"
+    for cut in range(2, path.count("/") + 1):
+        rest = "/" + "/".join(path.split("/")[cut:])
+        if rest != "/" and _known(table, method, rest):
+            return (
+                f"{shown(rest)} is known: a root_path, or what a proxy is reached under, is no part"
+            )
+    return _nearest_path(path)
+
+
+def _known(table: RouteTable, method: str, path: str) -> bool:
+    return table.find(method, path) is not None or bool(table.methods(path))
+
+
+def _nearest_path(path: str) -> str | None:
+    import difflib
+
+    templates = {route.template for route in ROUTES.values()}
+    near = difflib.get_close_matches(path, templates, n=1, cutoff=0.75)
+    return f"the nearest is {near[0]}" if near else None

@@ -1,0 +1,133 @@
+"""What a server answers to credentials that do not hold, and to keys that change on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from agentctl.config.settings import Authorization, Database, Settings
+from agentctl.server import create_app
+from tests.auth.forge import rs, token
+from tests.auth.hostile import CASES, CLAIMS, OURS, RS, signed
+from tests.auth.verifiers import NEW, OLD, bearer, jwks, swap
+from tests.server.hosts import Host, hosting
+from tests.world import World
+
+
+def served(folder: Path, given: Authorization) -> Settings:
+    database = Database(id="main", url=f"sqlite:///{folder}/main.db")
+    return Settings(authorization=given, databases=(database,))
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    folder = tmp_path_factory.mktemp("hostile")
+    settings = served(folder, Authorization(verification_keys=(OURS.pem,)))
+    with hosting(World(folder), create_app(settings)) as running:
+        yield running
+
+
+def sendable(header: str) -> bool:
+    """Whether HTTP carries it as it is; what it does not is refused below the application."""
+    return header.isascii() and header.isprintable() and header == header.strip()
+
+
+SENT = {
+    name: case.header
+    for name, case in CASES.items()
+    if case.door == "RS256" and sendable(case.header) and len(case.header) < 12_000
+}
+
+
+def ask(host: Host, header: str, path: str = "/teams") -> httpx2.Response:
+    return host.client.get(path, headers={"Authorization": header})
+
+
+def test_all_credentials_that_do_not_hold_get_one_answer(host: Host) -> None:
+    assert len(SENT) > 300
+    answers = {name: ask(host, header) for name, header in SENT.items()}
+    others = {name: answer.status_code for name, answer in answers.items()}
+    assert {name: status for name, status in others.items() if status != 401} == {}
+    assert {answer.content for answer in answers.values()} == {
+        b'{"detail":"Invalid or expired credential","error_code":"UNAUTHENTICATED"}'
+    }
+    kept = {
+        tuple(
+            (name, value)
+            for name, value in answer.headers.multi_items()
+            if name not in ("date", "x-request-id")
+        )
+        for answer in answers.values()
+    }
+    assert len(kept) == 1, "no header field tells them apart"
+    told = 'Bearer realm="agentctl", error="invalid_token"'
+    assert next(iter(answers.values())).headers["www-authenticate"] == told
+    good = ask(host, "Bearer " + signed({**RS, "typ": "JWT"}))
+    assert good.status_code == 403, "the connection still serves; the token holds, without scope"
+
+
+def test_bytes_that_are_no_text_are_refused(host: Host) -> None:
+    """T07: latin-1 and UTF-8 in the field."""
+    good = signed(RS)
+    for value in (f"Bearer {good}\u00e9".encode("latin-1"), f"Bearer {good}\u0661".encode()):
+        answer = host.client.get("/teams", headers=[(b"Authorization", value)])
+        assert answer.status_code == 401
+
+
+def test_a_token_anywhere_else_is_not_seen(host: Host) -> None:
+    """T01, T05: without the field there was no credential, so no error code (RFC 6750 3.1)."""
+    good = signed(RS)
+    for answer in (
+        host.client.get("/teams"),
+        host.client.get("/teams", params={"access_token": good, "token": good}),
+        host.client.get("/teams", headers={"Cookie": f"token={good}", "X-Access-Token": good}),
+    ):
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == 'Bearer realm="agentctl"'
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_keys_change_while_the_server_runs(tmp_path: Path) -> None:
+    """K06, K07: nothing but `/ready` is asked until the change is there."""
+    path = tmp_path / "jwks.json"
+    path.write_text(jwks(("old", OLD)))
+    settings = served(tmp_path, Authorization(jwks_file=path))
+    old, new = (
+        bearer({"scopes": ["teams:read"]}, pair, kid=kid)
+        for pair, kid in ((OLD, "old"), (NEW, "new"))
+    )
+    with hosting(World(tmp_path), create_app(settings)) as host:
+
+        def state() -> tuple[int, str, str | None]:
+            answer = host.client.get("/ready")
+            body = answer.json()
+            return answer.status_code, body["status"], body["checks"].get("keys")
+
+        assert state() == (200, "ready", None)
+        assert ask(host, old).status_code == 200
+        path.write_text("{")
+        within(5, lambda: state() == (200, "ready", "stale"))
+        assert ask(host, old).status_code == 200, "the last good keys stay in force"
+        assert str(tmp_path) not in host.client.get("/ready").text
+        swap(path, jwks(("new", NEW)))
+        within(5, lambda: state() == (200, "ready", None))
+        assert ask(host, old).status_code == 401, "also when it was remembered"
+        assert ask(host, new).status_code == 200
+
+
+def test_hostile_tokens_leave_good_ones_alone(host: Host) -> None:
+    """Good and bad ones in turn on one connection."""
+    good = "Bearer " + token(RS, {**CLAIMS, "scopes": ["teams:read"]}, rs(OURS))
+    for header in list(SENT.values())[::20]:
+        assert ask(host, header).status_code == 401
+        assert ask(host, good).status_code == 200
