@@ -1,0 +1,157 @@
+"""Tokens that are broken at random, at every layer; a million of them with AGENTCTL_TEST_LONG=1.
+
+What goes in is a header of `hostile.CASES` or a good one, changed in its text, in the bytes under
+its base64url, in its JSON, or by parts of another, and signed anew or not. What passes is held
+against a check of its own that shares no code with the verifier.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import math
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentctl.auth.principal import Principal
+from agentctl.auth.steps import CHECKS
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Settings
+from agentctl.errors import InvalidToken
+from tests.auth.forge import NOW, SECRET, b64, compact, hs, token
+from tests.auth.hostile import CASES
+
+TOKENS = 1_000_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 20_000
+HEADER = {"alg": "HS256", "typ": "JWT"}
+PAYLOAD = {"sub": "me", "scopes": ["agents:read"], "exp": NOW + 9, "iat": NOW, "session_id": "s"}
+
+_TEXT = (
+    "".join(map(chr, range(128)))
+    + "\x85\u00a0\u00e9\u0661\u200b\u2028\ud800\udfff\ufeff\uff33\U0001f600"
+)
+_VALUES: list[Any] = [
+    None, True, False, 0, -1, 1e308, 1e999, -0.0, math.nan, 10**70, NOW, NOW + 9, "", "me", "sa:x",
+    "__x", "HS256", "none", "RS256", "JWT", [], ["HS256"], {}, {"alg": "none"}, [[[[[[[[[1]]]]]]]]],
+    "\ud800", "\0", "x" * 300, ["agent_os:admin"], ["a"] * 300,
+]  # fmt: skip
+_NAMES = [
+    "alg", "typ", "kid", "crit", "b64", "cty", "jwk", "zip", "enc", "sub", "exp", "nbf", "iat",
+    "aud", "iss", "scopes", "session_id", "x",
+]  # fmt: skip
+_SEEDS = [case.header for case in CASES.values() if len(case.header) < 9_000]
+
+Change = Callable[[random.Random, str], str]
+
+
+def changed_text(chance: random.Random, text: str) -> str:
+    """Characters replaced, put in, taken out, doubled."""
+    for _ in range(chance.randint(1, 3)):
+        place = chance.randrange(len(text) + 1)
+        size = chance.choice((0, 1, 1, 2, 20))
+        new = "".join(chance.choices(_TEXT, k=chance.choice((0, 1, 1, 2))))
+        text = text[:place] + new + text[place + size :]
+        if chance.random() < 0.1:
+            text = text[:place] + text
+    return text
+
+
+def spliced(chance: random.Random, text: str) -> str:
+    """Segments of several tokens put together."""
+    pool = [*text.split("."), *chance.choice(_SEEDS).split("."), ""]
+    return "Bearer " + ".".join(chance.choices(pool, k=chance.choice((1, 2, 3, 3, 3, 5))))
+
+
+def changed_bytes(chance: random.Random, data: bytes) -> bytes:
+    place = chance.randrange(len(data) + 1)
+    new = bytes(chance.choices(range(256), k=chance.choice((0, 1, 1, 3))))
+    return data[:place] + new + data[place + chance.choice((0, 1, 1, 5)) :]
+
+
+def changed_members(chance: random.Random, members: dict[str, Any]) -> bytes:
+    """JSON with members added, dropped, or named twice."""
+    members = {name: value for name, value in members.items() if chance.random() > 0.1}
+    for _ in range(chance.choice((0, 1, 1, 2))):
+        members[chance.choice(_NAMES)] = chance.choice(_VALUES)
+    text = json.dumps(members, separators=chance.choice(((",", ":"), (", ", ": ")))).encode()
+    if chance.random() < 0.05:
+        text = text.replace(b"{", b'{"alg":"HS256",', 1)
+    return text
+
+
+def made(chance: random.Random) -> str:
+    """A token of changed parts, mostly signed rightly."""
+    header, payload = (
+        changed_members(chance, part) if chance.random() < 0.7 else compact(part)
+        for part in (HEADER, PAYLOAD)
+    )
+    if chance.random() < 0.3:
+        header = changed_bytes(chance, header)
+    if chance.random() < 0.3:
+        payload = changed_bytes(chance, payload)
+    bits = chance.choice((256,) * 8 + (384, 512))
+    sign = hs(SECRET if chance.random() < 0.9 else b"x" * 32, bits)
+    return "Bearer " + token(header, payload, sign)
+
+
+def any_header(chance: random.Random) -> str:
+    kind = chance.random()
+    if kind < 0.5:
+        text = made(chance)
+    elif kind < 0.7:
+        text = "Bearer " + token(HEADER, PAYLOAD, hs(SECRET))
+    else:
+        text = chance.choice(_SEEDS)
+    kind = chance.random()
+    if kind < 0.4:
+        return text
+    return changed_text(chance, text) if kind < 0.8 else spliced(chance, text)
+
+
+def rightly(header: str, principal: Principal) -> bool:
+    """Whether a header that passed may, looked at in another way."""
+    scheme, text = header.split(" ")
+    first, second, third = text.split(".")
+    padded = (part + "=" * (-len(part) % 4) for part in (first, second, third))
+    raw = [base64.b64decode(part, b"-_", validate=True) for part in padded]
+    if [b64(part) for part in raw] != [first, second, third] or scheme.lower() != "bearer":
+        return False
+    good = hmac.digest(SECRET, f"{first}.{second}".encode(), "sha256")
+    said, claims = json.loads(raw[0]), json.loads(raw[1])
+    scopes = claims.get("scopes")
+    times = [claims.get("exp", NOW + 1) > NOW, claims.get("iat", 0) <= NOW + 10]
+    return (
+        hmac.compare_digest(good, raw[2])
+        and said["alg"] == "HS256"
+        and not {"crit", "b64", "enc", "zip", "cty"} & said.keys()
+        and all(times)
+        and principal.subject == claims.get("sub")
+        and principal.admin == (isinstance(scopes, list) and "agent_os:admin" in scopes)
+    )
+
+
+def end(one: Verifier, header: str) -> str:
+    """The step that a header fails, or `passed`; any other exception is a failure of the test."""
+    try:
+        principal = one.principal(header)
+    except InvalidToken as refusal:
+        return refusal.check if len(refusal.reason) < 100 else refusal.reason
+    return "passed" if rightly(header, principal) else f"wrongly passed: {header}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fuzzed_tokens_give_a_principal_or_the_one_exception(seed: int) -> None:
+    chance = random.Random(seed)
+    given = Authorization(algorithm="HS256", verification_keys=(SECRET.decode(),))
+    one = Verifier(Settings(authorization=given), clock=lambda: NOW)
+    ends = Counter(end(one, any_header(chance)) for _ in range(TOKENS // 4))
+    assert ends.keys() <= {*CHECKS, "passed"}
+    assert ends["passed"] > TOKENS // 100
+    # With one secret there is always a key, no issuer is set, and no scope is an error.
+    missed = CHECKS.keys() - ends.keys() - {"key", "claims.iss", "claims.scopes"}
+    assert not missed, "the fuzz has to come to every step"
