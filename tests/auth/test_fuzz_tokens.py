@@ -17,8 +17,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from agentctl.auth.principal import Principal
 from agentctl.auth.steps import CHECKS
 from agentctl.auth.verifier import Verifier
@@ -144,12 +142,11 @@ def end(one: Verifier, header: str) -> str:
     return "passed" if rightly(header, principal) else f"wrongly passed: {header}"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_fuzzed_tokens_give_a_principal_or_the_one_exception(seed: int) -> None:
-    chance = random.Random(seed)
+def test_fuzzed_tokens_give_a_principal_or_the_one_exception() -> None:
+    chance = random.Random(20)
     given = Authorization(algorithm="HS256", verification_keys=(SECRET.decode(),))
     one = Verifier(Settings(authorization=given), clock=lambda: NOW)
-    ends = Counter(end(one, any_header(chance)) for _ in range(TOKENS // 4))
+    ends = Counter(end(one, any_header(chance)) for _ in range(TOKENS))
     assert ends.keys() <= {*CHECKS, "passed"}
     assert ends["passed"] > TOKENS // 100
     # With one secret there is always a key, no issuer is set, and no scope is an error.

@@ -1,0 +1,134 @@
+"""How long a verification takes, as ratios to bare PyJWT on the same token and key in the same run.
+
+`python -m tests.benchmarks.verification`. Batches take turns, so that a slower or busier machine
+moves all of them; medians are compared. Nothing fails here: the numbers are to be read.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import jwt
+
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Settings
+from agentctl.errors import InvalidToken
+from tests.auth.forge import ec_pair, ed, ed_pair, es, rs, rsa_pair, token
+
+ROUNDS = 61
+BATCH = 50
+
+Act = Callable[[], object]
+
+
+def claims() -> dict[str, Any]:
+    """What an identity provider puts into an access token."""
+    now = int(time.time())
+    return {
+        "iss": "https://issuer.example/", "sub": "user-4711", "aud": "agentctl", "iat": now,
+        "exp": now + 3_600, "jti": "0123456789abcdef0123456789abcdef",
+        "scopes": ["agents:read", "agents:run", "teams:read", "sessions:read", "sessions:write"],
+    }  # fmt: skip
+
+
+def verifier(algorithm: Any, pem: str) -> Verifier:
+    """A verifier that checks issuer and audience, as bare PyJWT is told to below."""
+    given = Authorization(
+        algorithm=algorithm,
+        verification_keys=(pem,),
+        verify_audience=True,
+        issuer="https://issuer.example/",
+    )
+    return Verifier(Settings(authorization=given))
+
+
+def bare(text: str, key: Any, algorithm: str) -> Act:
+    """PyJWT as its documentation has it, with the key parsed beforehand."""
+
+    def decode() -> object:
+        return jwt.decode(
+            text, key, [algorithm], audience="agentctl", issuer="https://issuer.example/"
+        )
+
+    return decode
+
+
+def uncached(text: str, algorithm: str, pem: str, count: int) -> Act:
+    """Verifiers that have not seen the token, one for each call."""
+    fresh = iter([verifier(algorithm, pem) for _ in range(count)])
+    header = f"Bearer {text}"
+    return lambda: next(fresh).principal(header)
+
+
+def refused(one: Verifier, header: str) -> Act:
+    """A header that does not hold."""
+
+    def ask() -> None:
+        with suppress(InvalidToken):
+            one.principal(header)
+
+    return ask
+
+
+def microseconds(act: Act) -> float:
+    """Of one call, from a batch without garbage collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        started = time.perf_counter()
+        for _ in range(BATCH):
+            act()
+        return (time.perf_counter() - started) / BATCH * 1e6
+    finally:
+        gc.enable()
+
+
+def medians(acts: dict[str, Act]) -> dict[str, float]:
+    """Microseconds of each, batches in turns after a first of each."""
+    found: dict[str, list[float]] = {name: [] for name in acts}
+    for _ in range(ROUNDS):
+        for name, act in acts.items():
+            found[name].append(microseconds(act))
+    return {name: statistics.median(times[1:]) for name, times in found.items()}
+
+
+def cases() -> Iterator[tuple[str, dict[str, Act]]]:
+    """By algorithm: bare PyJWT first, then ours."""
+    signers = {
+        "RS256": (rsa_pair(), rs(rsa_pair())),
+        "ES256": (ec_pair(), es(ec_pair())),
+        "EdDSA": (ed_pair(), ed(ed_pair())),
+    }
+    for algorithm, (pair, sign) in signers.items():
+        text = token({"alg": algorithm, "typ": "JWT", "kid": "a"}, claims(), sign)
+        known = verifier(algorithm, pair.pem)
+        known.principal(f"Bearer {text}")
+        yield (
+            algorithm,
+            {
+                "bare PyJWT": bare(text, pair.public, algorithm),
+                "first time": uncached(text, algorithm, pair.pem, ROUNDS * BATCH),
+                "again": lambda known=known, header=f"Bearer {text}": known.principal(header),
+                "1 MB of junk": refused(known, "Bearer " + "a" * 1_000_000),
+                "8 KB of junk": refused(known, "Bearer " + "a" * 4_000 + "." + "b" * 4_000 + ".c"),
+            },
+        )
+
+
+def lines() -> Iterator[str]:
+    """One line a case."""
+    yield f"{'algorithm':<10}{'what':<16}{'us':>8}{'ratio':>8}"
+    for algorithm, acts in cases():
+        found = medians(acts)
+        for name, took in found.items():
+            yield f"{algorithm:<10}{name:<16}{took:>8.1f}{took / found['bare PyJWT']:>8.3f}"
+
+
+if __name__ == "__main__":
+    for line in lines():
+        print(line, flush=True)
