@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from agentctl.cli.help import Branch
 from agentctl.cli.options import Config, GivenTokenFile, Output
-from agentctl.cli.terminal import is_terminal, note
+from agentctl.cli.terminal import confirm, is_terminal, note
 from agentctl.errors import InvalidConfiguration, InvalidToken, UsageFailed
 
 if TYPE_CHECKING:
@@ -62,11 +63,14 @@ def mint_token(
         typer.Option("--session-id", metavar="ID", help="Default session of its runs and cancels"),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not warn about the admin scope")
+        bool, typer.Option("--yes", "-y", help="Do not ask about the admin scope")
     ] = False,
     config: Config = None,
 ) -> None:
-    """Sign a token and print it, and nothing else, on stdout."""
+    """Sign a token and print it, and nothing else, on stdout.
+
+    The admin scope, which allows everything, is asked about; off a terminal it needs --yes.
+    """
     from datetime import UTC, datetime
 
     from agentctl.auth import tokens
@@ -76,8 +80,11 @@ def mint_token(
 
     span = parse_until(expires_in, now=datetime.now(UTC))
     settings = _issued_by(issuer, load(config))
-    token = tokens.mint(settings, sub, scope or (), span, audience=audience, session_id=session_id)
-    _summarize(token, settings, quiet=yes)
+    scopes = scope or ()
+    tokens.check_scopes(scopes, settings.authorization.admin_scope)
+    _check_admin(scopes, settings.authorization.admin_scope, yes=yes)
+    token = tokens.mint(settings, sub, scopes, span, audience=audience, session_id=session_id)
+    _summarize(token)
     write_line(token)
 
 
@@ -211,13 +218,22 @@ def _admin_scope(settings: Settings | None) -> str:
     return (Authorization() if settings is None else settings.authorization).admin_scope
 
 
-def _summarize(token: str, settings: Settings, *, quiet: bool) -> None:
+def _check_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
+    """Warn of a token that allows everything, and ask whether that is meant.
+
+    Raises:
+        UsageFailed: nobody can be asked.
+        Refused: the answer was no.
+    """
+    if admin_scope in scopes:
+        note(f"warning: {admin_scope} allows everything, on the data of every user")
+        confirm("Mint such a token?", yes=yes)
+
+
+def _summarize(token: str) -> None:
     """Say on stderr what was minted: never the token."""
     from agentctl.cli import tokenview
 
     header, claims = tokenview.decoded(token)
     for line in tokenview.summary(header, claims):
         note(line)
-    admin_scope = settings.authorization.admin_scope
-    if admin_scope in claims["scopes"] and not quiet:
-        note(f"warning: {admin_scope} allows everything, on the data of every user")

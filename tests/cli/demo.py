@@ -56,7 +56,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def _mint(config: Path) -> str:
     """A token that allows everything."""
-    claims = ["--sub", "ada", "--scope", "agent_os:admin"]
+    claims = ["--sub", "ada", "--scope", "agent_os:admin", "--yes"]
     command = [*AGENTCTL, "token", "mint", *claims, "--config", str(config)]
     minted = subprocess.run(command, env=_environment(config.parent), capture_output=True)
     assert minted.returncode == 0, minted.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Agentctl
+from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.projects import make_project
 
 
@@ -84,13 +84,58 @@ def test_another_issuer_than_the_configured_one(agentctl: Agentctl, home: Path) 
     assert agentctl("token", "mint", "--issuer", "us").code == 0
 
 
-def test_the_admin_scope_warns(agentctl: Agentctl, project: Path) -> None:
-    loud = agentctl("token", "mint", "--sub", "me", "--scope", "agent_os:admin")
-    assert loud.code == 0
-    assert len(loud.lines) == 1
-    assert "warning: agent_os:admin allows everything" in loud.stderr
-    quiet = agentctl("token", "mint", "--sub", "me", "--scope", "agent_os:admin", "--yes")
-    assert "warning" not in quiet.stderr
+ADMIN = ("--sub", "me", "--scope", "teams:read", "--scope", "agent_os:admin")
+WARNING = "warning: agent_os:admin allows everything, on the data of every user\n"
+
+
+def test_the_admin_scope_warns_and_needs_a_yes(agentctl: Agentctl, project: Path) -> None:
+    alone = agentctl("token", "mint", *ADMIN)
+    assert (alone.code, alone.stdout) == (2, "")
+    assert alone.stderr.startswith(WARNING)
+    assert "hint: pass --yes" in alone.stderr
+    sure = agentctl("token", "mint", *ADMIN, "--yes")
+    assert (sure.code, len(sure.lines)) == (0, 1)
+    assert sure.stderr.startswith(WARNING)
+    assert agentctl("token", "verify", "-", input=sure.stdout).code == 0
+
+
+def test_the_admin_scope_has_the_name_that_was_configured(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, extra='admin_scope = "ops:root"')
+    assert agentctl("token", "mint", "--scope", "ops:root").code == 2
+    assert agentctl("token", "mint", "--scope", "ops:root", "--yes").code == 0
+    assert agentctl("token", "mint", "--scope", "agent_os:admin", "--yes").code == 2
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2)])
+def test_a_person_is_asked_about_the_admin_scope(
+    terminal: Terminal, project: Path, answer: str, code: int
+) -> None:
+    seen = terminal("token", "mint", *ADMIN, types=answer)
+    assert seen.code == code
+    assert "Mint such a token? [y/N]" in seen.screen
+    assert ("minted for me" in seen.screen) == (code == 0)
+
+
+def test_an_unknown_scope_beside_the_admin_scope_is_told_before_the_question(
+    agentctl: Agentctl, project: Path
+) -> None:
+    ended = agentctl("token", "mint", *ADMIN, "--scope", "team:read")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "did you mean 'teams:read'?" in ended.stderr
+    assert "warning" not in ended.stderr
+
+
+def test_what_every_token_has(agentctl: Agentctl, project: Path) -> None:
+    first, second = (
+        json.loads(agentctl("token", "inspect", "-", "-o", "json", input=token).stdout)
+        for token in (_mint(agentctl), _mint(agentctl))
+    )
+    (key,) = json.loads(agentctl("keys", "jwks").stdout)["keys"]
+    assert first["header"] == {"alg": "ES256", "kid": key["kid"], "typ": "JWT"}
+    assert first["claims"].keys() == {"iat", "exp", "jti", "scopes"}
+    assert first["claims"]["exp"] - first["claims"]["iat"] == 3_600
+    assert re.fullmatch("[0-9a-f]{32}", first["claims"]["jti"])
+    assert first["claims"]["jti"] != second["claims"]["jti"]
 
 
 def test_a_key_that_others_can_read_signs_nothing(agentctl: Agentctl, project: Path) -> None:
