@@ -9,13 +9,16 @@ from collections.abc import Mapping
 
 from agentctl.auth import policy
 from agentctl.auth.principal import Principal
-from agentctl.errors import MethodNotAllowed, NotFound, Unauthenticated
+from agentctl.errors import MethodNotAllowed, NotFound, Unauthenticated, Unavailable
 from agentctl.records.routes import Match, RouteTable
 
 __all__ = ["admit", "locate"]
 
+Failure = Unauthenticated | Unavailable | None
+"""Why nobody was identified: no credential that holds, or one that cannot be looked up now."""
 
-def locate(table: RouteTable, method: str, path: str, failure: Unauthenticated | None) -> Match:
+
+def locate(table: RouteTable, method: str, path: str, failure: Failure) -> Match:
     """The operation of a request.
 
     Args:
@@ -25,7 +28,7 @@ def locate(table: RouteTable, method: str, path: str, failure: Unauthenticated |
         failure: why nobody was identified; None: somebody was.
 
     Raises:
-        Unauthenticated: there is no such operation, and nobody was identified.
+        Unauthenticated, Unavailable: there is no such operation, and nobody was identified.
         MethodNotAllowed: the path has others.
         NotFound: nobody knows the path.
     """
@@ -42,7 +45,7 @@ def locate(table: RouteTable, method: str, path: str, failure: Unauthenticated |
 
 def admit(
     principal: Principal | None,
-    failure: Unauthenticated | None,
+    failure: Failure,
     operation: str,
     path_params: Mapping[str, str],
 ) -> None:
@@ -55,7 +58,7 @@ def admit(
         path_params: the parameters of the matched path.
 
     Raises:
-        Unauthenticated: it is not public, and nobody was identified.
+        Unauthenticated, Unavailable: it is not public, and nobody was identified.
         Forbidden: the caller lacks the scopes.
     """
     try:

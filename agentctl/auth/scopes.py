@@ -9,6 +9,7 @@ __all__ = [
     "KNOWN_SCOPES",
     "RESOURCES_WITH_IDS",
     "alternatives",
+    "covers",
     "held_ids",
     "known",
     "nearest",
@@ -23,6 +24,9 @@ KNOWN_SCOPES: tuple[str, ...] = (
     "agents:read",
     "agents:run",
     "config:read",
+    "service_accounts:delete",
+    "service_accounts:read",
+    "service_accounts:write",
     "sessions:delete",
     "sessions:read",
     "sessions:write",
@@ -66,6 +70,14 @@ def alternatives(resource: str, action: str, identifier: str | None = None) -> t
 def satisfies(held: Set[str], resource: str, action: str, identifier: str | None = None) -> bool:
     """Whether the scopes `held` allow `action` on `resource`, or on its one `identifier`."""
     return not held.isdisjoint(alternatives(resource, action, identifier))
+
+
+def covers(held: Set[str], scope: str) -> bool:
+    """Whether the scopes `held` allow all that a well-formed `scope` allows."""
+    resource, *rest = scope.split(":")
+    known_as = (name for name, aliases in _ALIASES.items() if resource in aliases)
+    identifier = rest[0] if len(rest) == 2 and rest[0] != "*" else None
+    return satisfies(held, next(known_as, resource), rest[-1], identifier)
 
 
 def held_ids(held: Set[str], resource: str, action: str) -> frozenset[str]:

@@ -6,7 +6,7 @@ is a small function of `verifier`, `jws` or `claims` that can be called by itsel
 
 from __future__ import annotations
 
-__all__ = ["CHECKS"]
+__all__ = ["ACCOUNT_CHECKS", "CHECKS"]
 
 CHECKS: dict[str, str] = {
     "transport": "the Authorization header is Bearer and one token",
@@ -26,3 +26,11 @@ CHECKS: dict[str, str] = {
     "claims.session_id": "session_id is the id of a session",
 }
 """Name of each step, and what it demands."""
+
+ACCOUNT_CHECKS: dict[str, str] = {
+    "account.form": "the token of a service account has its length, alphabet and checksum",
+    "account.known": "a service account has the token",
+    "account.revoked": "the service account is not revoked",
+    "account.expired": "the service account has not expired",
+}
+"""The same for the tokens of service accounts: behind `transport` and `length`, instead of the rest."""

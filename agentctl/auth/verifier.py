@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from agentctl.auth.accounts import account_start
 from agentctl.auth.claims import ClaimRules, Claims, check
 from agentctl.auth.jws import KeySet, verify
 from agentctl.auth.keyring import Keyring
@@ -19,6 +20,7 @@ from agentctl.auth.principal import Principal, anonymous
 from agentctl.errors import InvalidToken, Unauthenticated
 
 if TYPE_CHECKING:
+    from agentctl.auth.lookup import AccountTokens
     from agentctl.config.settings import Authorization, Settings
 
 __all__ = ["Verifier", "bearer", "principal_of"]
@@ -69,6 +71,7 @@ class Verifier:
 
     Args:
         settings: the configuration.
+        accounts: looks up the tokens of service accounts; None: they stand for nobody.
         clock: the wall clock in seconds since the epoch: tokens live by it.
         monotonic: a clock that never jumps: watching and remembering live by it.
 
@@ -79,11 +82,14 @@ class Verifier:
     def __init__(
         self,
         settings: Settings,
+        accounts: AccountTokens | None = None,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._given = settings.authorization
+        self._accounts = accounts
+        self._account_start = account_start(settings.authorization.token_prefix)
         self._rules = ClaimRules.from_settings(settings)
         self._maximum = settings.limits.token_bytes
         self._clock = clock
@@ -109,8 +115,10 @@ class Verifier:
         """The keys in use; None with authorization off."""
         return None if self._generation is None else self._generation.keys
 
-    def principal(self, authorization: str | None) -> Principal:
-        """Who sends this Authorization header.
+    async def identify(self, authorization: str | None) -> Principal:
+        """Who sends this Authorization header, with a JWT or as a service account.
+
+        Which of them a token is, its first characters decide, here and once (`auth.accounts`).
 
         Args:
             authorization: the header's value; None: there was none.
@@ -118,16 +126,40 @@ class Verifier:
         Raises:
             Unauthenticated: there was none.
             InvalidToken: it does not hold.
+            Unavailable: it is a service account's, and nobody can tell now.
         """
         if self._generation is None:
             return anonymous()
+        token = self._token(authorization)
+        if self._accounts is not None and token.startswith(self._account_start):
+            return await self._accounts.principal(token)
+        return self._of_jwt(token)
+
+    def principal(self, authorization: str | None) -> Principal:
+        """As `identify`, without service accounts: their tokens hold for nothing here.
+
+        Raises:
+            Unauthenticated: there was none.
+            InvalidToken: it does not hold.
+        """
+        if self._generation is None:
+            return anonymous()
+        return self._of_jwt(self._token(authorization))
+
+    def _token(self, authorization: str | None) -> str:
         if authorization is None:
             raise Unauthenticated
-        token = bearer(authorization, self._maximum)
+        return bearer(authorization, self._maximum)
+
+    def _of_jwt(self, token: str) -> Principal:
+        if token.startswith(self._account_start):
+            reason = "it is a service account's token, which is looked up, not verified"
+            raise InvalidToken(reason, check="form")
         moment = self._monotonic()
         if moment >= self._look_at and not self._watched:
             self.refresh()
         generation = self._generation
+        assert generation is not None
         digest = hashlib.sha256(token.encode("ascii")).digest()
         entry = generation.cache.get(digest)
         if entry is not None and moment < entry.stale_at and self._clock() < entry.expires_at:

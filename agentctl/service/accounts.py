@@ -1,0 +1,199 @@
+"""What a caller can do with service accounts (contract.md 6)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import orjson
+
+from agentctl import errors
+from agentctl.auth import grants
+from agentctl.auth.accounts import HINT_CHARACTERS, hash_of, new_token
+from agentctl.operations import (
+    DEFAULT_ACCOUNT_DAYS,
+    MAXIMUM_ACCOUNT_DAYS,
+    AccountFilter,
+    Grant,
+    NewAccount,
+)
+from agentctl.records.accounts import (
+    ACCOUNT_NAME,
+    AccountPage,
+    AccountRecord,
+    AccountState,
+    NewAccountRecord,
+    ScopeGrant,
+)
+from agentctl.records.document import Document, document_of
+from agentctl.records.ids import new_id
+from agentctl.records.times import now, rfc3339
+from agentctl.service import documents, paging
+from agentctl.service.access import Access, checked_text
+from agentctl.service.directory import granted_scopes
+from agentctl.store import accounts
+from agentctl.store.accounts import AccountRow
+from agentctl.store.database import Work
+
+__all__ = ["AccountOperations"]
+
+MAXIMUM_SCOPES = 256
+"""As many as count in a token (contract.md 6)."""
+
+_DAY = 24 * 60 * 60 * 1_000_000
+_NAME = re.compile(ACCOUNT_NAME)
+
+
+class AccountOperations(Access):
+    """The service accounts family."""
+
+    async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
+        """Make an account, and tell its token this once.
+
+        Raises:
+            ValidationFailed: a value that is not allowed.
+            Forbidden: a scope that the principal does not hold.
+            BadRequest: a privileged scope that is not said to be meant.
+            Conflict: another account that is good has the name.
+        """
+        async with self.audited("create_service_account") as record:
+            self._require_somebody()
+            row, token = self._new_account(account)
+            record.name("service_account", row.id)
+            await record.write(self.hosting.databases.system, _created(row))
+            return document_of(NewAccountRecord(**_record(row, row.created_at), token=token))
+
+    def _new_account(self, account: NewAccount) -> tuple[AccountRow, str]:
+        given = self.hosting.settings.authorization
+        scopes = _checked_scopes(account.scopes)
+        name, days = _checked_name(account.name), _checked_days(account)
+        grants.check_known(scopes, given.admin_scope)
+        scopes = list(dict.fromkeys(scopes))
+        grants.check_held(scopes, self.principal, given.admin_scope)
+        allowed = account.allow_privileged_scopes
+        grants.check_privileged(scopes, given.admin_scope, allowed=allowed)
+        token, moment = new_token(given.token_prefix), now()
+        row = AccountRow(
+            id=new_id(),
+            name=name,
+            token_hash=hash_of(token),
+            token_hint=token[-HINT_CHARACTERS:],
+            scopes=orjson.dumps(scopes).decode(),
+            created_by=self.principal.actor,
+            created_at=moment,
+            expires_at=None if days is None else moment + days * _DAY,
+            last_used_at=None,
+            revoked_at=None,
+        )
+        return row, token
+
+    async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
+        """A page of the accounts, of whomever, in whatever state; their tokens are kept nowhere."""
+        async with self.audited("list_service_accounts"):
+            self._require_somebody()
+            page = filter.page
+            work = accounts.page(
+                name=None if filter.name is None else checked_text("name", filter.name),
+                order=page.sort_order,
+                limit=page.limit,
+                offset=paging.offset_of(page),
+                after=paging.decode_cursor(page),
+            )
+            found = await self.hosting.databases.system.read(work, large=True)
+            moment = now()
+            items = (orjson.dumps(_record(row, moment)) for row in found.rows)
+            return Document(documents.page_document(items, page, found))
+
+    async def revoke_service_account(self, account_id: str) -> None:
+        """End an account: at once here, within a second where else its token is in use.
+
+        Raises:
+            NotFound: there is none of this id, or it is revoked already.
+        """
+        async with self.audited("revoke_service_account", account_id=account_id) as record:
+            self._require_somebody()
+            await record.write(self.hosting.databases.system, _revoked(account_id))
+            self.hosting.accounts.forget(account_id)
+
+    def _require_somebody(self) -> None:
+        """Refuse what comes over HTTP from nobody in particular.
+
+        With authorization off everybody is an administrator, and would be one still, with a token
+        that was made meanwhile, when it is on again.
+
+        Raises:
+            Forbidden: it does.
+        """
+        if self.principal.via == "http" and not self.hosting.settings.authorization.enabled:
+            raise errors.Forbidden(
+                "Service accounts are managed locally while authorization is off"
+            )
+
+
+def _created(row: AccountRow) -> Work[None]:
+    if not (yield from accounts.create(row)):
+        raise errors.Conflict("An active service account has this name")
+
+
+def _revoked(account_id: str) -> Work[None]:
+    if not (yield from accounts.revoke(account_id, now())):
+        raise errors.NotFound("Service account not found")
+
+
+def _record(row: AccountRow, moment: int) -> AccountRecord:
+    return AccountRecord(
+        id=row.id,
+        name=row.name,
+        scopes=[ScopeGrant(scope=scope, effect="allow") for scope in granted_scopes(row)],
+        token_hint=row.token_hint,
+        created_by=row.created_by,
+        created_at=rfc3339(row.created_at),
+        expires_at=_time(row.expires_at),
+        last_used_at=_time(row.last_used_at),
+        revoked_at=_time(row.revoked_at),
+        state=_state(row, moment),
+    )
+
+
+def _state(row: AccountRow, moment: int) -> AccountState:
+    if row.revoked_at is not None:
+        return "revoked"
+    return "expired" if row.expires_at is not None and moment >= row.expires_at else "active"
+
+
+def _time(microseconds: int | None) -> str | None:
+    return None if microseconds is None else rfc3339(microseconds)
+
+
+def _checked_name(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise errors.ValidationFailed(
+            "name must be 1 to 64 characters of A-Z, a-z, 0-9 and . _ -,"
+            " starting with a letter or a digit"
+        )
+    return name
+
+
+def _checked_scopes(given: Sequence[Grant]) -> list[str]:
+    if not 1 <= len(given) <= MAXIMUM_SCOPES:
+        raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
+    for place, grant in enumerate(given):
+        if grant.effect != "allow":
+            raise errors.ValidationFailed(f"scopes[{place}].effect must be allow")
+    return [grant.scope for grant in given]
+
+
+def _checked_days(account: NewAccount) -> int | None:
+    """How many days the account is good for; None: for ever."""
+    days = account.expires_in_days
+    if account.never_expires:
+        if days is not None:
+            raise errors.ValidationFailed("expires_in_days and never_expires exclude each other")
+        return None
+    if days is None:
+        return DEFAULT_ACCOUNT_DAYS
+    if not 1 <= days <= MAXIMUM_ACCOUNT_DAYS:
+        raise errors.ValidationFailed(
+            f"expires_in_days must be a number from 1 to {MAXIMUM_ACCOUNT_DAYS}"
+        )
+    return days
