@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
     from agentctl.records.kinds import Kind
     from agentctl.records.runs import CancelRecord, RunPage, RunRecord, RunStatus
@@ -41,6 +42,7 @@ __all__ = [
     "MAXIMUM_REASON",
     "BulkDeletion",
     "CancelRequest",
+    "ExplainRequest",
     "NewSession",
     "Operations",
     "Page",
@@ -217,6 +219,22 @@ class ResumeRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainRequest:
+    """A request to explain.
+
+    Attributes:
+        method: HTTP method.
+        path: as in a request target: percent-encoded, with a query or without.
+        token: the credential that it would be made with, without the word Bearer. Empty: none.
+            None: the caller's own, where it has one, which over HTTP is that of its request.
+    """
+
+    method: str
+    path: str
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamEvent:
     """One server-sent event of a run.
 
@@ -242,6 +260,10 @@ class Operations(Protocol):
     async def get_config(self) -> Document[ConfigRecord]: ...
     async def get_models(self) -> Document[list[ModelEntry]]: ...
     async def get_me(self) -> Document[MeRecord]: ...
+
+    async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
+        """What a request would be answered, and which check decides it: for administrators."""
+        ...
 
     # Components
     async def get_components(self, kind: Kind) -> Document[list[Any]]:

@@ -25,7 +25,7 @@ from agentctl.errors import (
     Unauthenticated,
 )
 from agentctl.records.authorization import ExplainRecord, ExplainStep, Outcome
-from agentctl.records.routes import ROUTES, Match, RouteTable
+from agentctl.records.routes import ROUTES, Match, RouteTable, every_route
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
@@ -144,7 +144,7 @@ def explain(
     """
     caller = _identified(verifier, settings, token, time.time() if now is None else now)
     method, path = "GET" if method == "HEAD" else method, served_path(path)
-    table = RouteTable(ROUTES)
+    table = every_route()
     begun = Explanation(method, path, None, caller.principal, caller.steps, ALLOWED, "policy")
     try:
         match = gate.locate(table, method, path, caller.failure)

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from agentctl.errors import UsageFailed
+from agentctl.records.times import spoken
 
 __all__ = ["microseconds_ago", "parse_ago", "parse_until", "short", "spoken"]
 
@@ -62,24 +63,6 @@ def short(seconds: float) -> str:
     if seconds < 0.0995:
         return f"{max(0, round(seconds * 1_000))} ms"
     return f"{seconds:.1f} s" if seconds < 9.95 else spoken(seconds)
-
-
-def spoken(seconds: float) -> str:
-    """A span for people, in its one or two largest units: `45 s`, `12 min`, `3 h 5 min`, `9 d`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes = round(whole / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours = round(minutes / 60)
-    if minutes < 24 * 60:
-        return _two(minutes // 60, "h", minutes % 60, "min")
-    return _two(hours // 24, "d", hours % 24, "h")
-
-
-def _two(large: int, name: str, small: int, small_name: str) -> str:
-    return f"{large} {name} {small} {small_name}" if small else f"{large} {name}"
 
 
 def _span(text: str) -> timedelta:

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from agentctl.records.kinds import KINDS, Kind
 
-__all__ = ["ROUTES", "FamilyOperations", "Match", "Route", "RouteTable", "operations_of"]
+__all__ = [
+    "ROUTES",
+    "FamilyOperations",
+    "Match",
+    "Route",
+    "RouteTable",
+    "every_route",
+    "operations_of",
+]
 
 
 class Route(NamedTuple):
@@ -77,6 +86,7 @@ ROUTES: dict[str, Route] = {
     "get_config": Route("GET", "/config"),
     "get_models": Route("GET", "/models"),
     "get_me": Route("GET", "/auth/me"),
+    "explain_auth": Route("POST", "/auth/explain"),
     **{operation: route for kind in KINDS for operation, route in _family(kind).items()},
     "get_sessions": Route("GET", "/sessions"),
     "create_session": Route("POST", "/sessions"),
@@ -136,6 +146,12 @@ class RouteTable:
                 yield route.method
                 if route.method == "GET":
                     yield "HEAD"
+
+
+@cache
+def every_route() -> RouteTable:
+    """The table of all operations."""
+    return RouteTable(ROUTES)
 
 
 def _pattern(template: str) -> re.Pattern[str]:

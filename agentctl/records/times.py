@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-__all__ = ["Moment", "Timestamp", "microseconds", "now", "rfc3339", "seconds"]
+__all__ = ["Moment", "Timestamp", "microseconds", "now", "rfc3339", "seconds", "spoken"]
 
 
 class _DateTime:
@@ -71,3 +71,21 @@ def microseconds(text: str) -> int:
 def seconds(microseconds: int) -> int:
     """Whole seconds since the epoch, as messages and events carry them."""
     return microseconds // 1_000_000
+
+
+def spoken(seconds: float) -> str:
+    """A span for people, in its one or two largest units: `45 s`, `12 min`, `3 h 5 min`, `9 d`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = round(minutes / 60)
+    if minutes < 24 * 60:
+        return _two(minutes // 60, "h", minutes % 60, "min")
+    return _two(hours // 24, "d", hours % 24, "h")
+
+
+def _two(large: int, name: str, small: int, small_name: str) -> str:
+    return f"{large} {name} {small} {small_name}" if small else f"{large} {name}"

@@ -16,6 +16,7 @@ from agentctl.operations import (
     FROM_THE_START,
     BulkDeletion,
     CancelRequest,
+    ExplainRequest,
     NewSession,
     ResumeRequest,
     RunFilter,
@@ -27,13 +28,15 @@ from agentctl.operations import (
     Where,
 )
 from agentctl.records.kinds import KINDS
+from agentctl.records.routes import operations_of
 from agentctl.remote import queries
 from agentctl.remote.address import check_credential, read_address
-from agentctl.remote.connection import Connection, Request, Timeouts, path_of
+from agentctl.remote.connection import Connection, Request, Timeouts, path_to
 from agentctl.remote.document import Received, Shape
 from agentctl.remote.events import EventParser, ServerEvent
 
 if TYPE_CHECKING:
+    from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
     from agentctl.records.kinds import Kind
     from agentctl.records.runs import CancelRecord, RunPage, RunRecord
@@ -105,41 +108,45 @@ class RemoteOperations:
     # What the instance says of itself
 
     async def get_api(self) -> Document[ApiRecord]:
-        return await self._get("/")
+        return await self._get(path_to("get_api"))
 
     async def get_health(self) -> Document[HealthRecord]:
-        return await self._get(path_of("health"))
+        return await self._get(path_to("get_health"))
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
         # Not ready is a 503 whose body is the record, not an error.
-        return await self._ask(Request("GET", path_of("ready"), also_answers=503))
+        return await self._ask(Request("GET", path_to("get_readiness"), also_answers=503))
 
     async def get_info(self) -> Document[InfoRecord]:
-        return await self._get(path_of("info"))
+        return await self._get(path_to("get_info"))
 
     async def get_config(self) -> Document[ConfigRecord]:
-        return await self._get(path_of("config"))
+        return await self._get(path_to("get_config"))
 
     async def get_models(self) -> Document[list[ModelEntry]]:
-        return await self._get(path_of("models"), shape="array")
+        return await self._get(path_to("get_models"), shape="array")
 
     async def get_me(self) -> Document[MeRecord]:
-        return await self._get(path_of("auth", "me"))
+        return await self._get(path_to("get_me"))
+
+    async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
+        body = queries.explain_body(request)
+        return await self._ask(Request("POST", path_to("explain_auth"), body=body))
 
     # Components
 
     async def get_components(self, kind: Kind) -> Document[list[Any]]:
-        return await self._get(path_of(KINDS[kind].path), shape="array")
+        return await self._get(path_to(operations_of(kind).list), shape="array")
 
     async def get_component(self, kind: Kind, component_id: str) -> Document[Any]:
-        return await self._get(path_of(KINDS[kind].path, component_id))
+        return await self._get(_component_path(operations_of(kind).get, kind, component_id))
 
     # Runs
 
     async def create_run(
         self, kind: Kind, component_id: str, request: RunRequest
     ) -> Document[RunRecord]:
-        path = path_of(KINDS[kind].path, component_id, "runs")
+        path = _component_path(operations_of(kind).create_run, kind, component_id)
         body = queries.run_body(request, stream=False)
         wait = 0.0 if request.background else None
         headers = queries.run_headers(request)
@@ -149,7 +156,7 @@ class RemoteOperations:
     async def stream_run(
         self, kind: Kind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
-        path = path_of(KINDS[kind].path, component_id, "runs")
+        path = _component_path(operations_of(kind).create_run, kind, component_id)
         body = queries.run_body(request, stream=True)
         asked = Request("POST", path, body=body, headers=queries.run_headers(request))
         event: StreamEvent | None = None
@@ -162,7 +169,7 @@ class RemoteOperations:
     async def resume_run(
         self, kind: Kind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
-        path = path_of(KINDS[kind].path, component_id, "runs", run_id, "resume")
+        path = _component_path(operations_of(kind).resume_run, kind, component_id, run_id)
         asked = Request("POST", path, queries.of_resume(request))
         event: StreamEvent | None = None
         async with contextlib.aclosing(self._events(asked, request.after)) as events:
@@ -184,55 +191,56 @@ class RemoteOperations:
                     yield event
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
-        return await self._get(path_of("runs"), queries.of_runs(filter))
+        return await self._get(path_to("get_runs"), queries.of_runs(filter))
 
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
-        return await self._get(path_of("runs", run_id), queries.pairs(db_id=db_id))
+        return await self._get(path_to("get_run", run_id=run_id), queries.pairs(db_id=db_id))
 
     async def list_component_runs(
         self, kind: Kind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]:
-        path = path_of(KINDS[kind].path, component_id, "runs")
+        path = _component_path(operations_of(kind).list_runs, kind, component_id)
         return await self._get(path, queries.of_component_runs(filter))
 
     async def get_component_run(
         self, kind: Kind, component_id: str, run_id: str, *, session_id: str | None = None
     ) -> Document[RunRecord]:
-        path = path_of(KINDS[kind].path, component_id, "runs", run_id)
+        path = _component_path(operations_of(kind).get_run, kind, component_id, run_id)
         return await self._get(path, queries.pairs(session_id=session_id))
 
     async def cancel_run(
         self, kind: Kind, component_id: str, run_id: str, request: CancelRequest
     ) -> Document[CancelRecord]:
-        path = path_of(KINDS[kind].path, component_id, "runs", run_id, "cancel")
+        path = _component_path(operations_of(kind).cancel_run, kind, component_id, run_id)
         query = queries.of_cancel(request)
         return await self._ask(Request("POST", path, query, extra_wait=request.wait))
 
     # Sessions
 
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
-        return await self._get(path_of("sessions"), queries.of_sessions(filter))
+        return await self._get(path_to("get_sessions"), queries.of_sessions(filter))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         query = queries.pairs(type=session.type, db_id=session.db_id)
         body = queries.session_body(session)
-        return await self._ask(Request("POST", path_of("sessions"), query, body))
+        return await self._ask(Request("POST", path_to("create_session"), query, body))
 
     async def get_session_by_id(
         self, session_id: str, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
-        return await self._get(path_of("sessions", session_id), queries.of_where(where))
+        path = path_to("get_session_by_id", session_id=session_id)
+        return await self._get(path, queries.of_where(where))
 
     async def update_session(
         self, session_id: str, patch: SessionPatch, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
-        path = path_of("sessions", session_id)
+        path = path_to("update_session", session_id=session_id)
         return await self._ask(Request("PATCH", path, queries.of_where(where), patch.changes))
 
     async def rename_session(
         self, session_id: str, session_name: str, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
-        path = path_of("sessions", session_id, "rename")
+        path = path_to("rename_session", session_id=session_id)
         body = {"session_name": session_name}
         return await self._ask(Request("POST", path, queries.of_where(where), body))
 
@@ -241,24 +249,24 @@ class RemoteOperations:
     ) -> None:
         query = queries.of_where(where) + queries.pairs(cancel=cancel or None)
         wait = DELETION_WAIT if cancel else 0.0
-        path = path_of("sessions", session_id)
+        path = path_to("delete_session", session_id=session_id)
         await self._connection.send(Request("DELETE", path, query, extra_wait=wait))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
         query = queries.pairs(db_id=deletion.db_id)
         body = {"session_ids": list(deletion.session_ids)}
-        await self._connection.send(Request("DELETE", path_of("sessions"), query, body))
+        await self._connection.send(Request("DELETE", path_to("delete_sessions"), query, body))
 
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = ALL_RUNS
     ) -> Document[list[RunRecord]]:
-        path = path_of("sessions", session_id, "runs")
+        path = path_to("get_session_runs", session_id=session_id)
         return await self._get(path, queries.of_session_runs(query), shape="array")
 
     async def get_session_run(
         self, session_id: str, run_id: str, where: Where = ANYWHERE
     ) -> Document[RunRecord]:
-        path = path_of("sessions", session_id, "runs", run_id)
+        path = path_to("get_session_run", session_id=session_id, run_id=run_id)
         return await self._get(path, queries.of_where(where))
 
     async def _get(
@@ -268,6 +276,11 @@ class RemoteOperations:
 
     async def _ask(self, request: Request, shape: Shape = "object") -> Document[Any]:
         return Received(await self._connection.fetch(request, shape))
+
+
+def _component_path(operation: str, kind: Kind, component_id: str, run_id: str = "") -> str:
+    """The path of an operation on a component, or with an id on a run of it."""
+    return path_to(operation, **{KINDS[kind].id_field: component_id}, run_id=run_id)
 
 
 def _numbered(received: ServerEvent, before: int) -> StreamEvent:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from agentctl import errors
+from agentctl.records.routes import ROUTES
 from agentctl.remote import failures
 from agentctl.remote.address import Address
 from agentctl.remote.document import Shape, check_shape
@@ -17,7 +18,7 @@ from agentctl.remote.document import Shape, check_shape
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["Connection", "Request", "Timeouts", "path_of"]
+__all__ = ["Connection", "Request", "Timeouts", "path_to"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Request:
     """One request.
 
     Attributes:
-        path: below the address's prefix, quoted (see `path_of`).
+        path: below the address's prefix, quoted (see `path_to`).
         query: names and values in order.
         body: what is sent as JSON; None for no body.
         headers: further header fields, names in lower case.
@@ -52,12 +53,15 @@ class Request:
     also_answers: int | None = None
 
 
-def path_of(*segments: str) -> str:
-    """A path of these segments, each percent-quoted whole (RFC 3986 3.3).
+def path_to(operation: str, **ids: str) -> str:
+    """The path of an operation with these ids in it, each percent-quoted whole (RFC 3986 3.3).
 
     Segments of dots are quoted too: they would be read as steps up and down.
     """
-    return "".join("/" + _quoted(segment) for segment in segments)
+    segments = ROUTES[operation].template.split("/")
+    return "/".join(
+        _quoted(ids[segment[1:-1]]) if segment.startswith("{") else segment for segment in segments
+    )
 
 
 class Connection:

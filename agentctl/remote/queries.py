@@ -8,6 +8,7 @@ from agentctl.operations import (
     DEFAULT_CANCEL_WAIT,
     FROM_THE_START,
     CancelRequest,
+    ExplainRequest,
     NewSession,
     Page,
     ResumeRequest,
@@ -23,6 +24,7 @@ from agentctl.records.times import rfc3339
 
 __all__ = [
     "Query",
+    "explain_body",
     "of_cancel",
     "of_component_runs",
     "of_resume",
@@ -131,6 +133,11 @@ def session_body(session: NewSession) -> dict[str, Any]:
         metadata=session.metadata,
         user_id=session.user_id,
     ) | _given(**{KINDS[session.type].id_field: session.component_id})
+
+
+def explain_body(request: ExplainRequest) -> dict[str, Any]:
+    """The body that asks about a request; without a token it is about the caller's own."""
+    return _given(method=request.method, path=request.path, token=request.token)
 
 
 def _of_page(page: Page) -> Query:

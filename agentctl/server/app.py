@@ -77,13 +77,12 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
         InvalidConfiguration: a tool cannot be used.
         RuntimeError: a route has no row in the policy table.
     """
-    from agentctl.auth.verifier import Verifier
     from agentctl.service.service import Service
 
     check_routes(app.routes)
     door = _door(app)
-    verifier = Verifier(door.settings)
     async with Service.open(door.settings, create=True) as service:
+        verifier = service.verifier
         await service.prepare()
         door.service, door.verifier = service, verifier
         try:

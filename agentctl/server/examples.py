@@ -195,6 +195,33 @@ def _family(kind: Kind) -> dict[str, Any]:
     }
 
 
+_EXPLANATION = {
+    "method": "POST",
+    "path": "/agents/writer/runs",
+    "operation": "create_agent_run",
+    "allowed": False,
+    "status": 401,
+    "decided_by": "claims.exp",
+    "principal": None,
+    "required_scopes": ["agents:writer:run", "agents:*:run", "agents:run"],
+    "steps": [
+        {
+            "name": "signature",
+            "outcome": "passed",
+            "found": 'holds, with "2026-11"',
+            "cause": None,
+            "remedy": None,
+        },
+        {
+            "name": "claims.exp",
+            "outcome": "failed",
+            "found": "2026-11-20T08:18:10.000000Z, 4 min ago",
+            "cause": "it expired 4 min ago; exp has no leeway",
+            "remedy": "have a new one issued; `agentctl token mint` makes one",
+        },
+    ],
+}
+
 ANSWERS: dict[str, Any] = {
     "get_api": {"name": "agentctl", "id": "agentctl", "version": "0.1.0"},
     "get_health": {"status": "ok"},
@@ -241,6 +268,7 @@ ANSWERS: dict[str, Any] = {
     "get_session_run": _run("agent"),
     "get_runs": {"data": [_run("agent")], "meta": _META},
     "get_run": _run("agent"),
+    "explain_auth": _EXPLANATION,
     **{operation: answer for kind in KINDS for operation, answer in _family(kind).items()},
 }
 """What an operation answers with success, by operation id; those without a document are absent."""
@@ -276,6 +304,7 @@ BODIES: dict[str, Any] = {
     "update_session": {"metadata": {"ticket": "A-17"}},
     "rename_session": {"session_name": "Headlines"},
     "delete_sessions": {"session_ids": ["s1", "s2"]},
+    "explain_auth": {"method": "POST", "path": "/agents/writer/runs", "token": "<token>"},
 }
 """What an operation is sent, by operation id."""
 

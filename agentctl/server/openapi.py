@@ -45,7 +45,7 @@ _TAGS = [
     ),
     {"name": "Sessions", "description": "Stored sessions: metadata, state and history"},
     {"name": "Runs", "description": "Runs across sessions"},
-    {"name": "Authorization", "description": "Who the caller is"},
+    {"name": "Authorization", "description": "Who the caller is, and who may do what"},
     {"name": "System", "description": "What the instance says of itself"},
 ]
 
@@ -123,6 +123,8 @@ def _asked(name: str) -> str:
     rule = policy.POLICY.get(name)
     if rule is None or isinstance(rule, policy.Public):
         return ""
+    if isinstance(rule, policy.Admin):
+        return "Requires the admin scope."
     scopes = " or ".join(f"`{scope}`" for scope in policy.scope_forms(name))
     return f"Requires the scope {scopes}." if scopes else "Requires a valid token."
 

@@ -12,6 +12,7 @@ from agentctl.records.ids import SESSION_ID
 
 __all__ = [
     "DeleteSessionsBody",
+    "ExplainBody",
     "NewSessionBody",
     "RenameSessionBody",
     "ResumeBody",
@@ -105,4 +106,22 @@ class DeleteSessionsBody(TypedDict):
 
     session_ids: Required[
         Annotated[list[str], Field(min_length=1, max_length=100, description="Their ids")]
+    ]
+
+
+class ExplainBody(TypedDict):
+    """A request to explain."""
+
+    method: Required[Annotated[str, Field(description="HTTP method")]]
+    path: Required[
+        Annotated[str, Field(description="As it would be asked for, with a query or without")]
+    ]
+    token: NotRequired[
+        Annotated[
+            str | None,
+            Field(
+                description="The token that it would be made with, or an empty text for none; "
+                "the caller's own when absent. It is not kept."
+            ),
+        ]
     ]

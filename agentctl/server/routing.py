@@ -10,7 +10,7 @@ here. There are no redirects, and a path that no operation has is not found.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, cast
 
 from fastapi.routing import APIRoute
@@ -19,15 +19,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentctl.auth import policy
-from agentctl.errors import MethodNotAllowed, NotFound, Unauthenticated, ValidationFailed
+from agentctl.auth import gate, policy
+from agentctl.errors import ValidationFailed
 from agentctl.records.routes import Route, RouteTable
 from agentctl.server.authentication import Reply, answer_failure
-from agentctl.server.door import CALLER, Call, Caller
+from agentctl.server.door import CALLER, Call
 from agentctl.server.named import require_named
 from agentctl.server.parameters import Parameters
 
-__all__ = ["Dispatch", "Endpoint", "Operation", "admit", "check_routes"]
+__all__ = ["Dispatch", "Endpoint", "Operation", "check_routes"]
 
 Endpoint = Callable[..., Awaitable[Response]]
 
@@ -65,7 +65,7 @@ class Operation(APIRoute):
             AgentctlError: the request is refused.
         """
         path = call.scope["path_params"]
-        admit(call.caller, self.operation, path)
+        gate.admit(call.caller.principal, call.caller.failure, self.operation, path)
         scope = call.scope
         values, refusal = self.parameters.read(path, scope["query_string"], scope["headers"])
         try:
@@ -79,19 +79,6 @@ class Operation(APIRoute):
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self.answer(Call(scope, receive))
         await response(scope, receive, send)
-
-
-def admit(caller: Caller, operation: str, path: Mapping[str, str]) -> None:
-    """Let the caller pass if the policy allows the operation.
-
-    Raises:
-        Unauthenticated: it is not public, and nobody was identified.
-        Forbidden: the caller lacks the scopes.
-    """
-    try:
-        policy.decide(caller.principal, operation, path)
-    except Unauthenticated as refusal:
-        raise caller.failure or refusal from None
 
 
 def check_routes(routes: Iterable[BaseRoute]) -> list[Operation]:
@@ -136,23 +123,13 @@ class Dispatch:
 
     def _find(self, scope: Scope) -> Operation:
         """The operation that the request matches; its path parameters are put into the scope."""
+        caller = scope[CALLER]
         path = _path_below_root(scope)
-        match = self._table.find(scope["method"], path)
-        if match is not None:
-            route = self.routes[match.operation]
-            scope["route"] = route
-            scope["path_params"] = match.path_params
-            return route
-        self._refuse(scope[CALLER], path)
-        raise NotFound("Not found")
-
-    def _refuse(self, caller: Caller, path: str) -> None:
-        """Raise what comes before a 404: who is not known learns nothing about the paths."""
-        if caller.failure is not None:
-            raise caller.failure
-        methods = self._table.methods(path)
-        if methods:
-            raise MethodNotAllowed(allow=methods)
+        match = gate.locate(self._table, scope["method"], path, caller.failure)
+        route = self.routes[match.operation]
+        scope["route"] = route
+        scope["path_params"] = match.path_params
+        return route
 
 
 def _path_below_root(scope: Scope) -> str:

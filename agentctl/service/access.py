@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentctl import errors
 from agentctl.auth import policy
@@ -22,6 +23,9 @@ from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.visibility import Visibility
 
+if TYPE_CHECKING:
+    from agentctl.auth.verifier import Verifier
+
 __all__ = ["Access", "Hosting", "checked_json", "checked_session_id", "checked_text"]
 
 
@@ -31,7 +35,11 @@ MAXIMUM_USER = 255
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """What stands behind the port, whoever calls."""
+    """What stands behind the port, whoever calls.
+
+    `verifier` answers the one verifier of the configuration, which is made when it is first asked
+    for: that raises InvalidKey when its keys are refused.
+    """
 
     settings: Settings
     databases: Databases
@@ -40,6 +48,7 @@ class Hosting:
     canceller: Canceller
     changes: Changes
     observer: Observer
+    verifier: Callable[[], Verifier]
 
 
 class Access:

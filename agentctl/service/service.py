@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from agentctl.auth.principal import Principal
 from agentctl.config.settings import Settings
@@ -17,15 +19,17 @@ from agentctl.runs.watch import watch_requests
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog
 from agentctl.service.access import Hosting
+from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
-from agentctl.service.runs import RunOperations
-from agentctl.service.sessions import SessionOperations
 from agentctl.store.databases import Databases
+
+if TYPE_CHECKING:
+    from agentctl.auth.verifier import Verifier
 
 __all__ = ["Acting", "Service"]
 
 
-class Acting(ComponentOperations, RunOperations, SessionOperations):
+class Acting(ComponentOperations, AuthorizationOperations):
     """`operations.Operations` as one principal, on what is hosted here."""
 
 
@@ -41,6 +45,15 @@ class Service:
     def settings(self) -> Settings:
         """The configuration behind it."""
         return self.hosting.settings
+
+    @property
+    def verifier(self) -> Verifier:
+        """What turns credentials into principals, for every door.
+
+        Raises:
+            InvalidKey: authorization is on and the keys are refused, or there are none.
+        """
+        return self.hosting.verifier()
 
     def acting_as(self, principal: Principal) -> Acting:
         """The port as this principal."""
@@ -103,5 +116,15 @@ class Service:
             watches.start(watch_requests(engine, databases, changes))
             stack.push_async_callback(engine.close)
             canceller = Canceller(engine, observer, changes)
-            hosting = Hosting(settings, databases, catalog, engine, canceller, changes, observer)
+            verifier = functools.cache(lambda: _verifier(settings))
+            hosting = Hosting(
+                settings, databases, catalog, engine, canceller, changes, observer, verifier
+            )
             yield cls(hosting, worker, watches)
+
+
+def _verifier(settings: Settings) -> Verifier:
+    """Loaded when it is needed: most local commands verify nothing."""
+    from agentctl.auth.verifier import Verifier
+
+    return Verifier(settings)

@@ -110,13 +110,15 @@ def _first_sentence(operation: Any) -> str:
 
 
 def _needs(operation: str) -> str:
-    from agentctl.auth.policy import POLICY, Authenticated, Needs, Public, scope_forms
+    from agentctl.auth.policy import POLICY, Admin, Authenticated, Needs, Public, scope_forms
 
     rule = POLICY[operation]
     if isinstance(rule, Public):
         return "nothing: public"
     if isinstance(rule, Authenticated):
         return "any valid token"
+    if isinstance(rule, Admin):
+        return "the admin scope"
     assert isinstance(rule, Needs)
     text = " or ".join(code(scope) for scope in scope_forms(operation))
     one = code(f"{rule.resource}:<id>:{rule.action}")

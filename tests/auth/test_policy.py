@@ -6,6 +6,7 @@ import pytest
 
 from agentctl.auth.policy import (
     POLICY,
+    Admin,
     Authenticated,
     Needs,
     Public,
@@ -18,7 +19,8 @@ from agentctl.auth.principal import Principal, anonymous, local
 from agentctl.errors import Forbidden, Unauthenticated
 from agentctl.records.kinds import KINDS, Kind
 
-# contract.md 1, written out: what a caller needs, "-" for public, "+" for any identified caller.
+# contract.md 1, written out: what a caller needs, "-" for public, "+" for any identified caller,
+# "!" for administrators.
 CONTRACT = {
     "get_api": "-",
     "get_health": "-",
@@ -30,6 +32,7 @@ CONTRACT = {
     "get_docs_asset": "-",
     "get_readiness": "-",
     "get_me": "+",
+    "explain_auth": "!",
     "get_config": "config:read",
     "get_models": "config:read",
     "get_agents": "agents:read",
@@ -95,7 +98,7 @@ def allowed(operation: str, principal: Principal | None) -> bool:
 def test_who_passes(operation: str) -> None:
     needs = CONTRACT[operation]
     rule = POLICY[operation]
-    assert isinstance(rule, {"-": Public, "+": Authenticated}.get(needs, Needs))
+    assert isinstance(rule, {"-": Public, "+": Authenticated, "!": Admin}.get(needs, Needs))
     assert allowed(operation, None) is (needs == "-")
     assert allowed(operation, caller()) is (needs in "-+")
     assert allowed(operation, anonymous())

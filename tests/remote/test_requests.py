@@ -12,6 +12,7 @@ import pytest
 from agentctl.operations import (
     BulkDeletion,
     CancelRequest,
+    ExplainRequest,
     NewSession,
     Operations,
     Page,
@@ -96,6 +97,14 @@ READS: list[tuple[Call, str]] = [
 ]
 
 WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
+    (
+        lambda o: o.explain_auth(ExplainRequest("GET", "/runs?x=1")),
+        "POST", "/auth/explain", {"method": "GET", "path": "/runs?x=1"},
+    ),
+    (
+        lambda o: o.explain_auth(ExplainRequest("GET", "/runs", "a.b.c")),
+        "POST", "/auth/explain", {"method": "GET", "path": "/runs", "token": "a.b.c"},
+    ),
     (
         lambda o: o.create_run("agent", "a", RunRequest("hi \ud800")),
         "POST", "/agents/a/runs", {"message": "hi \ud800", "stream": False},

@@ -72,6 +72,26 @@ def _system() -> Iterator[Scenario]:
     yield Scenario("get_me", "GET /auth/me", "admin", 200, ('"admin":true',))
 
 
+def _explanations() -> Iterator[Scenario]:
+    operation, path = "explain_auth", "POST /auth/explain"
+    asked = {"method": "GET", "path": "/agents/echo"}
+    own = ('"allowed":true', '"operation":"get_agent"', '"principal":"boss"')
+    yield Scenario(operation, path, "admin", 200, own, ("eyJ",), json=asked)
+    bad = ('"allowed":false', '"status":401', '"decided_by":"form"', '"principal":null')
+    yield Scenario(operation, path, "admin", 200, bad, ("a.b",), json=asked | {"token": "a.b"})
+    nobody = ('"decided_by":"credential"', '"status":401')
+    yield Scenario(operation, path, "admin", 200, nobody, json=asked | {"token": ""})
+    unknown = ('"status":404', '"decided_by":"route"', '"operation":null')
+    yield Scenario(operation, path, "admin", 200, unknown, json=asked | {"path": "/nothing"})
+    there = asked | {"path": "/sessions/mine?user_id=other#x"}
+    yield Scenario(operation, path, "admin", 200, ('"decided_by":"data"',), json=there)
+    for wrong in ({"method": "G T"}, {"path": "agents"}, {"path": 1}, {"token": 1}, {"url": "x"}):
+        yield Scenario(operation, path, "admin", 422, REFUSED, json=asked | wrong)
+    yield Scenario(operation, path, "admin", 422, ("path",), json={"method": "GET"})
+    for who in ("me", "powerless"):
+        yield Scenario(operation, path, who, 403, (*FORBIDDEN, "[]"), json={"method": 1})
+
+
 FAMILIES = (
     ("agent", "/agents", "echo", "mine", '"agent_id":"echo"'),
     ("team", "/teams", "desk", "mine-team", '"team_id":"desk"'),
@@ -354,6 +374,6 @@ def _lists_by_scope() -> Iterator[Scenario]:
 
 
 SCENARIOS = [
-    *_system(), *_families(), *_lists(), *_creations(), *_one_session(), *_changes(),
-    *_deletions(), *_runs_of_sessions(), *_lists_by_scope(),
+    *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
+    *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(),
 ]  # fmt: skip

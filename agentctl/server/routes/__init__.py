@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentctl.server.routes import components, runs, sessions, system
+from agentctl.server.routes import authorization, components, runs, sessions, system
 from agentctl.server.routing import Operation
 
 __all__ = ["all_operations"]
@@ -12,6 +12,7 @@ def all_operations() -> list[Operation]:
     """Every operation but those that show the documentation."""
     return [
         *system.operations(),
+        *authorization.operations(),
         *components.operations(),
         *sessions.operations(),
         *runs.operations(),

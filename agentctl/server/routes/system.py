@@ -1,4 +1,4 @@
-"""What the instance says of itself, and of the caller to the caller."""
+"""What the instance says of itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from agentctl.records.system import (
     ConfigRecord,
     HealthRecord,
     InfoRecord,
-    MeRecord,
     ModelEntry,
     ReadinessRecord,
 )
@@ -25,7 +24,6 @@ __all__ = [
     "get_config",
     "get_health",
     "get_info",
-    "get_me",
     "get_models",
     "get_readiness",
     "operations",
@@ -75,14 +73,6 @@ async def get_models(call: Call) -> Response:
     return document(await call.operations.get_models())
 
 
-async def get_me(call: Call) -> Response:
-    """Get who the caller is.
-
-    The principal that the credential stands for, and the scopes that it holds.
-    """
-    return document(await call.operations.get_me())
-
-
 def operations() -> list[Operation]:
     """The routes."""
     tag = "System"
@@ -93,5 +83,4 @@ def operations() -> list[Operation]:
         operation(get_info, tag=tag, answers=InfoRecord),
         operation(get_config, tag=tag, answers=ConfigRecord),
         operation(get_models, tag=tag, answers=list[ModelEntry]),
-        operation(get_me, tag="Authorization", answers=MeRecord),
     ]

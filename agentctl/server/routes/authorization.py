@@ -1,0 +1,54 @@
+"""Who the caller is, and why a request is allowed or not."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from agentctl.operations import ExplainRequest
+from agentctl.records.authorization import ExplainRecord
+from agentctl.records.system import MeRecord
+from agentctl.server.answers import document
+from agentctl.server.bodies import Body
+from agentctl.server.door import Call
+from agentctl.server.requests import ExplainBody
+from agentctl.server.routes.declared import operation
+from agentctl.server.routing import Operation
+
+__all__ = ["explain_auth", "get_me", "operations"]
+
+_EXPLAIN = Body(ExplainBody)
+
+
+async def get_me(call: Call) -> Response:
+    """Get who the caller is.
+
+    The principal that the credential stands for, and the scopes that it holds.
+    """
+    return document(await call.operations.get_me())
+
+
+async def explain_auth(call: Call) -> Response:
+    """Explain what a request would be answered.
+
+    The chain of checks that it would go through, what each of them found, where it broke and what
+    would mend it. Nothing of the token is answered, logged or kept.
+    """
+    body = await _EXPLAIN.read(call)
+    given = body.get("token")
+    token = _own_token(call) if given is None else str(given)
+    request = ExplainRequest(body["method"], body["path"], token)
+    return document(await call.operations.explain_auth(request))
+
+
+def _own_token(call: Call) -> str | None:
+    """That of a caller who was let pass; with authorization off there need be none."""
+    return call.headers.get("authorization", "").partition(" ")[2] or None
+
+
+def operations() -> list[Operation]:
+    """The routes."""
+    tag = "Authorization"
+    return [
+        operation(get_me, tag=tag, answers=MeRecord),
+        operation(explain_auth, tag=tag, answers=ExplainRecord, errors=(413, 415), body=_EXPLAIN),
+    ]
