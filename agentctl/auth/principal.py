@@ -21,6 +21,7 @@ class Principal:
         everyone: whether it sees the data of all users; else only its own (contract.md 6).
         via: the door it came through.
         session_id: the token's `session_id` claim: the default session of runs and cancels.
+        caller: who really calls, where that is not `subject`, who is acted for.
     """
 
     subject: str | None
@@ -29,11 +30,17 @@ class Principal:
     everyone: bool = False
     via: Via = "http"
     session_id: str | None = None
+    caller: str | None = None
 
     @property
     def actor(self) -> str:
         """How records of what was done name this caller."""
         return self.subject if self.subject is not None else "anonymous"
+
+    @property
+    def identity(self) -> str:
+        """Who really calls: the audit names nobody else."""
+        return self.actor if self.caller is None else self.caller
 
 
 def anonymous() -> Principal:
@@ -48,6 +55,7 @@ def local(user: str, *, acting_for: str | None = None) -> Principal:
         user: name of the operating system's user.
         acting_for: `--as-user`: reads are scoped to this user and runs belong to it.
     """
+    name = f"local:{user}"
     if acting_for is not None:
-        return Principal(subject=acting_for, admin=True, via="local")
-    return Principal(subject=f"local:{user}", admin=True, everyone=True, via="local")
+        return Principal(subject=acting_for, admin=True, via="local", caller=name)
+    return Principal(subject=name, admin=True, everyone=True, via="local")

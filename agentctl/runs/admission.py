@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import orjson
 
 from agentctl import errors
+from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.runs.live import LiveRun
 from agentctl.runtime.catalog import Catalog, Component
@@ -53,6 +55,8 @@ class Submission:
         actor: who starts it, as records name them.
         visibility: the sessions that it may run in, if the one it names exists already.
         idempotency: of a request that may be repeated (contract.md 5), or None.
+        note: makes what is to be written in the transaction of the row; None: nothing more.
+        run_id: the id that the run is to have.
     """
 
     component: Component
@@ -65,6 +69,8 @@ class Submission:
     actor: str
     visibility: Visibility
     idempotency: Idempotency | None = None
+    note: Callable[[], Work[None]] | None = None
+    run_id: str = field(default_factory=new_id)
 
 
 def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str) -> Work[None]:
@@ -99,6 +105,8 @@ def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str
             raise errors.Conflict(f"The session is busy with run {busy[0]}")
     name = " ".join(run.message.split())[:NAME_LENGTH]
     yield from _create(run, worker_id, background=submission.background, session_name=name)
+    if submission.note is not None:
+        yield from submission.note()
 
 
 def _claim(run: LiveRun, request: Idempotency) -> Work[None]:

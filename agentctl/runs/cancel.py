@@ -8,7 +8,9 @@ more than what is stored (contract.md 5).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agentctl import errors
 from agentctl.records.runs import CancelOutcome
@@ -24,6 +26,8 @@ from agentctl.store.database import Database, Work
 from agentctl.store.runs import RunRow, RunState
 
 __all__ = ["Cancellation", "Canceller"]
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
 """How often the owner of a run is looked after while its end is awaited."""
@@ -52,14 +56,23 @@ class Canceller:
         self._changes = changes
 
     async def cancel(
-        self, database: Database, run_id: str, *, actor: str, reason: str | None, wait: float
+        self,
+        database: Database,
+        run_id: str,
+        *,
+        actor: str,
+        reason: str | None,
+        wait: float,
+        note: Callable[[], Work[None]] | None = None,
     ) -> Cancellation:
         """Ask a run to stop, and wait for up to `wait` seconds for its end.
+
+        `note` makes what is to be written in the transaction of the request.
 
         Raises:
             NotFound: there is no such run; nothing is stored then.
         """
-        before, state = await database.write(_request(run_id, actor, reason))
+        before, state = await database.write(_noted(_request(run_id, actor, reason), note))
         if is_final(before.status):
             return Cancellation("already_final", before)
         live = self._engine.live(run_id)
@@ -91,6 +104,13 @@ class Canceller:
         death = await self._observer.dead(state.owner)
         if death is not None:
             await recover(database, state.owner, silent=death is Death.SILENT)
+
+
+def _noted(work: Work[T], note: Callable[[], Work[None]] | None) -> Work[T]:
+    result = yield from work
+    if note is not None:
+        yield from note()
+    return result
 
 
 def _request(run_id: str, actor: str, reason: str | None) -> Work[tuple[RunState, RunState]]:

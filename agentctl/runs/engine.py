@@ -130,7 +130,7 @@ class Engine:
 
     def _new_run(self, submission: Submission) -> LiveRun:
         return LiveRun(
-            new_id(),
+            submission.run_id,
             submission.session_id,
             submission.component,
             submission.message,

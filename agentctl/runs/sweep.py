@@ -34,8 +34,12 @@ async def watch_workers(
     *,
     sweep_seconds: float = SWEEP_SECONDS,
     tidy_seconds: float = TIDY_SECONDS,
+    audit_days: int | None = None,
 ) -> None:
-    """Sweep and keep house until cancelled. A failure is logged, and tried again later."""
+    """Sweep and keep house until cancelled. A failure is logged, and tried again later.
+
+    Rows of the audit are kept for `audit_days`; None: for ever.
+    """
     clock = asyncio.get_running_loop().time
     tidy_at = clock() + tidy_seconds
     while True:
@@ -46,7 +50,7 @@ async def watch_workers(
             await sweep(databases, observer, worker.id)
             if clock() >= tidy_at:
                 tidy_at = clock() + tidy_seconds
-                took = await _tidied(databases)
+                took = await _tidied(databases, audit_days)
                 tidy_at = clock() + max(tidy_seconds, took / TIDY_SHARE)
         except errors.AgentctlError as error:
             observer.complaints.make("dead workers could not be looked for: %s", error.detail)
@@ -54,10 +58,10 @@ async def watch_workers(
             observer.complaints.make("the sweep for dead workers failed", cause=error)
 
 
-async def _tidied(databases: Databases) -> float:
+async def _tidied(databases: Databases, audit_days: int | None) -> float:
     """One round of housekeeping; returns how many seconds it took."""
     began = asyncio.get_running_loop().time()
-    await housekeeping.tidy(databases)
+    await housekeeping.tidy(databases, audit_days=audit_days)
     return asyncio.get_running_loop().time() - began
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from agentctl.errors import Unauthenticated, Unavailable
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
+    from agentctl.server.refusals import Refusals
     from agentctl.service.service import Acting, Service
 
 __all__ = ["CALLER", "Call", "Caller", "Door"]
@@ -31,12 +33,14 @@ class Door:
         settings: what was configured.
         service: the implementation of the port; None while the application is not running.
         verifier: turns an Authorization header into a principal; None while not running.
+        refusals: counts the 401s; None while not running.
         description: the OpenAPI document, as bytes without a base path.
     """
 
     settings: Settings
     service: Service | None = None
     verifier: Verifier | None = None
+    refusals: Refusals | None = None
     description: bytes = b"{}"
 
     @property
@@ -62,13 +66,14 @@ class Caller:
         door: the application's.
         request_id: ours, a UUIDv7; in `X-Request-ID` and in the log.
         principal: who was identified.
-        failure: why nobody was, when `principal` is None.
+        failure: why nobody was, when `principal` is None: no credential that holds, or one that
+            cannot be looked up now.
     """
 
     door: Door
     request_id: str
     principal: Principal | None
-    failure: Unauthenticated | None = None
+    failure: Unauthenticated | Unavailable | None = None
 
 
 class Call(Request):
@@ -78,8 +83,9 @@ class Call(Request):
     def caller(self) -> Caller:
         return cast(Caller, self.scope[CALLER])
 
-    @property
+    @cached_property
     def operations(self) -> Acting:
         """The port, as the caller; without one, as a principal that holds nothing."""
         caller = self.caller
-        return caller.door.open_service.acting_as(caller.principal or _NOBODY)
+        service = caller.door.open_service
+        return service.acting_as(caller.principal or _NOBODY, caller.request_id)

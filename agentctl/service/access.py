@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl import errors
 from agentctl.auth import policy
+from agentctl.auth.lookup import AccountTokens
 from agentctl.auth.principal import Principal
 from agentctl.config.settings import Settings
 from agentctl.operations import Where
-from agentctl.records.ids import is_session_id
+from agentctl.records.ids import is_session_id, new_id
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.text import is_storable
 from agentctl.runs.cancel import Canceller
@@ -19,6 +20,7 @@ from agentctl.runs.changes import Changes
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import Observer
 from agentctl.runtime.catalog import SESSION_TABLE, Catalog, Component
+from agentctl.service.auditing import Audit, Record
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.visibility import Visibility
@@ -48,19 +50,50 @@ class Hosting:
     canceller: Canceller
     changes: Changes
     observer: Observer
+    accounts: AccountTokens
+    audit: Audit
     verifier: Callable[[], Verifier]
 
 
 class Access:
     """One principal in front of what is hosted: the base of every group of operations.
 
-    Every method of the port asks `require` first, then looks things up through the helpers here,
-    so that what a principal may not see is not found, and both read the same.
+    Every method of the port works inside `audited`, which asks the policy first, and looks things
+    up through the helpers here, so that what a principal may not see is not found, and both read
+    the same.
+
+    Args:
+        hosting: what is hosted.
+        principal: who calls.
+        request_id: in the audit; None: one is made, for a command.
+
+    Attributes:
+        entered: whether an operation was asked for, which then sees to its row itself.
     """
 
-    def __init__(self, hosting: Hosting, principal: Principal) -> None:
+    def __init__(
+        self, hosting: Hosting, principal: Principal, request_id: str | None = None
+    ) -> None:
         self.hosting = hosting
         self.principal = principal
+        self.request_id = new_id() if request_id is None else request_id
+        self.entered = False
+
+    def audited(self, operation: str, **path_params: str) -> Record:
+        """The call of an operation: to be entered before anything else is done.
+
+        Entering and leaving it raise what `require` does, and Unavailable where there must be a
+        row in the audit and it cannot be written.
+        """
+        self.entered = True
+        return Record(self, operation, path_params)
+
+    async def refused(
+        self, operation: str, path_params: Mapping[str, str], error: Exception
+    ) -> None:
+        """Record what a door refuses before it asks for the operation."""
+        if not self.entered:
+            await Record(self, operation, path_params).refused(error)
 
     def require(self, operation: str, **path_params: str) -> None:
         """Refuse the operation unless the policy allows it (contract.md 1).

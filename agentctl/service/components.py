@@ -33,19 +33,22 @@ class ComponentOperations(Access):
 
     async def get_components(self, kind: Kind) -> Document[list[Any]]:
         """The configured components of a kind that the caller may read, in configured order."""
-        allowed = policy.allowed_ids(self.principal, policy.operations_of(kind).list)
-        catalog = self.hosting.catalog
-        shown = [
-            catalog.record(component)
-            for component in catalog.components(kind).values()
-            if allowed is None or component.id in allowed
-        ]
-        return document_of(shown)
+        operation = policy.operations_of(kind).list
+        async with self.audited(operation):
+            allowed = policy.allowed_ids(self.principal, operation)
+            catalog = self.hosting.catalog
+            shown = [
+                catalog.record(component)
+                for component in catalog.components(kind).values()
+                if allowed is None or component.id in allowed
+            ]
+            return document_of(shown)
 
     async def get_component(self, kind: Kind, component_id: str) -> Document[Any]:
         """One configured component."""
-        self.require(policy.operations_of(kind).get, **{KINDS[kind].id_field: component_id})
-        return document_of(self.hosting.catalog.record(self.component(kind, component_id)))
+        path = {KINDS[kind].id_field: component_id}
+        async with self.audited(policy.operations_of(kind).get, **path):
+            return document_of(self.hosting.catalog.record(self.component(kind, component_id)))
 
     async def get_api(self) -> Document[ApiRecord]:
         """The name of the service, for whoever asks at its root."""
@@ -98,43 +101,45 @@ class ComponentOperations(Access):
 
     async def get_me(self) -> Document[MeRecord]:
         """Who the caller is here, and what it holds."""
-        self.require("get_me")
-        return document_of(
-            MeRecord(
-                principal=self.principal.actor,
-                scopes=sorted(self.principal.scopes),
-                admin=self.principal.admin,
-                auth_mode=self._auth_mode(),
+        async with self.audited("get_me"):
+            return document_of(
+                MeRecord(
+                    principal=self.principal.actor,
+                    scopes=sorted(self.principal.scopes),
+                    admin=self.principal.admin,
+                    auth_mode=self._auth_mode(),
+                )
             )
-        )
 
     def _auth_mode(self) -> Literal["none", "jwt"]:
         return "jwt" if self.hosting.settings.authorization.enabled else "none"
 
     async def get_models(self) -> Document[list[ModelEntry]]:
         """The configured models."""
-        self.require("get_models")
-        models = self.hosting.settings.models
-        return document_of([ModelEntry(id=model.id, provider=model.provider) for model in models])
+        async with self.audited("get_models"):
+            models = self.hosting.settings.models
+            return document_of(
+                [ModelEntry(id=model.id, provider=model.provider) for model in models]
+            )
 
     async def get_config(self) -> Document[ConfigRecord]:
         """What is configured, without secrets, paths or hosts."""
-        self.require("get_config")
-        settings = self.hosting.settings
-        components = self.hosting.catalog.components
-        databases = list(self.hosting.databases)
-        return document_of(
-            ConfigRecord(
-                os_id=settings.server.id,
-                name=settings.server.name,
-                databases=databases,
-                os_database=databases[0],
-                available_models=[model.id for model in settings.models],
-                agents=[self._agent(component) for component in components("agent").values()],
-                teams=[self._team(component) for component in components("team").values()],
-                workflows=[_entry(component) for component in components("workflow").values()],
+        async with self.audited("get_config"):
+            settings = self.hosting.settings
+            components = self.hosting.catalog.components
+            databases = list(self.hosting.databases)
+            return document_of(
+                ConfigRecord(
+                    os_id=settings.server.id,
+                    name=settings.server.name,
+                    databases=databases,
+                    os_database=databases[0],
+                    available_models=[model.id for model in settings.models],
+                    agents=[self._agent(component) for component in components("agent").values()],
+                    teams=[self._team(component) for component in components("team").values()],
+                    workflows=[_entry(component) for component in components("workflow").values()],
+                )
             )
-        )
 
     def _agent(self, component: Component) -> ComponentEntry:
         record: Any = self.hosting.catalog.record(component)

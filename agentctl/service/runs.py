@@ -28,6 +28,7 @@ from agentctl.records.document import Document
 from agentctl.records.ids import is_idempotency_key, new_id
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
+from agentctl.records.times import now
 from agentctl.runs.admission import Idempotency, Submission
 from agentctl.runs.engine import CLIENT_LEFT, Earlier
 from agentctl.runs.follow import ended, follow
@@ -35,7 +36,8 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.states import cancelled
 from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_session_id, checked_text
-from agentctl.store import runs
+from agentctl.service.auditing import Note, Record
+from agentctl.store import idempotency, runs
 from agentctl.store.database import Database, Work
 from agentctl.store.runs import RunRow
 
@@ -120,16 +122,15 @@ class RunOperations(Access):
             NotFound: not a run of this component and session, or not the caller's.
             ValidationFailed: no event has such a number.
         """
-        names = KINDS[kind]
-        self.require(
-            operations_of(kind).resume_run, **{names.id_field: component_id, "run_id": run_id}
-        )
-        database = await self._named_run(kind, component_id, run_id, request.session_id, "resume")
-        if not FROM_THE_START <= request.after <= MAXIMUM_EVENT:
-            raise errors.ValidationFailed(
-                f"last_event_index must be a number from {FROM_THE_START} to {MAXIMUM_EVENT}"
-            )
-        return self._followed(database, run_id, request.after)
+        path = {KINDS[kind].id_field: component_id, "run_id": run_id}
+        async with self.audited(operations_of(kind).resume_run, **path):
+            session_id = request.session_id
+            database = await self._named_run(kind, component_id, run_id, session_id, "resume")
+            if not FROM_THE_START <= request.after <= MAXIMUM_EVENT:
+                raise errors.ValidationFailed(
+                    f"last_event_index must be a number from {FROM_THE_START} to {MAXIMUM_EVENT}"
+                )
+            return self._followed(database, run_id, request.after)
 
     def _followed(self, database: Database, run_id: str, after: int) -> AsyncGenerator[StreamEvent]:
         return follow(self.hosting.engine, database, self.hosting.changes, run_id, after)
@@ -149,13 +150,40 @@ class RunOperations(Access):
     async def _start(
         self, kind: Kind, component_id: str, request: RunRequest, *, stream: bool
     ) -> LiveRun | Earlier:
-        self.require(operations_of(kind).create_run, **{KINDS[kind].id_field: component_id})
+        """Start a run, which has its row in the audit in the transaction of its own row.
+
+        A request that was made before starts none, and has none.
+        """
+        path = {KINDS[kind].id_field: component_id}
+        async with self.audited(operations_of(kind).create_run, **path) as record:
+            submission = self._submission(kind, component_id, request, stream=stream)
+            record.name("session", submission.session_id)
+            record.makes("run", submission.run_id)
+            note = await self._note(record, submission)
+            with record.kept():
+                return await self.hosting.engine.submit(replace(submission, note=note))
+
+    async def _note(self, record: Record, submission: Submission) -> Note | None:
+        """What the transaction of a submission is to append.
+
+        A row that has to stand before it is not written for a request that was made before.
+        """
+        database, request = self.database(submission.component.database), submission.idempotency
+        if request is not None and database is not self.hosting.audit.database:
+            claimed = idempotency.is_claimed(request.principal, request.key, now())
+            if await database.read(claimed):
+                return _no_run
+        return await record.note(database)
+
+    def _submission(
+        self, kind: Kind, component_id: str, request: RunRequest, *, stream: bool
+    ) -> Submission:
         component = self.component(kind, component_id)
         self._check_message(request.message)
         session_id = request.session_id
         if session_id is None:
             session_id = self.principal.session_id or new_id()
-        submission = Submission(
+        return Submission(
             component=component,
             session_id=checked_session_id(session_id),
             user_id=self.owner(request.user_id),
@@ -167,7 +195,6 @@ class RunOperations(Access):
             visibility=self.usable(request.user_id),
             idempotency=self._idempotency(kind, component_id, request, stream=stream),
         )
-        return await self.hosting.engine.submit(submission)
 
     def _idempotency(
         self, kind: Kind, component_id: str, request: RunRequest, *, stream: bool
@@ -198,17 +225,18 @@ class RunOperations(Access):
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         """A page of the runs that the caller sees, across sessions, newest first."""
-        self.require("get_runs")
-        return await self._page(self.database(filter.db_id), filter)
+        async with self.audited("get_runs"):
+            return await self._page(self.database(filter.db_id), filter)
 
     async def list_component_runs(
         self, kind: Kind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]:
         """A page of the runs of one component that the caller sees."""
-        self.require(operations_of(kind).list_runs, **{KINDS[kind].id_field: component_id})
-        component = self.component(kind, component_id)
-        narrowed = replace(filter, component_type=kind, component_id=component_id)
-        return await self._page(self.database(filter.db_id or component.database), narrowed)
+        path = {KINDS[kind].id_field: component_id}
+        async with self.audited(operations_of(kind).list_runs, **path):
+            component = self.component(kind, component_id)
+            narrowed = replace(filter, component_type=kind, component_id=component_id)
+            return await self._page(self.database(filter.db_id or component.database), narrowed)
 
     async def _page(self, database: Database, filter: RunFilter) -> Document[RunPage]:
         if filter.page.sort_by != "created_at":
@@ -234,19 +262,17 @@ class RunOperations(Access):
 
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
         """One run, wherever it is."""
-        self.require("get_run", run_id=run_id)
-        return Document(await self.database(db_id).read(self._document(run_id)))
+        async with self.audited("get_run", run_id=run_id):
+            return Document(await self.database(db_id).read(self._document(run_id)))
 
     async def get_component_run(
         self, kind: Kind, component_id: str, run_id: str, *, session_id: str | None = None
     ) -> Document[RunRecord]:
         """One run of a component."""
-        names = KINDS[kind]
-        self.require(
-            operations_of(kind).get_run, **{names.id_field: component_id, "run_id": run_id}
-        )
-        database = await self.require_run(kind, component_id, run_id, session_id)
-        return Document(await database.read(self._document(run_id)))
+        path = {KINDS[kind].id_field: component_id, "run_id": run_id}
+        async with self.audited(operations_of(kind).get_run, **path):
+            database = await self.require_run(kind, component_id, run_id, session_id)
+            return Document(await database.read(self._document(run_id)))
 
     async def require_run(
         self, kind: Kind, component_id: str, run_id: str, session_id: str | None
@@ -291,20 +317,24 @@ class RunOperations(Access):
                 "Authentication" 8).
             NotFound: not a run of this component and session, or not the caller's.
         """
-        names = KINDS[kind]
-        self.require(
-            operations_of(kind).cancel_run, **{names.id_field: component_id, "run_id": run_id}
-        )
-        database = await self._named_run(kind, component_id, run_id, request.session_id, "cancel")
-        _check_cancel(request)
-        done = await self.hosting.canceller.cancel(
-            database,
-            run_id,
-            actor=self.principal.actor,
-            reason=request.reason,
-            wait=request.wait,
-        )
-        return Document(documents.cancel_document(done))
+        path = {KINDS[kind].id_field: component_id, "run_id": run_id}
+        async with self.audited(operations_of(kind).cancel_run, **path) as record:
+            session_id = request.session_id or self.principal.session_id
+            if session_id is not None:
+                record.name("session", session_id)
+            database = await self._named_run(kind, component_id, run_id, session_id, "cancel")
+            _check_cancel(request)
+            note = await record.note(database)
+            with record.kept():
+                done = await self.hosting.canceller.cancel(
+                    database,
+                    run_id,
+                    actor=self.principal.actor,
+                    reason=request.reason,
+                    wait=request.wait,
+                    note=note,
+                )
+            return Document(documents.cancel_document(done))
 
     async def _named_run(
         self, kind: Kind, component_id: str, run_id: str, session_id: str | None, action: str
@@ -320,6 +350,14 @@ class RunOperations(Access):
         if named is None and not self.principal.admin:
             raise errors.BadRequest(f"session_id is required to {action} a run")
         return await self.require_run(kind, component_id, run_id, named)
+
+
+def _no_run() -> Work[None]:
+    """For a request that was made before, as long as its key is remembered: with the last moment
+    of that it would start a run without a row in the audit.
+    """
+    yield from ()
+    raise errors.Unavailable("The Idempotency-Key has just been forgotten")
 
 
 @contextlib.contextmanager

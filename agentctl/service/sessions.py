@@ -27,6 +27,7 @@ from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.records.times import now
 from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_json, checked_session_id, checked_text
+from agentctl.service.auditing import Record
 from agentctl.service.runs import run_documents
 from agentctl.store import runs, sessions
 from agentctl.store.database import Database, Work
@@ -49,10 +50,15 @@ class SessionOperations(Access):
 
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
         """A page of the sessions that the caller sees."""
-        self.require("get_sessions")
-        database = self.database_of(filter.where)
+        async with self.audited("get_sessions"):
+            database = self.database_of(filter.where)
+            found = await database.read(sessions.page(self._query(filter)), large=True)
+            items = map(documents.summary_document, found.rows)
+            return Document(documents.page_document(items, filter.page, found))
+
+    def _query(self, filter: SessionFilter) -> sessions.SessionQuery:
         page = filter.page
-        query = sessions.SessionQuery(
+        return sessions.SessionQuery(
             visibility=self.visibility,
             session_type=filter.where.type,
             component_id=filter.component_id,
@@ -64,9 +70,6 @@ class SessionOperations(Access):
             offset=paging.offset_of(page),
             after=paging.decode_cursor(page),
         )
-        found = await database.read(sessions.page(query), large=True)
-        items = map(documents.summary_document, found.rows)
-        return Document(documents.page_document(items, page, found))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Make an empty session, owned by the caller.
@@ -75,12 +78,12 @@ class SessionOperations(Access):
             Conflict: the id is taken, by whomever.
             NotFound: the component or the database is not there.
         """
-        self.require("create_session")
-        database = self.database(session.db_id)
-        row = self._new_row(session)
-        if not await database.write(sessions.create(row)):
-            raise errors.Conflict("The session id is taken")
-        return Document(documents.session_document(row, []))
+        async with self.audited("create_session") as record:
+            database = self.database(session.db_id)
+            row = self._new_row(session)
+            record.name("session", row.session_id)
+            await record.write(database, _created(row))
+            return Document(documents.session_document(row, []))
 
     def _new_row(self, session: NewSession) -> SessionRow:
         given = session.session_id
@@ -107,10 +110,10 @@ class SessionOperations(Access):
         self, session_id: str, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
         """One session with its history."""
-        self.require("get_session_by_id", session_id=session_id)
-        database = self.database_of(where)
-        row = await database.read(self._seen_session(session_id, where))
-        return await self._detail(database, row)
+        async with self.audited("get_session_by_id", session_id=session_id):
+            database = self.database_of(where)
+            row = await database.read(self._seen_session(session_id, where))
+            return await self._detail(database, row)
 
     async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
         histories: list[str] = []
@@ -146,21 +149,22 @@ class SessionOperations(Access):
         self, session_id: str, patch: SessionPatch, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
         """Replace the name, the state or the metadata of a session."""
-        self.require("update_session", session_id=session_id)
-        return await self._change(session_id, patch, where)
+        async with self.audited("update_session", session_id=session_id) as record:
+            return await self._change(record, session_id, patch, where)
 
     async def rename_session(
         self, session_id: str, session_name: str, where: Where = ANYWHERE
     ) -> Document[SessionDetail]:
         """Give a session another name."""
-        self.require("rename_session", session_id=session_id)
-        return await self._change(session_id, SessionPatch({"session_name": session_name}), where)
+        patch = SessionPatch({"session_name": session_name})
+        async with self.audited("rename_session", session_id=session_id) as record:
+            return await self._change(record, session_id, patch, where)
 
     async def _change(
-        self, session_id: str, patch: SessionPatch, where: Where
+        self, record: Record, session_id: str, patch: SessionPatch, where: Where
     ) -> Document[SessionDetail]:
         database = self.database_of(where)
-        row = await database.write(self._changed(session_id, patch, where))
+        row = await record.write(database, self._changed(session_id, patch, where))
         return await self._detail(database, row)
 
     def _changed(self, session_id: str, patch: SessionPatch, where: Where) -> Work[SessionRow]:
@@ -179,20 +183,21 @@ class SessionOperations(Access):
         Raises:
             Conflict: a run of it is not final; with `cancel`, not even after the wait.
         """
-        self.require("delete_session", session_id=session_id)
-        database = self.database_of(where)
-        if cancel:
-            await self._cancel_all(database, session_id, where)
-        await database.write(self._deleted([session_id], where))
+        async with self.audited("delete_session", session_id=session_id) as record:
+            database = self.database_of(where)
+            if cancel:
+                await self._cancel_all(record, database, session_id, where)
+            await record.write(database, self._deleted([session_id], where))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
-        """Remove up to 100 sessions, all or none."""
-        self.require("delete_sessions")
-        database = self.database(deletion.db_id)
-        if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED:
-            raise errors.ValidationFailed(f"session_ids must hold 1 to {MAXIMUM_DELETED} ids")
-        wanted = list(dict.fromkeys(deletion.session_ids))
-        await database.write(self._deleted(wanted, ANYWHERE))
+        """Remove up to 100 sessions, all or none: one row in the audit, which names them."""
+        async with self.audited("delete_sessions") as record:
+            database = self.database(deletion.db_id)
+            if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED:
+                raise errors.ValidationFailed(f"session_ids must hold 1 to {MAXIMUM_DELETED} ids")
+            wanted = list(dict.fromkeys(deletion.session_ids))
+            record.name("session", *wanted)
+            await record.write(database, self._deleted(wanted, ANYWHERE))
 
     def _deleted(self, session_ids: list[str], where: Where) -> Work[None]:
         for session_id in session_ids:
@@ -202,13 +207,18 @@ class SessionOperations(Access):
                 raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
             yield from sessions.delete(session_id)
 
-    async def _cancel_all(self, database: Database, session_id: str, where: Where) -> None:
+    async def _cancel_all(
+        self, record: Record, database: Database, session_id: str, where: Where
+    ) -> None:
         """Ask all runs of the session to stop, and wait for them together.
 
-        Whether that was enough is for the deletion to find.
+        Whether that was enough is for the deletion to find. The cancels are part of it: its row
+        stands before them.
         """
         await database.read(self._seen_session(session_id, where))
         live = await database.read(runs.live_in_session(session_id))
+        if live:
+            await record.precede(database)
         cancels = [
             self.hosting.canceller.cancel(
                 database,
@@ -225,10 +235,10 @@ class SessionOperations(Access):
         self, session_id: str, query: SessionRunsQuery = ALL_RUNS
     ) -> Document[list[RunRecord]]:
         """The runs of a session, oldest first, members' and steps' included."""
-        self.require("get_session_runs", session_id=session_id)
-        database = self.database_of(query.where)
-        work = self._runs(session_id, query)
-        return Document(documents.array(await database.read(work, large=True)))
+        async with self.audited("get_session_runs", session_id=session_id):
+            database = self.database_of(query.where)
+            work = self._runs(session_id, query)
+            return Document(documents.array(await database.read(work, large=True)))
 
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Work[list[bytes]]:
         yield from self._seen_session(session_id, query.where)
@@ -247,8 +257,9 @@ class SessionOperations(Access):
         self, session_id: str, run_id: str, where: Where = ANYWHERE
     ) -> Document[RunRecord]:
         """One run of a session."""
-        self.require("get_session_run", session_id=session_id, run_id=run_id)
-        return Document(await self.database_of(where).read(self._run(session_id, run_id, where)))
+        async with self.audited("get_session_run", session_id=session_id, run_id=run_id):
+            database = self.database_of(where)
+            return Document(await database.read(self._run(session_id, run_id, where)))
 
     def _run(self, session_id: str, run_id: str, where: Where) -> Work[bytes]:
         yield from self._seen_session(session_id, where)
@@ -257,6 +268,11 @@ class SessionOperations(Access):
             raise errors.NotFound("Run not found")
         (document,) = yield from run_documents([row])
         return document
+
+
+def _created(row: SessionRow) -> Work[None]:
+    if not (yield from sessions.create(row)):
+        raise errors.Conflict("The session id is taken")
 
 
 def _changes(patch: SessionPatch) -> dict[str, str | None]:

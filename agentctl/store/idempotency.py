@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from agentctl.store.database import Sql, Statement, Value, Work
 
-__all__ = ["KEPT", "Claim", "any_older", "claim", "delete_older"]
+__all__ = ["KEPT", "Claim", "any_older", "claim", "delete_older", "is_claimed"]
 
 KEPT = 24 * 60 * 60 * 1_000_000
 """How long a key stands for its run, in microseconds."""
@@ -67,6 +67,12 @@ def claim(principal: str, key: str, body_hash: str, run_id: str, now: int) -> Wo
         # Removed between the two statements; SQLite cannot get here.
         return (yield from claim(principal, key, body_hash, run_id, now))
     return Claim(*found[0])
+
+
+def is_claimed(principal: str, key: str, now: int) -> Work[bool]:
+    """Whether a key stands for a run."""
+    found = yield Statement(_EARLIER, {"principal": principal, "key": key})
+    return bool(found) and Claim(*found[0]).created_at > now - KEPT
 
 
 def any_older(before: int) -> Work[bool]:

@@ -1,0 +1,89 @@
+"""Reading the audit (contract.md 6)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import cast
+
+from agentctl import errors
+from agentctl.operations import MAXIMUM_LIMIT, AuditFilter
+from agentctl.records.audit import AuditOutcome, AuditPage, AuditRecord
+from agentctl.records.document import Document, document_of
+from agentctl.records.times import rfc3339
+from agentctl.service.access import Access, checked_text
+from agentctl.store import audit
+from agentctl.store.audit import AuditQuery, AuditRow
+
+__all__ = ["AuditOperations"]
+
+_PREFIX = "audit:"
+
+
+class AuditOperations(Access):
+    """What was done, by whom, and what was refused."""
+
+    async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
+        """A page of the audit, newest first: the rows of all principals."""
+        async with self.audited("get_audit"):
+            query = _query(filter)
+            found = await self.hosting.audit.database.read(audit.page(query), large=True)
+            return document_of(
+                AuditPage(
+                    data=[_record(row) for row in found.rows],
+                    meta={"next_cursor": None if found.next is None else _cursor(found.next)},
+                )
+            )
+
+
+def _query(filter: AuditFilter) -> AuditQuery:
+    if not 1 <= filter.limit <= MAXIMUM_LIMIT:
+        raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+    for name in ("principal", "operation"):
+        text = getattr(filter, name)
+        if text is not None:
+            checked_text(name, text)
+    return AuditQuery(
+        limit=filter.limit,
+        principal=filter.principal,
+        operation=filter.operation,
+        outcome=filter.outcome,
+        since=filter.since,
+        before=None if filter.cursor is None else _before(filter.cursor),
+    )
+
+
+def _record(row: AuditRow) -> AuditRecord:
+    return AuditRecord(
+        seq=row.seq,
+        at=rfc3339(row.at),
+        principal=row.principal,
+        via="local" if row.via == "local" else "http",
+        operation=row.operation,
+        resource=row.resource,
+        outcome=cast(AuditOutcome, row.outcome),
+        status=row.status,
+        reason=row.reason,
+        request_id=row.request_id,
+    )
+
+
+def _cursor(before: int) -> str:
+    text = f"{_PREFIX}{before}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _before(cursor: str) -> int:
+    """The number of the row that the page before ended with.
+
+    Raises:
+        ValidationFailed: the cursor is not one of ours.
+    """
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        text = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
+        if not text.startswith(_PREFIX) or not 1 <= len(digits := text[len(_PREFIX) :]) <= 18:
+            raise ValueError
+        return int(digits)
+    except (ValueError, binascii.Error):
+        raise errors.ValidationFailed("cursor must be a next_cursor of an earlier answer") from None

@@ -1,0 +1,163 @@
+"""The audit: rows that are appended, read newest first, and removed when they are old.
+
+They are read by walking back from the newest row, so that appending, which every change pays for,
+keeps no index but that of `seq`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from agentctl.store.database import Row, Sql, Statement, Value, Work
+
+__all__ = [
+    "AuditQuery",
+    "AuditRow",
+    "Entry",
+    "Found",
+    "any_older",
+    "append",
+    "delete_older",
+    "page",
+]
+
+DELETED_AT_ONCE = 500
+"""Rows that one unit of `delete_older` looks at: other writers wait meanwhile."""
+
+FIRST_WINDOW = 1_000
+"""Rows that the walk looks at first; each further look is at twice as many."""
+
+ALWAYS = -(2**63)
+"""Before every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is appended. `at` is in microseconds; the rest is as `records.audit` has it."""
+
+    at: int
+    principal: str | None
+    via: str
+    operation: str
+    resource: str | None
+    outcome: str
+    status: int | None
+    reason: str | None
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow(Entry):
+    """An entry that is there, with its number: later rows have larger ones."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """Which rows to read, newest first. None: whatever.
+
+    Attributes:
+        since: from this time on, microseconds.
+        before: only rows with a smaller number.
+    """
+
+    limit: int
+    principal: str | None = None
+    operation: str | None = None
+    outcome: str | None = None
+    since: int | None = None
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page. `next` is the `before` of the next one, None on the last."""
+
+    rows: list[AuditRow]
+    next: int | None
+
+
+_NAMES = tuple(field.name for field in fields(Entry))
+
+_APPEND = Sql(
+    f"INSERT INTO audit_log ({', '.join(_NAMES)})"
+    f" VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+)
+
+_ENDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
+
+_WINDOW = Sql(
+    f"SELECT {', '.join(_NAMES)}, seq FROM audit_log"
+    " WHERE seq >= :floor AND seq < :before AND at >= :since"
+    " AND (cast(:principal as text) IS NULL OR principal = cast(:principal as text))"
+    " AND (cast(:operation as text) IS NULL OR operation = cast(:operation as text))"
+    " AND (cast(:outcome as text) IS NULL OR outcome = cast(:outcome as text))"
+    " ORDER BY seq DESC LIMIT :limit"
+)
+
+_NEWEST = Sql("SELECT max(at) FROM audit_log WHERE seq >= :floor AND seq < :before")
+
+_OLDEST = f"SELECT seq, at FROM audit_log ORDER BY seq LIMIT {DELETED_AT_ONCE}"
+
+_ANY_OLDER = Sql(f"SELECT seq FROM ({_OLDEST}) AS oldest WHERE at < :before LIMIT 1")
+
+_DELETE_OLDER = Sql(
+    f"DELETE FROM audit_log WHERE seq IN (SELECT seq FROM ({_OLDEST}) AS oldest"
+    " WHERE at < :before) RETURNING seq"
+)
+
+
+def append(entry: Entry) -> Work[None]:
+    """Add a row."""
+    yield Statement(_APPEND, {name: getattr(entry, name) for name in _NAMES})
+
+
+def page(query: AuditQuery) -> Work[Found]:
+    """Read a page. It may walk over the whole audit: for `large` reads.
+
+    Clocks are set back now and then, so that a row may be older than those before it. The walk
+    ends at `since` only where all rows of a look are older.
+    """
+    ((lowest, highest),) = yield Statement(_ENDS)
+    if lowest is None:
+        return Found([], None)
+    before = highest + 1 if query.before is None else min(query.before, highest + 1)
+    rows: list[Row] = []
+    size = FIRST_WINDOW
+    while before > lowest and len(rows) <= query.limit:
+        floor = max(before - size, lowest)
+        rows += yield Statement(_WINDOW, _values(query, floor, before, len(rows)))
+        if query.since is not None and (yield from _all_older(query.since, floor, before)):
+            break
+        before, size = floor, 2 * size
+    shown = [AuditRow(*row) for row in rows[: query.limit]]
+    return Found(shown, shown[-1].seq if len(rows) > query.limit else None)
+
+
+def _values(query: AuditQuery, floor: int, before: int, found: int) -> dict[str, Value]:
+    """Those of a look; one row more than the page is read, to know whether there is another."""
+    return {
+        "floor": floor,
+        "before": before,
+        "since": ALWAYS if query.since is None else query.since,
+        "principal": query.principal,
+        "operation": query.operation,
+        "outcome": query.outcome,
+        "limit": query.limit + 1 - found,
+    }
+
+
+def _all_older(since: int, floor: int, before: int) -> Work[bool]:
+    ((newest,),) = yield Statement(_NEWEST, {"floor": floor, "before": before})
+    return newest is not None and newest < since
+
+
+def any_older(before: int) -> Work[bool]:
+    """Whether `delete_older` has anything to remove."""
+    return bool((yield Statement(_ANY_OLDER, {"before": before})))
+
+
+def delete_older(before: int) -> Work[int]:
+    """Remove rows from before a time, some at once; repeat until it returns 0."""
+    return len((yield Statement(_DELETE_OLDER, {"before": before})))
