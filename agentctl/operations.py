@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from agentctl.records.accounts import AccountPage, NewAccountRecord
+    from agentctl.records.audit import AuditOutcome, AuditPage
     from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
     from agentctl.records.kinds import Kind
@@ -31,18 +33,24 @@ if TYPE_CHECKING:
 __all__ = [
     "ALL_RUNS",
     "ANYWHERE",
+    "DEFAULT_ACCOUNT_DAYS",
     "DEFAULT_CANCEL_WAIT",
     "DEFAULT_LIMIT",
     "DELETION_WAIT",
     "FROM_THE_START",
+    "MAXIMUM_ACCOUNT_DAYS",
     "MAXIMUM_CANCEL_WAIT",
     "MAXIMUM_EVENT",
     "MAXIMUM_LIMIT",
     "MAXIMUM_OFFSET",
     "MAXIMUM_REASON",
+    "AccountFilter",
+    "AuditFilter",
     "BulkDeletion",
     "CancelRequest",
     "ExplainRequest",
+    "Grant",
+    "NewAccount",
     "NewSession",
     "Operations",
     "Page",
@@ -76,6 +84,10 @@ MAXIMUM_EVENT = 10**18 - 1
 
 DELETION_WAIT = 10.0
 """Seconds that a deletion with `cancel` waits for the session's runs to end (contract.md 4)."""
+
+DEFAULT_ACCOUNT_DAYS = 90
+MAXIMUM_ACCOUNT_DAYS = 3_650
+"""Days that a service account is good for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +247,62 @@ class ExplainRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """A scope for a service account. `effect` is `allow`; nothing else is understood yet."""
+
+    scope: str
+    effect: str = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class NewAccount:
+    """A service account to create (contract.md 6).
+
+    Attributes:
+        name: for people; no other account that is good has it.
+        scopes: at least one, of those that the caller holds.
+        expires_in_days: 1 to 3650; None: 90.
+        never_expires: not together with `expires_in_days`.
+        allow_privileged_scopes: scopes to write, to delete, to administer and to manage service
+            accounts are granted with this only.
+    """
+
+    name: str
+    scopes: tuple[Grant, ...]
+    expires_in_days: int | None = None
+    never_expires: bool = False
+    allow_privileged_scopes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AccountFilter:
+    """Which service accounts to list, revoked ones too; by `created_at` only."""
+
+    name: str | None = None
+    page: Page = field(default_factory=Page)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which rows of the audit to list, newest first. None: whatever.
+
+    Attributes:
+        principal: who really called: `sub`, `sa:<id>`, `local:<user>`.
+        operation: an operation id, or `authenticate` for refused credentials.
+        since: from this time on; microseconds UTC.
+        limit: how many, 1 to 100.
+        cursor: `meta.next_cursor` of an earlier answer: what follows it.
+    """
+
+    principal: str | None = None
+    operation: str | None = None
+    outcome: AuditOutcome | None = None
+    since: int | None = None
+    limit: int = DEFAULT_LIMIT
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamEvent:
     """One server-sent event of a run.
 
@@ -263,6 +331,10 @@ class Operations(Protocol):
 
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
         """What a request would be answered, and which check decides it: for administrators."""
+        ...
+
+    async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
+        """Who did what, and what was refused to whom."""
         ...
 
     # Components
@@ -339,3 +411,12 @@ class Operations(Protocol):
     async def get_session_run(
         self, session_id: str, run_id: str, where: Where = ANYWHERE
     ) -> Document[RunRecord]: ...
+
+    # Service accounts
+    async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
+        """Make an account. The document has its token, which is told this once."""
+        ...
+
+    async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]: ...
+
+    async def revoke_service_account(self, account_id: str) -> None: ...

@@ -111,6 +111,10 @@ POLICY: dict[str, Rule] = {
     "get_session_run": _session("read"),
     "get_runs": Needs("sessions", "read"),
     "get_run": Needs("sessions", "read"),
+    "create_service_account": Needs("service_accounts", "write"),
+    "list_service_accounts": Needs("service_accounts", "read"),
+    "revoke_service_account": Needs("service_accounts", "delete"),
+    "get_audit": Needs("audit", "read"),
 }
 
 

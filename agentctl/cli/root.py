@@ -24,6 +24,7 @@ _BRANCHES = {
     "workflows": "components:workflows",
     "sessions": "sessions:app",
     "runs": "runs:app",
+    "accounts": "accounts:app",
     "context": "context:app",
     "config": "config:app",
 }

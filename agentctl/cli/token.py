@@ -30,7 +30,7 @@ Source = Annotated[
     typer.Argument(metavar="-", help="A dash: read the token from stdin", show_default=False),
 ]
 
-_TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*", re.ASCII)
+_TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*|[a-z][a-z0-9]*_pat_\w+", re.ASCII)
 _NOT_THERE = (
     "pipe the token into `-`, name its file with --token-file, or put it into AGENTCTL_TOKEN"
 )
@@ -97,12 +97,17 @@ def inspect_token(
 ) -> None:
     """Show what a token says, and whether it holds."""
     from agentctl.auth import tokens
+    from agentctl.auth.accounts import of_any_account
     from agentctl.cli import tokenview
-    from agentctl.cli.output import chosen_format, show_list, write_bytes
+    from agentctl.cli.output import chosen_format, show_list, show_record, write_bytes
     from agentctl.records.document import document_of
 
     form = chosen_format(output)
     token = _given(source, token_file)
+    if of_any_account(token):
+        seen = tokenview.of_account(token)
+        show_record(document_of(seen), tokenview.OF_ACCOUNT, form, id_field="credential")
+        return
     seen = tokens.inspect(token)
     settings, reason = _settings(config)
     if settings is not None:
@@ -127,6 +132,7 @@ def verify_token(
     The exit code is 0 when it holds, and 4 with the reason when it does not.
     """
     from agentctl.auth import tokens
+    from agentctl.auth.accounts import of_any_account
     from agentctl.cli import tokenview
     from agentctl.cli.output import chosen_format, show_record
     from agentctl.config import load
@@ -134,6 +140,11 @@ def verify_token(
 
     form = chosen_format(output)
     token = _given(source, token_file)
+    if of_any_account(token):
+        raise UsageFailed(
+            "a service account's token is not signed: only its server knows whether it holds",
+            hint="ask it with: agentctl auth whoami --url URL --token-file FILE",
+        )
     report = tokens.verify_report(token, load(config))
     if not report["verified"]:
         failure = InvalidToken(report["reason"], hint="look into it with: agentctl token inspect")

@@ -9,7 +9,18 @@ from typing import Any
 from agentctl.cli.durations import spoken
 from agentctl.cli.table import Column, short_time
 
-__all__ = ["COLUMNS", "HELD", "allowed_by", "decoded", "held", "rows", "summary", "view"]
+__all__ = [
+    "COLUMNS",
+    "HELD",
+    "OF_ACCOUNT",
+    "allowed_by",
+    "decoded",
+    "held",
+    "of_account",
+    "rows",
+    "summary",
+    "view",
+]
 
 COLUMNS = [Column("name"), Column("value", look="whole"), Column("meaning", look="whole")]
 HELD = [
@@ -19,6 +30,8 @@ HELD = [
     Column("admin"),
     Column("expires_at"),
 ]
+
+OF_ACCOUNT = [Column("credential"), Column("checksum")]
 
 _MEANINGS = {
     "alg": "the algorithm of the signature",
@@ -78,6 +91,14 @@ def held(report: Mapping[str, Any]) -> dict[str, Any]:
         "admin": report["admin"],
         "expires_at": None if exp is None else rfc3339(int(exp * 1_000_000)),
     }
+
+
+def of_account(token: str) -> dict[str, Any]:
+    """What can be told of a service account's token: nothing is in it but chance and a checksum."""
+    from agentctl.auth.accounts import has_checksum
+
+    checksum = "right" if has_checksum(token) else "wrong"
+    return {"credential": "service account token", "checksum": checksum}
 
 
 def decoded(token: str) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from agentctl.records.ids import COMPONENT_ID
 __all__ = [
     "Agent",
     "Algorithm",
+    "Audit",
     "Authorization",
     "Database",
     "DemoModel",
@@ -71,6 +72,13 @@ AdminScope = Annotated[
     Form(
         r"^(?!.*:(read|run|write|delete)$)[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+){1,2}$",
         'a scope like "agent_os:admin" that ends in none of read, run, write, delete',
+    ),
+]
+TokenPrefix = Annotated[
+    str,
+    Form(
+        r"^[a-z][a-z0-9]{0,30}$",
+        "1 to 31 small letters and digits, starting with a letter",
     ),
 ]
 Tool = Annotated[
@@ -130,6 +138,7 @@ class Authorization:
         jwks_file: a static JWKS; JWT_JWKS_FILE wins over the file's value. None: no set.
         audience: what `aud` must equal with `verify_audience`; empty: `server.id`.
         leeway_seconds: for `nbf` and `iat` only, never for `exp`.
+        token_prefix: of the tokens of service accounts: `<prefix>_pat_...`.
     """
 
     enabled: bool = True
@@ -145,6 +154,7 @@ class Authorization:
     leeway_seconds: Annotated[float, Range(0, 300)] = 10
     admin_scope: AdminScope = "agent_os:admin"
     user_isolation: bool = True
+    token_prefix: TokenPrefix = "agentctl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +178,34 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`[limits]`: bounds on what is taken in and kept, in bytes."""
+    """`[limits]`: bounds on what is taken in and kept, in bytes, and on how long it may take.
+
+    Attributes:
+        header_bytes: of the request line and the header fields together.
+        header_count: fields of a request.
+        header_seconds: from a connection's beginning, or from the first byte of a later request, to
+            the end of the head.
+        body_seconds: from there to the end of the body.
+    """
 
     body_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     message_bytes: Annotated[int, Range(1, 1 << 30)] = 262_144
+    header_bytes: Annotated[int, Range(1_024, 65_536)] = 16_384
+    header_count: Annotated[int, Range(8, 1_000)] = 100
+    header_seconds: Annotated[float, Range(0.01, 3_600)] = 10
+    body_seconds: Annotated[float, Range(0.01, 3_600)] = 30
     token_bytes: Annotated[int, Range(1, 65_536)] = 8_192
     tool_result_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     run_bytes: Annotated[int, Range(1, 1 << 30)] = 16_777_216
     concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """`[audit]`: what the audit records beside changes and denials, and for how long it does."""
+
+    reads: bool = False
+    keep_days: Annotated[int, Range(1, 36_500)] = 365
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +298,7 @@ class Settings:
     signing: Signing = field(default_factory=Signing)
     runs: Runs = field(default_factory=Runs)
     limits: Limits = field(default_factory=Limits)
+    audit: Audit = field(default_factory=Audit)
     databases: tuple[Database, ...] = ()
     models: tuple[Model, ...] = ()
     agents: tuple[Agent, ...] = ()

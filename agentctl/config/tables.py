@@ -21,6 +21,7 @@ SECTIONS: dict[str, type] = {
     "signing": settings.Signing,
     "runs": settings.Runs,
     "limits": settings.Limits,
+    "audit": settings.Audit,
 }
 LISTS: dict[str, type] = {
     "databases": settings.Database,

@@ -99,6 +99,10 @@ ROUTES: dict[str, Route] = {
     "get_session_run": Route("GET", f"{_SESSION}/runs/{{run_id}}"),
     "get_runs": Route("GET", "/runs"),
     "get_run": Route("GET", "/runs/{run_id}"),
+    "create_service_account": Route("POST", "/service-accounts"),
+    "list_service_accounts": Route("GET", "/service-accounts"),
+    "revoke_service_account": Route("DELETE", "/service-accounts/{account_id}"),
+    "get_audit": Route("GET", "/audit"),
 }
 
 

@@ -14,9 +14,12 @@ from agentctl.operations import (
     ANYWHERE,
     DELETION_WAIT,
     FROM_THE_START,
+    AccountFilter,
+    AuditFilter,
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
+    NewAccount,
     NewSession,
     ResumeRequest,
     RunFilter,
@@ -36,6 +39,8 @@ from agentctl.remote.document import Received, Shape
 from agentctl.remote.events import EventParser, ServerEvent
 
 if TYPE_CHECKING:
+    from agentctl.records.accounts import AccountPage, NewAccountRecord
+    from agentctl.records.audit import AuditPage
     from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
     from agentctl.records.kinds import Kind
@@ -132,6 +137,9 @@ class RemoteOperations:
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
         body = queries.explain_body(request)
         return await self._ask(Request("POST", path_to("explain_auth"), body=body))
+
+    async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
+        return await self._get(path_to("get_audit"), queries.of_audit(filter))
 
     # Components
 
@@ -268,6 +276,19 @@ class RemoteOperations:
     ) -> Document[RunRecord]:
         path = path_to("get_session_run", session_id=session_id, run_id=run_id)
         return await self._get(path, queries.of_where(where))
+
+    # Service accounts
+
+    async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
+        body = queries.account_body(account)
+        return await self._ask(Request("POST", path_to("create_service_account"), body=body))
+
+    async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
+        return await self._get(path_to("list_service_accounts"), queries.of_accounts(filter))
+
+    async def revoke_service_account(self, account_id: str) -> None:
+        path = path_to("revoke_service_account", account_id=account_id)
+        await self._connection.send(Request("DELETE", path))
 
     async def _get(
         self, path: str, query: queries.Query = (), *, shape: Shape = "object"

@@ -7,8 +7,11 @@ from typing import Any
 from agentctl.operations import (
     DEFAULT_CANCEL_WAIT,
     FROM_THE_START,
+    AccountFilter,
+    AuditFilter,
     CancelRequest,
     ExplainRequest,
+    NewAccount,
     NewSession,
     Page,
     ResumeRequest,
@@ -24,7 +27,10 @@ from agentctl.records.times import rfc3339
 
 __all__ = [
     "Query",
+    "account_body",
     "explain_body",
+    "of_accounts",
+    "of_audit",
     "of_cancel",
     "of_component_runs",
     "of_resume",
@@ -82,9 +88,26 @@ def of_component_runs(filter: RunFilter) -> Query:
     ) + _of_page(filter.page)
 
 
+def of_accounts(filter: AccountFilter) -> Query:
+    """Which service accounts to list."""
+    return pairs(name=filter.name) + _of_page(filter.page)
+
+
 def of_session_runs(query: SessionRunsQuery) -> Query:
     """Which runs of one session."""
     return of_where(query.where) + pairs(limit=query.limit, after=query.after)
+
+
+def of_audit(filter: AuditFilter) -> Query:
+    """Which rows of the audit to list."""
+    return pairs(
+        principal=filter.principal,
+        operation=filter.operation,
+        outcome=filter.outcome,
+        since=_moment(filter.since),
+        limit=_unless(filter.limit, _PAGE.limit),
+        cursor=filter.cursor,
+    )
 
 
 def of_cancel(request: CancelRequest) -> Query:
@@ -138,6 +161,18 @@ def session_body(session: NewSession) -> dict[str, Any]:
 def explain_body(request: ExplainRequest) -> dict[str, Any]:
     """The body that asks about a request; without a token it is about the caller's own."""
     return _given(method=request.method, path=request.path, token=request.token)
+
+
+def account_body(account: NewAccount) -> dict[str, Any]:
+    """The body that makes a service account."""
+    return {
+        "name": account.name,
+        "scopes": [{"scope": each.scope, "effect": each.effect} for each in account.scopes],
+    } | _given(
+        expires_in_days=account.expires_in_days,
+        never_expires=account.never_expires or None,
+        allow_privileged_scopes=account.allow_privileged_scopes or None,
+    )
 
 
 def _of_page(page: Page) -> Query:

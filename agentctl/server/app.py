@@ -77,6 +77,7 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
         InvalidConfiguration: a tool cannot be used.
         RuntimeError: a route has no row in the policy table.
     """
+    from agentctl.server.refusals import Refusals
     from agentctl.service.service import Service
 
     check_routes(app.routes)
@@ -84,12 +85,13 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
     async with Service.open(door.settings, create=True) as service:
         verifier = service.verifier
         await service.prepare()
-        door.service, door.verifier = service, verifier
-        try:
-            with verifier.watching():
-                yield
-        finally:
-            door.service = None
+        async with Refusals(service.hosting.audit).counting() as refusals:
+            door.service, door.verifier, door.refusals = service, verifier, refusals
+            try:
+                with verifier.watching():
+                    yield
+            finally:
+                door.service = None
 
 
 def _door(app: FastAPI) -> Door:

@@ -8,11 +8,12 @@ foresaw, gets a request id of ours and the security header fields.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentctl.errors import AgentctlError, InternalFailure, Unauthenticated
+from agentctl.errors import AgentctlError, BadRequest, InternalFailure, Unauthenticated, Unavailable
 from agentctl.records.ids import new_id
 from agentctl.server.answers import failure
 from agentctl.server.door import CALLER, Caller, Door
@@ -22,8 +23,12 @@ __all__ = ["Authentication", "Reply", "answer_failure", "dressed"]
 _log = logging.getLogger("agentctl.server")
 
 _FIXED = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
-_NO_STORE = (b"cache-control", b"no-store")
+_UNLESS_GIVEN = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
 
+_SEVERAL = re.compile(rb"bearer .*,\s*bearer ", re.IGNORECASE)
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -31,8 +36,8 @@ Fields = Iterable[tuple[bytes, bytes]]
 def dressed(fields: Fields, request_id: str) -> list[tuple[bytes, bytes]]:
     """The header fields of an answer, with those that every answer carries."""
     given = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED]
-    cached = any(name == b"cache-control" for name, _ in given)
-    return given if cached else [*given, _NO_STORE]
+    names = [name for name, _ in given]
+    return given + [field for field in _UNLESS_GIVEN if field[0] not in names]
 
 
 class Reply:
@@ -90,16 +95,16 @@ class Authentication:
             scope = {**scope, "method": "GET"}
         try:
             self.door.open_service  # noqa: B018 - refuses everything while not running
-            scope[CALLER] = self._caller(scope["headers"], request_id)
+            scope[CALLER] = await self._caller(scope["headers"], request_id)
             await self.app(scope, receive, reply)
         except Exception as error:
             await answer_failure(error, request_id, reply, scope, receive)
 
-    def _caller(self, headers: Fields, request_id: str) -> Caller:
+    async def _caller(self, headers: Fields, request_id: str) -> Caller:
         assert self.door.verifier is not None
         try:
-            principal = self.door.verifier.principal(_authorization(headers))
-        except Unauthenticated as error:
+            principal = await self.door.verifier.identify(_authorization(headers))
+        except (Unauthenticated, Unavailable) as error:
             return Caller(self.door, request_id, None, error)
         return Caller(self.door, request_id, principal)
 
@@ -107,11 +112,16 @@ class Authentication:
 def _authorization(headers: Fields) -> str | None:
     """The value of the Authorization header, or None when there is none.
 
-    Several are told apart by nobody the same way, so they become one value that is no credential
-    (RFC 9110 5.3: a list, which Authorization is not).
+    Raises:
+        BadRequest: more than one, or several in one value, which is what a program between makes
+            of them: they are told apart by nobody the same way (RFC 6750 3.1, `invalid_request`).
     """
     values = [value for name, value in headers if name == b"authorization"]
-    return b", ".join(values).decode("latin-1") if values else None
+    if not values:
+        return None
+    if len(values) > 1 or (b"," in values[0] and _SEVERAL.search(values[0])):
+        raise BadRequest("The request has more than one credential")
+    return values[0].decode("latin-1")
 
 
 async def answer_failure(

@@ -195,6 +195,30 @@ def _family(kind: Kind) -> dict[str, Any]:
     }
 
 
+_ACCOUNT = {
+    "id": "019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d11",
+    "name": "ci",
+    "scopes": [{"scope": "agents:run", "effect": "allow"}],
+    "token_hint": "b3Xk",
+    "created_by": "me",
+    "created_at": _CREATED,
+    "expires_at": "2027-02-18T08:18:10.000123Z",
+    "last_used_at": None,
+    "revoked_at": None,
+    "state": "active",
+}
+_AUDITED = {
+    "seq": 41,
+    "at": _CREATED,
+    "principal": "me",
+    "via": "http",
+    "operation": "create_agent_run",
+    "resource": f"agent:writer,session:s1,run:{_RUN_ID}",
+    "outcome": "allowed",
+    "status": None,
+    "reason": None,
+    "request_id": "019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d12",
+}
 _EXPLANATION = {
     "method": "POST",
     "path": "/agents/writer/runs",
@@ -269,6 +293,9 @@ ANSWERS: dict[str, Any] = {
     "get_runs": {"data": [_run("agent")], "meta": _META},
     "get_run": _run("agent"),
     "explain_auth": _EXPLANATION,
+    "create_service_account": {**_ACCOUNT, "token": "agentctl_pat_..."},
+    "list_service_accounts": {"data": [_ACCOUNT], "meta": _META},
+    "get_audit": {"data": [_AUDITED], "meta": {"next_cursor": "YXVkaXQ6NDE"}},
     **{operation: answer for kind in KINDS for operation, answer in _family(kind).items()},
 }
 """What an operation answers with success, by operation id; those without a document are absent."""
@@ -304,6 +331,11 @@ BODIES: dict[str, Any] = {
     "update_session": {"metadata": {"ticket": "A-17"}},
     "rename_session": {"session_name": "Headlines"},
     "delete_sessions": {"session_ids": ["s1", "s2"]},
+    "create_service_account": {
+        "name": "ci",
+        "scopes": [{"scope": "agents:run", "effect": "allow"}],
+        "expires_in_days": 90,
+    },
     "explain_auth": {"method": "POST", "path": "/agents/writer/runs", "token": "<token>"},
 }
 """What an operation is sent, by operation id."""

@@ -45,14 +45,16 @@ _TAGS = [
     ),
     {"name": "Sessions", "description": "Stored sessions: metadata, state and history"},
     {"name": "Runs", "description": "Runs across sessions"},
+    {"name": "Service accounts", "description": "Callers that are machines, and their tokens"},
     {"name": "Authorization", "description": "Who the caller is, and who may do what"},
     {"name": "System", "description": "What the instance says of itself"},
 ]
 
 _ABOUT = """Hosts agents, teams and workflows, keeps their sessions, and cancels their runs.
 
-Callers authenticate with a JWT as a bearer token. Errors are `{"detail", "error_code"}`; a 403 also
-names `required_scopes`. Every answer carries `X-Request-ID`."""
+Callers authenticate with a JWT, or with the token of a service account, as a bearer token. Errors
+are `{"detail", "error_code"}`; a 403 also names `required_scopes`. Every answer carries
+`X-Request-ID`."""
 
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}, "example": examples.STREAM}}
 
@@ -145,11 +147,29 @@ def _error(code: int) -> dict[str, Any]:
 
 
 def _request_body(body: Body) -> dict[str, Any]:
-    schema = TypeAdapter(body.record).json_schema(ref_template="#/components/schemas/{model}")
+    schema = _written_out(TypeAdapter(body.record).json_schema())
     content = {JSON: {"schema": schema | {"additionalProperties": False}}}
     if body.form:
         content[FORM] = {"schema": schema}
     return {"required": not body.optional, "content": content}
+
+
+def _written_out(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a body with its parts in their places: they are no records by themselves."""
+    parts = schema.pop("$defs", {})
+
+    def put(node: Any) -> Any:
+        if isinstance(node, list):
+            return [put(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            part: dict[str, Any] = put(parts[node["$ref"].rpartition("/")[2]])
+            return part | {"additionalProperties": False}
+        return {key: put(value) for key, value in node.items()}
+
+    written: dict[str, Any] = put(schema)
+    return written
 
 
 def document_bytes(routes: Iterable[Operation]) -> bytes:
@@ -170,7 +190,8 @@ def document_bytes(routes: Iterable[Operation]) -> bytes:
             "type": "http",
             "scheme": "bearer",
             "bearerFormat": "JWT",
-            "description": "A JWT whose `scopes` claim says what it may be used for",
+            "description": "A JWT whose `scopes` claim says what it may be used for, or the token"
+            " of a service account",
         }
     }
     return orjson.dumps(document)

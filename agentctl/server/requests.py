@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired, Required
+from typing import Annotated, Any, Literal, NotRequired, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from agentctl.operations import FROM_THE_START, MAXIMUM_EVENT
+from agentctl.operations import (
+    DEFAULT_ACCOUNT_DAYS,
+    FROM_THE_START,
+    MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_EVENT,
+)
+from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.ids import SESSION_ID
 
 __all__ = [
     "DeleteSessionsBody",
     "ExplainBody",
+    "GrantBody",
+    "NewAccountBody",
     "NewSessionBody",
     "RenameSessionBody",
     "ResumeBody",
@@ -122,6 +130,55 @@ class ExplainBody(TypedDict):
             Field(
                 description="The token that it would be made with, or an empty text for none; "
                 "the caller's own when absent. It is not kept."
+            ),
+        ]
+    ]
+
+
+class GrantBody(TypedDict):
+    """A scope for a service account."""
+
+    scope: Required[Annotated[str, Field(description="The scope")]]
+    effect: NotRequired[
+        Annotated[Literal["allow"], Field(description="Nothing else yet", default="allow")]
+    ]
+
+
+class NewAccountBody(TypedDict):
+    """A service account to create."""
+
+    name: Required[
+        Annotated[
+            str,
+            Field(pattern=ACCOUNT_NAME, description="No other account that is active has it"),
+        ]
+    ]
+    scopes: Required[
+        Annotated[
+            list[GrantBody],
+            Field(min_length=1, max_length=256, description="Of those that the caller holds"),
+        ]
+    ]
+    expires_in_days: NotRequired[
+        Annotated[
+            int | None,
+            Field(
+                ge=1,
+                le=MAXIMUM_ACCOUNT_DAYS,
+                description=f"How long it is good for; {DEFAULT_ACCOUNT_DAYS} when absent",
+            ),
+        ]
+    ]
+    never_expires: NotRequired[
+        Annotated[bool, Field(description="Not together with `expires_in_days`", default=False)]
+    ]
+    allow_privileged_scopes: NotRequired[
+        Annotated[
+            bool,
+            Field(
+                description="Needed for scopes to write, to delete, to administer and to manage "
+                "service accounts",
+                default=False,
             ),
         ]
     ]

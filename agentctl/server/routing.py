@@ -10,7 +10,7 @@ here. There are no redirects, and a path that no operation has is not found.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, cast
 
 from fastapi.routing import APIRoute
@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import gate, policy
-from agentctl.errors import ValidationFailed
+from agentctl.errors import Unauthenticated, ValidationFailed
 from agentctl.records.routes import Route, RouteTable
 from agentctl.server.authentication import Reply, answer_failure
 from agentctl.server.door import CALLER, Call
@@ -59,13 +59,24 @@ class Operation(APIRoute):
     async def answer(self, call: Call) -> Response:
         """Decide, read the parameters, and have the endpoint answer.
 
-        What is wrong with a value is told only where what the request names is there.
+        What is wrong with a value is told only where what the request names is there. What is
+        refused before the operation is asked for is recorded here; the rest is behind the port.
 
         Raises:
             AgentctlError: the request is refused.
         """
         path = call.scope["path_params"]
-        gate.admit(call.caller.principal, call.caller.failure, self.operation, path)
+        try:
+            gate.admit(call.caller.principal, call.caller.failure, self.operation, path)
+            return await self._answer(call, path)
+        except (Unauthenticated, ClientDisconnect):
+            raise
+        except Exception as error:
+            if call.caller.principal is not None:
+                await call.operations.refused(self.operation, path, error)
+            raise
+
+    async def _answer(self, call: Call, path: Mapping[str, str]) -> Response:
         scope = call.scope
         values, refusal = self.parameters.read(path, scope["query_string"], scope["headers"])
         try:
@@ -119,6 +130,8 @@ class Dispatch:
         except ClientDisconnect:
             return
         except Exception as error:
+            if isinstance(error, Unauthenticated) and caller.door.refusals is not None:
+                caller.door.refusals.count(error)
             await answer_failure(error, caller.request_id, reply, scope, receive)
 
     def _find(self, scope: Scope) -> Operation:

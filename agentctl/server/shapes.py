@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import (
     Annotated,
     Any,
+    Literal,
     NamedTuple,
     NotRequired,
     Required,
@@ -17,6 +18,8 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+
+from typing_extensions import is_typeddict
 
 from agentctl.errors import ValidationFailed
 from agentctl.server.parameters import flag, integer, without_none
@@ -41,9 +44,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 
 
 class _Field(NamedTuple):
+    """What a field may hold; `item` is the shape of an array's elements, None for texts."""
+
     kind: Any
     nullable: bool
     required: bool
+    item: Shape | None = None
 
 
 class Shape:
@@ -58,19 +64,23 @@ class Shape:
         self.fields = {name: _field(hint) for name, hint in hints.items()}
         self.names = ", ".join(self.fields)
 
-    def of_json(self, body: object) -> dict[str, Any]:
+    def of_json(self, body: object, at: str = "") -> dict[str, Any]:
         """The fields of a parsed JSON body; media fields are let through when empty.
+
+        Args:
+            body: what was parsed.
+            at: where in the body it stands, `scopes[0]`; empty: it is the body.
 
         Raises:
             ValidationFailed: a field that is unknown, missing, or not of its type.
         """
         if not isinstance(body, dict):
-            raise ValidationFailed("The body must be a JSON object")
-        given = _without_media(body)
+            raise ValidationFailed(f"{at or 'The body'} must be a JSON object")
+        given = body if at else _without_media(body)
         for name in given.keys() - self.fields.keys():
-            shown = name if _PLAIN.fullmatch(name) else "A field of the body"
+            shown = _at(at, name) if _PLAIN.fullmatch(name) else f"A field of {at or 'the body'}"
             raise ValidationFailed(f"{shown} is not known; known are: {self.names}")
-        return self._checked(given)
+        return self._checked(given, at)
 
     def of_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
         """The fields of an urlencoded form; unknown ones are ignored (contract.md 5).
@@ -91,13 +101,17 @@ class Shape:
             given[name] = _of_text(name, field, text)
         return self._checked(given)
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _checked(self, given: Mapping[str, Any], at: str = "") -> dict[str, Any]:
         for name, field in self.fields.items():
             if name in given:
-                _check(name, field, given[name])
+                _check(_at(at, name), field, given[name])
             elif field.required:
-                raise ValidationFailed(f"{name} is required")
+                raise ValidationFailed(f"{_at(at, name)} is required")
         return dict(given)
+
+
+def _at(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
 
 
 def _without_media(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,13 +138,25 @@ def _field(hint: Any) -> _Field:
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     plain = without_none(hint)
-    return _Field(get_origin(plain) or plain, plain is not hint, required)
+    kind = get_origin(plain) or plain
+    items = [Shape(item) for item in get_args(plain) if kind is list and is_typeddict(item)]
+    return _Field(kind, plain is not hint, required, *items)
 
 
 def _check(name: str, field: _Field, value: object) -> None:
     if value is None and field.nullable:
         return
-    _CHECKS[field.kind](name, value)
+    if field.item is not None:
+        _check_objects(name, field.item, value)
+    else:
+        _CHECKS[field.kind](name, value)
+
+
+def _check_objects(name: str, shape: Shape, value: object) -> None:
+    if not isinstance(value, list):
+        raise ValidationFailed(f"{name} must be an array of objects")
+    for place, item in enumerate(value):
+        shape.of_json(item, f"{name}[{place}]")
 
 
 def _check_text(name: str, value: object) -> None:
@@ -182,6 +208,7 @@ def _parts(name: str, item: object) -> list[Any]:
 
 
 _CHECKS: dict[Any, Callable[[str, object], None]] = {
+    Literal: _check_text,
     str: _check_text,
     bool: _check_flag,
     int: _check_integer,

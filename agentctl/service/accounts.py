@@ -79,7 +79,7 @@ class AccountOperations(Access):
             token_hash=hash_of(token),
             token_hint=token[-HINT_CHARACTERS:],
             scopes=orjson.dumps(scopes).decode(),
-            created_by=self.principal.actor,
+            created_by=self.principal.identity,
             created_at=moment,
             expires_at=None if days is None else moment + days * _DAY,
             last_used_at=None,

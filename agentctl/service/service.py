@@ -7,6 +7,7 @@ import functools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from agentctl.auth.lookup import AccountTokens
 from agentctl.auth.principal import Principal
 from agentctl.config.settings import Settings
 from agentctl.runs.cancel import Canceller
@@ -19,8 +20,12 @@ from agentctl.runs.watch import watch_requests
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog
 from agentctl.service.access import Hosting
+from agentctl.service.accounts import AccountOperations
+from agentctl.service.audit import AuditOperations
+from agentctl.service.auditing import Audit
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
+from agentctl.service.directory import Directory
 from agentctl.store.databases import Databases
 
 if TYPE_CHECKING:
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Acting", "Service"]
 
 
-class Acting(ComponentOperations, AuthorizationOperations):
+class Acting(ComponentOperations, AuthorizationOperations, AccountOperations, AuditOperations):
     """`operations.Operations` as one principal, on what is hosted here."""
 
 
@@ -55,9 +60,14 @@ class Service:
         """
         return self.hosting.verifier()
 
-    def acting_as(self, principal: Principal) -> Acting:
-        """The port as this principal."""
-        return Acting(self.hosting, principal)
+    def acting_as(self, principal: Principal, request_id: str | None = None) -> Acting:
+        """The port as this principal.
+
+        Args:
+            principal: who calls.
+            request_id: of what is asked, for the audit; None: one is made.
+        """
+        return Acting(self.hosting, principal, request_id)
 
     async def prepare(self) -> None:
         """Get ready to serve: open the databases, load what runs need, end the runs of the dead.
@@ -72,7 +82,9 @@ class Service:
         self.hosting.catalog.prepare()
         await self._worker.enlist()
         await sweep(databases, observer, self._worker.id)
-        self._watches.start(watch_workers(databases, observer, self._worker))
+        keep_days = self.settings.audit.keep_days
+        watch = watch_workers(databases, observer, self._worker, audit_days=keep_days)
+        self._watches.start(watch)
 
     @property
     def runs_under_way(self) -> int:
@@ -116,15 +128,19 @@ class Service:
             watches.start(watch_requests(engine, databases, changes))
             stack.push_async_callback(engine.close)
             canceller = Canceller(engine, observer, changes)
-            verifier = functools.cache(lambda: _verifier(settings))
+            directory = Directory(databases)
+            stack.push_async_callback(directory.close)
+            accounts = AccountTokens(directory, admin_scope=settings.authorization.admin_scope)
+            verifier = functools.cache(lambda: _verifier(settings, accounts))
             hosting = Hosting(
-                settings, databases, catalog, engine, canceller, changes, observer, verifier
-            )
+                settings, databases, catalog, engine, canceller, changes, observer, accounts,
+                audit=Audit(databases, reads=settings.audit.reads), verifier=verifier,
+            )  # fmt: skip
             yield cls(hosting, worker, watches)
 
 
-def _verifier(settings: Settings) -> Verifier:
+def _verifier(settings: Settings, accounts: AccountTokens) -> Verifier:
     """Loaded when it is needed: most local commands verify nothing."""
     from agentctl.auth.verifier import Verifier
 
-    return Verifier(settings)
+    return Verifier(settings, accounts)

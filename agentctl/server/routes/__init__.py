@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from agentctl.server.routes import authorization, components, runs, sessions, system
+from agentctl.server.routes import (
+    accounts,
+    audit,
+    authorization,
+    components,
+    runs,
+    sessions,
+    system,
+)
 from agentctl.server.routing import Operation
 
 __all__ = ["all_operations"]
@@ -16,4 +24,6 @@ def all_operations() -> list[Operation]:
         *components.operations(),
         *sessions.operations(),
         *runs.operations(),
+        *accounts.operations(),
+        *audit.operations(),
     ]

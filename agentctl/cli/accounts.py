@@ -1,0 +1,259 @@
+"""`agentctl accounts`: service accounts, the callers that are machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.door import Door, with_door
+from agentctl.cli.durations import parse_until, spoken
+from agentctl.cli.help import Branch
+from agentctl.cli.options import Cursor, Limit, Output, PageNumber, SortOrder, Yes
+from agentctl.cli.output import Format, chosen_format, show_page, show_record, write_line
+from agentctl.cli.table import Column, Columns, short_time
+from agentctl.cli.terminal import check_confirmable, confirm, note
+from agentctl.errors import BadRequest, NotFound, Unavailable, UsageFailed
+from agentctl.operations import (
+    DEFAULT_LIMIT,
+    MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_LIMIT,
+    AccountFilter,
+    Grant,
+    NewAccount,
+    Page,
+)
+
+if TYPE_CHECKING:
+    from agentctl.records.document import Document
+
+__all__ = ["app"]
+
+app = Branch(
+    help="Make, list and revoke the accounts of machines.",
+    epilog="Example: AGENTCTL_TOKEN=$(agentctl accounts create ci --scope agents:run)",
+)
+
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DAY = timedelta(days=1)
+
+Record = Mapping[str, Any]
+
+
+def _scopes(account: Record) -> str:
+    return ", ".join(str(grant.get("scope")) for grant in account.get("scopes") or [])
+
+
+Whole = Annotated[
+    Format | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FORM",
+        help="Print the whole record, token included: table, json, jsonl, tsv or name",
+    ),
+]
+
+_COLUMNS = [
+    Column("id"),
+    Column("name"),
+    Column("state"),
+    Column("scopes", _scopes),
+    Column("token_hint"),
+    Column("created_by"),
+    Column("created_at"),
+    Column("expires_at"),
+    Column("last_used_at"),
+    Column("revoked_at"),
+]
+_LISTED = Columns(
+    tsv=_COLUMNS,
+    table=[
+        Column("name"),
+        Column("state"),
+        Column("id"),
+        Column("scopes", _scopes, look="text"),
+        Column("expires_at", heading="expires"),
+        Column("last_used_at", heading="last used"),
+        Column("token_hint", heading="hint"),
+        Column("created_by"),
+        Column("created_at", heading="created"),
+        Column("revoked_at", heading="revoked"),
+    ],
+)
+_MADE = [*_COLUMNS[:4], Column("token"), *_COLUMNS[4:-2]]
+
+
+@app.command("create", epilog="Example: agentctl accounts create ci --scope agents:run > ci.token")
+@with_door(create=True)
+async def create_account(
+    door: Door,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the account, for people")],
+    scope: Annotated[
+        list[str],
+        typer.Option("--scope", metavar="SCOPE", help="What it may do; may be repeated"),
+    ],
+    expires_in: Annotated[
+        str | None,
+        typer.Option(
+            "--expires-in", metavar="TIME", help="How long it is good for: 30d, 52w  [default: 90d]"
+        ),
+    ] = None,
+    never_expires: Annotated[
+        bool, typer.Option("--never-expires", help="It is good until it is revoked")
+    ] = False,
+    allow_privileged_scopes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-privileged-scopes",
+            help="Mean it: scopes to write, to delete, to administer, to manage accounts",
+        ),
+    ] = False,
+    output: Whole = None,
+) -> None:
+    """Make an account and print its token, and nothing else, on stdout.
+
+    The token is told this once: what is kept is a hash of it.
+    """
+    account = NewAccount(
+        name=name,
+        scopes=tuple(Grant(each) for each in scope),
+        expires_in_days=None if expires_in is None else _days(expires_in),
+        never_expires=never_expires,
+        allow_privileged_scopes=allow_privileged_scopes,
+    )
+    try:
+        made = await door.operations.create_service_account(account)
+    except BadRequest as failure:
+        if "allow_privileged_scopes" in failure.detail:
+            failure.hint = "if they are meant, pass --allow-privileged-scopes"
+        raise
+    record: Record = made.value
+    for line in _facts(record):
+        note(line)
+    _show_token(made, record, output)
+    door.did(f"made service account {record.get('name')}")
+
+
+def _days(text: str) -> int:
+    """Whole days, for a span of time.
+
+    Raises:
+        UsageFailed: it is none, or a part of a day is left.
+    """
+    span = parse_until(text, now=datetime.now(UTC))
+    if span % _DAY:
+        raise UsageFailed(
+            f"{text!r} is not a number of whole days",
+            hint=f"accounts are good for 1d to {MAXIMUM_ACCOUNT_DAYS}d",
+        )
+    return span // _DAY
+
+
+def _facts(account: Record) -> Iterator[str]:
+    """What was made, in a few lines: never the token."""
+    yield f"service account {account.get('name')} ({account.get('id')})"
+    yield f"  allows:  {_scopes(account)}"
+    yield f"  expires: {_end(account)}"
+    yield "  its token is told this once"
+
+
+def _end(account: Record) -> str:
+    end = account.get("expires_at")
+    if end is None:
+        return "never"
+    try:
+        ahead = datetime.fromisoformat(str(end)) - datetime.now(UTC)
+    except (TypeError, ValueError):  # another server's way to write times
+        return str(end)
+    return f"in {spoken(ahead.total_seconds())} ({short_time(str(end))})"
+
+
+def _show_token(made: Document[Any], account: Record, output: Format | None) -> None:
+    token = account.get("token")
+    if not isinstance(token, str):
+        raise Unavailable(
+            "The server's answer has no token", hint="revoke the account and make another"
+        )
+    if output is None:
+        write_line(token)
+    else:
+        show_record(made, _MADE, output, id_field="id")
+
+
+@app.command("list", epilog="Example: agentctl accounts list --name ci")
+@with_door()
+async def list_accounts(
+    door: Door,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Only those of this name")
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    page: PageNumber = 1,
+    cursor: Cursor = None,
+    sort_order: SortOrder = "desc",
+    output: Output = None,
+) -> None:
+    """List the accounts, revoked ones too, newest first."""
+    form = chosen_format(output)
+    part = Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order)
+    document = await door.operations.list_service_accounts(AccountFilter(name, part))
+    show_page(document, _LISTED, form, id_field="id")
+
+
+@app.command("revoke", epilog="Example: agentctl accounts revoke ci --yes")
+@with_door()
+async def revoke_account(
+    door: Door,
+    account: Annotated[
+        str, typer.Argument(metavar="ID|NAME", help="Id of the account, or its name")
+    ],
+    yes: Yes = False,
+) -> None:
+    """Revoke an account: its token is dead within a second.
+
+    What it has made stays. A new account of the same name does not see it.
+    """
+    check_confirmable(yes=yes)
+    account_id, shown = account, f"service account {account}"
+    if _ID.fullmatch(account) is None:
+        account_id = await _id_of(door, account)
+        shown = f"{shown} ({account_id})"
+    confirm(f"Revoke {shown}, {door.target}?", yes=yes)
+    await door.operations.revoke_service_account(account_id)
+    door.did(f"revoked {shown}")
+
+
+async def _id_of(door: Door, name: str) -> str:
+    """The account of a name that is active, or else the last one that was.
+
+    Raises:
+        NotFound: there is none that is not revoked.
+    """
+    expired: str | None = None
+    async for record in _named(door, name):
+        if record.get("state") == "active":
+            return str(record["id"])
+        if record.get("state") == "expired" and expired is None:
+            expired = str(record["id"])
+    if expired is None:
+        hint = f"see what is there: {door.command('accounts list')}"
+        raise NotFound("There is no service account of this name that is not revoked", hint=hint)
+    return expired
+
+
+async def _named(door: Door, name: str) -> AsyncIterator[Record]:
+    """The accounts of a name, newest first; a server that does not filter is filtered here."""
+    cursor: str | None = None
+    while True:
+        wanted = AccountFilter(name, Page(limit=MAXIMUM_LIMIT, cursor=cursor))
+        found = (await door.operations.list_service_accounts(wanted)).value
+        for record in found["data"]:
+            if record.get("name") == name:
+                yield record
+        cursor = found["meta"].get("next_cursor")
+        if cursor is None:
+            return

@@ -1,0 +1,553 @@
+"""Service accounts: their tokens, who is behind one, and who may grant what (K01 to K05, F10)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentctl.auth import accounts, grants
+from agentctl.auth.accounts import check_form, has_checksum, hash_of, new_token, of_any_account
+from agentctl.auth.lookup import (
+    KEPT_FOUND,
+    KEPT_UNKNOWN,
+    UNKNOWN_A_SECOND,
+    Account,
+    AccountTokens,
+)
+from agentctl.auth.policy import POLICY, Needs
+from agentctl.auth.principal import Principal, local
+from agentctl.auth.scopes import KNOWN_SCOPES, covers, satisfies
+from agentctl.auth.steps import ACCOUNT_CHECKS
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Settings
+from agentctl.errors import (
+    BadRequest,
+    Forbidden,
+    InvalidToken,
+    Unauthenticated,
+    Unavailable,
+    ValidationFailed,
+)
+from tests.auth.verifiers import OLD, Clock, bearer
+
+ADMIN = "agent_os:admin"
+DIGITS = accounts._DIGITS
+
+
+# The form of tokens
+
+
+def test_a_token_is_prefix_secret_and_checksum() -> None:
+    token = new_token("acme")
+    assert re.fullmatch(r"acme_pat_[0-9A-Za-z]{49}", token)
+    assert has_checksum(token)
+    check_form(token)
+    crc = 0
+    for digit in token[-6:]:
+        crc = crc * 62 + DIGITS.index(digit)
+    assert crc == zlib.crc32(token[:-6].encode())
+
+
+@pytest.mark.parametrize("secret", [b"\x00" * 32, b"\xff" * 32, b"\x00" * 31 + b"\x01"])
+def test_every_secret_has_the_same_width(monkeypatch: pytest.MonkeyPatch, secret: bytes) -> None:
+    monkeypatch.setattr(accounts.os, "urandom", lambda size: secret[:size])
+    token = new_token("agentctl")
+    assert len(token) == len("agentctl_pat_") + 43 + 6
+    number = 0
+    for digit in token[13:56]:
+        number = number * 62 + DIGITS.index(digit)
+    assert number == int.from_bytes(secret, "big")
+
+
+def test_no_two_tokens_are_equal() -> None:
+    assert len({new_token("a") for _ in range(1_000)}) == 1_000
+
+
+@given(place=st.integers(0, 61), letter=st.sampled_from(DIGITS))
+def test_one_wrong_character_is_noticed(place: int, letter: str) -> None:
+    """CRC32 finds every burst that is shorter than itself."""
+    token = new_token("agentctl")
+    wrong = token[:place] + letter + token[place + 1 :]
+    assert has_checksum(wrong) == (wrong == token)
+
+
+@given(st.text(max_size=80))
+def test_any_text_has_a_verdict(text: str) -> None:
+    assert not has_checksum(text)
+    assert not has_checksum(f"agentctl_pat_{text}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda token: token[:-1],
+        lambda token: token + "0",
+        lambda token: token + "\n",
+        lambda token: token.upper(),
+        lambda token: token.replace("_pat_", "_pa_"),
+        lambda token: "x" + token,
+        lambda token: token[13:],
+        lambda token: "agentctl_pat_",
+        lambda token: "",
+    ],
+)
+def test_what_is_no_token_has_no_form(change: Callable[[str], str]) -> None:
+    with pytest.raises(InvalidToken) as refusal:
+        check_form(change(new_token("agentctl")))
+    assert refusal.value.check == "account.form"
+
+
+def test_the_kind_of_a_credential_is_seen_at_its_beginning() -> None:
+    assert of_any_account(new_token("acme"))
+    assert of_any_account("acme_pat_")
+    for other in ("", "acme_pa_x", "Acme_pat_x", "eyJhbGciOiJSUzI1NiJ9.e30.", "1a_pat_x", "_pat_x"):
+        assert not of_any_account(other)
+
+
+def test_a_hash_is_all_that_is_kept() -> None:
+    token = new_token("agentctl")
+    assert re.fullmatch(r"[0-9a-f]{64}", hash_of(token))
+    assert hash_of(token) == hash_of(token) != hash_of(new_token("agentctl"))
+
+
+# Looking up
+
+
+class Stored:
+    """Accounts in memory, that count how often they are asked."""
+
+    def __init__(self) -> None:
+        self.accounts = dict[str, Account]()
+        self.asked = list[str]()
+        self.noted = list[str]()
+        self.failure: Exception | None = None
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def add(self, **given: Any) -> str:
+        token = new_token("agentctl")
+        values: dict[str, Any] = {
+            "id": f"a{len(self.accounts)}",
+            "token_hash": hash_of(token),
+            "scopes": frozenset({"agents:read"}),
+            "expires_at": None,
+            "last_used_at": None,
+            "revoked_at": None,
+        }
+        self.accounts[hash_of(token)] = Account(**values | given)
+        return token
+
+    def change(self, token: str, **given: Any) -> None:
+        key = hash_of(token)
+        self.accounts[key] = replace(self.accounts[key], **given)
+
+    async def find(self, token_hash: str) -> Account | None:
+        self.asked.append(token_hash)
+        found = self.accounts.get(token_hash)
+        self.meanwhile()
+        await asyncio.sleep(0)
+        if self.failure is not None:
+            raise self.failure
+        return found
+
+    def used(self, account: Account) -> None:
+        self.noted.append(account.id)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def stored() -> Stored:
+    return Stored()
+
+
+@pytest.fixture
+def tokens(stored: Stored, clock: Clock) -> AccountTokens:
+    return AccountTokens(
+        stored,
+        admin_scope=ADMIN,
+        clock=lambda: clock.wall,
+        monotonic=lambda: clock.steady,
+    )
+
+
+def ask(tokens: AccountTokens, token: str) -> Principal:
+    return asyncio.run(tokens.principal(token))
+
+
+def refused(tokens: AccountTokens, token: str) -> str:
+    """The check that the token fails; its text is in nothing that is told."""
+    with pytest.raises(InvalidToken) as refusal:
+        ask(tokens, token)
+    assert token[13:] not in f"{refusal.value.reason}{refusal.value.detail}{refusal.value!r}"
+    assert refusal.value.check in ACCOUNT_CHECKS
+    return refusal.value.check
+
+
+def test_who_an_account_is(tokens: AccountTokens, stored: Stored) -> None:
+    token = stored.add(id="x")
+    expected = Principal(subject="sa:x", scopes=frozenset({"agents:read"}))
+    assert ask(tokens, token) == expected
+    assert (expected.admin, expected.everyone, expected.session_id) == (False, False, None)
+
+
+def test_an_account_sees_its_own_also_as_an_administrator(
+    tokens: AccountTokens, stored: Stored
+) -> None:
+    principal = ask(tokens, stored.add(scopes=frozenset({ADMIN})))
+    assert (principal.admin, principal.everyone) == (True, False)
+
+
+def test_a_wrong_checksum_is_not_looked_up(tokens: AccountTokens, stored: Stored) -> None:
+    token = stored.add()
+    assert refused(tokens, token[:-1] + ("a" if token[-1] != "a" else "b")) == "account.form"
+    assert stored.asked == []
+
+
+def test_an_unknown_token_is_looked_up_once_a_second(
+    tokens: AccountTokens, stored: Stored, clock: Clock
+) -> None:
+    token = new_token("agentctl")
+    for _ in range(3):
+        assert refused(tokens, token) == "account.known"
+    assert len(stored.asked) == 1
+    clock.move(1)
+    assert refused(tokens, token) == "account.known"
+    assert len(stored.asked) == 2
+
+
+def test_an_answer_for_another_hash_is_none(tokens: AccountTokens, stored: Stored) -> None:
+    """The comparison after the look-up (K02): a database may compare otherwise than we do."""
+    token = stored.add()
+    stored.change(token, token_hash=hash_of(token).upper())
+    assert refused(tokens, token) == "account.known"
+
+
+def test_what_is_found_is_good_for_a_second(
+    tokens: AccountTokens, stored: Stored, clock: Clock
+) -> None:
+    token = stored.add()
+    for _ in range(5):
+        ask(tokens, token)
+    assert len(stored.asked) == 1
+    stored.change(token, revoked_at=1)
+    clock.move(0.99)
+    ask(tokens, token)
+    clock.move(0.01)
+    assert refused(tokens, token) == "account.revoked"
+    assert refused(tokens, token) == "account.revoked"
+    assert len(stored.asked) == 2
+
+
+def test_a_revocation_here_is_effective_at_once(tokens: AccountTokens, stored: Stored) -> None:
+    token, other = stored.add(), stored.add()
+    ask(tokens, token), ask(tokens, other)
+    stored.change(token, revoked_at=1)
+    tokens.forget("a0")
+    assert refused(tokens, token) == "account.revoked"
+    ask(tokens, other)
+    assert len(stored.asked) == 3
+
+
+def test_what_was_read_before_a_revocation_is_not_remembered(
+    tokens: AccountTokens, stored: Stored
+) -> None:
+    token = stored.add()
+
+    def revoke() -> None:
+        stored.change(token, revoked_at=1)
+        tokens.forget("a0")
+        stored.meanwhile = lambda: None
+
+    stored.meanwhile = revoke
+    ask(tokens, token)
+    assert refused(tokens, token) == "account.revoked"
+
+
+def test_an_account_expires_by_the_wall_clock_also_while_remembered(
+    tokens: AccountTokens, stored: Stored, clock: Clock
+) -> None:
+    token = stored.add(expires_at=int((clock.wall + 0.5) * 1_000_000))
+    ask(tokens, token)
+    clock.move(0.49)
+    ask(tokens, token)
+    clock.move(0.01)
+    assert refused(tokens, token) == "account.expired"
+    assert len(stored.asked) == 1
+
+
+def test_only_what_is_let_pass_counts_as_a_use(
+    tokens: AccountTokens, stored: Stored, clock: Clock
+) -> None:
+    good, gone, old = stored.add(), stored.add(revoked_at=1), stored.add(expires_at=1)
+    ask(tokens, good), ask(tokens, good)
+    assert (refused(tokens, gone), refused(tokens, old)) == ("account.revoked", "account.expired")
+    assert stored.noted == ["a0"]
+    clock.move(1)
+    ask(tokens, good)
+    assert stored.noted == ["a0", "a0"]
+
+
+def test_without_the_database_nobody_is_refused_and_nobody_passes(
+    tokens: AccountTokens, stored: Stored, clock: Clock
+) -> None:
+    token = stored.add()
+    stored.failure = Unavailable("The database is not available")
+    for _ in range(UNKNOWN_A_SECOND + 5):
+        with pytest.raises(Unavailable):
+            ask(tokens, token)
+    stored.failure = None
+    ask(tokens, token)
+    stored.failure = Unavailable("The database is not available")
+    ask(tokens, token)
+    clock.move(1)
+    with pytest.raises(Unavailable):
+        ask(tokens, token)
+
+
+def test_unknown_tokens_are_rationed_and_known_ones_are_not(
+    tokens: AccountTokens, stored: Stored, clock: Clock
+) -> None:
+    known = stored.add()
+    ask(tokens, known)
+    for _ in range(100):
+        assert refused(tokens, new_token("agentctl")) == "account.known"
+    assert len(stored.asked) == 1 + UNKNOWN_A_SECOND
+    fresh = stored.add()
+    assert refused(tokens, fresh) == "account.known"
+    clock.move(0.999)
+    ask(tokens, known)
+    clock.move(0.001)
+    ask(tokens, known)
+    asked = len(stored.asked)
+    for _ in range(100):
+        refused(tokens, new_token("agentctl"))
+    assert len(stored.asked) == asked + UNKNOWN_A_SECOND
+    clock.move(0.06)
+    ask(tokens, fresh)
+    clock.move(60)
+    asked = len(stored.asked)
+    for _ in range(100):
+        refused(tokens, new_token("agentctl"))
+    assert len(stored.asked) == asked + UNKNOWN_A_SECOND
+
+
+def test_new_accounts_take_nothing_from_the_ration(tokens: AccountTokens, stored: Stored) -> None:
+    for _ in range(UNKNOWN_A_SECOND * 3):
+        ask(tokens, stored.add())
+
+
+def test_unknown_tokens_at_once_are_rationed_too(tokens: AccountTokens, stored: Stored) -> None:
+    async def all_at_once() -> list[Any]:
+        wild = (tokens.principal(new_token("agentctl")) for _ in range(100))
+        return await asyncio.gather(*wild, return_exceptions=True)
+
+    assert {type(each) for each in asyncio.run(all_at_once())} == {InvalidToken}
+    assert len(stored.asked) == UNKNOWN_A_SECOND
+
+
+def test_what_is_remembered_is_bounded(tokens: AccountTokens, stored: Stored, clock: Clock) -> None:
+    many = [stored.add() for _ in range(KEPT_FOUND + 10)]
+
+    async def each() -> None:
+        for token in many:
+            await tokens.principal(token)
+
+    asyncio.run(each())
+    for _ in range(KEPT_UNKNOWN + 10):
+        clock.move(0.1)
+        refused(tokens, new_token("agentctl"))
+    assert (len(tokens._found), len(tokens._unknown)) == (KEPT_FOUND, KEPT_UNKNOWN)
+
+
+# Which kind of credential it is
+
+
+@pytest.fixture
+def verifier(tokens: AccountTokens, clock: Clock) -> Verifier:
+    settings = Settings(authorization=Authorization(verification_keys=(OLD.pem,)))
+    return Verifier(settings, tokens, clock=lambda: clock.wall, monotonic=lambda: clock.steady)
+
+
+def identified(verifier: Verifier, authorization: str | None) -> Principal:
+    return asyncio.run(verifier.identify(authorization))
+
+
+def test_both_kinds_are_told_apart(verifier: Verifier, stored: Stored) -> None:
+    assert identified(verifier, f"bearer {stored.add()}").subject == "sa:a0"
+    assert identified(verifier, bearer({"sub": "me"})).subject == "me"
+    assert verifier.principal(bearer({"sub": "me"})).subject == "me"
+    with pytest.raises(Unauthenticated) as refusal:
+        identified(verifier, None)
+    assert not isinstance(refusal.value, InvalidToken)
+
+
+def test_what_begins_as_an_accounts_token_is_never_read_as_a_jwt(
+    verifier: Verifier, stored: Stored
+) -> None:
+    jwt = bearer({"sub": "me"}).partition(" ")[2]
+    with pytest.raises(InvalidToken) as refusal:
+        identified(verifier, f"Bearer agentctl_pat_{jwt}")
+    assert refusal.value.check == "account.form"
+    assert stored.asked == []
+
+
+@pytest.mark.parametrize("prefix", ["other", "agentct", "agentctll", "Agentctl"])
+def test_what_does_not_is_never_looked_up(verifier: Verifier, stored: Stored, prefix: str) -> None:
+    token = new_token(prefix)
+    stored.accounts[hash_of(token)] = Account(
+        "x", hash_of(token), frozenset({ADMIN}), None, None, None
+    )
+    with pytest.raises(InvalidToken) as refusal:
+        identified(verifier, f"Bearer {token}")
+    assert refusal.value.check == "form"
+    assert stored.asked == []
+
+
+def test_an_account_cannot_be_verified_without_its_database(
+    verifier: Verifier, stored: Stored, clock: Clock
+) -> None:
+    token = stored.add()
+    alone = Verifier(Settings(authorization=Authorization(verification_keys=(OLD.pem,))))
+    for ask_for in (verifier.principal, alone.principal, lambda it: identified(alone, it)):
+        with pytest.raises(InvalidToken) as refusal:
+            ask_for(f"Bearer {token}")
+        assert refusal.value.check == "form"
+    assert stored.asked == []
+
+
+def test_with_authorization_off_no_token_is_looked_at(stored: Stored) -> None:
+    tokens = AccountTokens(stored, admin_scope=ADMIN)
+    off = Verifier(Settings(authorization=Authorization(enabled=False)), tokens)
+    assert identified(off, f"Bearer {stored.add()}").subject is None
+    assert identified(off, None).admin
+    assert stored.asked == []
+
+
+# Who may grant what
+
+
+def test_a_scope_covers_itself_and_what_it_implies() -> None:
+    for scope in KNOWN_SCOPES:
+        assert covers({scope}, scope)
+        assert not covers(set(), scope)
+        assert not covers(set(KNOWN_SCOPES) - {scope, "system:read", "config:read"}, scope)
+
+
+@pytest.mark.parametrize(
+    ("held", "scope", "expected"),
+    [
+        ("agents:read", "agents:writer:read", True),
+        ("agents:read", "agents:*:read", True),
+        ("agents:*:read", "agents:read", True),
+        ("agents:*:read", "agents:writer:read", True),
+        ("agents:writer:read", "agents:writer:read", True),
+        ("agents:writer:read", "agents:editor:read", False),
+        ("agents:writer:read", "agents:read", False),
+        ("agents:writer:read", "agents:*:read", False),
+        ("agents:run", "agents:read", False),
+        ("agents:run", "teams:run", False),
+        ("config:read", "system:read", True),
+        ("system:read", "config:read", True),
+        ("sessions:read", "sessions:s1:write", False),
+    ],
+)
+def test_implication(held: str, scope: str, expected: bool) -> None:
+    assert covers({held}, scope) is expected
+
+
+PARTS = st.sampled_from(["agents", "teams", "sessions", "config", "system", "service_accounts"])
+ACTIONS = st.sampled_from(["read", "run", "write", "delete"])
+SCOPES = st.one_of(
+    st.builds("{}:{}".format, PARTS, ACTIONS),
+    st.builds("{}:{}:{}".format, PARTS, st.sampled_from(["*", "a", "b"]), ACTIONS),
+)
+
+
+@given(held=st.frozensets(SCOPES, max_size=4), scope=SCOPES)
+def test_what_is_covered_opens_nothing_more(held: frozenset[str], scope: str) -> None:
+    """Whatever an account may do with a granted scope, who granted it may do too."""
+    if not covers(held, scope):
+        return
+    for rule in POLICY.values():
+        if not isinstance(rule, Needs):
+            continue
+        for identifier in (None, "a", "b", "c"):
+            if satisfies({scope}, rule.resource, rule.action, identifier):
+                assert satisfies(held, rule.resource, rule.action, identifier)
+
+
+def test_nobody_grants_what_they_do_not_hold() -> None:
+    me = Principal(subject="me", scopes=frozenset({"agents:read", "sessions:write"}))
+    grants.check_held(["agents:writer:read", "sessions:write"], me, ADMIN)
+    with pytest.raises(Forbidden) as refusal:
+        grants.check_held(["agents:read", "agents:run", ADMIN], me, ADMIN)
+    assert refusal.value.required_scopes == ("agents:run", ADMIN)
+    assert refusal.value.detail.endswith("agents:run, agent_os:admin")
+
+
+def test_only_an_administrator_grants_the_admin_scope() -> None:
+    grants.check_held([ADMIN, "teams:run"], local("boss"), ADMIN)
+    grants.check_held([ADMIN], Principal("sa:x", frozenset({ADMIN}), admin=True), ADMIN)
+    named_so = Principal(subject="me", scopes=frozenset({"agents:read"}))
+    with pytest.raises(Forbidden):
+        grants.check_held(["agents:read"], named_so, "agents:read")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "told"),
+    [
+        (["agents:read", "agents:reed"], "scopes[1].scope is not a known scope: did you mean"),
+        (["xyzzy:plugh"], "scopes[0].scope is not a known scope"),
+        (["agents:write"], "scopes[0].scope is not a known scope"),
+        (["agents:writer:rum"], "did you mean agents:writer:run?"),
+        (["service_accounts:x:read"], "scopes[0].scope is not a known scope"),
+        (["agents read"], "scopes[0].scope must have the form"),
+        ([""], "scopes[0].scope must have the form"),
+        (["agents::read"], "scopes[0].scope must have the form"),
+        (["agents:re\x00d"], "scopes[0].scope must have the form"),
+        (["agent_os:admim"], "did you mean agent_os:admin?"),
+    ],
+)
+def test_scopes_that_nothing_asks_for_are_refused(scopes: list[str], told: str) -> None:
+    with pytest.raises(ValidationFailed) as refusal:
+        grants.check_known(scopes, ADMIN)
+    assert told in refusal.value.detail
+
+
+def test_known_scopes_pass() -> None:
+    grants.check_known([*KNOWN_SCOPES, ADMIN, "agents:*:run", "sessions:s1:read"], ADMIN)
+    grants.check_known(["odd.one:boss"], "odd.one:boss")
+
+
+PRIVILEGED = (
+    ADMIN, "sessions:write", "sessions:s1:write", "sessions:*:delete", "sessions:delete",
+    "service_accounts:read", "service_accounts:write", "service_accounts:delete",
+)  # fmt: skip
+
+
+def test_privileged_scopes_have_to_be_meant() -> None:
+    plain = [scope for scope in KNOWN_SCOPES if scope not in PRIVILEGED]
+    assert {scope.rpartition(":")[2] for scope in plain} <= {"read", "run"}
+    grants.check_privileged(plain, ADMIN, allowed=False)
+    for scope in PRIVILEGED:
+        grants.check_privileged([scope], ADMIN, allowed=True)
+        with pytest.raises(BadRequest) as refusal:
+            grants.check_privileged([*plain, scope], ADMIN, allowed=False)
+        assert refusal.value.detail == f"Privileged scopes need allow_privileged_scopes: {scope}"
+
+
+def test_what_is_told_of_a_grant_is_told_without_what_was_given() -> None:
+    with pytest.raises(ValidationFailed) as refusal:
+        grants.check_known(["sk-secret value"], ADMIN)
+    assert "secret" not in refusal.value.detail
