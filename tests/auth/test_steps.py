@@ -1,0 +1,160 @@
+"""The steps by themselves: whatever goes into one, its value or InvalidToken with its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentctl.auth import claims, jws
+from agentctl.auth.claims import ClaimRules
+from agentctl.auth.steps import CHECKS
+from agentctl.auth.verifier import bearer
+from agentctl.config.settings import Settings
+from agentctl.errors import InvalidToken
+from tests.auth.forge import NOW, SECRET
+from tests.auth.hostile import CASES, DOORS, OURS, RS, THEIRS, signed
+from tests.auth.test_fuzz import claim_names, names, values
+
+bounded = settings(max_examples=100, deadline=None, derandomize=True)
+any_text = st.text(st.characters(codec=None))
+STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)
+HMAC = jws.KeySet.from_pems([SECRET.decode()], "HS256")
+
+CLAIM_STEPS: dict[str, Callable[[dict[str, Any], ClaimRules, float], object]] = {
+    "exp": claims.check_exp,
+    "nbf": claims.check_nbf,
+    "iat": claims.check_iat,
+    "iss": claims.check_iss,
+    "aud": claims.check_aud,
+    "sub": claims.check_sub,
+    "scopes": claims.check_scopes,
+    "session_id": claims.check_session_id,
+}
+
+
+def held(act: Callable[[], object], *checks: str) -> None:
+    """It gives a value, or refuses under one of these names."""
+    try:
+        act()
+    except InvalidToken as refusal:
+        found = refusal.check
+    else:
+        return
+    assert found in checks
+
+
+@bounded
+@given(any_text)
+def test_transport(text: str) -> None:
+    for header in (text, f"Bearer {text}"):
+        held(lambda header=header: bearer(header, 60), "transport", "length")
+    with suppress(InvalidToken):
+        assert bearer(f"Bearer {text}", 60) == text
+
+
+@bounded
+@given(any_text, st.integers(0, 40))
+def test_length(text: str, maximum: int) -> None:
+    held(lambda: jws.check_length(text, maximum), "length")
+
+
+@bounded
+@given(any_text)
+def test_form(text: str) -> None:
+    held(lambda: jws.segments(text), "form")
+    held(lambda: jws.split(text), "form", "header")
+
+
+@bounded
+@given(st.binary())
+def test_header_bytes(data: bytes) -> None:
+    held(lambda: jws.read_header(data), "header")
+    held(lambda: claims.read(data), "claims.form")
+
+
+@bounded
+@given(st.dictionaries(names | st.text(), values))
+def test_header_members_and_key(header: dict[str, Any]) -> None:
+    for members in (header, {**header, "alg": "HS256"}):
+        held(lambda members=members: jws.check_header(members, HMAC.spec), "header")
+    if isinstance(header.get("kid", ""), str):
+        held(lambda: jws.candidates(header, HMAC), "key")
+
+
+@bounded
+@given(st.binary(), st.binary(max_size=1_100), st.sampled_from(["RS256", "HS256"]))
+def test_signature(signing_input: bytes, signature: bytes, algorithm: str) -> None:
+    text = OURS.pem if algorithm == "RS256" else SECRET.decode()
+    keys = jws.KeySet.from_pems([text], algorithm)
+    parts = jws.Parts(signing_input, {}, b"{}", signature)
+    with pytest.raises(InvalidToken) as refusal:
+        jws.check_signature(parts, keys.keys)
+    assert refusal.value.check == "signature"
+
+
+@bounded
+@given(st.dictionaries(claim_names, values), st.floats(0, 1e12))
+def test_each_claim(members: dict[str, Any], now: float) -> None:
+    for name, step in CLAIM_STEPS.items():
+        for rules in (ClaimRules(), STRICT):
+            held(lambda step=step, rules=rules: step(members, rules, now), f"claims.{name}")
+
+
+def test_scopes_are_never_refused() -> None:
+    for value in (None, 1, "x", {}, [None], ["x"] * 999):
+        assert claims.check_scopes({"scopes": value}, STRICT, NOW) == frozenset()
+
+
+def walked(header: str, door: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The steps one after the other, as whoever explains a refusal goes through them."""
+    given_settings = Settings(authorization=DOORS[door])
+    rules, keys = (
+        ClaimRules.from_settings(given_settings),
+        jws.KeySet.from_pems([OURS.pem], "RS256"),
+    )
+    found: dict[str, Any] = {}
+    maximum = given_settings.limits.token_bytes
+
+    def keep(name: str, act: Callable[[], Any]) -> tuple[str, Callable[[], Any]]:
+        def run() -> Any:
+            found[name] = act()
+
+        return name, run
+
+    yield keep("transport", lambda: bearer(header, maximum))
+    yield keep("length", lambda: jws.check_length(found["transport"], maximum))
+    yield keep("form", lambda: jws.split(found["transport"], maximum=maximum))
+    yield keep("header", lambda: jws.check_header(found["form"].header, keys.spec))
+    yield keep("key", lambda: jws.candidates(found["form"].header, keys))
+    yield keep("signature", lambda: jws.check_signature(found["form"], found["key"]))
+    yield keep("claims.form", lambda: claims.read(found["form"].payload))
+    for name, step in CLAIM_STEPS.items():
+        yield keep(f"claims.{name}", lambda step=step: step(found["claims.form"], rules, NOW))
+
+
+def refused_at(header: str, door: str) -> str | None:
+    for _, run in walked(header, door):
+        try:
+            run()
+        except InvalidToken as refusal:
+            return refusal.check
+    return None
+
+
+def test_step_by_step_a_token_ends_where_the_verifier_ends_it() -> None:
+    ends = {name: refused_at(case.header, case.door) for name, case in CASES.items()}
+    assert ends == {name: case.check for name, case in CASES.items()}
+
+
+def test_the_order_is_that_of_the_names() -> None:
+    assert [name for name, _ in walked("Bearer x", "RS256")] == list(CHECKS)
+
+
+def test_the_key_that_verified_is_told() -> None:
+    keys = jws.KeySet.from_pems([THEIRS.pem, OURS.pem], "RS256")
+    assert jws.verify(signed(RS), keys).key is keys.keys[1]
