@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentctl.auth import findings
+from agentctl.auth.accounts import account_start, of_any_account
 from agentctl.auth.algorithms import ALGORITHMS
 from agentctl.auth.claims import is_reserved
 from agentctl.auth.findings import Facts, distance, key_names, name_of
@@ -32,7 +32,6 @@ NO_CREDENTIAL = Diagnosis(
 )
 
 _AGAIN = "copy the token again, whole, as one line"
-_ACCOUNT_TOKEN = re.compile(r"[A-Za-z0-9._-]+_pat_[A-Za-z0-9]*")
 _MILLISECONDS = 100_000_000_000
 """A NumericDate above this is in milliseconds: it would be of the year 5138."""
 
@@ -77,9 +76,11 @@ def _transport(facts: Facts, reason: str) -> Diagnosis:
 def _form(facts: Facts, reason: str) -> Diagnosis:
     token, dots = facts.token, facts.token.count(".")
     found = f"{dots + 1} segments"
-    if _ACCOUNT_TOKEN.fullmatch(token):
-        cause = "it has the form of a service account's token, and none is known here"
-        return Diagnosis("a service account's token", cause, "send a JWT")
+    if of_any_account(token):
+        start = account_start(facts.settings.authorization.token_prefix)
+        cause = f"it is a service account's token of another deployment: here they begin {start}"
+        remedy = "ask the deployment that made it, or set authorization.token_prefix"
+        return Diagnosis("a service account's token", cause, remedy)
     if token[:1] in "\"'" or token[-1:] in "\"'":
         return Diagnosis(found, "there are quotation marks around it", "send it without them")
     if any(map(str.isspace, token)):
@@ -268,6 +269,12 @@ def _session_id(facts: Facts, reason: str) -> Diagnosis:
     return Diagnosis(shown(value), reason, remedy)
 
 
+def _account(remedy: str) -> Callable[[Facts, str], Diagnosis]:
+    return lambda facts, reason: Diagnosis("", reason, remedy)
+
+
+_NEW_ACCOUNT = "make another one: `agentctl accounts create`"
+
 _CAUSES: dict[str, Callable[[Facts, str], Diagnosis]] = {
     "length": _length,
     "transport": _transport,
@@ -283,4 +290,8 @@ _CAUSES: dict[str, Callable[[Facts, str], Diagnosis]] = {
     "claims.aud": _aud,
     "claims.sub": _sub,
     "claims.session_id": _session_id,
+    "account.form": _account(_AGAIN),
+    "account.known": _account("look for it with `agentctl accounts list`, in the same database"),
+    "account.revoked": _account(_NEW_ACCOUNT),
+    "account.expired": _account(_NEW_ACCOUNT),
 }

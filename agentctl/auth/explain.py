@@ -10,11 +10,18 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from agentctl.auth import gate, policy
 from agentctl.auth.diagnosis import NO_CREDENTIAL, diagnose
-from agentctl.auth.findings import FOUND, Facts, facts_of, key_names, unread_scopes
+from agentctl.auth.findings import (
+    FOUND,
+    OF_ACCOUNT,
+    OF_JWT,
+    Facts,
+    facts_of,
+    key_names,
+    unread_scopes,
+)
 from agentctl.auth.nearmiss import likely_path, likely_scopes, shown
 from agentctl.auth.principal import Principal
 from agentctl.errors import (
@@ -23,15 +30,16 @@ from agentctl.errors import (
     InvalidToken,
     MethodNotAllowed,
     Unauthenticated,
+    Unavailable,
 )
 from agentctl.records.authorization import ExplainRecord, ExplainStep, Outcome
-from agentctl.records.routes import ROUTES, Match, RouteTable, every_route
+from agentctl.records.routes import ROUTES, Match, RouteTable, every_route, served_path
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
 
-__all__ = ["Explanation", "Step", "credential_steps", "explain", "served_path"]
+__all__ = ["Explanation", "Step", "explain"]
 
 ALLOWED = 200
 """What stands for any success."""
@@ -113,17 +121,12 @@ class _Caller:
     """Who calls, or why nobody does; and what there is to say of the credential."""
 
     principal: Principal | None
-    failure: Unauthenticated | None
+    failure: Unauthenticated | Unavailable | None
     steps: tuple[Step, ...]
     facts: Facts | None
 
 
-def served_path(target: str) -> str:
-    """The path that a server matches for a request target: decoded, without query and fragment."""
-    return unquote(target.partition("#")[0].partition("?")[0])
-
-
-def explain(
+async def explain(
     verifier: Verifier,
     settings: Settings,
     method: str,
@@ -142,7 +145,8 @@ def explain(
         token: the credential without the word Bearer; None: there is none.
         now: for words like "4 min ago", seconds since the epoch; None: the present.
     """
-    caller = _identified(verifier, settings, token, time.time() if now is None else now)
+    now = time.time() if now is None else now
+    caller = await _identified(verifier, settings, token, now)
     method, path = "GET" if method == "HEAD" else method, served_path(path)
     table = every_route()
     begun = Explanation(method, path, None, caller.principal, caller.steps, ALLOWED, "policy")
@@ -160,44 +164,41 @@ def explain(
     return begun.then(Step("policy", "passed", _opened_by(match, caller.principal)))
 
 
-def credential_steps(
-    verifier: Verifier, settings: Settings, token: str, *, now: float | None = None
-) -> tuple[Step, ...]:
-    """The part of the chain that is about the credential alone."""
-    return _identified(verifier, settings, token, time.time() if now is None else now).steps
-
-
-def _identified(verifier: Verifier, settings: Settings, token: str | None, now: float) -> _Caller:
+async def _identified(
+    verifier: Verifier, settings: Settings, token: str | None, now: float
+) -> _Caller:
     keys = verifier.keys
     if keys is None:
         found = "off: everybody is an administrator without a name"
-        steps = [Step("authorization", "passed", found), *_skipped(["credential", *FOUND])]
-        return _Caller(verifier.principal(None), None, tuple(steps), None)
-    found = f"on: {keys.spec.name}, with {key_names(keys)}"
-    begun = Step("authorization", "passed", found)
+        steps = [Step("authorization", "passed", found), *_skipped(["credential", *OF_JWT])]
+        return _Caller(await verifier.identify(None), None, tuple(steps), None)
+    begun = Step("authorization", "passed", f"on: {keys.spec.name}, with {key_names(keys)}")
     if token is None:
         told = Step("credential", "failed", *NO_CREDENTIAL)
-        return _Caller(None, Unauthenticated(), (begun, told, *_skipped(FOUND)), None)
+        return _Caller(None, Unauthenticated(), (begun, told, *_skipped(OF_JWT)), None)
     stale = verifier.problem is not None
     facts = facts_of(token, settings, keys, stale=stale, now=now)
-    given = Step("credential", "passed", "a token")
     try:
-        principal = verifier.principal(f"Bearer {token}")
-    except InvalidToken as failure:
-        return _Caller(None, failure, (begun, given, *_chain(facts, failure)), facts)
-    return _Caller(principal, None, (begun, given, *_chain(facts, None)), facts)
+        principal = await verifier.identify(f"Bearer {token}")
+    except (InvalidToken, Unavailable) as failure:
+        return _Caller(None, failure, (begun, *_chain(facts, failure)), facts)
+    return _Caller(principal, None, (begun, *_chain(facts, None)), facts)
 
 
-def _chain(facts: Facts, failure: InvalidToken | None) -> Iterator[Step]:
+def _chain(facts: Facts, failure: InvalidToken | Unavailable | None) -> Iterator[Step]:
     """The steps of verification: passed up to the one that failed, not come to behind it."""
-    names = list(FOUND)
-    failed = failure.check if failure is not None else None
-    end = names.index(failed) if failed in names else len(names)
+    names = OF_ACCOUNT if facts.of_account else OF_JWT
+    check, reason = None, ""
+    if isinstance(failure, InvalidToken):
+        check, reason = failure.check, failure.reason
+    elif failure is not None:
+        check, reason = "account.known", failure.detail
+    end = names.index(check) if check in names else len(names)
+    yield Step("credential", "passed", "a service account's token" if facts.of_account else "a JWT")
     for name in names[:end]:
         yield Step(name, "passed", _found(name, facts))
-    if failure is not None:
-        told = diagnose(failure.check, failure.reason, facts)
-        yield Step(failure.check, "failed", *told)
+    if check is not None:
+        yield Step(check, "failed", *diagnose(check, reason, facts))
         yield from _skipped(names[end + 1 :])
 
 
@@ -218,7 +219,7 @@ def _lost(
 ) -> Explanation:
     """There is no such operation."""
     nothing = Step("policy", "skipped")
-    if isinstance(refusal, Unauthenticated):
+    if refusal is caller.failure:
         found = "none with this method and path, which only an identified caller is told"
         return _unidentified(begun.then(Step("route", "skipped", found)).then(nothing), caller)
     if isinstance(refusal, MethodNotAllowed):

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth import claims as claim_checks
+from agentctl.auth.accounts import account_start
 from agentctl.auth.claims import ClaimRules, Members
 from agentctl.auth.jws import KeySet, Parts, candidates, check_signature, split
 from agentctl.auth.keys import thumbprint_of
 from agentctl.auth.nearmiss import elsewhere, shown
 from agentctl.auth.scopes import well_formed
+from agentctl.auth.steps import ACCOUNT_CHECKS
 from agentctl.errors import InvalidToken
 from agentctl.records.times import rfc3339, spoken
 
@@ -23,7 +25,17 @@ if TYPE_CHECKING:
     from agentctl.auth.material import VerificationKey
     from agentctl.config.settings import Settings
 
-__all__ = ["FOUND", "Facts", "distance", "facts_of", "key_names", "name_of", "unread_scopes"]
+__all__ = [
+    "FOUND",
+    "OF_ACCOUNT",
+    "OF_JWT",
+    "Facts",
+    "distance",
+    "facts_of",
+    "key_names",
+    "name_of",
+    "unread_scopes",
+]
 
 _LISTED = 8
 """Keys, scopes or claims that are named in one sentence."""
@@ -57,6 +69,11 @@ class Facts:
     def header(self) -> Mapping[str, Any]:
         """The header, empty where there is none."""
         return {} if self.parts is None else self.parts.header
+
+    @property
+    def of_account(self) -> bool:
+        """Whether it begins as the tokens of service accounts do here: it is looked up then."""
+        return self.token.startswith(account_start(self.settings.authorization.token_prefix))
 
 
 def facts_of(token: str, settings: Settings, keys: KeySet, *, stale: bool, now: float) -> Facts:
@@ -198,6 +215,14 @@ def _listed(texts: list[str]) -> str:
     return ", ".join(texts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
+def _account_form(facts: Facts) -> str:
+    return "length, alphabet and checksum are right"
+
+
+def _nothing(facts: Facts) -> str:
+    return ""
+
+
 FOUND: dict[str, Callable[[Facts], str]] = {
     "length": _length,
     "transport": _transport,
@@ -214,5 +239,13 @@ FOUND: dict[str, Callable[[Facts], str]] = {
     "claims.sub": _sub,
     "claims.scopes": _scopes,
     "claims.session_id": _session_id,
+    "account.form": _account_form,
+    "account.known": _nothing,
+    "account.revoked": _nothing,
+    "account.expired": _nothing,
 }
-"""The steps in the order in which a token goes through them, and what each met where it passed."""
+"""What each step met where it was passed."""
+
+OF_JWT = tuple(name for name in FOUND if name not in ACCOUNT_CHECKS)
+OF_ACCOUNT = ("length", "transport", *ACCOUNT_CHECKS)
+"""The steps in the order in which a credential of the kind goes through them."""

@@ -21,6 +21,7 @@ __all__ = [
     "RouteTable",
     "every_route",
     "operations_of",
+    "served_path",
 ]
 
 
@@ -156,6 +157,13 @@ class RouteTable:
 def every_route() -> RouteTable:
     """The table of all operations."""
     return RouteTable(ROUTES)
+
+
+def served_path(target: str) -> str:
+    """The path that a server matches for a request target: decoded, without query and fragment."""
+    from urllib.parse import unquote
+
+    return unquote(target.partition("#")[0].partition("?")[0])
 
 
 def _pattern(template: str) -> re.Pattern[str]:

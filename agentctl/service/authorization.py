@@ -48,7 +48,7 @@ class AuthorizationOperations(RunOperations, SessionOperations):
         method, target = _checked(request)
         settings = self.hosting.settings
         verifier = self.hosting.verifier()
-        found = explain(verifier, settings, method, target, request.token or None)
+        found = await explain(verifier, settings, method, target, request.token or None)
         if found.allowed and found.match is not None and found.principal is not None:
             acting = type(self)(self.hosting, found.principal)
             found = await acting._with_data(found, found.match, _query(target))
