@@ -238,8 +238,9 @@ def strange() -> Texts:
             parts[index] = parts[index][:4] + character + parts[index][5:]
             yield f"J09 segment {index} {character!r}", ".".join(parts)
         yield f"T07 behind {character!r}", good + character
-    for text in (good + " ", " " + good, f"{good} {good}", f"{good}, Bearer {good}"):
+    for text in (good + " ", " " + good, f"{good} {good}"):
         yield f"T02 {len(text)} {text[:1]!r}", text
+    yield "T04 two in a list", f"{good}, Bearer {good}"
 
 
 def headers() -> Texts:
