@@ -23,6 +23,7 @@ RESOURCES_WITH_IDS = frozenset({"agents", "teams", "workflows", "sessions"})
 KNOWN_SCOPES: tuple[str, ...] = (
     "agents:read",
     "agents:run",
+    "audit:read",
     "config:read",
     "service_accounts:delete",
     "service_accounts:read",

@@ -22,7 +22,7 @@ def test_the_sample_at_the_top_is_what_init_writes() -> None:
     assert (TOP / "sample-config.toml").read_text(encoding="utf-8") == SAMPLE
 
 
-@pytest.mark.parametrize("table", ["server", "authorization", "signing", "runs", "limits"])
+@pytest.mark.parametrize("table", ["server", "authorization", "signing", "runs", "limits", "audit"])
 def test_the_sample_shows_every_key_with_its_default(table: str) -> None:
     shown = tomllib.loads(SAMPLE)[table]
     defaults = dataclasses.asdict(getattr(Settings(), table))

@@ -373,7 +373,27 @@ def _lists_by_scope() -> Iterator[Scenario]:
     yield Scenario("get_teams", "GET /teams", "one agent", 403, FORBIDDEN)
 
 
+def _audit() -> Iterator[Scenario]:
+    operation, path = "get_audit", "GET /audit"
+    mine = f"{path}?principal=me&limit=100"
+    made = ('"operation":"create_agent_run"', '"resource":"agent:echo,session:mine,run:{agent_run}"')
+    yield Scenario(operation, f"{mine}&operation=create_agent_run", "admin", 200, made)
+    yield Scenario(operation, mine, "auditor", 200, ('"principal":"me"',), ('"principal":"other"',))
+    yield Scenario(operation, f"{path}?limit=1", "auditor", 200, ('"next_cursor":"',))
+    yield Scenario(operation, f"{path}?principal=nobody", "auditor", 200, ('{"data":[],"meta":{',))
+    denied = f"{path}?outcome=denied"
+    yield Scenario(operation, denied, "auditor", 200, ('"meta":{',), ('"allowed"',))
+    late = f"{path}?since=2999-01-01T00:00:00Z"
+    yield Scenario(operation, late, "auditor", 200, ('"data":[]', '"next_cursor":null'))
+    yield Scenario(operation, f"{path}?outcome=lost", "auditor", 422, ("allowed, denied, failed",))
+    for query in ("limit=0", "limit=101", "limit=x", "since=now", "since=1", "cursor=x", "cursor="):
+        name = query.partition("=")[0]
+        yield Scenario(operation, f"{path}?{query}", "auditor", 422, (name, *REFUSED))
+    yield Scenario(operation, path, "me", 403, ("audit:read", *FORBIDDEN))
+    yield Scenario(operation, f"{path}?limit=0", "powerless", 403, FORBIDDEN)
+
+
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
-    *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(),
+    *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_audit(),
 ]  # fmt: skip

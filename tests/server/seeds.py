@@ -24,6 +24,7 @@ CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "one agent": ("me", ("agents:echo:read", "agents:echo:run", "sessions:read")),
     "one session": ("me", ("sessions:mine:read",)),
     "writer": ("me", ("sessions:write",)),
+    "auditor": ("eve", ("audit:read",)),
 }
 
 BAD = {"Authorization": "Bearer not.a.token"}
