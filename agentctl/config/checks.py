@@ -19,6 +19,7 @@ SQLITE = "sqlite:///"
 
 _INSIDE = {
     "limits.message_bytes": "limits.body_bytes",
+    "limits.token_bytes": "limits.header_bytes",
     "limits.tool_result_bytes": "limits.run_bytes",
     "runs.tool_timeout_seconds": "runs.timeout_seconds",
 }

@@ -42,7 +42,7 @@ class Body:
         Raises:
             UnsupportedMediaType: another content type, or a content encoding.
             TooLarge: more than `limits.body_bytes`.
-            BadRequest: not JSON.
+            BadRequest: not JSON, or several content types.
             ValidationFailed: a field that is unknown, missing, or not of its type.
         """
         parse = self._parser(call)
@@ -52,9 +52,12 @@ class Body:
         return parse(content)
 
     def _parser(self, call: Call) -> Callable[[bytes], dict[str, Any]]:
-        if call.headers.get("content-encoding", "identity").lower() != "identity":
-            raise UnsupportedMediaType("A body with a content encoding is not supported")
-        given = call.headers.get("content-type", "")
+        for coding in ",".join(call.headers.getlist("content-encoding")).split(","):
+            if coding.strip().lower() not in ("", "identity"):
+                raise UnsupportedMediaType("A body with a content encoding is not supported")
+        given, *others = call.headers.getlist("content-type") or [""]
+        if others:
+            raise BadRequest("The header field Content-Type is given more than once")
         media_type = given.partition(";")[0].strip().lower()
         if media_type == JSON:
             return lambda content: self.shape.of_json(_parsed(content))

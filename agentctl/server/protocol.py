@@ -1,25 +1,268 @@
-"""HTTP below the application: what is no HTTP gets an error of our shape as well."""
+"""HTTP below the application: what is a request, how large and slow it may be, how it is refused.
+
+uvicorn's protocol over llhttp, hardened (the version is pinned to a minor series, since much of
+its inside is used here):
+
+- a head has a size, a number of lines and a time, a body has a time, both from their first byte;
+- what only some programs take for HTTP is refused, and the connection closed with the answer;
+- refusals have the shape of every error, stand behind the answers before them, and can be read:
+  a connection that is closed on what was not read would lose them to a reset;
+- trailers never become header fields;
+- whoever does not take an answer does not hold the connection for ever.
+"""
 
 from __future__ import annotations
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import asyncio
+import logging
+from typing import Any, cast
+from urllib.parse import unquote
 
-from agentctl.errors import BadRequest
-from agentctl.records.ids import new_id
-from agentctl.server.answers import failure
-from agentctl.server.authentication import dressed
+import httptools
 
-__all__ = ["Protocol"]
+from agentctl.config.settings import Limits
+from agentctl.errors import AgentctlError, BadRequest, HeaderTooLarge
+from agentctl.server.connection import Connection, Phase
+from agentctl.server.cycle import Cycle, whole_answer
+from agentctl.server.heads import CHUNKED, NOT_HTTP, body_length, check_line, size
+
+__all__ = ["Protocol", "limited"]
+
+_log = logging.getLogger("agentctl.server")
+
+PIECE = 8_192
+"""Bytes that are parsed at once: so coarsely is known where in what was received the parser is."""
+
+OVERHEAD = 8
+"""Bytes around every byte of a body in chunks; chunks of one byte have five."""
 
 
-class Protocol(HttpToolsProtocol):
-    """uvicorn's, with refusals of ours."""
+class Protocol(Connection):
+    """One connection, under the limits of its class (see `limited`)."""
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed, and close. `msg` is uvicorn's, and in its log already."""
-        answer = failure(BadRequest("The request is not valid HTTP"))
-        fields = dressed(answer.raw_headers, new_id())
-        lines = [name + b": " + value + b"\r\n" for name, value in fields]
-        head = b"".join([STATUS_LINE[400], *lines, b"connection: close\r\n\r\n"])
-        self.transport.write(head + bytes(answer.body))
-        self.transport.close()
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._messages = 0  # read to their ends
+        self._sent = b""  # the pieces that the head under way is in
+        self._first = True  # whether it stands at their beginning
+        self._counted = 0  # bytes of the head under way, or of what is around the body's
+        self._refusal: AgentctlError | None = None
+        self._unread = 0  # length of a body that the parser will not read
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._unset_keepalive_if_required()
+        messages = self._messages
+        if len(data) <= PIECE:
+            self._take(data)
+        else:
+            for start in range(0, len(data), PIECE):
+                self._take(data[start : start + PIECE])
+        if self._deaf:
+            return
+        if self._phase != Phase.IDLE or self._messages == messages:
+            self._await(
+                Phase.BODY if self._phase == Phase.BODY else Phase.HEAD,
+                anew=self._messages != messages,
+            )
+        else:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+            if self._running is not None and self._running.response_complete:
+                self._keep_alive()
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._phase = Phase.HEAD
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase != Phase.HEAD:  # a trailer, which is no field of the head
+            if self._latest is not None:
+                self._latest.keep_alive = False
+        elif len(self.headers) < self.limits.header_count:
+            self.headers.append((name.lower(), value))
+        else:
+            self._refusal = HeaderTooLarge("The request has too many header fields")
+            raise self._refusal
+
+    def on_headers_complete(self) -> None:
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        try:
+            length = self._checked_head(method, version)
+        except AgentctlError as refusal:
+            self._refusal = refusal
+            raise
+        self._phase = Phase.BODY
+        self._counted = 0
+        self._unread = length if self.parser.should_upgrade() else 0
+        self._complete_scope(method, version)
+        cycle = self.cycle = self._latest = self._new_cycle(version)
+        cycle.length = length
+        if self._running is None or self._running.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        self._counted -= OVERHEAD * len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._unread:
+            self._phase = Phase.IDLE
+            self._first = False
+            self._messages += 1
+            super().on_message_complete()
+
+    # Reading
+
+    def _take(self, piece: bytes) -> None:
+        while piece and not self._deaf:
+            piece = self._parse(piece)
+
+    def _parse(self, piece: bytes) -> bytes:
+        """Parse a piece; what is behind the place where the parser stopped is returned."""
+        messages, rest = self._messages, b""
+        if self._sent:
+            self._sent += piece
+        else:
+            self._sent, self._first = piece, self._phase == Phase.IDLE
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as stop:
+            rest = piece[stop.args[0] :]
+            self._read_on()
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or BadRequest(NOT_HTTP))
+            return b""
+        if self._phase == Phase.IDLE and self._messages != messages:
+            self._sent, self._counted = b"", 0
+        else:
+            self._count(len(piece), began=self._messages != messages)
+        return rest
+
+    def _count(self, length: int, *, began: bool) -> None:
+        """Bound what is no whole head, and what is around a body in chunks.
+
+        Args:
+            length: bytes that were parsed.
+            began: what is under way began somewhere in them.
+        """
+        if self._phase == Phase.BODY:
+            self._sent = b""
+            self._counted += length if self._latest and self._latest.length == CHUNKED else 0
+        else:
+            self._counted = 0 if began else self._counted + length
+        if self._counted > self.limits.header_bytes:
+            self._refuse(BadRequest(NOT_HTTP) if self._phase == Phase.BODY else _too_large())
+
+    def _checked_head(self, method: bytes, version: str) -> int:
+        """The length of the body behind the head that was read.
+
+        Raises:
+            AgentctlError: the head is refused.
+        """
+        most = self.limits.header_bytes
+        if len(self._sent) > most and size(self.url, self.headers) > most:
+            raise _too_large()
+        length = body_length(self.url, version, self.headers)
+        line = b"%b %b HTTP/%b\r\n" % (method, self.url, version.encode("ascii"))
+        check_line(line, self._sent, first=self._first)
+        return length
+
+    def _complete_scope(self, method: bytes, version: str) -> None:
+        path, _, query = self.url.partition(b"?")
+        text = path.decode("ascii")
+        self.scope["method"] = method.decode("ascii")
+        self.scope["http_version"] = version
+        self.scope["path"] = self.root_path + (unquote(text) if "%" in text else text)
+        self.scope["raw_path"] = self.root_path.encode("ascii") + path
+        self.scope["query_string"] = query
+
+    def _new_cycle(self, version: str) -> Cycle:
+        expects = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
+        )
+        return Cycle(
+            scope=self.scope,
+            transport=cast(asyncio.Transport, self._outlet),
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=expects and version == "1.1",
+            keep_alive=version == "1.1" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+
+    def _read_on(self) -> None:
+        """Go on behind a head that asks for another protocol (RFC 9110 7.8: it may be ignored).
+
+        The parser takes what follows for that protocol, so a body is left to one of its own.
+        """
+        if self._unread and self._latest is not None:
+            coded, length = self._unread == CHUNKED, self._unread
+            framing = b"Transfer-Encoding: chunked" if coded else b"Content-Length: %d" % length
+            self._unread = 0
+            self._latest.keep_alive = False
+            self.parser = httptools.HttpRequestParser(_Rest(self))
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
+
+    # Answering
+
+    def on_response_complete(self) -> None:
+        if self._leaving:
+            return
+        if self._refusal is not None and not self.pipeline:
+            self._tell(self._refusal)
+        else:
+            super().on_response_complete()
+
+    def _refuse(self, refusal: AgentctlError) -> None:
+        """Take no more requests, and say why: behind the answers to those before."""
+        _log.info("a request was refused: %s", refusal.detail)
+        self._deaf = True
+        self._refusal = refusal
+        self._unset(self._deadline)
+        running = self._running
+        if running is None or not running.answering:
+            self._tell(refusal)
+        elif self._phase != Phase.BODY:
+            self.flow.pause_reading()
+        elif running is not self._latest:
+            self.pipeline.popleft()
+            self.flow.pause_reading()
+        else:
+            running.leave()
+            if running.response_started:
+                self._linger()
+            else:
+                self._tell(refusal)
+
+    def _tell(self, refusal: AgentctlError) -> None:
+        self.transport.write(whole_answer(refusal))
+        self._linger()
+
+
+class _Rest:
+    """What a parser tells of the body that it alone is for: its trailers are nobody's."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.on_body = protocol.on_body
+        self.on_message_complete = protocol.on_message_complete
+
+
+def limited(limits: Limits) -> type[Protocol]:
+    """The protocol under these limits, for `uvicorn.Config(http=...)`."""
+    return type("Protocol", (Protocol,), {"limits": limits})
+
+
+def _too_large() -> HeaderTooLarge:
+    return HeaderTooLarge("The header of the request is too large")

@@ -15,7 +15,7 @@ import uvicorn
 from agentctl.server.app import create_app, running
 from agentctl.server.listener import base_url, bind
 from agentctl.server.log import log_to_stderr
-from agentctl.server.protocol import Protocol as HttpProtocol
+from agentctl.server.protocol import limited
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -91,7 +91,7 @@ def serve_on(listener: socket.socket, settings: Settings, overseer: Overseer) ->
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=HttpProtocol,
+        http=limited(settings.limits),
         ws="none",
         lifespan="off",
         log_config=None,

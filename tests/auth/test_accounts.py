@@ -58,7 +58,7 @@ def test_a_token_is_prefix_secret_and_checksum() -> None:
 
 @pytest.mark.parametrize("secret", [b"\x00" * 32, b"\xff" * 32, b"\x00" * 31 + b"\x01"])
 def test_every_secret_has_the_same_width(monkeypatch: pytest.MonkeyPatch, secret: bytes) -> None:
-    monkeypatch.setattr(accounts.os, "urandom", lambda size: secret[:size])
+    monkeypatch.setattr("agentctl.auth.accounts.os.urandom", lambda size: secret[:size])
     token = new_token("agentctl")
     assert len(token) == len("agentctl_pat_") + 43 + 6
     number = 0

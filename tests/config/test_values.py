@@ -55,6 +55,15 @@ WRONG_VALUES = {
     "[limits]\nmessage_bytes = 1_048_577": (
         "limits.message_bytes: does nothing above limits.body_bytes, which is 1048576"
     ),
+    "[limits]\ntoken_bytes = 8_193\nheader_bytes = 8_192": (
+        "limits.token_bytes: does nothing above limits.header_bytes, which is 8192"
+    ),
+    "[limits]\nheader_seconds = 0": (
+        "limits.header_seconds: must be a number from 0.01 to 3600, not 0"
+    ),
+    "[limits]\nheader_bytes = 1_000": (
+        "limits.header_bytes: must be a whole number from 1024 to 65536, not 1000"
+    ),
     "[limits]\ntool_result_bytes = 10_000\nrun_bytes = 9_999": (
         "limits.tool_result_bytes: does nothing above limits.run_bytes, which is 9999"
     ),
@@ -126,10 +135,6 @@ def test_an_unknown_key_gets_the_nearest_one_or_all(
     [
         "[audit]\nreads = false",
         '[authorization]\ntoken_prefix = "agentctl"',
-        "[limits]\nheader_bytes = 16_384",
-        "[limits]\nheader_count = 100",
-        "[limits]\nheader_seconds = 10",
-        "[limits]\nbody_seconds = 30",
         'layout = "agentos"',
         'compatibility = "agentos"',
     ],

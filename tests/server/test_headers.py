@@ -38,6 +38,10 @@ def test_every_answer_is_dressed(server: Host, kind: str) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert answer.headers["cache-control"] == "no-store"
+    rules = answer.headers["content-security-policy"]
+    assert rules.startswith("default-src 'none'")
+    assert "frame-ancestors 'none'" in rules
+    assert ("script-src" in rules) is (kind == "page")
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
@@ -99,11 +103,15 @@ def test_what_is_not_visible_reads_like_what_is_not_there(server: Host) -> None:
     assert answers[0].headers.keys() == answers[1].headers.keys()
 
 
-def test_two_credentials_are_none(server: Host) -> None:
+def test_two_credentials_are_a_bad_request(server: Host) -> None:
     credential = as_caller(server, "me")["Authorization"]
     for second in (credential, "Bearer other", ""):
         headers = [("Authorization", credential), ("Authorization", second)]
-        assert server.client.get("/teams", headers=headers).status_code == 401
+        assert server.client.get("/teams", headers=headers).status_code == 400
+    for second in (credential, "bearer x"):
+        answer = server.client.get("/teams", headers={"Authorization": f"{credential}, {second}"})
+        assert answer.status_code == 400
+        assert answer.json()["detail"] == "The request has more than one credential"
 
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer"])

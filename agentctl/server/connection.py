@@ -1,0 +1,155 @@
+"""A connection as time and its other end treat it: deadlines, clients that take nothing, and ends
+after which the last answer can still be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import TimerHandle
+from typing import Any, ClassVar, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from agentctl.config.settings import Limits
+from agentctl.server.cycle import Cycle, Outlet
+
+__all__ = ["Connection", "Phase"]
+
+LINGER_SECONDS = 2.0
+"""How long what a refused client still sends is thrown away, so that it reads the answer."""
+
+
+class Phase:
+    """What is read: nothing yet, a head, or a body."""
+
+    IDLE, HEAD, BODY = range(3)
+
+
+class Connection(HttpToolsProtocol):
+    """What `Protocol` is beside reading requests.
+
+    Attributes:
+        limits: `[limits]`, of which it holds the times.
+        stalled_seconds: how long an answer may wait for a client that takes nothing of it.
+    """
+
+    limits: ClassVar[Limits] = Limits()
+    stalled_seconds: ClassVar[float] = 30.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._phase = Phase.IDLE
+        self._latest: Cycle | None = None  # of the last head that was read
+        self._running: Cycle | None = None  # what is answered
+        self._deaf = False  # what comes in is thrown away
+        self._leaving = False  # no answer is to follow
+        self._deadline: TimerHandle | None = None
+        self._awaited = Phase.IDLE
+        self._stall: TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._outlet = Outlet(transport, self._finish)
+        self._await(Phase.HEAD)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deaf = True
+        self._unset(self._deadline)
+        self._unset(self._stall)
+        self.pipeline.clear()
+        if self._running is not None and self._running.answering:
+            self._running.leave()
+        super().connection_lost(exc)
+        self._outlet.close = _nothing  # lets go of this connection, so that it is freed at once
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_flow()
+
+    def resume_writing(self) -> None:
+        self._unset(self._stall)
+        super().resume_writing()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cast(Cycle, cycle)
+        super()._start_asgi_task(cycle, app)
+
+    # Ending
+
+    def _finish(self) -> None:
+        """An answer was the last one of this connection."""
+        if self._phase == Phase.IDLE and not self.pipeline:
+            self._shut()
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        """End our side, and throw away what still comes: a connection that is closed on unread
+        bytes is reset, which takes the answer from the client (RFC 9112 9.6).
+        """
+        self._deaf = self._leaving = True
+        self.pipeline.clear()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._unset(self._deadline)
+        self._deadline = self.loop.call_later(LINGER_SECONDS, self._shut)
+
+    def _shut(self) -> None:
+        self._deaf = self._leaving = True
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self._watch_flow()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._shut()
+
+    # Time
+
+    def _await(self, phase: int, *, anew: bool = False) -> None:
+        """Set the deadline of what is under way, unless it is set. `anew`: something new is."""
+        if self._deadline is not None:
+            if self._awaited == phase and not anew:
+                return
+            self._deadline.cancel()
+        limits = self.limits
+        seconds = limits.body_seconds if phase == Phase.BODY else limits.header_seconds
+        self._awaited = phase
+        self._deadline = self.loop.call_later(seconds, self._overdue)
+
+    def _overdue(self) -> None:
+        """What is awaited has not come in time; while we are the slow ones there is no hurry."""
+        self._deadline = None
+        running = self._running
+        ours = running is not self._latest or self._phase != Phase.BODY
+        if running is not None and running.answering and (ours or running.response_started):
+            self._await(self._awaited)
+        else:
+            self._shut()
+
+    def _watch_flow(self) -> None:
+        self._unset(self._stall)
+        left = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(self.stalled_seconds, self._look, left)
+
+    def _look(self, before: int) -> None:
+        """Cut the connection when nothing has flowed; a stream is for those who write it."""
+        running = self._running
+        streaming = running is not None and running.streaming
+        if streaming or self.transport.get_write_buffer_size() < before:
+            self._watch_flow()
+        else:
+            self.transport.abort()
+
+    def _keep_alive(self) -> None:
+        """The rest of a body that nobody wanted came in behind its answer."""
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def _unset(self, timer: TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,446 @@
+"""A rotation step by step: in every layout, broken off anywhere, and what cannot be rotated."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.auth import keys, replacing, tokens
+from agentctl.auth.algorithms import spec_of
+from agentctl.auth.publishing import MEMBER, JwksFile, PemFile
+from agentctl.auth.rotation import Rotation, rotating
+from agentctl.auth.signing import load_signing_key
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Settings, Signing
+from agentctl.errors import Conflict, InvalidKey, InvalidToken
+from agentctl.records.times import rfc3339
+from tests.auth.forge import b64
+
+LATER = 2_000_000_000_000_000
+
+Layout = Callable[[Path], Settings]
+
+
+def write_keys(folder: Path, algorithm: str = "ES256") -> tuple[Path, bytes]:
+    file, private = folder / "signing.pem", keys.generate(algorithm)
+    keys.write_private_key(file, private)
+    return file, private
+
+
+def pem_layout(folder: Path, algorithm: str = "ES256", key_id: str = "") -> Settings:
+    file, private = write_keys(folder, algorithm)
+    public = folder / "signing.pub.pem"
+    public.write_bytes(b"# ours\n" + keys.public_pem(private, algorithm))
+    given = Authorization(algorithm=algorithm, verification_key_files=(public,))  # type: ignore[arg-type]
+    return Settings(authorization=given, signing=Signing(file, key_id))
+
+
+def jwks_layout(folder: Path, algorithm: str = "ES256", **members: Any) -> Settings:
+    file, private = write_keys(folder, algorithm)
+    entry = keys.jwk_entry(load_signing_key(private, spec_of(algorithm))) | members
+    entry = {name: value for name, value in entry.items() if value is not None}
+    return with_jwks(folder, file, {"issuer": "us", "keys": [entry]}, algorithm)
+
+
+def with_jwks(
+    folder: Path, file: Path, document: dict[str, Any], algorithm: str = "ES256"
+) -> Settings:
+    jwks = folder / "jwks.json"
+    jwks.write_text(json.dumps(document))
+    jwks.chmod(0o600)
+    given = Authorization(algorithm=algorithm, jwks_file=jwks)  # type: ignore[arg-type]
+    return Settings(authorization=given, signing=Signing(file))
+
+
+def both_layouts(folder: Path) -> Settings:
+    settings = jwks_layout(folder)
+    public = folder / "signing.pub.pem"
+    public.write_bytes(keys.public_pem(settings.signing.key_file.read_bytes(), "ES256"))
+    given = replace(settings.authorization, verification_key_files=(public,))
+    return replace(settings, authorization=given)
+
+
+LAYOUTS: dict[str, Layout] = {
+    "pem": pem_layout,
+    "pem with a key_id": lambda folder: pem_layout(folder, key_id="ours"),
+    "pem, RSA": lambda folder: pem_layout(folder, "RS256"),
+    "pem, EdDSA": lambda folder: pem_layout(folder, "EdDSA"),
+    "jwks": jwks_layout,
+    "jwks of secrets": lambda folder: jwks_layout(folder, "HS256"),
+    "both": both_layouts,
+}
+every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+
+
+def holds(settings: Settings, token: str) -> bool:
+    """Whether a server that starts now takes the token."""
+    try:
+        Verifier(settings).principal(f"Bearer {token}")
+    except InvalidToken:
+        return False
+    return True
+
+
+def published(settings: Settings) -> dict[Path, bytes]:
+    given = settings.authorization
+    jwks = [given.jwks_file] if given.jwks_file else []
+    return {path: path.read_bytes() for path in (*given.verification_key_files, *jwks)}
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@every_layout
+def test_a_whole_rotation(layout: Layout, tmp_path: Path) -> None:
+    settings = layout(tmp_path)
+    key_file = settings.signing.key_file
+    private, before = key_file.read_bytes(), files(tmp_path)
+    old = tokens.mint(settings, "me")
+    with rotating(settings) as rotation:
+        rotation.check()
+        assert (rotation.unfinished, rotation.removable) == (False, {})
+        new = rotation.publish(LATER)
+        assert key_file.read_bytes() == private
+        assert holds(settings, old)
+        assert holds(settings, tokens.mint(settings, "me"))
+        aside = rotation.switch(keep=True)
+    assert aside is not None
+    assert aside.read_bytes() == private
+    assert key_file.read_bytes() != private
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (aside, key_file)} == {0o600}
+    second = tokens.mint(settings, "me")
+    assert holds(settings, old)
+    assert holds(settings, second)
+    with rotating(settings) as rotation:
+        assert (rotation.old, rotation.unfinished) == (new, False)
+        assert list(rotation.removable.values()) == [LATER]
+        rotation.retire()
+    assert holds(settings, second)
+    assert not holds(settings, old)
+    assert files(tmp_path) == before | {aside.name}
+    with rotating(settings) as rotation:
+        assert (rotation.removable, rotation.unfinished) == ({}, False)
+
+
+def test_after_a_key_id_was_removed_the_old_key_keeps_its_name(tmp_path: Path) -> None:
+    settings = jwks_layout(tmp_path, kid="2026")
+    signing = replace(settings.signing, key_id="2026")
+    old = tokens.mint(replace(settings, signing=signing), "me")
+    rotate(settings)
+    assert holds(settings, old)
+    assert holds(settings, tokens.mint(settings, "me"))
+    Rotation(settings).retire()
+    assert not holds(settings, old)
+
+
+def test_the_old_private_key_can_be_dropped(tmp_path: Path) -> None:
+    settings = pem_layout(tmp_path)
+    before = files(tmp_path)
+    with rotating(settings) as rotation:
+        rotation.publish(LATER)
+        assert rotation.switch(keep=False) is None
+    assert files(tmp_path) == before
+
+
+def test_a_new_rsa_key_is_no_smaller(tmp_path: Path) -> None:
+    settings = pem_layout(tmp_path, "RS256")
+    private = keys.generate("RS256", rsa_bits=3_072)
+    settings.signing.key_file.write_bytes(private)
+    (public,) = settings.authorization.verification_key_files
+    public.write_bytes(keys.public_pem(private, "RS256"))
+    with rotating(settings) as rotation:
+        rotation.publish(LATER)
+        rotation.switch(keep=False)
+    key = load_signing_key(settings.signing.key_file.read_bytes(), spec_of("RS256")).material
+    assert not isinstance(key, bytes)
+    assert getattr(key, "key_size", None) == 3_072
+
+
+def test_what_else_is_in_a_pem_file_stays(tmp_path: Path) -> None:
+    settings = pem_layout(tmp_path)
+    (public,) = settings.authorization.verification_key_files
+    other = keys.public_pem(keys.generate("ES256"), "ES256").decode().replace("\n", "\r\n")
+    before = f"{public.read_text()}# theirs\r\n{other}# end \udcff"
+    public.write_bytes(before.encode("utf-8", "surrogateescape"))
+    with rotating(settings) as rotation:
+        rotation.publish(LATER)
+        between = public.read_bytes().decode("utf-8", "surrogateescape")
+        rotation.switch(keep=False)
+    assert between.count("-----BEGIN PUBLIC KEY-----") == 3
+    assert f"# ours\nagentctl: remove after {rfc3339(LATER)}\n-----BEGIN" in between
+    with rotating(settings) as rotation:
+        rotation.retire()
+    after = public.read_bytes().decode("utf-8", "surrogateescape")
+    new = keys.public_pem(settings.signing.key_file.read_bytes(), "ES256").decode()
+    assert after == f"{new}# ours\n# theirs\r\n{other}# end \udcff"
+
+
+def test_what_else_is_in_a_jwks_stays(tmp_path: Path) -> None:
+    settings = jwks_layout(tmp_path)
+    jwks = tmp_path / "jwks.json"
+    document = json.loads(jwks.read_text())
+    others = [
+        {"kty": "RSA", "use": "enc", "kid": "theirs", "n": "\ud800", "e": "AQAB"},
+        {"kty": "odd", "use": "enc", "x": {"y": [1, 2.5, None]}},
+    ]
+    document["keys"] += others
+    jwks.write_text(json.dumps(document))
+    jwks.chmod(0o604)
+    with rotating(settings) as rotation:
+        rotation.publish(LATER)
+        rotation.switch(keep=False)
+    between = json.loads(jwks.read_text())
+    assert between["keys"][0] == document["keys"][0] | {MEMBER: rfc3339(LATER)}
+    assert (between["issuer"], between["keys"][1:3]) == ("us", others)
+    with rotating(settings) as rotation:
+        rotation.retire()
+    assert json.loads(jwks.read_text())["keys"] == between["keys"][1:]
+    assert stat.S_IMODE(jwks.stat().st_mode) == 0o604
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+STEPS = ("write_like", "replace", "set_aside", "move")
+
+
+@every_layout
+@pytest.mark.parametrize("survived", range(9))
+def test_broken_off_anywhere_and_begun_again(
+    layout: Layout, survived: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed ahead of, or behind, any step that changes a file: keys work, and all is completed."""
+    settings = layout(tmp_path)
+    old = tokens.mint(settings, "me")
+    left = survived
+
+    def mortal(step: Callable[..., None]) -> Callable[..., None]:
+        def run(*arguments: Any) -> None:
+            nonlocal left
+            if not left:
+                raise Killed
+            left -= 1
+            step(*arguments)
+
+        return run
+
+    with monkeypatch.context() as patched:
+        for name in STEPS:
+            patched.setattr(replacing, name, mortal(getattr(replacing, name)))
+        try:
+            rotate(settings)
+            done = True
+        except Killed:
+            done = False
+    assert holds(settings, old)
+    assert holds(settings, tokens.mint(settings, "me"))
+    if not done:
+        with rotating(settings) as rotation:
+            if not rotation.removable:
+                assert rotation.unfinished == (survived > 0)
+                rotation.publish(LATER + 1)
+                rotation.switch(keep=True)
+    with rotating(settings) as rotation:
+        assert len(rotation.removable) == 1
+        assert not rotation.unfinished
+        rotation.retire()
+    last = tokens.mint(settings, "me")
+    assert holds(settings, last)
+    assert not holds(settings, old)
+    assert len([name for name in files(tmp_path) if name.endswith((".new", ".next"))]) == 0
+
+
+def rotate(settings: Settings) -> None:
+    with rotating(settings) as rotation:
+        complete(rotation)
+
+
+def complete(rotation: Rotation) -> None:
+    rotation.publish(LATER)
+    rotation.switch(keep=True)
+
+
+def test_a_key_that_was_written_by_half_is_made_again(tmp_path: Path) -> None:
+    settings = pem_layout(tmp_path)
+    following = tmp_path / "signing.pem.next"
+    following.write_bytes(settings.signing.key_file.read_bytes()[:50])
+    following.chmod(0o600)
+    (tmp_path / ".signing.pub.pem.new").write_text("half")
+    with rotating(settings) as rotation:
+        assert rotation.unfinished
+        rotation.publish(LATER)
+        rotation.switch(keep=False)
+    assert files(tmp_path) == {"signing.pem", "signing.pub.pem"}
+    assert holds(settings, tokens.mint(settings, "me"))
+
+
+def test_links_stay_links(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    settings = pem_layout(tmp_path / "real")
+    private, public = tmp_path / "link.pem", tmp_path / "link.pub.pem"
+    private.symlink_to("real/signing.pem")
+    public.symlink_to("real/signing.pub.pem")
+    linked = replace(
+        settings,
+        authorization=replace(settings.authorization, verification_key_files=(public,)),
+        signing=Signing(private),
+    )
+    rotate(linked)
+    assert private.is_symlink()
+    assert public.is_symlink()
+    assert holds(settings, tokens.mint(settings, "me"))
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    settings = pem_layout(tmp_path)
+    with rotating(settings), pytest.raises(Conflict, match="Another process"), rotating(settings):
+        pass
+    with rotating(settings):
+        pass
+
+
+def test_the_last_rotation_has_to_be_finished(tmp_path: Path) -> None:
+    settings = pem_layout(tmp_path)
+    rotate(settings)
+    with pytest.raises(Conflict, match="not finished"):
+        Rotation(settings).check()
+
+
+def inline(folder: Path) -> Settings:
+    settings = pem_layout(folder)
+    (public,) = settings.authorization.verification_key_files
+    other = keys.public_pem(keys.generate("ES256"), "ES256").decode()
+    given = replace(settings.authorization, verification_keys=(other, public.read_text()))
+    return replace(settings, authorization=given)
+
+
+def foreign(folder: Path) -> Settings:
+    settings = pem_layout(folder)
+    settings.signing.key_file.write_bytes(keys.generate("ES256"))
+    return settings
+
+
+def secret_file(folder: Path) -> Settings:
+    file, _ = write_keys(folder, "HS256")
+    given = Authorization(algorithm="HS256", verification_key_files=(file,))
+    return Settings(authorization=given, signing=Signing(file))
+
+
+def named(folder: Path) -> Settings:
+    settings = jwks_layout(folder, kid="ours")
+    return replace(settings, signing=replace(settings.signing, key_id="ours"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "told", "hint"),
+    [
+        (inline, "in the configuration itself", "verification_key_files"),
+        (foreign, "has the public key of", "agentctl keys jwks"),
+        (secret_file, "one shared secret", "jwks_file"),
+        (named, "named 'ours' like the old one", "remove key_id"),
+    ],
+)
+def test_what_cannot_be_rotated(layout: Layout, told: str, hint: str, tmp_path: Path) -> None:
+    settings = layout(tmp_path)
+    before, there = published(settings), files(tmp_path)
+    with pytest.raises(InvalidKey, match=told) as refusal:
+        Rotation(settings).check()
+    assert hint in str(refusal.value.hint)
+    assert (published(settings), files(tmp_path)) == (before, there)
+
+
+def test_a_key_without_a_name_gets_none_beside_it(tmp_path: Path) -> None:
+    settings = jwks_layout(tmp_path, kid=None)
+    before = published(settings)
+    rotation = Rotation(settings)
+    rotation.check()
+    with pytest.raises(InvalidKey, match="no kid") as refusal:
+        rotation.publish(LATER)
+    assert rotation.old in str(refusal.value.hint)
+    assert published(settings) == before
+
+
+def test_a_set_that_would_be_refused_is_not_written(tmp_path: Path) -> None:
+    settings = jwks_layout(tmp_path)
+    rotate(settings)
+    jwks = tmp_path / "jwks.json"
+    document = json.loads(jwks.read_text())
+    del document["keys"][1]
+    jwks.write_text(json.dumps(document))
+    with rotating(settings) as rotation, pytest.raises(InvalidKey, match="is refused"):
+        rotation.retire()
+    assert json.loads(jwks.read_text()) == document
+
+
+def test_a_mark_that_is_no_time_is_refused(tmp_path: Path) -> None:
+    settings = jwks_layout(tmp_path, **{MEMBER: "soon"})
+    with pytest.raises(InvalidKey, match="may be removed"):
+        Rotation(settings)
+
+
+@pytest.mark.parametrize("step", ["replace", "write_like", "set_aside"])
+def test_a_disk_that_fails(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = pem_layout(tmp_path)
+    before, private = published(settings), settings.signing.key_file.read_bytes()
+    (tmp_path / ".signing.pub.pem.new").mkdir() if step == "replace" else None
+    rotation = Rotation(settings)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "the text of the system")
+
+    if step != "replace":
+        monkeypatch.setattr(replacing, step, full)
+    with pytest.raises(InvalidKey) as failure:
+        complete(rotation)
+    assert failure.value.cause in {os.strerror(errno.ENOSPC), os.strerror(errno.EISDIR)}
+    assert settings.signing.key_file.read_bytes() == private
+    if step != "set_aside":
+        assert published(settings) == before
+
+
+def test_a_stranger_under_the_name_of_the_old_key_stays(tmp_path: Path) -> None:
+    settings = pem_layout(tmp_path)
+    rotation = Rotation(settings)
+    rotation.publish(LATER)
+    stranger = tmp_path / f"signing.{rotation.old[:8]}.pem"
+    stranger.write_text("precious")
+    with pytest.raises(InvalidKey, match="cannot take the place"):
+        rotation.switch(keep=True)
+    assert stranger.read_text() == "precious"
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    settings = Settings(signing=Signing(tmp_path / "none" / "signing.pem"))
+    with pytest.raises(InvalidKey, match="cannot be opened"), rotating(settings):
+        pass
+
+
+def test_files_say_which_keys_they_hold() -> None:
+    key = load_signing_key(keys.generate("ES256"), spec_of("ES256"))
+    name, text = keys.thumbprint_of(key), keys.pem_of(key)
+    assert PemFile(text, key.spec).marks() == {name: None}
+    marked = PemFile(text, key.spec).rotated(name, key, LATER)
+    assert PemFile(marked, key.spec).marks() == {name: LATER}
+    assert (
+        PemFile(marked, key.spec).rotated(name, key, 0).startswith(b"agentctl: remove after 1970")
+    )
+    assert PemFile(marked, key.spec).without({name}) == b""
+    entries = [keys.jwk_entry(key, "a"), {"kty": "oct", "k": b64(b"x")}, {"kty": "odd"}]
+    file = JwksFile(json.dumps({"keys": entries}).encode())
+    assert set(file.marks()) == {name, keys.thumbprint_of(hmac_key(b"x"))}
+
+
+def hmac_key(secret: bytes) -> Any:
+    from agentctl.auth.signing import SigningKey
+
+    return SigningKey(spec_of("HS256"), secret)
