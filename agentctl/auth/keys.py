@@ -21,12 +21,14 @@ from agentctl.auth.algorithms import Spec, spec_of
 from agentctl.auth.jwk import EC_CURVES, public_jwk
 from agentctl.auth.jwk import thumbprint as jwk_thumbprint
 from agentctl.auth.keyfiles import read_key_file, read_private_key, write_private_key
-from agentctl.auth.material import PublicKey, VerificationKey, keys_from_text
+from agentctl.auth.material import VerificationKey, keys_from_text
 from agentctl.auth.signing import PrivateKey, SigningKey, load_signing_key
 from agentctl.auth.strict import encode_base64url
 
 __all__ = [
     "generate",
+    "jwk_entry",
+    "pem_of",
     "public_jwks",
     "public_pem",
     "read_private_key",
@@ -39,8 +41,12 @@ __all__ = [
 _RSA_BITS = 2048
 
 
-def generate(algorithm: str) -> bytes:
+def generate(algorithm: str, *, rsa_bits: int = _RSA_BITS) -> bytes:
     """A new key for `algorithm`: a PKCS #8 PEM, or for HS algorithms a line of random text.
+
+    Args:
+        algorithm: what the key is for.
+        rsa_bits: the size of an RSA key.
 
     Raises:
         InvalidKey: no such algorithm.
@@ -48,12 +54,12 @@ def generate(algorithm: str) -> bytes:
     spec = spec_of(algorithm)
     if spec.family == "oct":
         return secrets.token_urlsafe(spec.hash_bits // 8).encode("ascii") + b"\n"
-    return _new(spec).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return _new(spec, rsa_bits).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _new(spec: Spec) -> PrivateKey:
+def _new(spec: Spec, rsa_bits: int) -> PrivateKey:
     if spec.family == "RSA":
-        return rsa.generate_private_key(public_exponent=65537, key_size=_RSA_BITS)
+        return rsa.generate_private_key(public_exponent=65537, key_size=rsa_bits)
     if spec.family == "OKP":
         return ed25519.Ed25519PrivateKey.generate()
     return ec.generate_private_key(EC_CURVES[str(spec.curve)])
@@ -74,10 +80,14 @@ def thumbprint(private: bytes, algorithm: str) -> str:
 
 def thumbprint_of(key: SigningKey | VerificationKey) -> str:
     """The RFC 7638 thumbprint of a loaded key."""
+    return jwk_thumbprint(_members(key))
+
+
+def _members(key: SigningKey | VerificationKey) -> dict[str, str]:
+    """What a key is made of, as a JWK has it, without what is private of a key pair."""
     if isinstance(key.material, bytes):
-        return jwk_thumbprint({"kty": "oct", "k": encode_base64url(key.material)})
-    public = key.public() if isinstance(key, SigningKey) else key.material
-    return jwk_thumbprint(public_jwk(public))
+        return {"kty": "oct", "k": encode_base64url(key.material)}
+    return public_jwk(key.public() if isinstance(key, SigningKey) else key.material)
 
 
 def public_jwks(private: bytes, algorithm: str, key_id: str = "") -> dict[str, Any]:
@@ -91,10 +101,20 @@ def public_jwks(private: bytes, algorithm: str, key_id: str = "") -> dict[str, A
     Raises:
         InvalidKey: the key is refused, or is a shared secret, which is never published.
     """
-    public = _public(private, algorithm)
-    members = public_jwk(public)
-    kid = key_id or jwk_thumbprint(members)
-    return {"keys": [{**members, "kid": kid, "use": "sig", "alg": algorithm}]}
+    key = load_signing_key(private, spec_of(algorithm))
+    key.public()
+    return {"keys": [jwk_entry(key, key_id)]}
+
+
+def jwk_entry(key: SigningKey, key_id: str = "") -> dict[str, Any]:
+    """A key's entry of a JWKS. That of a shared secret is the secret itself.
+
+    Args:
+        key: the signing key.
+        key_id: its `kid`; empty: the thumbprint.
+    """
+    kid = key_id or thumbprint_of(key)
+    return {**_members(key), "kid": kid, "use": "sig", "alg": key.spec.name}
 
 
 def public_pem(private: bytes, algorithm: str) -> bytes:
@@ -103,7 +123,16 @@ def public_pem(private: bytes, algorithm: str) -> bytes:
     Raises:
         InvalidKey: the key is refused, or is a shared secret, which has no public part.
     """
-    return _public(private, algorithm).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return pem_of(load_signing_key(private, spec_of(algorithm)))
+
+
+def pem_of(key: SigningKey) -> bytes:
+    """The PEM public key of a loaded signing key.
+
+    Raises:
+        InvalidKey: it is a shared secret.
+    """
+    return key.public().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def read_public_keys(path: Path, algorithm: str) -> list[VerificationKey]:
@@ -116,7 +145,3 @@ def read_public_keys(path: Path, algorithm: str) -> list[VerificationKey]:
     data = read_key_file(path, private=spec.family == "oct")
     text = data.decode("utf-8", "surrogateescape")
     return keys_from_text(text, spec, f"Key file {path}")
-
-
-def _public(private: bytes, algorithm: str) -> PublicKey:
-    return load_signing_key(private, spec_of(algorithm)).public()

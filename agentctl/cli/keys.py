@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from agentctl.cli import rotate
 from agentctl.cli.help import Branch, any_of
 from agentctl.cli.options import Config, Output
 from agentctl.cli.output import chosen_format, show_list, write_bytes, write_line
@@ -18,15 +19,12 @@ from agentctl.config.settings import Algorithm
 from agentctl.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
-    from agentctl.auth.jws import KeySet
-    from agentctl.auth.material import VerificationKey
     from agentctl.cli.keypair import KeyPair
-    from agentctl.config.settings import Authorization
 
 __all__ = ["app"]
 
 app = Branch(
-    help="Make keys, list and publish them.",
+    help="Make keys, list, publish and rotate them.",
     epilog="Example: agentctl keys generate --algorithm ES256 --out keys/signing.pem",
 )
 
@@ -38,13 +36,19 @@ _COLUMNS = Columns(
         Column("source"),
         Column("thumbprint"),
         Column("reason"),
+        Column("use"),
+        Column("signs"),
+        Column("removable_at"),
     ],
     table=[
         Column("kid"),
         Column("used"),
         Column("algorithm"),
+        Column("use"),
+        Column("signs"),
         Column("source", lambda row: _near(row["source"]), look="whole"),
         Column("reason", look="whole"),
+        Column("removable_at"),
     ],
 )
 _DEFAULT_OUT = Path("signing.pem")
@@ -119,19 +123,20 @@ def _toml(text: str) -> str:
 
 @app.command("list", epilog="Example: agentctl keys list -o json")
 def list_keys(config: Config = None, output: Output = None) -> None:
-    """List the keys that verify tokens.
+    """List the keys that verify tokens, and which of them is the one that signs.
 
-    Entries of a JWKS that are left out are listed with the reason.
+    Entries of a JWKS that are left out are listed with the reason, keys that a rotation replaced
+    with the time from which they may be removed.
     """
+    from agentctl.cli.keylist import key_rows
     from agentctl.config import load
     from agentctl.records.document import document_of
 
     form = chosen_format(output)
-    given = load(config).authorization
-    if not given.enabled:
+    settings = load(config)
+    if not settings.authorization.enabled:
         note("authorization is off: tokens are not verified")
-    rows = [row for source, keys in _sources(given) for row in _rows(source, keys)]
-    show_list(document_of(rows), _COLUMNS, form, id_field="kid")
+    show_list(document_of(list(key_rows(settings))), _COLUMNS, form, id_field="kid")
 
 
 @app.command("jwks", epilog="Example: agentctl keys jwks > jwks.json")
@@ -148,56 +153,10 @@ def print_jwks(config: Config = None) -> None:
     write_bytes(orjson.dumps(jwks, option=orjson.OPT_INDENT_2))
 
 
-def _sources(given: Authorization) -> Iterator[tuple[str, KeySet]]:
-    """Every source of verification keys by itself, in the order in which they are tried."""
-    from dataclasses import replace
-
-    from agentctl.auth.algorithms import spec_of
-    from agentctl.auth.jws import KeySet
-    from agentctl.auth.keyring import load_keys, read_files
-    from agentctl.auth.keys import read_public_keys
-    from agentctl.auth.material import keys_from_text
-
-    spec = spec_of(given.algorithm)
-    for number, text in enumerate(given.verification_keys, start=1):
-        source = f"authorization.verification_keys entry {number}"
-        yield source, KeySet.of_keys(spec, keys_from_text(text, spec, source))
-    for path in given.verification_key_files:
-        yield str(path), KeySet.of_keys(spec, read_public_keys(path, given.algorithm))
-    if given.jwks_file is not None:
-        alone = replace(given, verification_keys=(), verification_key_files=())
-        yield str(given.jwks_file), load_keys(alone, read_files(alone))
-
-
-def _rows(source: str, keys: KeySet) -> Iterator[dict[str, Any]]:
-    for key in keys.keys:
-        yield {
-            "kid": key.kid or _thumbprint(key),
-            "algorithm": key.spec.name,
-            "used": True,
-            "source": source,
-            "thumbprint": _thumbprint(key),
-            "reason": None,
-        }
-    for entry in keys.left_out:
-        yield {
-            "kid": entry.kid,
-            "algorithm": None,
-            "used": False,
-            "source": source,
-            "thumbprint": None,
-            "reason": entry.reason,
-        }
+app.command("rotate", epilog="Example: agentctl keys rotate --overlap 8h")(rotate.rotate_key)
 
 
 def _near(source: str) -> str:
     """A file as seen from here, when that is shorter."""
     seen = os.path.relpath(source) if os.path.isabs(source) else source  # noqa: PTH117 - text
     return min(source, seen, key=len)
-
-
-def _thumbprint(key: VerificationKey) -> str | None:
-    """None for a shared secret: the hash of one that can be guessed would give it away."""
-    from agentctl.auth.keys import thumbprint_of
-
-    return None if isinstance(key.material, bytes) else thumbprint_of(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import stat
 import tomllib
@@ -148,3 +149,52 @@ def test_jwks_of_a_secret_or_of_nothing(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("keys", "jwks")
     assert (ended.code, ended.stdout) == (2, "")
     assert "does not exist" in ended.stderr
+
+
+def test_list_says_what_each_key_is_for(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, extra='jwks_file = "jwks.json"')
+    (key,) = json.loads(agentctl("keys", "jwks").stdout)["keys"]
+    entries = [
+        key,
+        {"kty": "RSA", "n": "AA", "e": "AQAB", "alg": "RS256", "use": "sig"},
+        {"kty": "odd", "use": "enc"},
+    ]
+    (home / "jwks.json").write_text(json.dumps({"keys": entries}))
+    rows = json.loads(agentctl("keys", "list", "-o", "json").stdout)
+    shown = [(row["use"], row["algorithm"], row["used"], row["signs"]) for row in rows]
+    assert shown == [
+        (None, "ES256", True, True),
+        ("sig", "ES256", True, True),
+        ("sig", "RS256", False, False),
+        ("enc", None, False, None),
+    ]
+    assert [len(row["thumbprint"] or "") for row in rows] == [43, 43, 43, 0]
+    (home / "keys/signing.pem").unlink()
+    rows = json.loads(agentctl("keys", "list", "-o", "json").stdout)
+    assert {row["signs"] for row in rows} == {None}
+
+
+def test_keys_without_a_name_in_a_set_of_several(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, extra='jwks_file = "jwks.json"')
+    (key,) = json.loads(agentctl("keys", "jwks").stdout)["keys"]
+    nameless = {name: value for name, value in key.items() if name != "kid"}
+    for entries, used in (([nameless], [True]), ([nameless, key], [False, True])):
+        (home / "jwks.json").write_text(json.dumps({"keys": entries}))
+        rows = json.loads(agentctl("keys", "list", "-o", "json").stdout)[1:]
+        assert [row["used"] for row in rows] == used
+        assert [bool(row["reason"]) for row in rows] == [not each for each in used]
+
+
+def test_secrets_of_a_jwks_have_a_name_and_no_hash(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, "HS256")
+    secret = (home / "keys/signing.pem").read_bytes().strip()
+    encoded = base64.urlsafe_b64encode(secret).decode().rstrip("=")
+    jwks = home / "jwks.json"
+    jwks.write_text(json.dumps({"keys": [{"kty": "oct", "k": encoded, "kid": "first"}]}))
+    jwks.chmod(0o600)
+    config = home / "agentctl.toml"
+    config.write_text('[authorization]\nalgorithm = "HS256"\njwks_file = "jwks.json"\n')
+    ended = agentctl("keys", "list", "-o", "json")
+    (row,) = json.loads(ended.stdout)
+    assert (row["kid"], row["thumbprint"], row["signs"]) == ("first", None, None)
+    assert encoded not in ended.stdout

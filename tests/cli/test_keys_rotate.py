@@ -1,0 +1,243 @@
+"""`agentctl keys rotate`: nobody is refused on the way, and the old key is dead at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import TIMEOUT, Agentctl, Terminal
+from tests.cli.projects import make_project
+from tests.process import AGENTCTL, ServerProcess, serving
+
+AT_ONCE = ("keys", "rotate", "--wait", "0")
+DEAD_SECONDS = 5.0
+
+
+def jwks_project(agentctl: Agentctl, folder: Path) -> Path:
+    """A server whose keys are in a JWKS that agentctl made."""
+    config = make_project(folder)
+    (folder / "jwks.json").write_text(agentctl("keys", "jwks", cwd=folder).stdout)
+    config.write_text('[authorization]\nalgorithm = "ES256"\njwks_file = "jwks.json"\n')
+    return config
+
+
+def pem_project(agentctl: Agentctl, folder: Path) -> Path:
+    """A server as `init` makes it."""
+    return make_project(folder)
+
+
+def init_project(agentctl: Agentctl, folder: Path) -> Path:
+    assert agentctl("init", str(folder)).code == 0
+    return folder / "agentctl.toml"
+
+
+def mint(agentctl: Agentctl) -> str:
+    (token,) = agentctl("token", "mint", "--sub", "me", "--scope", "teams:read").lines
+    return token
+
+
+def holds(agentctl: Agentctl, token: str) -> bool:
+    return agentctl("token", "verify", "-", input=token).code == 0
+
+
+def ask(server: ServerProcess, token: str) -> int:
+    """The status that the server answers to the token."""
+    request = urllib.request.Request(
+        f"{server.url}/teams", headers={"Authorization": f"Bearer {token}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code
+
+
+@contextmanager
+def asking(server: ServerProcess, token: str) -> Iterator[Counter[int]]:
+    """Ask again and again while the block lasts; how often there was which answer."""
+    answers: Counter[int] = Counter()
+    ended = threading.Event()
+
+    def ask_on() -> None:
+        while not ended.is_set():
+            answers[ask(server, token)] += 1
+
+    thread = threading.Thread(target=ask_on)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        ended.set()
+        thread.join()
+
+
+def until_refused(server: ServerProcess, token: str) -> float:
+    """Seconds until the server refuses the token."""
+    began = time.monotonic()
+    while ask(server, token) != 401:
+        assert time.monotonic() - began < TIMEOUT
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("project", [pem_project, jwks_project])
+def test_a_server_that_runs_refuses_nobody_during_a_rotation(
+    agentctl: Agentctl, home: Path, project: Callable[[Agentctl, Path], Path]
+) -> None:
+    config = project(agentctl, home)
+    old = mint(agentctl)
+    with serving(config) as server:
+        with asking(server, old) as of_old:
+            ended = agentctl("keys", "rotate")
+            assert ended.code == 0, ended.stderr
+            new = mint(agentctl)
+            assert ask(server, new) == 200, "the key that signs is known at once"
+            with asking(server, new) as of_new:
+                time.sleep(2)
+        assert of_old.keys() == of_new.keys() == {200}
+        assert of_old.total() > 200
+        with asking(server, new) as of_new:
+            assert agentctl("keys", "rotate", "--finish", "--yes").code == 0
+            assert until_refused(server, old) < DEAD_SECONDS
+        assert of_new.keys() == {200}
+        assert of_new.total() > 20
+    assert not holds(agentctl, old)
+
+
+def test_what_it_says_and_prints(agentctl: Agentctl, home: Path) -> None:
+    config = make_project(home)
+    (before,) = json.loads(agentctl("keys", "list", "-o", "json").stdout)
+    ended = agentctl(*AT_ONCE, "--overlap", "8h", "--config", str(config))
+    (kid,) = ended.lines
+    aside = home / "keys" / f"signing.{before['kid'][:8]}.pem"
+    assert ended.code == 0
+    assert f"put the new public key into {home}/keys/signing.pub.pem" in ended.stderr
+    assert f"the old private key is kept in {aside}" in ended.stderr
+    assert f"agentctl keys rotate --config {config} --finish" in ended.stderr
+    assert (aside.stat().st_mode & 0o777) == 0o600
+    new, old = json.loads(agentctl("keys", "list", "-o", "json").stdout)
+    assert (new["kid"], new["signs"], new["removable_at"]) == (kid, True, None)
+    assert (old["kid"], old["signs"]) == (before["kid"], False)
+    left = time.time() + 8 * 3_600
+    assert old["removable_at"].startswith(time.strftime("%Y-%m-%dT%H:", time.gmtime(left)))
+
+
+def test_it_is_finished_before_its_time_only_on_purpose(
+    agentctl: Agentctl, terminal: Terminal, home: Path
+) -> None:
+    make_project(home)
+    old = mint(agentctl)
+    agentctl(*AT_ONCE)
+    new = mint(agentctl)
+    early = agentctl("keys", "rotate", "--finish")
+    assert (early.code, early.stdout) == (2, "")
+    assert "may be good until 20" in early.stderr
+    assert "for another 1 h" in early.stderr
+    assert "--yes" in early.stderr
+    assert terminal("keys", "rotate", "--finish", types="n\n").code == 2
+    assert holds(agentctl, old)
+    seen = terminal("keys", "rotate", "--finish", types="y\n")
+    assert (seen.code, "Remove the old public key now?" in seen.screen) == (0, True)
+    assert not holds(agentctl, old)
+    assert holds(agentctl, new)
+
+
+def test_after_its_time_nothing_is_asked(agentctl: Agentctl, home: Path) -> None:
+    make_project(home)
+    (old,) = json.loads(agentctl("keys", "list", "-o", "json").stdout)
+    agentctl(*AT_ONCE, "--overlap", "1s", "--drop-old-private")
+    time.sleep(1.1)
+    ended = agentctl("keys", "rotate", "--finish")
+    assert (ended.code, ended.lines) == (0, [old["kid"]])
+    assert sorted(path.name for path in (home / "keys").iterdir()) == [
+        "signing.pem",
+        "signing.pub.pem",
+    ]
+
+
+def test_one_after_the_other(agentctl: Agentctl, home: Path) -> None:
+    make_project(home)
+    nothing = agentctl("keys", "rotate", "--finish")
+    assert (nothing.code, nothing.stdout) == (6, "")
+    assert "there is no rotation to finish" in nothing.stderr
+    assert agentctl(*AT_ONCE).code == 0
+    again = agentctl(*AT_ONCE)
+    assert (again.code, again.stdout) == (6, "")
+    assert "hint: agentctl keys rotate --finish" in again.stderr
+    assert agentctl("keys", "rotate", "--finish", "--yes").code == 0
+    assert agentctl(*AT_ONCE).code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_broken_off_while_servers_take_it_up(
+    agentctl: Agentctl, home: Path, environment: dict[str, str], number: int
+) -> None:
+    config = init_project(agentctl, home / "p")
+    at = {"AGENTCTL_CONFIG": str(config)}
+    token = agentctl("token", "mint", "--sub", "me", env=at).stdout
+    process = subprocess.Popen(
+        [*AGENTCTL, "keys", "rotate", "--wait", "600"],
+        env=environment | at,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process, process.stderr as said:
+        while "waiting 600 s" not in said.readline():
+            assert process.poll() is None
+        busy = agentctl(*AT_ONCE, env=at)
+        assert (busy.code, "another process changes the keys" in busy.stderr.lower()) == (6, True)
+        os.kill(process.pid, number)
+        rest = said.read()
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert ("the old key still signs" in rest) == (number == signal.SIGINT)
+    half = agentctl("keys", "rotate", "--finish", env=at)
+    assert (half.code, "half done" in half.stderr) == (6, True)
+    assert agentctl("token", "verify", "-", input=token, env=at).code == 0
+    second = agentctl("token", "mint", "--sub", "me", env=at).stdout
+    assert agentctl("token", "verify", "-", input=second, env=at).code == 0
+    ended = agentctl(*AT_ONCE, env=at)
+    assert ended.code == 0
+    assert "going on with a rotation that was broken off" in ended.stderr
+    assert len(json.loads(agentctl("keys", "list", "-o", "json", env=at).stdout)) == 2
+    for each in (token, second, agentctl("token", "mint", env=at).stdout):
+        assert agentctl("token", "verify", "-", input=each, env=at).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--finish", "--overlap", "1h"), "--finish goes without"),
+        (("--finish", "--drop-old-private"), "--finish goes without"),
+        (("--overlap", "60"), "'60' is not a span of time"),
+        (("--wait", "-1"), "--wait must be a number from 0 to 3600"),
+    ],
+)
+def test_what_makes_no_sense(
+    agentctl: Agentctl, home: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    make_project(home)
+    ended = agentctl("keys", "rotate", *arguments)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert told in ended.stderr
+
+
+def test_a_secret_in_a_file_cannot_be_rotated(agentctl: Agentctl, home: Path) -> None:
+    make_project(home, "HS256")
+    ended = agentctl(*AT_ONCE)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "hint: keep the secrets in a JWKS" in ended.stderr
