@@ -66,11 +66,12 @@ class PostgresUnderTest:
             await connection.execute(f"CREATE SCHEMA {self.schema}")
             for text in migrations("postgres"):
                 await connection.execute(text)
+            await connection.execute("INSERT INTO schema_version VALUES (1, 0)")
 
     async def empty(self) -> None:
-        """Remove every row of every session, of workers and of idempotency keys."""
+        """Remove every row of every session, of workers, idempotency keys and service accounts."""
         async with self.connected() as connection:
-            await connection.execute("TRUNCATE sessions, workers, idempotency CASCADE")
+            await connection.execute("TRUNCATE sessions, workers, idempotency, service_accounts CASCADE")
 
     async def drop(self) -> None:
         async with self.connected() as connection:

@@ -55,9 +55,10 @@ _BY_HASH = Sql(f"SELECT {_COLUMNS} FROM service_accounts WHERE token_hash = :tok
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM service_accounts WHERE id = :id")
 
-# Changes nothing, and holds the rows until the end of the transaction: who looks next whether a
-# name is taken sees what this one stores. No index can say so, since accounts expire by the clock.
-_ONE_AT_A_TIME = Sql("UPDATE schema_version SET applied_at = applied_at")
+# Changes nothing, and holds a row that every database has until the end of the transaction: who
+# looks next whether a name is taken sees what this one stores. No index could refuse a second one,
+# since accounts expire by the clock.
+_ONE_AT_A_TIME = Sql("UPDATE schema_version SET applied_at = applied_at WHERE version = 1")
 
 _TAKEN = Sql(
     "SELECT id FROM service_accounts WHERE name = :name AND revoked_at IS NULL"
