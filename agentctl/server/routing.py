@@ -146,7 +146,13 @@ class Dispatch:
 
 
 def _path_below_root(scope: Scope) -> str:
-    """The path that routes are matched on: ASGI's `path` may begin with the `root_path` or not."""
+    """The path that routes are matched on: ASGI's `path` may begin with the `root_path` or not.
+
+    A path that hides a slash is none: a program between here and the client may have taken it for
+    another one.
+    """
+    if b"%2f" in (scope.get("raw_path") or b"").lower():
+        return ""
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
     below = path.removeprefix(root)
     return below if below == "" or below.startswith("/") else path

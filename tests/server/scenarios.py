@@ -117,7 +117,7 @@ def _reads(kind: str, path: str, one: str, text: str) -> Iterator[Scenario]:
     yield Scenario(f"get_{kind}", f"GET {one}", "me", 200, (text,))
     yield Scenario(f"get_{kind}", f"GET {one}", "powerless", 403, FORBIDDEN)
     yield Scenario(f"get_{kind}", f"GET {path}/nothing", "me", 404, NOT_FOUND)
-    yield Scenario(f"get_{kind}", f"GET {path}/a%00b", "me", 422, REFUSED, ("\\u0000",))
+    yield Scenario(f"get_{kind}", f"GET {path}/a%00b", "me", 404, NOT_FOUND, ("\\u0000",))
 
 
 def _starts(kind: str, path: str, one: str, session_id: str, text: str) -> Iterator[Scenario]:
@@ -285,7 +285,7 @@ def _one_session() -> Iterator[Scenario]:
     ):  # fmt: skip
         yield Scenario(operation, f"GET /sessions/{path}", "me", 404, NOT_FOUND, ("chat_history",))
     yield Scenario(operation, "GET /sessions/mine?type=user", "me", 422, ("agent, team, workflow",))
-    yield Scenario(operation, "GET /sessions/mine%00", "me", 422, REFUSED)
+    yield Scenario(operation, "GET /sessions/mine%00", "me", 404, NOT_FOUND)
     yield Scenario(operation, "GET /sessions/theirs", "one session", 403, FORBIDDEN)
     yield Scenario(operation, "GET /sessions/mine?type=user", "powerless", 403, FORBIDDEN)
 
