@@ -99,6 +99,8 @@ async def _stored(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Ending:
     try:
         return await run.database.write(_end(run, ending, end))
     except _Overtaken:
+        if run.parent is None:
+            run.stream.forsake()
         stored = await run.database.read(runs.state(run.run_id))
         return ending if stored is None else _ending_of(stored)
 

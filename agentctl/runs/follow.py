@@ -42,8 +42,8 @@ async def follow(
 ) -> AsyncGenerator[StreamEvent]:
     """The events of a run behind number `after`, those to come included, up to its end.
 
-    A run whose events are not kept, or not any more, has two: its content, absent where there is
-    none, and its end; numbered from 0. A run of another process is followed until this one
+    A run whose events are not kept, or not any more, has two: its content (number 0, absent where
+    there is none) and its end (number 1). A run of another process is followed until this one
     begins to end (`engine.stopping`).
 
     Args:

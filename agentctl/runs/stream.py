@@ -55,6 +55,7 @@ class Stream:
         self.unstored_bytes = 0
         self.published: Callable[[str], None] | None = None
         self._sealed = False
+        self._forsaken = False
         self._events: list[StreamEvent] = []
         self._first = 0
         self._bytes = 0
@@ -82,9 +83,17 @@ class Stream:
         self.closed = True
         self._wake()
 
+    def forsake(self) -> None:
+        """Another end than the one from here is stored: followers find the rest in the database,
+        under the numbers that everybody else is told. Nothing happens once this one was told.
+        """
+        if not self.closed:
+            self._forsaken = True
+            self.close(None)
+
     def since(self, number: int) -> list[StreamEvent] | None:
-        """The events from a number on; None when that one has left memory and is stored."""
-        if number < self._first:
+        """The events from a number on; None when those are to be read in the database."""
+        if self._forsaken or number < self._first:
             return None
         return self._events[number - self._first :]
 
