@@ -71,7 +71,9 @@ class PostgresUnderTest:
     async def empty(self) -> None:
         """Remove every row of every session, of workers, idempotency keys and service accounts."""
         async with self.connected() as connection:
-            await connection.execute("TRUNCATE sessions, workers, idempotency, service_accounts CASCADE")
+            await connection.execute(
+                "TRUNCATE sessions, workers, idempotency, service_accounts, audit_log CASCADE"
+            )
 
     async def drop(self) -> None:
         async with self.connected() as connection:

@@ -1,0 +1,193 @@
+"""The audit in the database: appended, walked back from the newest row, removed when old."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentctl.store import audit
+from agentctl.store.audit import FIRST_WINDOW, AuditQuery, AuditRow, Entry, Found
+from agentctl.store.database import Sql, Statement, Work
+from tests.store.conftest import Store
+from tests.store.made import START
+
+
+def entry(at: int = START, **given: Any) -> Entry:
+    values: dict[str, Any] = {
+        "principal": "me",
+        "via": "http",
+        "operation": "rename_session",
+        "resource": "session:s1",
+        "outcome": "allowed",
+        "status": None,
+        "reason": None,
+        "request_id": "r",
+    }
+    return Entry(at=at, **(values | given))
+
+
+def append_each(entries: list[Entry]) -> Work[None]:
+    for each in entries:
+        yield from audit.append(each)
+
+
+def pages(store: Store, query: AuditQuery) -> list[AuditRow]:
+    """All pages of a query."""
+    found: list[AuditRow] = []
+    before = query.before
+    while True:
+        part: Found = store.read(
+            audit.page(
+                AuditQuery(
+                    query.limit,
+                    query.principal,
+                    query.operation,
+                    query.outcome,
+                    query.since,
+                    before,
+                )
+            )
+        )
+        found += part.rows
+        assert len(part.rows) <= query.limit
+        before = part.next
+        if before is None:
+            return found
+        assert len(part.rows) == query.limit
+
+
+def test_an_empty_audit_has_one_empty_page(store: Store) -> None:
+    assert store.read(audit.page(AuditQuery(5))) == Found([], None)
+    assert store.read(audit.page(AuditQuery(5, since=START, before=7))) == Found([], None)
+
+
+def test_what_is_appended_is_read_as_it_was(store: Store) -> None:
+    made = [
+        entry(),
+        entry(START + 1, principal=None, resource=None, request_id=None),
+        entry(START + 2, via="local", outcome="denied", status=403, reason="agents:é:run"),
+    ]
+    store.write(append_each(made))
+    found = pages(store, AuditQuery(2))
+    assert [Entry(*(getattr(row, name) for name in Entry.__slots__)) for row in found] == made[::-1]
+    assert [row.seq for row in found] == sorted((row.seq for row in found), reverse=True)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+def test_filters_find_what_is_far_back(store: Store, limit: int) -> None:
+    """More rows than the walk looks at once; those that are wanted stand far apart."""
+    count = 3 * FIRST_WINDOW + 17
+    odd = {
+        0: entry(START, principal="ann"),
+        5: entry(START + 5, outcome="failed"),
+        FIRST_WINDOW: entry(START + FIRST_WINDOW, operation="delete_session"),
+        count - 1: entry(START + count - 1, principal="ann", outcome="failed"),
+    }
+    store.write(append_each([odd.get(n, entry(START + n)) for n in range(count)]))
+
+    def at(**wanted: Any) -> list[int]:
+        return [row.at - START for row in pages(store, AuditQuery(limit, **wanted))]
+
+    assert at(principal="ann") == [count - 1, 0]
+    assert at(outcome="failed") == [count - 1, 5]
+    assert at(operation="delete_session") == [FIRST_WINDOW]
+    assert at(principal="ann", outcome="failed") == [count - 1]
+    assert at(principal="nobody") == []
+    assert at(principal="ann", since=START + 1) == [count - 1]
+    assert at(outcome="failed", since=START + 5) == [count - 1, 5]
+    if limit > 1:
+        assert at(since=START + count - 40) == list(range(count - 1, count - 41, -1))
+        assert at() == list(range(count - 1, -1, -1))
+
+
+def test_a_walk_ends_where_all_is_older_and_not_at_the_first_row_that_is(store: Store) -> None:
+    """A clock that was set back: some rows in between are older than those before them."""
+    day = 24 * 3_600_000_000
+    times = [START + n for n in range(50)] + [START - day + n for n in range(50)]
+    store.write(append_each([entry(at) for at in times]))
+    assert len(pages(store, AuditQuery(30, since=START))) == 50
+    looks = 0
+
+    def counted(work: Work[Any]) -> Work[Any]:
+        nonlocal looks
+        rows = None
+        try:
+            while True:
+                statement = work.send(rows)  # type: ignore[arg-type]
+                looks += ":floor" in statement.sql
+                rows = yield statement
+        except StopIteration as end:
+            return end.value
+
+    store.write(append_each([entry(START + day) for _ in range(9 * FIRST_WINDOW)]))
+    query = AuditQuery(30, principal="nobody", since=START + 2 * day)
+    assert store.read(counted(audit.page(query))) == Found([], None)
+    assert looks == 2
+
+
+def test_cursors_beyond_what_is_there(store: Store) -> None:
+    store.write(append_each([entry(START + n) for n in range(3)]))
+    assert len(pages(store, AuditQuery(5, before=10**18 - 1))) == 3
+    assert pages(store, AuditQuery(5, before=0)) == []
+    assert pages(store, AuditQuery(5, before=-5)) == []
+
+
+def test_new_rows_are_before_a_walk_and_never_in_it(store: Store) -> None:
+    store.write(append_each([entry(START + n) for n in range(4)]))
+    first = store.read(audit.page(AuditQuery(2)))
+    store.write(append_each([entry(START + 9) for _ in range(5)]))
+    second = store.read(audit.page(AuditQuery(2, before=first.next)))
+    assert [row.at - START for row in first.rows + second.rows] == [3, 2, 1, 0]
+    assert second.next is None
+
+
+def test_old_rows_are_removed_some_at_a_time(store: Store) -> None:
+    old = audit.DELETED_AT_ONCE + 3
+    store.write(append_each([entry(START)] * old + [entry(START + 1)] * 2))
+    assert not store.read(audit.any_older(START))
+    assert store.read(audit.any_older(START + 1))
+    removed = [store.write(audit.delete_older(START + 1)) for _ in range(3)]
+    assert removed == [audit.DELETED_AT_ONCE, 3, 0]
+    assert not store.read(audit.any_older(START + 1))
+    assert [row.at for row in pages(store, AuditQuery(5))] == [START + 1] * 2
+
+
+def test_a_row_from_the_future_does_not_keep_the_old_ones(store: Store) -> None:
+    store.write(append_each([entry(START + 10**15), entry(START), entry(START + 1)]))
+    assert store.read(audit.any_older(START + 1))
+    assert store.write(audit.delete_older(START + 1)) == 1
+    assert [row.at - START for row in pages(store, AuditQuery(5))] == [1, 10**15]
+
+
+def test_a_number_is_never_given_twice(store: Store) -> None:
+    store.write(append_each([entry(), entry()]))
+    last = pages(store, AuditQuery(5))[0].seq
+    store.write(audit.delete_older(START + 1))
+    assert pages(store, AuditQuery(5)) == []
+    store.write(append_each([entry()]))
+    assert pages(store, AuditQuery(5))[0].seq > last
+
+
+def test_a_row_is_undone_with_its_transaction(store: Store) -> None:
+    def refused() -> Work[None]:
+        yield from audit.append(entry())
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        store.write(refused())
+    assert store.read(audit.page(AuditQuery(5))) == Found([], None)
+
+
+def test_the_walk_reads_the_key_and_sorts_nothing(store: Store) -> None:
+    if not hasattr(store.database, "read_now"):
+        pytest.skip("the plan is SQLite's")
+
+    def explain(sql: str) -> Work[list[str]]:
+        names = ("floor", "before", "since", "principal", "operation", "outcome", "limit")
+        values = dict.fromkeys(names, 1)
+        rows = yield Statement(Sql(f"EXPLAIN QUERY PLAN {sql}"), values)
+        return [row[3] for row in rows]
+
+    (step,) = store.database.read_now(explain(audit._WINDOW))
+    assert step.startswith("SEARCH audit_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)")
