@@ -22,7 +22,7 @@ from agentctl.auth.findings import (
     key_names,
     unread_scopes,
 )
-from agentctl.auth.nearmiss import likely_path, likely_scopes, shown
+from agentctl.auth.nearmiss import likely_path, likely_scopes, passed_by, shown
 from agentctl.auth.principal import Principal
 from agentctl.errors import (
     AgentctlError,
@@ -161,7 +161,7 @@ async def explain(
         gate.admit(caller.principal, caller.failure, *match)
     except AgentctlError as refusal:
         return _refused(begun, match, refusal, caller, settings)
-    return begun.then(Step("policy", "passed", _opened_by(match, caller.principal)))
+    return begun.then(Step("policy", "passed", passed_by(match, caller.principal)))
 
 
 async def _identified(
@@ -194,7 +194,10 @@ def _chain(facts: Facts, failure: InvalidToken | Unavailable | None) -> Iterator
     elif failure is not None:
         check, reason = "account.known", failure.detail
     end = names.index(check) if check in names else len(names)
-    yield Step("credential", "passed", "a service account's token" if facts.of_account else "a JWT")
+    kind = (
+        "of a service account, to be looked up" if facts.of_account else "to be verified as a JWT"
+    )
+    yield Step("credential", "passed", f"a token, {kind}")
     for name in names[:end]:
         yield Step(name, "passed", _found(name, facts))
     if check is not None:
@@ -295,21 +298,3 @@ def _needed(match: Match, settings: Settings) -> str:
     if isinstance(rule, policy.Admin):
         return f"{settings.authorization.admin_scope} (authorization.admin_scope)"
     return " or ".join(policy.required_scopes(*match))
-
-
-def _opened_by(match: Match, principal: Principal | None) -> str:
-    """By what the policy lets the caller pass."""
-    rule = policy.POLICY[match.operation]
-    if isinstance(rule, policy.Public):
-        return "public: no credential is looked at"
-    assert principal is not None
-    if isinstance(rule, policy.Authenticated):
-        return "open to every identified caller"
-    if principal.admin:
-        return "the caller is an administrator"
-    opening = [scope for scope in policy.required_scopes(*match) if scope in principal.scopes]
-    if opening:
-        return f"opened by {opening[0]}"
-    assert isinstance(rule, policy.Needs)
-    ids = sorted(policy.allowed_ids(principal, match.operation) or ())
-    return f"opened in part, for {', '.join(ids)}"

@@ -1,6 +1,6 @@
 """What was probably meant: texts, scopes and paths that are nearly right.
 
-Nothing is decided here; these are words for the operator about what was refused elsewhere.
+Nothing is decided here; these are words for the operator about what was decided elsewhere.
 """
 
 from __future__ import annotations
@@ -10,11 +10,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentctl.auth.policy import POLICY, Needs, required_scopes
+from agentctl.auth.policy import (
+    POLICY,
+    Authenticated,
+    Needs,
+    Public,
+    allowed_ids,
+    required_scopes,
+)
+from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import held_ids, nearest, well_formed
-from agentctl.records.routes import ROUTES, RouteTable
+from agentctl.records.routes import ROUTES, Match, RouteTable
 
-__all__ = ["difference", "elsewhere", "likely_path", "likely_scopes", "shown"]
+__all__ = ["difference", "elsewhere", "likely_path", "likely_scopes", "passed_by", "shown"]
 
 _SHOWN = 100
 """Characters of a value that are shown."""
@@ -188,3 +196,21 @@ def _nearest_path(path: str) -> str | None:
     templates = {route.template for route in ROUTES.values()}
     near = difflib.get_close_matches(path, templates, n=1, cutoff=0.75)
     return f"the nearest is {near[0]}" if near else None
+
+
+def passed_by(match: Match, principal: Principal | None) -> str:
+    """By what the policy lets the caller pass."""
+    rule = POLICY[match.operation]
+    if isinstance(rule, Public):
+        return "public: no credential is looked at"
+    assert principal is not None
+    if isinstance(rule, Authenticated):
+        return "open to every identified caller"
+    if principal.admin:
+        return "the caller is an administrator"
+    opening = [scope for scope in required_scopes(*match) if scope in principal.scopes]
+    if opening:
+        return f"opened by {opening[0]}"
+    assert isinstance(rule, Needs)
+    ids = sorted(allowed_ids(principal, match.operation) or ())
+    return f"opened in part, for {', '.join(ids)}"

@@ -9,6 +9,7 @@ __all__ = [
     "KNOWN_SCOPES",
     "RESOURCES_WITH_IDS",
     "alternatives",
+    "covering",
     "covers",
     "held_ids",
     "known",
@@ -75,10 +76,16 @@ def satisfies(held: Set[str], resource: str, action: str, identifier: str | None
 
 def covers(held: Set[str], scope: str) -> bool:
     """Whether the scopes `held` allow all that a well-formed `scope` allows."""
+    return covering(held, scope) is not None
+
+
+def covering(held: Set[str], scope: str) -> str | None:
+    """The one of the scopes `held` that allows all that a well-formed `scope` allows, or None."""
     resource, *rest = scope.split(":")
     known_as = (name for name, aliases in _ALIASES.items() if resource in aliases)
     identifier = rest[0] if len(rest) == 2 and rest[0] != "*" else None
-    return satisfies(held, next(known_as, resource), rest[-1], identifier)
+    wide = alternatives(next(known_as, resource), rest[-1], identifier)
+    return next((one for one in wide if one in held), None)
 
 
 def held_ids(held: Set[str], resource: str, action: str) -> frozenset[str]:

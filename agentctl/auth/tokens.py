@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -171,30 +172,40 @@ def _moment(value: object) -> str | None:
 
 
 def verify_report(token: str, settings: Settings) -> dict[str, Any]:
-    """What the server of these settings would make of a token.
+    """What the server of these settings would make of a token, authorization on or off.
 
     Returns:
-        `verified` with either `reason`, why not, or what it stands for: `header`, `claims`,
-        `subject`, `scopes` (those that count), `admin`.
+        `verified` with either `check`, the step that it fails, `reason`, and in the words of
+        explain `cause` and `remedy`; or what it stands for: `header`, `claims`, `subject`, `scopes`
+        (those that count), `admin`.
 
     Raises:
         InvalidKey: the configured keys are refused.
     """
-    from agentctl.auth.jws import verify
-    from agentctl.auth.keyring import load_keys, read_files
+    from agentctl.auth.diagnosis import diagnose
+    from agentctl.auth.findings import facts_of
+    from agentctl.auth.verifier import Verifier
 
-    given = settings.authorization
-    keys = load_keys(given, read_files(given))
+    given = replace(settings.authorization, enabled=True)
+    verifier = Verifier(replace(settings, authorization=given))
+    assert verifier.keys is not None
+    facts = facts_of(token, settings, verifier.keys, stale=False, now=time.time())
     try:
-        verified = verify(token, keys, maximum=settings.limits.token_bytes)
-        claims = check(verified.payload, ClaimRules.from_settings(settings), time.time())
+        principal = verifier.principal(f"Bearer {token}")
     except InvalidToken as failure:
-        return {"verified": False, "reason": failure.reason}
+        told = diagnose(failure.check, failure.reason, facts)
+        return {
+            "verified": False,
+            "check": failure.check,
+            "reason": failure.reason,
+            "cause": told.cause,
+            "remedy": told.remedy,
+        }
     return {
         "verified": True,
-        "header": verified.header,
-        "claims": read(verified.payload),
-        "subject": claims.subject,
-        "scopes": sorted(claims.scopes),
-        "admin": given.admin_scope in claims.scopes,
+        "header": facts.header,
+        "claims": facts.claims,
+        "subject": principal.subject,
+        "scopes": sorted(principal.scopes),
+        "admin": principal.admin,
     }

@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli import contexts
@@ -50,12 +50,14 @@ class Door:
         target: where it is done, for people: `on http://127.0.0.1:7777`.
         options: the options that chose it, for another command: ` --url http://127.0.0.1:7777`.
         local: what there is when it is done here; None: on a server.
+        token: what a server is shown; None: nothing, or there is no server.
     """
 
     operations: Operations
     target: str
     options: str = ""
     local: Here | None = None
+    token: str | None = field(default=None, repr=False)
 
     def did(self, what: str) -> None:
         """Say on stderr what was changed, and where."""
@@ -83,11 +85,13 @@ class Local:
         create: whether a database that is not there is made.
         refused: flags that were given and need a server.
         only: what to do instead where it cannot; empty: it can work remotely too.
+        about_token: the command looks at AGENTCTL_TOKEN itself, here too.
     """
 
     create: bool = False
     refused: tuple[str, ...] = ()
     only: str = ""
+    about_token: bool = False
 
 
 _READ_ONLY = Local()
@@ -95,12 +99,15 @@ _LISTED = ("agent", "team", "workflow", "session", "run")
 
 
 @asynccontextmanager
-async def open_door(connection: Connection, local: Local = _READ_ONLY) -> AsyncIterator[Door]:
+async def open_door(
+    connection: Connection, local: Local = _READ_ONLY, *, spare_token: str | None = None
+) -> AsyncIterator[Door]:
     """Open the port that the options choose.
 
     Args:
         connection: the options.
         local: what holds should this turn out to be local.
+        spare_token: what a server is shown where there is nothing else.
 
     Raises:
         UsageFailed: options that exclude each other, or a token that cannot be read or sent.
@@ -109,7 +116,11 @@ async def open_door(connection: Connection, local: Local = _READ_ONLY) -> AsyncI
     url, context = _server(connection)
     if local.only:
         _check_local(connection, url, local.only)
-    opened = _here(connection, local) if url is None else _there(connection, url, context)
+    if url is None:
+        opened = _here(connection, local)
+    else:
+        _refuse(connection, ("as_user",), "a server knows the user from the token")
+        opened = _there(connection, url, _credential(connection, url, context) or spare_token)
     async with opened as door:
         yield door
 
@@ -183,20 +194,22 @@ def _server(connection: Connection) -> tuple[str | None, contexts.Context | None
     return connection.url or (context.url if context else None), context
 
 
-@asynccontextmanager
-async def _there(
-    connection: Connection, url: str, context: contexts.Context | None
-) -> AsyncIterator[Door]:
-    from agentctl.remote import RemoteOperations
-
-    _refuse(connection, ("as_user",), "a server knows the user from the token")
+def _credential(connection: Connection, url: str, context: contexts.Context | None) -> str | None:
+    """What a server is shown: the token that was given, else that of the context."""
     token = given_token(connection.token_file)
     if token is None:
         file = contexts.credential_file(context, url)
         token = token_from_file(str(file)) if file else None
+    return token
+
+
+@asynccontextmanager
+async def _there(connection: Connection, url: str, token: str | None) -> AsyncIterator[Door]:
+    from agentctl.remote import RemoteOperations
+
     insecure = connection.insecure_http
     async with RemoteOperations(url, token, allow_insecure=insecure) as operations:
-        yield Door(operations, f"on {url}", _given(connection))
+        yield Door(operations, f"on {url}", _given(connection), token=token)
 
 
 @asynccontextmanager
@@ -209,7 +222,7 @@ async def _here(connection: Connection, local: Local) -> AsyncIterator[Door]:
     from agentctl.cli.log import logging_locally
     from agentctl.service.service import Service
 
-    if os.environ.get(VARIABLE):
+    if os.environ.get(VARIABLE) and not local.about_token:
         note(f"note: working locally; {VARIABLE} is for servers (--url)")
     settings = config.load(connection.config)
     caller = principal.local(_user(), acting_for=connection.as_user)

@@ -17,6 +17,7 @@ __all__ = ["app"]
 _BRANCHES = {
     "init": "init:init",
     "serve": "serve:serve",
+    "doctor": "checkup:doctor",
     "token": "token:app",
     "keys": "keys:app",
     "agents": "components:agents",
@@ -25,6 +26,7 @@ _BRANCHES = {
     "sessions": "sessions:app",
     "runs": "runs:app",
     "accounts": "accounts:app",
+    "auth": "auth:app",
     "context": "context:app",
     "config": "config:app",
 }

@@ -13,7 +13,7 @@ import typer
 from agentctl.cli.help import Branch
 from agentctl.cli.options import Config, GivenTokenFile, Output
 from agentctl.cli.terminal import confirm, is_terminal, note
-from agentctl.errors import InvalidConfiguration, InvalidToken, UsageFailed
+from agentctl.errors import InvalidToken, UsageFailed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -31,6 +31,7 @@ Source = Annotated[
 ]
 
 _TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*|[a-z][a-z0-9]*_pat_\w+", re.ASCII)
+_UNVERIFIABLE = "there is nothing to verify it with: {}"
 _NOT_THERE = (
     "pipe the token into `-`, name its file with --token-file, or put it into AGENTCTL_TOKEN"
 )
@@ -99,6 +100,7 @@ def inspect_token(
     from agentctl.auth import tokens
     from agentctl.auth.accounts import of_any_account
     from agentctl.cli import tokenview
+    from agentctl.cli.optional import admin_scope_of, settings_if_any
     from agentctl.cli.output import chosen_format, show_list, show_record, write_bytes
     from agentctl.records.document import document_of
 
@@ -109,10 +111,9 @@ def inspect_token(
         show_record(document_of(seen), tokenview.OF_ACCOUNT, form, id_field="credential")
         return
     seen = tokens.inspect(token)
-    settings, reason = _settings(config)
-    if settings is not None:
-        reason = _reason(token, settings)
-    view = tokenview.view(seen, reason, _admin_scope(settings))
+    settings, missing = settings_if_any(config)
+    reason = _UNVERIFIABLE.format(missing) if settings is None else _reason(token, settings)
+    view = tokenview.view(seen, reason, admin_scope_of(settings))
     note("verified" if reason is None else f"NOT VERIFIED: {reason}")
     if form == "json":
         write_bytes(document_of(view).raw)
@@ -147,11 +148,18 @@ def verify_token(
         )
     report = tokens.verify_report(token, load(config))
     if not report["verified"]:
-        failure = InvalidToken(report["reason"], hint="look into it with: agentctl token inspect")
-        failure.cause = report["reason"]
+        failure = InvalidToken(report["reason"], check=report["check"])
+        failure.cause = _why(report)
+        failure.hint = f"{report['remedy']}; look into it with: agentctl token inspect"
         raise failure
     record = tokenview.held(report)
     show_record(document_of(record), tokenview.HELD, form, id_field="subject")
+
+
+def _why(report: dict[str, Any]) -> str:
+    """Why a token does not hold, in full."""
+    reason, cause = str(report["reason"]), str(report["cause"])
+    return cause if cause.startswith(reason) else f"{reason} ({cause})"
 
 
 def _given(source: str | None, token_file: str | None) -> str:
@@ -185,18 +193,6 @@ def _is_there(name: str) -> bool:
         return False
 
 
-def _settings(config: Path | None) -> tuple[Settings | None, str | None]:
-    """The configuration to verify with, or why there is none. A named one has to be good."""
-    from agentctl.config import load
-
-    try:
-        return load(config), None
-    except InvalidConfiguration as failure:
-        if config is not None:
-            raise
-        return None, f"there is nothing to verify it with: {failure.detail}"
-
-
 def _reason(token: str, settings: Settings) -> str | None:
     """Why a token does not hold; None: it does."""
     from agentctl.auth import tokens
@@ -204,7 +200,7 @@ def _reason(token: str, settings: Settings) -> str | None:
     try:
         report: dict[str, Any] = tokens.verify_report(token, settings)
     except UsageFailed as failure:
-        return f"there is nothing to verify it with: {failure.detail}"
+        return _UNVERIFIABLE.format(failure.detail)
     return report.get("reason")
 
 
@@ -221,12 +217,6 @@ def _issued_by(issuer: str | None, settings: Settings) -> Settings:
             cause=f"authorization.issuer is {given.issuer!r}, not {issuer!r}",
         )
     return replace(settings, authorization=replace(given, issuer=issuer))
-
-
-def _admin_scope(settings: Settings | None) -> str:
-    from agentctl.config.settings import Authorization
-
-    return (Authorization() if settings is None else settings.authorization).admin_scope
 
 
 def _check_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:

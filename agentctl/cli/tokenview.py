@@ -16,6 +16,7 @@ __all__ = [
     "allowed_by",
     "decoded",
     "held",
+    "lifetime",
     "of_account",
     "rows",
     "summary",
@@ -73,10 +74,12 @@ def rows(shown: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield _row(f"header.{name}", value, _MEANINGS.get(name))
     for name, value in shown["claims"].items():
         if name != "scopes" or not isinstance(value, list):
-            yield _row(f"claims.{name}", value, _meaning(name, value, shown["times"]))
+            meaning = _unread(name, value, shown["claims"])
+            yield _row(f"claims.{name}", value, meaning or _meaning(name, value, shown["times"]))
     for entry in shown["scopes"]:
         allows = ", ".join(entry["allows"])
-        yield _row("scope", entry["scope"], f"allows {allows}" if allows else "allows nothing")
+        nothing = _allows_nothing(entry["scope"])
+        yield _row("scope", entry["scope"], f"allows {allows}" if allows else nothing)
 
 
 def held(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,23 +127,60 @@ def summary(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[st
     yield f"  key:     {header['kid']}"
 
 
+def lifetime(token: str | None) -> dict[str, str]:
+    """When a JWT was issued and when it expires, for people; nothing of any other credential."""
+    from agentctl.auth import tokens
+    from agentctl.errors import InvalidToken
+
+    if token is None:
+        return {}
+    try:
+        seen = tokens.inspect(token)
+    except InvalidToken:
+        return {}
+    names = {"iat": "issued", "exp": "expires"}
+    claims, times = seen["claims"], seen["times"]
+    return {
+        told: _span_to(claims[name], times[name]) for name, told in names.items() if name in times
+    }
+
+
 def allowed_by(scope: str, admin_scope: str) -> Iterator[str]:
     """The operations that a scope opens by itself, by id (contract.md 1), lists in part too."""
-    from agentctl.auth.policy import POLICY, Needs
-    from agentctl.auth.scopes import satisfies, well_formed
+    from agentctl.auth.policy import opened_by
 
     if scope == admin_scope:
         yield "everything"
-    if scope == admin_scope or not well_formed(scope):
-        return
-    parts = scope.split(":")
-    identifier = parts[1] if len(parts) == 3 else None
-    for operation, rule in POLICY.items():
-        if not isinstance(rule, Needs):
-            continue
-        one = identifier if rule.id_param or rule.listed else None
-        if satisfies({scope}, rule.resource, rule.action, one):
-            yield operation
+    else:
+        yield from opened_by(scope)
+
+
+def _span_to(moment: float, text: str) -> str:
+    """`in 12 min (2026-11-20T08:18:10.000000Z)` for a time and how it is written."""
+    return f"{_span(moment)} ({short_time(text)})"
+
+
+def _span(moment: float) -> str:
+    ahead = moment - time.time()
+    return f"in {spoken(ahead)}" if ahead > 0 else f"{spoken(-ahead)} ago"
+
+
+def _allows_nothing(scope: str) -> str:
+    from agentctl.auth.scopes import nearest
+
+    near = nearest(scope)
+    return f"allows nothing: {near} is nearest to it" if near else "allows nothing"
+
+
+def _unread(name: str, value: object, claims: Mapping[str, Any]) -> str | None:
+    """What to say of a claim that other systems keep permissions in; None: it is none."""
+    from agentctl.auth.nearmiss import elsewhere
+
+    if name == "scopes":
+        return None if isinstance(value, list) else "grants nothing: it is not an array"
+    if any(found.partition(".")[0] == name or found == name for found, _ in elsewhere(claims)):
+        return "not read: what counts is an array named scopes"
+    return None
 
 
 def _row(name: str, value: object, meaning: str | None) -> dict[str, Any]:
@@ -156,11 +196,10 @@ def _scopes(claims: Mapping[str, Any]) -> list[str]:
 def _meaning(name: str, value: Any, times: Mapping[str, str]) -> str | None:
     if name not in times:
         return _MEANINGS.get(name)
-    ahead = value - time.time()
-    span = f"in {spoken(ahead)}" if ahead > 0 else f"{spoken(-ahead)} ago"
+    ahead = value > time.time()
     told = {
-        "exp": f"expires {span}" if ahead > 0 else f"expired {span}",
-        "nbf": f"good from {span}" if ahead > 0 else f"good since {span}",
-        "iat": f"issued {span}",
+        "exp": "expires" if ahead else "expired",
+        "nbf": "good from" if ahead else "good since",
+        "iat": "issued",
     }
-    return f"{told[name]} ({times[name]})"
+    return f"{told[name]} {_span(value)} ({times[name]})"

@@ -15,9 +15,10 @@ from agentctl.records.document import Document, document_of
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.routes import Match, operations_of
 from agentctl.service.access import Access, checked_text
+from agentctl.service.accounts import AccountOperations
 from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
-from agentctl.store import runs, sessions
+from agentctl.store import accounts, runs, sessions
 from agentctl.store.database import Database
 from agentctl.store.visibility import EVERYONE
 
@@ -29,10 +30,17 @@ __all__ = ["AuthorizationOperations"]
 _METHOD = re.compile(r"[A-Za-z]{1,20}")
 _MAXIMUM_PATH = 8_192
 
+_OF_ACCOUNTS = ("create_service_account", "list_service_accounts", "revoke_service_account")
+_REMEDIES = {
+    400: "ask with a session_id, or with a token that has one",
+    403: "manage them locally, or switch authorization on",
+    422: "ask with another path",
+}
+
 Query = Mapping[str, str]
 
 
-class AuthorizationOperations(RunOperations, SessionOperations):
+class AuthorizationOperations(AccountOperations, RunOperations, SessionOperations):
     """What an operator asks about the requests of others."""
 
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
@@ -42,17 +50,20 @@ class AuthorizationOperations(RunOperations, SessionOperations):
             ValidationFailed: method or path is none.
             InvalidKey: the verification keys are refused, or there are none.
         """
-        self.require("explain_auth")
+        async with self.audited("explain_auth"):
+            found = await self._explained(request)
+            return document_of(found.record())
+
+    async def _explained(self, request: ExplainRequest) -> Explanation:
         from agentctl.auth.explain import explain
 
         method, target = _checked(request)
-        settings = self.hosting.settings
-        verifier = self.hosting.verifier()
+        settings, verifier = self.hosting.settings, self.hosting.verifier()
         found = await explain(verifier, settings, method, target, request.token or None)
-        if found.allowed and found.match is not None and found.principal is not None:
-            acting = type(self)(self.hosting, found.principal)
-            found = await acting._with_data(found, found.match, _query(target))
-        return document_of(found.record())
+        if not found.allowed or found.match is None or found.principal is None:
+            return found
+        acting = type(self)(self.hosting, found.principal)
+        return await acting._with_data(found, found.match, _query(target))
 
     async def _with_data(self, found: Explanation, match: Match, query: Query) -> Explanation:
         """The chain with what is stored: asked here as the caller that is explained."""
@@ -66,10 +77,9 @@ class AuthorizationOperations(RunOperations, SessionOperations):
             cause, remedy = await self._missing(match, query, failure)
             step = Step("data", "failed", f"{failure.detail}; {_sight(self)}", cause, remedy)
             return found.then(step, failure.status)
-        except (errors.BadRequest, errors.ValidationFailed) as failure:
-            remedy = "ask with a session_id, or give the token one" if failure.status == 400 else ""
-            cause = failure.detail
-            step = Step("data", "failed", _sight(self), cause, remedy or "ask with another path")
+        except (errors.BadRequest, errors.Forbidden, errors.ValidationFailed) as failure:
+            remedy = _REMEDIES[failure.status]
+            step = Step("data", "failed", _sight(self), failure.detail, remedy)
             return found.then(step, failure.status)
         except (errors.Unavailable, errors.SchemaMismatch):
             return found.then(Step("data", "skipped", "the database cannot be read"))
@@ -83,6 +93,9 @@ class AuthorizationOperations(RunOperations, SessionOperations):
             BadRequest: a session must be named and is not.
         """
         operation, path = match
+        if operation in _OF_ACCOUNTS:
+            await self._require_account(path)
+            return
         if "session_id" in path:
             await self._require_session(path, _where(query))
             return
@@ -96,6 +109,13 @@ class AuthorizationOperations(RunOperations, SessionOperations):
             self.database_of(_where(query))
         elif operation in ("create_session", "delete_sessions", "get_runs"):
             self.database(query.get("db_id"))
+
+    async def _require_account(self, path: Mapping[str, str]) -> None:
+        self._require_somebody()
+        if "account_id" in path:
+            row = await self.hosting.databases.system.read(accounts.get(path["account_id"]))
+            if row is None or row.revoked_at is not None:
+                raise errors.NotFound("Service account not found")
 
     async def _require_session(self, path: Mapping[str, str], where: Where) -> None:
         session_id, run_id = path["session_id"], path.get("run_id")
@@ -120,6 +140,9 @@ class AuthorizationOperations(RunOperations, SessionOperations):
         """Why something is not found, and what would find it: for operators only."""
         path = match.path_params
         noun = failure.detail.partition(" ")[0]
+        if noun == "Service":
+            cause = "there is no service account of this id, or it is revoked"
+            return cause, "`agentctl accounts list` shows them"
         if noun == "Database":
             known = ", ".join(self.hosting.databases)
             return f"the databases are: {known}", "ask with one of these as db_id"

@@ -14,6 +14,7 @@ import pytest
 
 from agentctl.auth import keys
 from agentctl.auth.algorithms import ALGORITHMS
+from agentctl.auth.steps import CHECKS
 from agentctl.auth.tokens import check_scopes, inspect, mint, verify_report
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings, Signing
@@ -185,7 +186,10 @@ def test_a_report_says_why_not(
     given = settings(tmp_path, "HS256")
     own = keys.read_private_key(given.signing.key_file).strip()
     report = verify_report(token({"alg": "HS256"}, claims, hs(secret or own)), given)
-    assert report == {"verified": False, "reason": reason}
+    assert (report["verified"], report["reason"]) == (False, reason)
+    assert report["check"] in CHECKS
+    assert report["cause"]
+    assert report["remedy"]
 
 
 def test_minting_does_not_load_what_only_verifying_needs(tmp_path: Path) -> None:
