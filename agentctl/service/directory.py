@@ -7,7 +7,7 @@ import logging
 import orjson
 
 from agentctl.auth.lookup import Account
-from agentctl.errors import AgentctlError
+from agentctl.errors import AgentctlError, Unavailable
 from agentctl.records.times import now
 from agentctl.runs.tasks import Tasks
 from agentctl.store import accounts
@@ -43,7 +43,12 @@ class Directory:
         Raises:
             Unavailable: the database does not answer.
         """
-        row = await self._databases.system.read(accounts.by_hash(token_hash))
+        try:
+            row = await self._databases.system.read(accounts.by_hash(token_hash))
+        except Unavailable:
+            raise
+        except AgentctlError as error:
+            raise Unavailable("Service accounts cannot be looked up now") from error
         if row is None:
             return None
         return Account(

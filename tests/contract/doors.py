@@ -26,6 +26,9 @@ _CHANGING = re.compile(
     rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
     rb'|(?<="created_at":)\d{10}'
     rb"|(?:pyd_ai|call)_[0-9A-Za-z]+"
+    rb"|agentctl_pat_[0-9A-Za-z]{49}"
+    rb'|(?<="token_hint":")[0-9A-Za-z]{4}'
+    rb'|(?<="next_cursor":")[\w-]+'
 )
 
 

@@ -9,10 +9,14 @@ from typing import Any
 import orjson
 
 from agentctl.operations import (
+    AccountFilter,
     BulkDeletion,
     CancelRequest,
+    Grant,
+    NewAccount,
     NewSession,
     Operations,
+    Page,
     ResumeRequest,
     RunFilter,
     RunRequest,
@@ -170,6 +174,45 @@ async def repeated_story(port: Operations) -> list[Outcome]:
     return [await asked(port, ask) for ask in asks]
 
 
+async def accounts_story(port: Operations) -> list[Outcome]:
+    """Service accounts made, listed and revoked, with every wrong turn."""
+
+    def named(name: str, *scopes: str, **given: Any) -> NewAccount:
+        return NewAccount(name, tuple(Grant(scope) for scope in scopes), **given)
+
+    def making(account: NewAccount) -> Ask:
+        return lambda p: p.create_service_account(account)
+
+    first = await asked(port, making(named("ci", "agents:echo:read", "agents:read")))
+    made = str(orjson.loads(first[1])["id"]) if first[0] == "answered" else "none"  # type: ignore[arg-type]
+    asks: list[Ask] = [
+        making(named("ci", "agents:read")),
+        making(named("long", "agents:read", expires_in_days=3650)),
+        making(named("ever", "agents:read", never_expires=True)),
+        making(named("meant", "service_accounts:read", allow_privileged_scopes=True)),
+        making(named("unmeant", "service_accounts:read")),
+        making(named("unheld", "agents:read", "teams:run", ADMIN, allow_privileged_scopes=True)),
+        making(named("near", "agents:raed")),
+        making(named("form", "agents read")),
+        making(named("none")),
+        making(named("not allowed", "agents:read")),
+        making(named("days", "agents:read", expires_in_days=0)),
+        making(named("both", "agents:read", expires_in_days=1, never_expires=True)),
+        making(NewAccount("deny", (Grant("agents:read", "deny"),))),
+        lambda p: p.list_service_accounts(AccountFilter()),
+        lambda p: p.list_service_accounts(AccountFilter("ever")),
+        lambda p: p.list_service_accounts(AccountFilter(page=Page(limit=1, page=2))),
+        lambda p: p.list_service_accounts(AccountFilter(page=Page(limit=101))),
+        lambda p: p.list_service_accounts(AccountFilter(page=Page(cursor="x"))),
+        lambda p: p.revoke_service_account(made),
+        lambda p: p.revoke_service_account(made),
+        lambda p: p.revoke_service_account("missing"),
+        making(named("ci", "agents:read")),
+        lambda p: p.list_service_accounts(AccountFilter("ci", Page(sort_order="asc"))),
+    ]
+    return [first, *[await asked(port, ask) for ask in asks]]
+
+
 async def cancel_story(port: Operations) -> list[Outcome]:
     """A run that hangs, stopped; and every cancel that stops nothing."""
     task = asyncio.create_task(
@@ -252,6 +295,15 @@ async def test_requests_are_made_again_alike(twins: Doors) -> None:
     ]  # fmt: skip
 
 
+async def test_accounts_change_alike(twins: Doors) -> None:
+    managing = (f"service_accounts:{action}" for action in ("read", "write", "delete"))
+    told = await _compare(twins, accounts_story, "agents:read", *managing)
+    assert [number for number, (kind, _) in enumerate(told) if kind == "failed"] == [
+        1, *range(5, 14), 17, 18, 20, 21,
+    ]  # fmt: skip
+    assert b'"token":"<id ' in told[0][1]  # type: ignore[operator]
+
+
 async def test_cancels_tell_alike(twins: Doors) -> None:
     told = await _compare(twins, cancel_story, *WRITER)
     assert b'"cancel":"stopped"' in told[8][1]  # type: ignore[operator]
@@ -264,6 +316,8 @@ async def test_an_administrator_cancels_alike(twins: Doors) -> None:
 
 
 async def test_refusals_are_alike(twins: Doors) -> None:
-    for story in (sessions_story, runs_story, resume_story, repeated_story):
+    for story in (
+        sessions_story, runs_story, resume_story, repeated_story, accounts_story,
+    ):  # fmt: skip
         told = await _compare(twins, story)
         assert {kind for kind, _ in told} == {"failed"}

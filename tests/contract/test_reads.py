@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from agentctl.operations import (
+    AccountFilter,
+    Grant,
+    NewAccount,
     Page,
     RunFilter,
     RunRequest,
@@ -48,6 +51,9 @@ def filled(shared: Doors) -> dict[str, str]:
             }
             patch = SessionPatch({"session_state": {"n": 1}, "metadata": {"é": [1, 2.5, None]}})
             await port.update_session("a1", patch)
+            async with shared.remote(shared.there.token("admin", ADMIN)) as boss:
+                grants = (Grant("agents:read"), Grant("teams:crew:read"))
+                await boss.create_service_account(NewAccount("ci", grants))
             return {name: document.value["run_id"] for name, document in made.items()}
 
     return asyncio.run(fill())
@@ -63,6 +69,8 @@ def reads(ids: dict[str, str]) -> dict[str, Ask]:
         "get_config": lambda port: port.get_config(),
         "get_models": lambda port: port.get_models(),
         "get_me": lambda port: port.get_me(),
+        "list_service_accounts": lambda port: port.list_service_accounts(AccountFilter()),
+        "list_service_accounts name": lambda port: port.list_service_accounts(AccountFilter("é")),
         "get_agents": lambda port: port.get_components("agent"),
         "get_teams": lambda port: port.get_components("team"),
         "get_workflows": lambda port: port.get_components("workflow"),

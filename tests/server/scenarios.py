@@ -367,6 +367,75 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
 
 
+def _granting(*scopes: str, **more: Any) -> dict[str, Any]:
+    grants = [{"scope": scope, "effect": "allow"} for scope in scopes]
+    return {"name": "new", "scopes": grants, **more}
+
+
+def _accounts() -> Iterator[Scenario]:
+    operation, path = "create_service_account", "POST /service-accounts"
+    told = ('"token":"agentctl_pat_', '"name":"new"', '"created_by":"max"', '"state":"active"')
+    body = _granting("agents:echo:read")
+    yield Scenario(operation, path, "manager", 201, told, json=body)
+    taken = body | {"name": "kept"}
+    yield Scenario(operation, path, "manager", 409, ("CONFLICT",), ("_pat_",), json=taken)
+    plain = {"name": "plain", "scopes": [{"scope": "agents:read"}], "expires_in_days": None}
+    yield Scenario(operation, path, "manager", 201, ('"effect":"allow"',), json=plain)
+    unheld = (*FORBIDDEN, '"agents:run"', "do not hold: agents:run")
+    yield Scenario(operation, path, "manager", 403, unheld, json=_granting("agents:run"))
+    admin = _granting("agent_os:admin", allow_privileged_scopes=True)
+    yield Scenario(operation, path, "manager", 403, FORBIDDEN, json=admin)
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN, json={"name": 1})
+    privileged = _granting("agents:read", "service_accounts:read")
+    unmeant = ("BAD_REQUEST", "allow_privileged_scopes: service_accounts:read")
+    yield Scenario(operation, path, "manager", 400, unmeant, json=privileged)
+    meant = privileged | {"name": "meant", "allow_privileged_scopes": True, "never_expires": True}
+    yield Scenario(operation, path, "manager", 201, ('"expires_at":null',), json=meant)
+    near = ("scopes[0].scope", "did you mean agents:read")
+    yield Scenario(operation, path, "manager", 422, near, json=_granting("agents:raed"))
+    yield Scenario(operation, path, "admin", 422, ("form",), ("<b>",), json=_granting("<b>:read"))
+    for text, wrong in _wrong_accounts(body):
+        yield Scenario(operation, path, "manager", 422, (text, *REFUSED), ("_pat_",), json=wrong)
+    yield Scenario(operation, path, "manager", 415, ("application/json",), form={"name": "x"})
+    operation, path = "list_service_accounts", "GET /service-accounts"
+    seeded = ("{kept_account}", '"token_hint"', '"meta"')
+    yield Scenario(operation, f"{path}?limit=100", "manager", 200, seeded, ("_pat_", "token_hash"))
+    yield Scenario(operation, f"{path}?name=kept", "admin", 200, ("{kept_account}",), ('"doomed"',))
+    first = f"{path}?limit=1&sort_order=asc"
+    yield Scenario(operation, first, "manager", 200, ('"kept"', '"next_cursor":"'))
+    for query in ("limit=0", "limit=101", "page=0", "cursor=x", "sort_order=up", "name=%00"):
+        name = query.partition("=")[0]
+        yield Scenario(operation, f"{path}?{query}", "manager", 422, (name, *REFUSED))
+    yield Scenario(operation, f"{path}?limit=x", "powerless", 403, FORBIDDEN)
+    operation, path = "revoke_service_account", "DELETE /service-accounts"
+    yield Scenario(operation, f"{path}/{{doomed_account}}", "manager", 204)
+    yield Scenario(operation, f"{path}/nothing", "manager", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}/kept", "manager", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}/{{kept_account}}", "me", 403, FORBIDDEN)
+
+
+def _wrong_accounts(body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What is said of it, and a body that is refused."""
+    grant = {"scope": "agents:read"}
+    yield "name", {"scopes": [grant]}
+    for name in ("", "a b", "x" * 65, ["x"], None):
+        yield "name", body | {"name": name}
+    yield "scopes", {"name": "x"}
+    for scopes in ([], "agents:read", [grant] * 257, None):
+        yield "scopes", body | {"scopes": scopes}
+    yield "scopes[0] must", body | {"scopes": ["agents:read"]}
+    yield "scopes[1].scope", body | {"scopes": [grant, {}]}
+    yield "scopes[0].scope", body | {"scopes": [{"scope": 1}]}
+    yield "scopes[0].id is not known", body | {"scopes": [grant | {"id": 1}]}
+    for effect in ("deny", None, "", 1):
+        yield "scopes[0].effect", body | {"scopes": [grant | {"effect": effect}]}
+    for days in (0, -1, 3651, "90", 1.5, True):
+        yield "expires_in_days", body | {"expires_in_days": days}
+    yield "never_expires", body | {"never_expires": 1}
+    yield "never_expires", body | {"expires_in_days": 1, "never_expires": True}
+    yield "token is not known", body | {"token": "agentctl_pat_x"}
+
+
 def _lists_by_scope() -> Iterator[Scenario]:
     yield Scenario("get_agents", "GET /agents", "one agent", 200, ('"echo"',), ('"apart"',))
     yield Scenario("get_agent", "GET /agents/apart", "one agent", 403, ("agents:apart:read",))
@@ -396,4 +465,5 @@ def _audit() -> Iterator[Scenario]:
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_audit(),
+    *_accounts(),
 ]  # fmt: skip

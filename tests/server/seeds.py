@@ -24,6 +24,10 @@ CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "one agent": ("me", ("agents:echo:read", "agents:echo:run", "sessions:read")),
     "one session": ("me", ("sessions:mine:read",)),
     "writer": ("me", ("sessions:write",)),
+    "manager": (
+        "max",
+        ("agents:read", *(f"service_accounts:{action}" for action in ("read", "write", "delete"))),
+    ),
     "auditor": ("eve", ("audit:read",)),
 }
 
@@ -45,7 +49,9 @@ def start(host: Host, path: str, session_id: str, who: str = "me", **more: Any) 
 
 
 def seed(host: Host) -> None:
-    """Make sessions of every kind, of two users, with their runs' ids under known names."""
+    """Make sessions of every kind, of two users, with their runs' ids under known names; and
+    service accounts.
+    """
     runs = (
         ("agent_run", "/agents/echo", "mine", "me"),
         ("team_run", "/teams/desk", "mine-team", "me"),
@@ -60,3 +66,12 @@ def seed(host: Host) -> None:
         body = {"session_id": session_id, "agent_id": "echo"}
         made = host.client.post("/sessions", json=body, headers=as_caller(host, "me"))
         assert made.status_code == 201, made.text
+    for name in ("kept", "doomed"):
+        grant = {"scope": "agents:read", "effect": "allow"}
+        made = host.client.post(
+            "/service-accounts",
+            json={"name": name, "scopes": [grant]},
+            headers=as_caller(host, "admin"),
+        )
+        assert made.status_code == 201, made.text
+        host.ids[f"{name}_account"] = made.json()["id"]

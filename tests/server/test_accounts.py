@@ -1,0 +1,223 @@
+"""Service accounts over HTTP: tokens in the header, at the edge of the application."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+import httpx2
+import pytest
+
+from agentctl.auth.accounts import new_token
+from agentctl.server import create_app
+from tests.endpoint import ModelEndpoint
+from tests.process import serving
+from tests.server.hosts import Host, hosting
+from tests.server.seeds import as_caller
+from tests.world import ADMIN, World, make_world
+
+REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTICATED"}
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Host]:
+    """A server of this module's own."""
+    world = make_world(tmp_path_factory.mktemp("accounts"), model_endpoint.base_url)
+    with hosting(world, create_app(world.settings)) as host:
+        yield host
+
+
+def create(host: Host, name: str, *scopes: str, **more: Any) -> dict[str, Any]:
+    body = {
+        "name": name,
+        "scopes": [{"scope": scope, "effect": "allow"} for scope in scopes],
+        "allow_privileged_scopes": True,
+        **more,
+    }
+    made = host.client.post("/service-accounts", json=body, headers=as_caller(host, "admin"))
+    assert made.status_code == 201, made.text
+    record: dict[str, Any] = made.json()
+    return record
+
+
+def ask(host: Host, token: str, path: str = "/agents", method: str = "GET") -> httpx2.Response:
+    return host.client.request(method, path, headers={"Authorization": f"Bearer {token}"})
+
+
+def revoke(host: Host, account_id: str) -> None:
+    path = f"/service-accounts/{account_id}"
+    assert host.client.delete(path, headers=as_caller(host, "admin")).status_code == 204
+
+
+def test_a_token_does_what_was_granted(host: Host) -> None:
+    account = create(host, "reader", "agents:echo:read")
+    token = account["token"]
+    assert [agent["id"] for agent in ask(host, token).json()] == ["echo"]
+    assert ask(host, token, "/agents/apart").status_code == 403
+    assert ask(host, token, "/service-accounts").status_code == 403
+    assert ask(host, token, "/nothing").status_code == 404
+    me = ask(host, token, "/auth/me").json()
+    assert (me["principal"], me["scopes"]) == (f"sa:{account['id']}", ["agents:echo:read"])
+
+
+def test_a_session_of_an_account_is_its_own(host: Host) -> None:
+    first = create(host, "first", ADMIN)
+    second = create(host, "second", ADMIN)
+    body = {"message": "x", "session_id": "of-first", "stream": False}
+    started = host.client.post(
+        "/agents/echo/runs", json=body, headers={"Authorization": f"Bearer {first['token']}"}
+    )
+    assert started.json()["user_id"] == f"sa:{first['id']}"
+    assert ask(host, first["token"], "/sessions/of-first").status_code == 200
+    theirs = ask(host, second["token"], "/sessions/of-first")
+    missing = ask(host, second["token"], "/sessions/missing")
+    assert (theirs.status_code, theirs.content) == (404, missing.content)
+
+
+def test_a_jwt_cannot_be_the_principal_of_an_account(host: Host) -> None:
+    account = create(host, "imitated", "sessions:read")
+    for subject in (f"sa:{account['id']}", f"SA:{account['id']}"):
+        with pytest.raises(Exception, match="would not accept"):
+            host.world.token(subject, "sessions:read")
+
+
+def bad_tokens(good: str) -> dict[str, str]:
+    swapped = good[:-1] + ("a" if good[-1] != "a" else "b")
+    return {
+        "wrong checksum": swapped,
+        "cut off": good[:-1],
+        "longer": good + "0",
+        "other prefix": good.replace("agentctl_", "other_", 1),
+        "capital prefix": good.replace("agentctl_", "Agentctl_", 1),
+        "unknown": new_token("agentctl"),
+        "prefix alone": "agentctl_pat_",
+        "as a JWT": f"agentctl_pat_{good}.e30.x",
+        "hash of it": "agentctl_pat_" + "0" * 49,
+    }
+
+
+def test_whatever_is_wrong_with_a_token_is_one_answer(host: Host) -> None:
+    good = create(host, "good", "agents:read")["token"]
+    assert ask(host, good).status_code == 200
+    answers = {name: ask(host, token) for name, token in bad_tokens(good).items()}
+    gone = create(host, "gone", "agents:read")
+    revoke(host, gone["id"])
+    answers["revoked"] = ask(host, gone["token"])
+    for name, answer in answers.items():
+        assert (answer.status_code, answer.json()) == (401, REFUSED), name
+        assert answer.headers["www-authenticate"].endswith('error="invalid_token"'), name
+    for name, token in bad_tokens(good).items():
+        assert ask(host, token, "/health").status_code == 200, name
+        assert ask(host, token, "/nothing").status_code == 401, name
+
+
+def test_a_revoked_token_is_refused_by_the_next_request(host: Host) -> None:
+    account = create(host, "short", "agents:read")
+    for _ in range(3):
+        assert ask(host, account["token"]).status_code == 200
+    revoke(host, account["id"])
+    assert ask(host, account["token"]).status_code == 401
+
+
+def test_no_token_is_in_an_answer_but_the_first(host: Host) -> None:
+    token = create(host, "quiet", "agents:read", ADMIN)["token"]
+    for path in ("/service-accounts?limit=100", "/auth/me", "/config", "/audit?limit=100"):
+        answer = host.client.get(path, headers=as_caller(host, "admin"))
+        assert answer.status_code == 200
+        assert token[13:50] not in answer.text
+
+
+def test_an_account_can_manage_accounts(host: Host) -> None:
+    scopes = ("service_accounts:write", "service_accounts:delete", "teams:read")
+    token = create(host, "parent", *scopes)["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    body: dict[str, Any] = {"name": "child", "scopes": [{"scope": "teams:crew:read"}]}
+    child = host.client.post("/service-accounts", json=body, headers=headers)
+    assert child.status_code == 201
+    for scope in ("agents:read", ADMIN, "service_accounts:read"):
+        stronger = body | {"scopes": [{"scope": scope}], "allow_privileged_scopes": True}
+        refused = host.client.post("/service-accounts", json=stronger, headers=headers)
+        assert (refused.status_code, refused.json()["required_scopes"]) == (403, [scope])
+    path = f"/service-accounts/{child.json()['id']}"
+    assert host.client.delete(path, headers=headers).status_code == 204
+    assert ask(host, child.json()["token"], "/teams").status_code == 401
+
+
+def test_the_document_describes_the_operations(host: Host) -> None:
+    document = host.client.get("/openapi.json").json()
+    operation = document["paths"]["/service-accounts"]["post"]
+    assert operation["tags"] == ["Service accounts"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    grants = schema["properties"]["scopes"]["items"]
+    assert (grants["required"], grants["additionalProperties"]) == (["scope"], False)
+    assert "$defs" not in schema
+    assert "token" in document["components"]["schemas"]["NewAccountRecord"]["required"]
+    assert "token" not in document["components"]["schemas"]["AccountRecord"]["properties"]
+
+
+def test_a_flood_of_unknown_tokens_keeps_no_account_out(host: Host) -> None:
+    token = create(host, "steady", "agents:read")["token"]
+    assert ask(host, token).status_code == 200
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        assert ask(host, new_token("agentctl")).status_code == 401
+        assert ask(host, token).status_code == 200
+
+
+def test_without_the_database_it_is_503_and_never_a_pass(world: World) -> None:
+    with hosting(world, create_app(world.settings)) as host:
+        token = create(host, "waiting", "agents:read")["token"]
+        assert ask(host, token).status_code == 200
+        connection = apsw.Connection(str(world.folder / "main.db"))
+        connection.execute("ALTER TABLE service_accounts RENAME TO elsewhere")
+        deadline = time.monotonic() + 10
+        while (answer := ask(host, token)).status_code == 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for path in ("/agents", "/nothing", "/sessions/x"):
+            answer = ask(host, token, path)
+            assert (answer.status_code, answer.json()["error_code"]) == (503, "UNAVAILABLE")
+            assert "service_accounts" not in answer.text
+            assert "www-authenticate" not in answer.headers
+        assert ask(host, token, "/health").status_code == 200
+        assert ask(host, token[:-1]).status_code == 401
+        connection.execute("ALTER TABLE elsewhere RENAME TO service_accounts")
+        connection.close()
+        assert ask(host, token).status_code == 200
+
+
+def test_a_revocation_reaches_every_process(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    (tmp_path / "several").mkdir()
+    world = make_world(tmp_path / "several", model_endpoint.base_url, server="workers = 3")
+    with serving(world.path) as server:
+        host = Host(world, server.url, httpx2.Client(base_url=server.url, timeout=20))
+        with host.client:
+            account = create(host, "everywhere", "agents:read")
+            for _ in range(12):
+                assert _apart(host, account["token"]) == 200
+            revoke(host, account["id"])
+            time.sleep(1)
+            assert {_apart(host, account["token"]) for _ in range(30)} == {401}
+
+
+def _apart(host: Host, token: str) -> int:
+    """Asked over a connection of its own, which any process may take."""
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx2.get(f"{host.url}/agents", headers=headers, timeout=20).status_code
+
+
+def test_with_authorization_off_nobody_manages_accounts(world: World) -> None:
+    given = replace(world.settings.authorization, enabled=False)
+    with hosting(world, create_app(replace(world.settings, authorization=given))) as host:
+        body = {"name": "x", "scopes": [{"scope": ADMIN}], "allow_privileged_scopes": True}
+        answers = (
+            host.client.post("/service-accounts", json=body),
+            host.client.get("/service-accounts"),
+            host.client.delete("/service-accounts/x"),
+        )
+        assert {answer.status_code for answer in answers} == {403}
+        assert ask(host, new_token("agentctl")).status_code == 200
