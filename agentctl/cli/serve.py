@@ -101,23 +101,14 @@ def _check_openness(settings: Settings, insecure_no_auth: bool) -> None:
     Raises:
         UsageFailed: it would be open to the network.
     """
-    if settings.authorization.enabled or insecure_no_auth or _is_loopback(settings.server.host):
+    from agentctl.config.hosts import is_loopback
+
+    if settings.authorization.enabled or insecure_no_auth or is_loopback(settings.server.host):
         return
     raise UsageFailed(
         f"authorization is off and {settings.server.host} is open to other machines",
         hint="set enabled = true in [authorization], or say --insecure-no-auth",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _announce(settings: Settings, url: str, *, demo: bool) -> None:

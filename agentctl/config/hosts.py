@@ -1,0 +1,17 @@
+"""What a host to listen on means."""
+
+from __future__ import annotations
+
+__all__ = ["is_loopback"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens on `host` can be reached from this machine only."""
+    import ipaddress
+
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,62 @@
+"""What components need beside the configuration: modules of tools, and API keys of models."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from agentctl.config.hosts import is_loopback
+from agentctl.config.settings import Agent, Model, Settings, Team
+from agentctl.errors import InvalidConfiguration
+from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
+
+__all__ = ["check_models", "check_tools"]
+
+
+def check_models(settings: Settings) -> Iterator[Finding]:
+    """Whether every model that a component uses has its key, in the environment as it is here."""
+    used = {agent.model for agent in settings.agents} | {team.model for team in settings.teams}
+    for model in settings.models:
+        if model.id in used and model.provider != "demo":
+            yield from _of_model(model)
+
+
+def _of_model(model: Model) -> Iterator[Finding]:
+    check, variable = f"model {model.id}", model.api_key_env
+    if not variable and not model.base_url:
+        yield wrong(check, "it has no API key", f"api_key_env = ... in [[models]] {model.id}")
+    elif variable and not os.environ.get(variable):
+        text = f"the variable {variable}, which holds its API key, is not set here"
+        yield wrong(check, text, f"export {variable}=..., where the server is started")
+    else:
+        yield ok(check, f"{variable} is set" if variable else "its endpoint needs no API key")
+    parts = urlsplit(model.base_url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        text = f"what is sent to {parts.hostname} is not encrypted"
+        yield note(check, text, f'base_url = "https://..." in [[models]] {model.id}')
+
+
+def check_tools(settings: Settings) -> Iterator[Finding]:
+    """Whether every tool can be imported and used, as the start of a server would find out.
+
+    What the modules print goes to stderr.
+    """
+    from agentctl.runtime.tools import load_tools
+
+    folder = None if settings.path is None else settings.path.parent
+    owners: list[tuple[str, Agent | Team]] = [
+        *((f"agent {agent.id}", agent) for agent in settings.agents),
+        *((f"team {team.id}", team) for team in settings.teams),
+    ]
+    count = 0
+    with contextlib.redirect_stdout(sys.stderr):
+        for owner, component in owners:
+            try:
+                count += len(load_tools(owner, component.tools, folder))
+            except InvalidConfiguration as failure:
+                yield of_failure("tools", failure)
+    if count:
+        yield ok("tools", "1 tool can be used" if count == 1 else f"{count} tools can be used")

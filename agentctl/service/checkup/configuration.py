@@ -1,0 +1,112 @@
+"""The configuration: its file, who can reach a server of it, and settings that are weak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentctl.config import require_keys
+from agentctl.config.hosts import is_loopback
+from agentctl.config.settings import Authorization, Settings
+from agentctl.errors import InvalidConfiguration
+from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
+from agentctl.service.checkup.places import check_place, check_secret
+
+__all__ = ["check_configuration", "check_exposure", "check_settings"]
+
+_LONG_LEEWAY = 60
+"""Seconds: more than any clock that is set by the network is wrong by."""
+
+
+def check_configuration(settings: Settings) -> Iterator[Finding]:
+    """The file itself, which was loaded."""
+    check = "configuration"
+    counts = {"agent": settings.agents, "team": settings.teams, "workflow": settings.workflows}
+    hosted = ", ".join(
+        f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts.items()
+    )
+    yield ok(check, f"{settings.path} is good: {hosted}")
+    try:
+        require_keys(settings)
+    except InvalidConfiguration as failure:
+        yield of_failure(check, failure)
+    if settings.path is None:
+        return
+    yield from check_place(check, settings.path, "the configuration")
+    given = settings.authorization
+    written = settings.sources.get("authorization.verification_keys", "").startswith("/")
+    if given.algorithm.startswith("HS") and given.verification_keys and written:
+        yield from check_secret(check, settings.path, "the shared secret in")
+
+
+def check_exposure(settings: Settings) -> Iterator[Finding]:
+    """Who can reach a server of this configuration, and what they meet."""
+    check, server, given = "exposure", settings.server, settings.authorization
+    near = is_loopback(server.host)
+    if near and given.enabled:
+        yield ok(check, f"{server.host} is for this machine only, and tokens are asked for")
+    elif near:
+        text = "authorization is off: every process of this machine is an administrator"
+        yield note(check, text, "enabled = true in [authorization]")
+    elif given.enabled:
+        text = f"{server.host} is open to other machines, and agentctl encrypts nothing itself"
+        remedy = 'host = "127.0.0.1" in [server], and a proxy with TLS ahead of it'
+        yield note(check, text, remedy)
+    else:
+        text = f"authorization is off and {server.host} is open to other machines"
+        yield wrong(check, text, 'enabled = true in [authorization], or host = "127.0.0.1"')
+    if "*" in server.cors_origins:
+        yield _any_origin(given)
+
+
+def _any_origin(given: Authorization) -> Finding:
+    remedy = 'cors_origins = ["https://app.example.org"] in [server]'
+    if given.enabled:
+        return note("exposure", "web pages of every origin may call, with a token", remedy)
+    return wrong("exposure", "every web page may call, and no token is asked for", remedy)
+
+
+def check_settings(settings: Settings, *, foreign: bool) -> Iterator[Finding]:
+    """Settings that are allowed and weak.
+
+    Args:
+        foreign: tokens are verified by keys of a JWKS that are not ours: by those of a provider,
+            which issues tokens for others too.
+    """
+    found = [*_of_server(settings)]
+    if settings.authorization.enabled:
+        found += _of_tokens(settings.authorization, foreign)
+    yield from found or [ok("settings", "none of them is weak")]
+
+
+def _of_server(settings: Settings) -> Iterator[Finding]:
+    if settings.server.on_disconnect == "detach":
+        text = "a run goes on, and costs, when the client that asked for it goes away"
+        yield _weak(text, 'on_disconnect = "cancel" in [server]')
+
+
+def _of_tokens(given: Authorization, foreign: bool) -> Iterator[Finding]:
+    section = "in [authorization]"
+    if not given.require_exp:
+        yield _weak("a token without exp holds for ever", f"require_exp = true {section}")
+    if not given.require_sub:
+        text = "tokens without sub are taken, and share what belongs to nobody"
+        yield _weak(text, f"require_sub = true {section}")
+    if foreign and not given.verify_audience and not given.issuer:
+        text = "whatever the provider signs is taken, also what it signs for other services"
+        yield wrong("settings", text, f'verify_audience = true and issuer = "..." {section}')
+    elif not given.verify_audience:
+        text = "tokens that were made for others (aud) are taken"
+        yield _weak(text, f"verify_audience = true {section}")
+    if given.leeway_seconds > _LONG_LEEWAY:
+        text = f"nbf and iat may lie {given.leeway_seconds:g} s ahead"
+        yield _weak(text, f"leeway_seconds = 10 {section}, and clocks that are set")
+    if given.algorithm.startswith("HS"):
+        text = f"{given.algorithm}: whoever can verify tokens can also mint them"
+        yield _weak(text, "agentctl keys generate --algorithm ES256")
+    if not given.user_isolation:
+        text = "a scope such as sessions:read opens the data of every user"
+        yield _weak(text, f"user_isolation = true {section}")
+
+
+def _weak(what: str, remedy: str) -> Finding:
+    return note("settings", what, remedy)

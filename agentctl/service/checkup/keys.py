@@ -1,0 +1,103 @@
+"""Keys: those that verify, the one that signs, and whether they belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentctl.auth.algorithms import spec_of
+from agentctl.auth.jws import KeySet
+from agentctl.auth.keyring import load_keys, read_files
+from agentctl.auth.keys import read_private_key, thumbprint_of
+from agentctl.auth.publishing import published
+from agentctl.auth.signing import SigningKey, load_signing_key
+from agentctl.config.settings import Authorization, Settings
+from agentctl.errors import InvalidKey
+from agentctl.records.times import now, rfc3339
+from agentctl.service.checkup.finding import Finding, note, of_failure, ok
+from agentctl.service.checkup.places import check_place
+
+__all__ = ["check_keys", "has_foreign_keys"]
+
+_CHECK = "keys"
+
+
+def check_keys(settings: Settings) -> Iterator[Finding]:
+    """Verification keys, the signing key, and what a rotation has left to do."""
+    given, signing = settings.authorization, settings.signing.key_file
+    for path in _files(given):
+        yield from check_place(_CHECK, path, "the verification keys in")
+    keys = None
+    if given.enabled:
+        try:
+            keys = load_keys(given, read_files(given))
+        except InvalidKey as failure:
+            yield of_failure(_CHECK, failure)
+        else:
+            yield from _of_set(keys)
+    yield from check_place(_CHECK, signing, "the signing key")
+    if not signing.exists():
+        yield ok(_CHECK, f"tokens are minted elsewhere: there is no {signing}")
+        return
+    try:
+        key = load_signing_key(read_private_key(signing), spec_of(given.algorithm))
+    except InvalidKey as failure:
+        yield of_failure(_CHECK, failure)
+        return
+    yield ok(_CHECK, f"{signing} signs with {given.algorithm}, and nobody else may read it")
+    if keys is not None:
+        yield from _together(settings, key, keys)
+
+
+def has_foreign_keys(settings: Settings) -> bool:
+    """Whether a JWKS has keys beside those that this configuration signs, or has signed, with."""
+    given = settings.authorization
+    if not given.enabled or given.jwks_file is None:
+        return False
+    try:
+        files = read_files(given)
+        load_keys(given, files)
+        marks = published(given, files)[given.jwks_file].marks()
+        key = load_signing_key(
+            read_private_key(settings.signing.key_file), spec_of(given.algorithm)
+        )
+    except InvalidKey:
+        return True
+    ours = {thumbprint_of(key)} | {name for name, mark in marks.items() if mark is not None}
+    return not marks.keys() <= ours
+
+
+def _files(given: Authorization) -> tuple[Path, ...]:
+    return (*given.verification_key_files, *([given.jwks_file] if given.jwks_file else []))
+
+
+def _of_set(keys: KeySet) -> Iterator[Finding]:
+    count = len(keys.keys)
+    number = "1 key verifies" if count == 1 else f"{count} keys verify"
+    yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
+    for entry in keys.left_out:
+        name = "one without kid" if entry.kid is None else f"{entry.kid!r}"
+        yield note(_CHECK, f"of the JWKS {name} is left out: {entry.reason}", "agentctl keys list")
+
+
+def _together(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Finding]:
+    """Whether the server takes what is minted here; and a rotation that waits for its end."""
+    given, ours = settings.authorization, thumbprint_of(key)
+    if ours not in map(thumbprint_of, keys.keys):
+        text = f"the server refuses what {settings.signing.key_file} signs: it has another key"
+        remedy = "agentctl keys jwks prints its public key, for jwks_file in [authorization]"
+        yield note(_CHECK, text, remedy)
+    try:
+        files = published(given, read_files(given)).values()
+        marks = {name: mark for file in files for name, mark in file.marks().items() if mark}
+    except InvalidKey as failure:
+        yield of_failure(_CHECK, failure)
+        return
+    if marks.pop(ours, None) is not None:
+        yield note(_CHECK, "a rotation of keys was broken off", "agentctl keys rotate")
+    for name, mark in marks.items():
+        remedy = "agentctl keys rotate --finish"
+        if mark <= now():
+            yield note(_CHECK, f"the replaced key {name} still verifies tokens", remedy)
+        else:
+            yield ok(_CHECK, f"the replaced key {name} verifies tokens until {rfc3339(mark)}")

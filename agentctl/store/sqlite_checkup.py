@@ -1,0 +1,85 @@
+"""Looking into a SQLite file for `agentctl doctor`; nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import apsw
+
+from agentctl.store.sqlite_connection import (
+    WAL_BYTES,
+    connect_reader,
+    connect_writer,
+    public_error,
+)
+
+__all__ = ["WAL_BYTES", "integrity", "journal_mode", "sqlite_version", "take_write_lock"]
+
+
+def sqlite_version() -> str:
+    """The version of SQLite that is in use: that of apsw, not the system's."""
+    return apsw.sqlite_lib_version()
+
+
+async def integrity(path: Path) -> str | None:
+    """What is damaged in a file, one line; None: nothing was found.
+
+    It reads the whole file, on a thread, and ends at once when the task is cancelled.
+
+    Raises:
+        Unavailable: it cannot be read.
+    """
+    connection = await asyncio.to_thread(_reader, path)
+    checking = asyncio.ensure_future(asyncio.to_thread(_quick_check, connection, path))
+    try:
+        return await asyncio.shield(checking)
+    except asyncio.CancelledError:
+        connection.interrupt()
+        await asyncio.wait([checking])
+        raise
+    finally:
+        connection.close(True)
+
+
+def _quick_check(connection: apsw.Connection, path: Path) -> str | None:
+    try:
+        found = str(connection.execute("PRAGMA quick_check(1)").fetchall()[0][0])
+    except apsw.Error as error:
+        raise public_error(error, path.name) from None
+    return None if found == "ok" else " ".join(found.split())
+
+
+def journal_mode(path: Path) -> str:
+    """The journal mode of a file: `wal`, unless somebody changed it. Raises Unavailable."""
+    connection = _reader(path)
+    try:
+        return str(connection.pragma("journal_mode"))
+    except apsw.Error as error:
+        raise public_error(error, path.name) from None
+    finally:
+        connection.close(True)
+
+
+def take_write_lock(path: Path) -> None:
+    """Begin to write, and leave it at that.
+
+    Raises:
+        Unavailable: it cannot be written, or another process writes for longer than writers wait.
+    """
+    try:
+        connection = connect_writer(path)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        finally:
+            connection.close(True)
+    except apsw.Error as error:
+        raise public_error(error, path.name) from None
+
+
+def _reader(path: Path) -> apsw.Connection:
+    try:
+        return connect_reader(path)
+    except apsw.Error as error:
+        raise public_error(error, path.name) from None

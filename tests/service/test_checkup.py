@@ -1,0 +1,502 @@
+"""What `agentctl doctor` looks at, a subject at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import apsw
+import pytest
+
+from agentctl.auth import keys
+from agentctl.auth.rotation import rotating
+from agentctl.config.hosts import is_loopback
+from agentctl.config.settings import (
+    Agent,
+    Authorization,
+    Database,
+    Model,
+    Server,
+    Settings,
+    Signing,
+    Team,
+)
+from agentctl.errors import InvalidConfiguration
+from agentctl.records.times import now
+from agentctl.service.checkup import clock, components, configuration, databases, versions
+from agentctl.service.checkup import keys as checked_keys
+from agentctl.service.checkup.filesystems import filesystem_of
+from agentctl.service.checkup.finding import Finding
+from agentctl.service.checkup.places import check_place, check_secret
+from agentctl.service.checkup.steps import Step, run, steps
+from agentctl.store import sqlite_checkup
+from agentctl.store.open import open_database
+
+DAY = 86_400_000_000
+
+
+def told(findings: list[Finding], verdict: str) -> str:
+    return "\n".join(
+        f"{each.what} -> {each.remedy}" for each in findings if each.verdict == verdict
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "floor", "enough"),
+    [
+        ("2.15.1", "2.15.1", True),
+        ("2.15.0", "2.15.1", False),
+        ("2.9.9", "2.15.1", False),
+        ("3", "2.15.1", True),
+        ("49.0.0", "49", True),
+        ("49", "49.0.1", False),
+        ("49rc1", "49", False),
+        ("1.3.1.dev2", "1.3.1", False),
+        ("1.3.1.post1", "1.3.1", True),
+        ("1.3.1+local", "1.3.1", True),
+        ("50.0b1", "49", True),
+        ("unknown", "1", False),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, floor: str, enough: bool) -> None:
+    assert versions.at_least(version, floor) is enough
+
+
+def test_what_is_installed_here_will_do() -> None:
+    findings = list(versions.check_versions())
+    assert [finding.verdict for finding in findings] == ["ok", "ok"]
+    assert "pyjwt " in findings[1].what
+
+
+def test_the_floors_are_those_of_the_package() -> None:
+    asked = {line.replace(" ", "").lower() for line in metadata.requires("agentctl") or ()}
+    for name in ("pyjwt", "cryptography", "starlette", "uvicorn", "httptools"):
+        (line,) = (line for line in asked if line.startswith((f"{name}>", f"{name}<")))
+        floor = next(part[2:] for part in line[len(name) :].split(",") if part.startswith(">="))
+        assert versions.at_least(floor, versions.FLOORS[name])
+
+
+def test_old_versions_are_wrong_and_the_remedy_is_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(versions, "SQLITE_FLOOR", "99")
+    monkeypatch.setattr(versions, "FLOORS", {"pyjwt": "99", "no-such-thing": "1"})
+    found = told(list(versions.check_versions()), "wrong")
+    assert "SQLite 3." in found
+    assert "-m pip install --upgrade 'pyjwt>=99'" in found
+    assert "no-such-thing is not installed" in found
+
+
+@pytest.mark.parametrize(
+    ("present", "verdict"),
+    [(0, "wrong"), (time.time(), "ok"), (4_200_000_000, "wrong")],
+)
+def test_a_clock_that_cannot_be_right(present: float, verdict: str) -> None:
+    assert clock.check_clock(present).verdict == verdict
+    assert clock.check_clock().verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)]
+    + [(host, False) for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", "")],
+)
+def test_loopback(host: str, near: bool) -> None:
+    assert is_loopback(host) is near
+
+
+MOUNTS = r"""22 1 8:1 / / rw - ext4 /dev/sda1 rw
+23 22 0:30 / /mnt rw shared:1 - nfs4 server:/x rw
+24 23 8:2 / /mnt/local\040disk rw master:2 - xfs /dev/sdb rw
+25 22 0:40 / /twice rw - tmpfs none rw
+26 22 0:41 / /twice rw - 9p none rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/db", "ext4"),
+        ("/mnt/db", "nfs4"),
+        ("/mntx/db", "ext4"),
+        ("/mnt/local disk/db", "xfs"),
+        ("/twice/db", "9p"),
+    ],
+)
+def test_which_filesystem_a_file_is_on(tmp_path: Path, path: str, kind: str) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(MOUNTS)
+    assert filesystem_of(Path(path), table) == kind
+
+
+def test_a_system_that_does_not_tell_its_filesystems(tmp_path: Path) -> None:
+    assert filesystem_of(Path("/x"), tmp_path / "none") is None
+    (tmp_path / "empty").write_text("")
+    assert filesystem_of(Path("/x"), tmp_path / "empty") is None
+
+
+@pytest.mark.parametrize(
+    ("file", "folder", "verdicts", "remedies"),
+    [
+        (0o644, 0o755, [], []),
+        (0o646, 0o755, ["wrong"], ["chmod o-w "]),
+        (0o664, 0o755, ["note"], ["chmod g-w "]),
+        (0o644, 0o777, ["wrong"], ["chmod o-w "]),
+        (0o644, 0o1777, [], []),
+        (0o666, 0o777, ["wrong", "wrong"], ["chmod o-w ", "chmod o-w "]),
+    ],
+)
+def test_who_else_may_write(
+    tmp_path: Path, file: int, folder: int, verdicts: list[str], remedies: list[str]
+) -> None:
+    place = tmp_path / "a folder"
+    place.mkdir()
+    path = place / "file"
+    path.write_text("")
+    path.chmod(file)
+    place.chmod(folder)
+    found = list(check_place("keys", path, "the file"))
+    assert [each.verdict for each in found] == verdicts
+    assert [str(each.remedy)[:10] for each in found] == remedies
+    assert all("'" in str(each.remedy) for each in found), "a path with a space is quoted"
+    assert list(check_place("keys", tmp_path / "none", "it")) == []
+
+
+def test_who_else_may_read(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("")
+    path.chmod(0o640)
+    (finding,) = check_secret("keys", path, "the secret in")
+    assert finding.remedy == f"chmod 600 {path}"
+    path.chmod(0o600)
+    assert list(check_secret("keys", path, "the secret in")) == []
+
+
+def exposure(host: str = "127.0.0.1", origins: tuple[str, ...] = (), **given: bool) -> list[str]:
+    settings = Settings(Server(host=host, cors_origins=origins), Authorization(**given))
+    return [finding.verdict for finding in configuration.check_exposure(settings)]
+
+
+def test_exposure() -> None:
+    assert exposure() == ["ok"]
+    assert exposure(enabled=False) == ["note"]
+    assert exposure("0.0.0.0") == ["note"]
+    assert exposure("0.0.0.0", enabled=False) == ["wrong"]
+    assert exposure(origins=("https://a.example",)) == ["ok"]
+    assert exposure(origins=("*",)) == ["ok", "note"]
+    assert exposure(origins=("*",), enabled=False) == ["note", "wrong"]
+
+
+STRICT = Authorization(require_exp=True, require_sub=True, verify_audience=True, issuer="us")
+
+
+def weak(foreign: bool = False, **given: object) -> list[Finding]:
+    settings = Settings(authorization=replace(STRICT, **given))  # type: ignore[arg-type]
+    return list(configuration.check_settings(settings, foreign=foreign))
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"require_exp": False}, "require_exp = true"),
+        ({"require_sub": False}, "require_sub = true"),
+        ({"verify_audience": False}, "verify_audience = true"),
+        ({"leeway_seconds": 61}, "leeway_seconds = 10"),
+        ({"algorithm": "HS256"}, "agentctl keys generate --algorithm ES256"),
+        ({"user_isolation": False}, "user_isolation = true"),
+    ],
+)
+def test_a_weak_setting_is_a_note_with_its_remedy(given: dict[str, object], remedy: str) -> None:
+    (finding,) = weak(**given)
+    assert finding.verdict == "note"
+    assert str(finding.remedy).startswith(remedy)
+
+
+def test_settings_that_are_not_weak() -> None:
+    assert [finding.verdict for finding in weak()] == ["ok"]
+    off = Settings(authorization=Authorization(enabled=False))
+    assert [each.verdict for each in configuration.check_settings(off, foreign=False)] == ["ok"]
+    detached = Settings(Server(on_disconnect="detach"), STRICT)
+    (finding,) = configuration.check_settings(detached, foreign=False)
+    assert str(finding.remedy).startswith('on_disconnect = "cancel"')
+
+
+def test_every_token_of_a_provider_is_wrong_and_some_are_not() -> None:
+    everything = weak(foreign=True, verify_audience=False, issuer="")
+    assert [finding.verdict for finding in everything] == ["wrong"]
+    assert [each.verdict for each in weak(foreign=True, verify_audience=False)] == ["note"]
+    assert [each.verdict for each in weak(foreign=True, issuer="")] == ["ok"]
+
+
+def signing(folder: Path, *, entries: Callable[[dict[str, object]], list[object]]) -> Settings:
+    """A configuration with a JWKS that is made of the entry of its own key."""
+    private = keys.generate("ES256")
+    keys.write_private_key(folder / "signing.pem", private)
+    (entry,) = keys.public_jwks(private, "ES256")["keys"]
+    jwks = folder / "jwks.json"
+    jwks.write_text(json.dumps({"keys": entries(entry)}))
+    given = Authorization(algorithm="ES256", jwks_file=jwks)
+    return Settings(authorization=given, signing=Signing(folder / "signing.pem"))
+
+
+def others() -> dict[str, object]:
+    (entry,) = keys.public_jwks(keys.generate("ES256"), "ES256")["keys"]
+    return dict(entry)
+
+
+def test_good_keys(tmp_path: Path) -> None:
+    settings = signing(tmp_path, entries=lambda ours: [ours])
+    findings = list(checked_keys.check_keys(settings))
+    assert [finding.verdict for finding in findings] == ["ok", "ok"]
+    assert "1 key verifies ES256 tokens" in findings[0].what
+    assert not checked_keys.has_foreign_keys(settings)
+
+
+def test_entries_that_are_left_out_are_named(tmp_path: Path) -> None:
+    settings = signing(
+        tmp_path,
+        entries=lambda ours: [
+            ours,
+            {**others(), "kid": "e\x1b", "use": "enc"},
+            {"kty": "odd"},
+            others(),
+        ],
+    )
+    found = told(list(checked_keys.check_keys(settings)), "note")
+    assert found == (
+        "of the JWKS 'e\\x1b' is left out: it is for another use -> agentctl keys list\n"
+        "of the JWKS one without kid is left out: it is of another key type -> agentctl keys list"
+    )
+    assert checked_keys.has_foreign_keys(settings)
+
+
+def test_a_key_that_signs_for_nobody(tmp_path: Path) -> None:
+    settings = signing(tmp_path, entries=lambda ours: [others()])
+    assert "the server refuses what" in told(list(checked_keys.check_keys(settings)), "note")
+    assert checked_keys.has_foreign_keys(settings)
+    settings.signing.key_file.unlink()
+    findings = list(checked_keys.check_keys(settings))
+    assert told(findings, "wrong") == told(findings, "note") == ""
+    assert "minted elsewhere" in told(findings, "ok")
+    assert checked_keys.has_foreign_keys(settings)
+
+
+def test_keys_that_are_refused(tmp_path: Path) -> None:
+    settings = signing(tmp_path, entries=lambda ours: [{**ours, "d": "AA"}])
+    settings.signing.key_file.chmod(0o640)
+    found = told(list(checked_keys.check_keys(settings)), "wrong")
+    assert "JWKS key 1 is a private key -> publish its public members only" in found
+    assert f"-> chmod 600 {settings.signing.key_file}" in found
+    off = replace(settings, authorization=replace(settings.authorization, enabled=False))
+    assert "private key" not in told(list(checked_keys.check_keys(off)), "wrong")
+    assert not checked_keys.has_foreign_keys(off)
+
+
+def test_what_a_rotation_has_left_to_do(tmp_path: Path) -> None:
+    settings = signing(tmp_path, entries=lambda ours: [ours])
+    with rotating(settings) as rotation:
+        rotation.publish(now() + DAY)
+        half = list(checked_keys.check_keys(settings))
+        rotation.switch(keep=False)
+    assert told(half, "note") == "a rotation of keys was broken off -> agentctl keys rotate"
+    waiting = list(checked_keys.check_keys(settings))
+    assert told(waiting, "note") == ""
+    assert f"the replaced key {rotation.old} verifies tokens until" in told(waiting, "ok")
+    assert not checked_keys.has_foreign_keys(settings)
+    jwks = settings.authorization.jwks_file
+    assert jwks is not None
+    entries = json.loads(jwks.read_text())["keys"]
+    entries[0]["agentctl_remove_after"] = "2026-01-01T00:00:00Z"
+    jwks.write_text(json.dumps({"keys": entries}))
+    over = told(list(checked_keys.check_keys(settings)), "note")
+    assert "still verifies tokens -> agentctl keys rotate --finish" in over
+    entries[0]["agentctl_remove_after"] = "soon"
+    jwks.write_text(json.dumps({"keys": entries}))
+    assert "may be removed" in told(list(checked_keys.check_keys(settings)), "wrong")
+
+
+def models(monkeypatch: pytest.MonkeyPatch, **given: str) -> list[Finding]:
+    monkeypatch.setenv("THERE", "precious")
+    monkeypatch.delenv("MISSING", raising=False)
+    model = Model("m", "openai", "x", **given)
+    unused = Model("unused", "openai", "x", api_key_env="MISSING")
+    used = (Agent("a", "m"), Agent("b", "demo"))
+    demo = Model("demo", "demo", "echo")
+    settings = Settings(models=(model, unused, demo), agents=used, teams=(Team("t", "m", ("a",)),))
+    return list(components.check_models(settings))
+
+
+@pytest.mark.parametrize(
+    ("given", "verdicts"),
+    [
+        ({"api_key_env": "THERE"}, ["ok"]),
+        ({"api_key_env": "MISSING"}, ["wrong"]),
+        ({}, ["wrong"]),
+        ({"base_url": "http://127.0.0.1:8000/v1"}, ["ok"]),
+        ({"base_url": "http://llm.example/v1", "api_key_env": "THERE"}, ["ok", "note"]),
+        ({"base_url": "https://llm.example/v1", "api_key_env": "THERE"}, ["ok"]),
+    ],
+)
+def test_models(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], verdicts: list[str]
+) -> None:
+    found = models(monkeypatch, **given)
+    assert [finding.verdict for finding in found] == verdicts
+    assert "precious" not in repr(found)
+
+
+def test_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "checked_tools.py").write_text(
+        'print("loud")\ndef add(a: int) -> int:\n    """Add."""\n    return a\n'
+    )
+    agents = (Agent("a", "m", tools=("checked_tools:add",)), Agent("b", "m", tools=("no_such:f",)))
+    settings = Settings(agents=agents, path=tmp_path / "agentctl.toml")
+    findings = list(components.check_tools(settings))
+    assert "agent b cannot use the tool 'no_such:f'" in told(findings, "wrong")
+    assert told(findings, "ok") == "1 tool can be used -> None"
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "loud\n")
+    assert list(components.check_tools(Settings(agents=(Agent("a", "m"),)))) == []
+
+
+def database(path: Path) -> Database:
+    return Database("main", f"sqlite:///{path}")
+
+
+def made(folder: Path) -> Path:
+    path = folder / "a.db"
+    open_database(database(path), create=True).close_now()
+    return path
+
+
+def examined(path: Path) -> list[Finding]:
+    async def collect() -> list[Finding]:
+        return [finding async for finding in databases.check_database(database(path))]
+
+    return asyncio.run(collect())
+
+
+def test_a_good_database(tmp_path: Path) -> None:
+    findings = examined(made(tmp_path))
+    assert {finding.verdict for finding in findings} == {"ok"}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_a_database_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert "agentctl serve makes it" in told(examined(tmp_path / "a.db"), "note")
+    assert told(examined(tmp_path / "a.db"), "wrong") == ""
+    assert "-> mkdir " in told(examined(tmp_path / "no folder" / "a.db"), "wrong")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_is_not_ours(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.write_bytes(b"x" * 5_000)
+    assert "not a database" in told(examined(path), "wrong")
+    assert path.read_bytes() == b"x" * 5_000
+
+
+def test_a_damaged_database(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("UPDATE sqlite_master SET rootpage = 3 WHERE name = 'runs_parent'")
+    connection.close()
+    assert "restore it from a backup" in told(examined(path), "wrong")
+
+
+def test_another_journal_mode(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "DELETE")
+    connection.close()
+    assert "its journal mode is delete" in told(examined(path), "wrong")
+
+
+def test_a_newer_schema(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    connection = apsw.Connection(str(path))
+    connection.execute("INSERT INTO schema_version VALUES (99, 1)")
+    connection.close()
+    assert "newer than this agentctl" in told(examined(path), "wrong")
+
+
+def test_records_from_the_future(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    connection = apsw.Connection(str(path))
+    worker = ("w", "h", "b", 1, 1, now() + 2 * DAY, 1)
+    connection.execute("INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?)", worker)
+    connection.close()
+    assert "2 d ahead of the clock" in told(examined(path), "wrong")
+
+
+def test_a_network_little_space_and_a_large_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path)
+    monkeypatch.setattr(databases, "filesystem_of", lambda path: "nfs4")
+    monkeypatch.setattr(databases, "_LITTLE_FREE", 1 << 62)
+    monkeypatch.setattr(databases, "_LARGE_LOG", -1)
+    reader = sqlite_checkup._reader(path)
+    reader.execute("SELECT count(*) FROM runs").fetchall()
+    findings = examined(path)
+    monkeypatch.setattr(databases, "_LEAST_FREE", 1 << 62)
+    scarce = examined(path)
+    reader.close(True)
+    assert "filesystem of the network (nfs4)" in told(findings, "wrong")
+    assert "free some space" in told(findings, "note")
+    assert "write-ahead log" in told(findings, "note")
+    assert "free some space" in told(scarce, "wrong")
+
+
+def test_a_writer_that_does_not_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path)
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN IMMEDIATE")
+    findings = examined(path)
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert "another process holds its lock" in told(findings, "wrong")
+
+
+def test_a_long_look_ends_when_it_is_cancelled(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    connection = apsw.Connection(str(path))
+    connection.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)"
+        " INSERT INTO run_events SELECT 'r', i, i, hex(randomblob(400)) FROM n"
+    )
+    connection.close()
+
+    async def cancelled() -> float:
+        began = time.monotonic()
+        task = asyncio.ensure_future(sqlite_checkup.integrity(path))
+        await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - began
+
+    assert asyncio.run(cancelled()) < 10
+
+
+def test_a_step_that_fails_is_a_finding() -> None:
+    async def fail() -> list[Finding]:
+        raise ValueError("what nobody thought of, with a secret")
+
+    async def missing() -> list[Finding]:
+        Path("/nowhere").stat()
+        return []
+
+    (finding,) = asyncio.run(run(Step("keys", fail)))
+    assert (finding.check, finding.verdict) == ("keys", "wrong")
+    assert finding.what == "it could not be looked at (ValueError)"
+    (finding,) = asyncio.run(run(Step("keys", missing)))
+    assert finding.what == "/nowhere: No such file or directory"
+    broken = asyncio.run(run(next(steps(InvalidConfiguration("no", cause="c", hint="h")))))
+    assert broken == [Finding("configuration", "wrong", "no: c", "h")]
