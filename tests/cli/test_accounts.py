@@ -1,0 +1,228 @@
+"""`agentctl accounts`, through both doors; and what `token` says of an account's token."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from agentctl.auth.accounts import new_token
+from tests.cli.conftest import Agentctl, Terminal
+from tests.cli.demo import Demo
+
+_numbers = itertools.count()
+
+TOKEN = re.compile(r"agentctl_pat_[0-9A-Za-z]{49}")
+
+
+@pytest.fixture
+def name() -> str:
+    return f"n-{next(_numbers)}"
+
+
+def id_of(agentctl: Agentctl, name: str) -> str:
+    (row,) = agentctl("accounts", "list", "--name", name, "-o", "name").lines
+    return row
+
+
+def test_create_prints_the_token_and_nothing_else(through: Agentctl, name: str, demo: Demo) -> None:
+    ended = through("accounts", "create", name, "--scope", "agents:read", "--scope", "teams:read")
+    assert ended.code == 0
+    assert TOKEN.fullmatch(ended.stdout.removesuffix("\n"))
+    assert not TOKEN.search(ended.stderr)
+    assert "  allows:  agents:read, teams:read\n" in ended.stderr
+    assert re.search(r"  expires: in 90 d \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\)\n", ended.stderr)
+    where = (f"on {demo.url}", f"locally ({demo.config})")
+    assert ended.stderr.splitlines()[-1] in [f"made service account {name} {at}" for at in where]
+
+
+def test_the_token_works(agentctl: Agentctl, through: Agentctl, name: str, demo: Demo) -> None:
+    token = through("accounts", "create", name, "--scope", "agents:echo:read").stdout.strip()
+    there, as_account = ("--url", demo.url), {"AGENTCTL_TOKEN": token}
+    listed = agentctl("agents", "list", "-o", "name", *there, env=as_account)
+    assert (listed.code, listed.lines) == (0, ["echo"])
+    assert agentctl("teams", "list", *there, env=as_account).code == 4
+    assert through("accounts", "revoke", name, "--yes").code == 0
+    dead = [agentctl("agents", "list", *there, env=as_account) for _ in range(2)]
+    assert dead[1].code == 4
+    assert not TOKEN.search(dead[1].stderr + dead[1].stdout)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "tsv", "table", "name"])
+def test_create_prints_the_whole_record_when_asked_to(
+    through: Agentctl, name: str, form: str
+) -> None:
+    ended = through("accounts", "create", name, "--scope", "agents:read", "-o", form)
+    assert ended.code == 0
+    assert bool(TOKEN.search(ended.stdout)) == (form != "name")
+    if form == "json":
+        record = json.loads(ended.raw)
+        assert record["token"].endswith(record["token_hint"])
+    if form == "name":
+        assert ended.lines == [id_of(through, name)]
+
+
+def test_a_variable_does_not_change_what_create_prints(inside: Agentctl, demo: Demo) -> None:
+    here = ("--config", str(demo.config))
+    made = ("accounts", "create", f"n-{next(_numbers)}", "--scope", "agents:read", *here)
+    assert TOKEN.fullmatch(inside(*made, env={"AGENTCTL_OUTPUT": "json"}).stdout.strip())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--expires-in", "30d"], "expires: in 30 d ("),
+        (["--expires-in", "52w"], "expires: in 364 d ("),
+        (["--expires-in", "24h"], "expires: in 1 d ("),
+        (["--never-expires"], "expires: never"),
+    ],
+)
+def test_how_long_it_is_good_for(
+    through: Agentctl, name: str, options: list[str], told: str
+) -> None:
+    ended = through("accounts", "create", name, "--scope", "agents:read", *options)
+    assert ended.code == 0
+    assert told in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--expires-in", "12h"], "'12h' is not a number of whole days"),
+        (["--expires-in", "90"], "a bare number has no unit"),
+        (["--expires-in", "4000d"], "expires_in_days must be a number from 1 to 3650"),
+        (["--expires-in", "1d", "--never-expires"], "exclude each other"),
+        (["--scope", "agents:reed"], "did you mean agents:read?"),
+        (["--scope", "agents reed"], "must have the form"),
+    ],
+)
+def test_what_is_not_allowed_is_refused(
+    through: Agentctl, name: str, options: list[str], told: str
+) -> None:
+    ended = through("accounts", "create", name, "--scope", "agents:read", *options)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert told in ended.stderr
+    assert through("accounts", "list", "--name", name, "-o", "name").lines == []
+
+
+def test_privileged_scopes_have_to_be_meant(through: Agentctl, name: str) -> None:
+    create = ("accounts", "create", name, "--scope", "sessions:write")
+    refused = through(*create)
+    assert (refused.code, refused.stdout) == (1, "")
+    assert "sessions:write" in refused.stderr
+    assert "hint: if they are meant, pass --allow-privileged-scopes" in refused.stderr
+    assert through(*create, "--allow-privileged-scopes").code == 0
+
+
+def test_a_name_is_given_once(through: Agentctl, name: str) -> None:
+    create = ("accounts", "create", name, "--scope", "agents:read")
+    assert through(*create).code == 0
+    assert through(*create).code == 6
+    assert through("accounts", "revoke", name, "--yes").code == 0
+    assert through(*create).code == 0
+    rows = through("accounts", "list", "--name", name, "-o", "jsonl").lines
+    assert [json.loads(row)["state"] for row in rows] == ["active", "revoked"]
+
+
+def test_create_needs_a_scope(inside: Agentctl, demo: Demo) -> None:
+    ended = inside("accounts", "create", "x", "--config", str(demo.config))
+    assert ended.code == 2
+    assert "--scope" in ended.stderr
+
+
+def test_create_makes_the_database(inside: Agentctl, home: Path) -> None:
+    assert inside("init").code == 0
+    assert inside("accounts", "list").code == 7
+    assert inside("accounts", "create", "ci", "--scope", "agents:read").code == 0
+    assert inside("accounts", "list", "-o", "name").lines == [id_of(inside, "ci")]
+
+
+def test_list_shows_no_token(through: Agentctl, name: str) -> None:
+    token = through("accounts", "create", name, "--scope", "agents:read").stdout.strip()
+    heading, row = (line.split("\t") for line in through("accounts", "list", "--name", name).lines)
+    record = dict(zip(heading, row, strict=True))
+    assert (record["name"], record["state"], record["scopes"]) == (name, "active", "agents:read")
+    assert record["token_hint"] == token[-4:]
+    assert token[:-4] not in through("accounts", "list", "--limit", "100", "-o", "json").stdout
+    table = through("accounts", "list", "--name", name, "-o", "table").lines
+    assert table[0].split()[:3] == ["NAME", "STATE", "ID"]
+
+
+def test_list_has_pages(through: Agentctl) -> None:
+    for _ in range(3):
+        through("accounts", "create", f"n-{next(_numbers)}", "--scope", "agents:read")
+    whole = through("accounts", "list", "--limit", "3", "-o", "name").lines
+    first = through("accounts", "list", "--limit", "2", "-o", "name")
+    cursor = first.stderr.splitlines()[-1].rpartition("--cursor ")[2]
+    rest = through("accounts", "list", "--limit", "1", "--cursor", cursor, "-o", "name").lines
+    assert [*first.lines, *rest] == whole
+    assert through("accounts", "list", "--limit", "1", "--page", "2", "-o", "name").lines == [
+        whole[1]
+    ]
+
+
+def test_revoke_takes_an_id_or_a_name(through: Agentctl, name: str, demo: Demo) -> None:
+    for given in ("id", "name"):
+        through("accounts", "create", name, "--scope", "agents:read")
+        newest = through("accounts", "list", "--name", name, "-o", "name").lines[0]
+        ended = through("accounts", "revoke", newest if given == "id" else name, "--yes")
+        assert (ended.code, ended.stdout) == (0, "")
+        assert f"revoked service account {newest if given == 'id' else name}" in ended.stderr
+    again = through("accounts", "revoke", name, "--yes")
+    assert again.code == 5
+    assert "accounts list" in again.stderr
+    assert through("accounts", "revoke", newest, "--yes").code == 5
+    assert through("accounts", "revoke", "no-such-account", "--yes").code == 5
+
+
+def test_revoke_needs_yes_off_a_terminal(through: Agentctl, name: str) -> None:
+    through("accounts", "create", name, "--scope", "agents:read")
+    refused = through("accounts", "revoke", name)
+    assert refused.code == 2
+    assert "--yes" in refused.stderr
+    assert '"active"' in through("accounts", "list", "--name", name, "-o", "json").stdout
+
+
+def test_revoke_asks_at_a_terminal(
+    terminal: Terminal, inside: Agentctl, demo: Demo, name: str
+) -> None:
+    here = ("--config", str(demo.config))
+    inside("accounts", "create", name, "--scope", "agents:read", *here)
+    seen = terminal("accounts", "revoke", name, *here, types="n\n")
+    assert seen.code == 2
+    assert f"Revoke service account {name} (" in seen.screen
+    assert terminal("accounts", "revoke", name, *here, types="y\n").code == 0
+    assert inside("accounts", "revoke", name, "--yes", *here).code == 5
+
+
+def test_inspect_says_what_can_be_said(inside: Agentctl) -> None:
+    token = new_token("acme")
+    for text, checksum in ((token, "right"), (f"{token[:-1]}-", "wrong"), (token[:-1], "wrong")):
+        ended = inside("token", "inspect", "-", "-o", "json", input=f"{text}\n")
+        assert (ended.code, json.loads(ended.raw)) == (
+            0, {"credential": "service account token", "checksum": checksum},
+        )  # fmt: skip
+    shown = inside("token", "inspect", "-", input=token)
+    assert shown.lines == ["credential\tchecksum", "service account token\tright"]
+    assert token[9:] not in shown.stdout + shown.stderr
+
+
+def test_verify_says_who_knows(inside: Agentctl) -> None:
+    token = new_token("agentctl")
+    ended = inside("token", "verify", "-", input=token)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "only its server knows" in ended.stderr
+    assert token[13:] not in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_token_on_the_command_line_is_refused(inside: Agentctl, command: str) -> None:
+    token = new_token("agentctl")
+    for arguments in ([token], ["--token-file", token]):
+        ended = inside("token", command, *arguments)
+        assert ended.code == 2
+        assert "does not belong on the command line" in ended.stderr
+        assert token[13:] not in ended.stderr
