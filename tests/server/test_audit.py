@@ -1,0 +1,276 @@
+"""What the HTTP door adds to the audit: refusals ahead of the port, and counts of 401s."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import apsw
+import httpx2
+import pytest
+
+from agentctl.auth.principal import local
+from agentctl.auth.steps import CHECKS
+from agentctl.errors import InvalidToken, Unauthenticated
+from agentctl.operations import AuditFilter
+from agentctl.records.routes import ROUTES
+from agentctl.server import create_app, running
+from agentctl.server.refusals import Refusals
+from agentctl.service.auditing import CHANGES
+from agentctl.service.service import Service
+from tests.loops import until
+from tests.server.several import several
+from tests.server.test_mounting import bearer, client
+from tests.world import ADMIN, World
+
+FIELDS = ("operation", "resource", "outcome", "status", "reason")
+ROWS = f"SELECT principal, via, request_id, {', '.join(FIELDS)} FROM audit_log ORDER BY seq"
+
+
+def rows(world: World) -> list[tuple[Any, ...]]:
+    """The audit as it is on the disk."""
+    path = world.folder / "main.db"
+    if not path.exists():
+        return []
+    with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as file:
+        file.set_busy_timeout(5_000)
+        return file.execute(ROWS).fetchall()
+
+
+def counted(world: World) -> Counter[str]:
+    """What the rows of 401s add up to, by cause."""
+    found: Counter[str] = Counter()
+    for principal, via, request_id, operation, resource, outcome, status, reason in rows(world):
+        if operation == "authenticate":
+            assert (principal, via, request_id, resource) == (None, "http", None, None)
+            assert (outcome, status) == ("denied", 401)
+            cause, _, count = reason.rpartition(": ")
+            found[cause] += int(count)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def served(world: World) -> AsyncIterator[httpx2.AsyncClient]:
+    app = create_app(world.settings)
+    async with running(app), client(app) as http:
+        yield http
+
+
+async def test_a_row_has_the_request_id_of_the_answer(world: World) -> None:
+    async with served(world) as http:
+        strong = bearer(world, ADMIN)
+        ids = []
+        for session_id in ("s1", "s2"):
+            body = {"session_id": session_id}
+            ids.append((await http.post("/sessions", json=body, headers=strong)).headers)
+        ids.append((await http.post("/sessions/s1/rename", json={}, headers=strong)).headers)
+        found = rows(world)
+        assert [row[2] for row in found] == [headers["x-request-id"] for headers in ids]
+        assert {row[:2] for row in found} == {("me", "http")}
+
+
+async def test_every_403_has_a_row(world: World) -> None:
+    """Whatever the operation, whatever else is wrong with the request."""
+    expected = []
+    async with served(world) as http:
+        for name, (method, template) in ROUTES.items():
+            path = template.replace("{", "x-").replace("}", "%2C")
+            answer = await http.request(
+                method, f"{path}?limit=x", headers=bearer(world), content=b"{"
+            )
+            if answer.status_code == 403:
+                wanted = answer.json().get("required_scopes", [])
+                expected.append((answer.headers["x-request-id"], name, len(wanted)))
+        head = await http.head("/sessions/s1", headers=bearer(world))
+        assert head.status_code == 403
+        expected.append((head.headers["x-request-id"], "get_session_by_id", 3))
+    found = rows(world)
+    told = []
+    for principal, via, request_id, operation, resource, outcome, status, reason in found:
+        assert (principal, via, outcome, status) == ("me", "http", "denied", 403)
+        assert ("{" in ROUTES[operation].template) == (resource is not None)
+        assert resource is None or resource.count(",") == ROUTES[operation].template.count("{") - 1
+        told.append((request_id, operation, 0 if reason == "FORBIDDEN" else reason.count(", ") + 1))
+    assert told == expected
+    assert {name for _, name, _ in told} >= CHANGES
+
+
+async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(world: World) -> None:
+    strong = bearer(world, ADMIN)
+    json = {**strong, "content-type": "application/json"}
+    async with served(world) as http:
+        await http.post("/sessions", json={"session_id": "s1"}, headers=strong)
+        requests: list[tuple[str, str, dict[str, str], bytes]] = [
+            ("POST", "/agents/echo/runs", json, b"{"),
+            ("POST", "/agents/echo/runs", {**strong, "content-type": "text/plain"}, b"x"),
+            ("POST", "/agents/echo/runs", json, b'{"message": "x", "secret": 1}'),
+            ("POST", "/agents/none/runs", json, b'{"message": "secret"}'),
+            ("POST", "/agents/echo/runs/none/cancel?wait=secret", strong, b""),
+            ("PATCH", "/sessions/s1", json, b"[]"),
+            ("PATCH", "/sessions/none", json, b"secret"),
+            ("DELETE", "/sessions/s1?cancel=secret", strong, b""),
+            ("DELETE", "/sessions/a%00b", strong, b""),
+            ("POST", "/sessions?type=secret", json, b"{}"),
+        ]
+        statuses = []
+        for method, path, headers, content in requests:
+            answer = await http.request(method, path, headers=headers, content=content)
+            statuses.append(answer.status_code)
+        # Not a change, or nothing at all: no row.
+        for method, path in (("GET", "/sessions?limit=0"), ("GET", "/none"), ("PUT", "/sessions")):
+            assert (await http.request(method, path, headers=strong)).status_code in (404, 405, 422)
+    found = [row[3:] for row in rows(world)][1:]
+    assert [row[3] for row in found] == statuses
+    assert found == [
+        ("create_agent_run", "agent:echo", "failed", 400, "BAD_REQUEST"),
+        ("create_agent_run", "agent:echo", "failed", 415, "UNSUPPORTED_MEDIA_TYPE"),
+        ("create_agent_run", "agent:echo", "failed", 422, "VALIDATION_ERROR"),
+        ("create_agent_run", "agent:none", "failed", 404, "NOT_FOUND"),
+        ("cancel_agent_run", "agent:echo,run:none", "failed", 404, "NOT_FOUND"),
+        ("update_session", "session:s1", "failed", 422, "VALIDATION_ERROR"),
+        ("update_session", "session:none", "failed", 404, "NOT_FOUND"),
+        ("delete_session", "session:s1", "failed", 422, "VALIDATION_ERROR"),
+        ("delete_session", "session:a%00b", "failed", 404, "NOT_FOUND"),
+        ("create_session", None, "failed", 422, "VALIDATION_ERROR"),
+    ]
+    assert "secret" not in str(found)
+
+
+async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(world: World) -> None:
+    async with served(world) as http:
+        strong = bearer(world, ADMIN)
+        await http.post("/sessions", json={"session_id": "s1"}, headers=strong)
+        with contextlib.closing(apsw.Connection(str(world.folder / "main.db"))) as file:
+            file.execute("DROP TABLE audit_log")
+        answer = await http.post("/sessions/s1/rename", json={"session_name": "x"}, headers=strong)
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"]
+        assert answer.json() == {
+            "detail": "The audit cannot be written, and nothing is done without it",
+            "error_code": "UNAVAILABLE",
+        }
+        body = {"message": "x", "session_id": "s1"}
+        assert (await http.post("/agents/echo/runs", json=body, headers=strong)).status_code == 503
+        found = await http.get("/sessions/s1", headers=strong)
+        assert (found.json()["session_name"], found.json()["chat_history"]) == ("", [])
+        denied = await http.get("/sessions/s1", headers=bearer(world))
+        assert denied.status_code == 403
+
+
+async def test_401s_are_counted_by_cause_and_recorded_at_the_end(world: World) -> None:
+    expired = world.token("me", ADMIN, seconds=1)
+    async with served(world) as http:
+        for _ in range(30):
+            assert (await http.get("/sessions")).status_code == 401
+        for token in ("not.a.token", "x", "a b"):
+            headers = {"Authorization": f"Bearer {token}"}
+            for path in ("/sessions", "/no/such/path"):
+                assert (await http.get(path, headers=headers)).status_code == 401
+            assert (await http.get("/health", headers=headers)).status_code == 200
+        strong = {"Authorization": f"Bearer {expired}"}
+        await until(_refused(http, strong), 20.0)
+        assert rows(world) == []
+    found = counted(world)
+    assert found["no credential"] == 30
+    assert found["claims.exp"] >= 1
+    assert sum(found.values()) == 30 + 6 + found["claims.exp"]
+    assert found.keys() <= {"no credential", *CHECKS}
+    assert len(rows(world)) == len(found)
+
+
+def _refused(http: httpx2.AsyncClient, headers: dict[str, str]) -> Any:
+    async def look() -> bool:
+        return (await http.get("/sessions", headers=headers)).status_code == 401
+
+    return look
+
+
+async def test_counts_are_recorded_in_turns_and_causes_are_few(world: World) -> None:
+    async with Service.open(world.settings, create=True) as service:
+        async with Refusals(service.hosting.audit, seconds=0.05).counting() as refusals:
+            for number in range(1_000):
+                refusals.count(InvalidToken("x", check=f"secret {number}"))
+                refusals.count(InvalidToken("secret", check="signature"))
+                refusals.count(Unauthenticated())
+            await until(lambda: len(rows(world)) == 3)
+            refusals.count(Unauthenticated())
+            await until(lambda: len(rows(world)) == 4)
+            refusals.count(Unauthenticated())
+        assert counted(world) == {"other": 1_000, "signature": 1_000, "no credential": 1_002}
+        assert len(rows(world)) == 5
+        assert "secret" not in str(rows(world))
+
+
+async def test_counts_that_cannot_be_written_are_kept(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Service.open(world.settings, create=True) as service:
+        audit = service.hosting.audit
+        async with Refusals(audit, seconds=0.05).counting() as refusals:
+            assert service.hosting.databases.system.id == "main"  # and it is open
+            with contextlib.closing(apsw.Connection(str(world.folder / "main.db"))) as file:
+                file.execute("ALTER TABLE audit_log RENAME TO elsewhere")
+                refusals.count(Unauthenticated())
+                await until(lambda: "refused credentials are not in the audit" in caplog.text)
+                refusals.count(Unauthenticated())
+                file.execute("ALTER TABLE elsewhere RENAME TO audit_log")
+            await until(lambda: bool(rows(world)))
+        assert counted(world) == {"no credential": 2}
+
+
+async def test_counting_costs_no_write_a_request(world: World) -> None:
+    """However many come at once: a few rows at the end."""
+    async with served(world) as http:
+        await asyncio.gather(*(http.get("/sessions") for _ in range(500)))
+    assert counted(world) == {"no credential": 500}
+    assert len(rows(world)) == 1
+
+
+def test_every_worker_records_what_it_refused(world: World) -> None:
+    with several(world) as served:
+        workers = set(served.workers())
+        assert len(workers) == 2
+        asked = 0
+        for _ in range(40):
+            with httpx2.Client(base_url=served.served.url, timeout=30) as fresh:
+                assert fresh.get("/sessions").status_code == 401
+                asked += 1
+        weak = {**bearer(world), "Connection": "close"}
+        ids = [served.client.get("/config", headers=weak).headers["x-request-id"] for _ in range(6)]
+        denied = [row[2] for row in rows(world) if row[5] == "denied"]
+        assert denied == ids
+        page = served.client.get("/audit?outcome=denied&limit=100").json()
+        assert [row["request_id"] for row in page["data"]] == ids[::-1]
+    assert counted(world) == {"no credential": asked}
+    assert len(rows(world)) <= 6 + 2
+
+
+async def test_the_audit_is_paged_over_http(world: World) -> None:
+    async with served(world) as http:
+        for number in range(7):
+            body = {"session_id": f"s{number}"}
+            await http.post("/sessions", json=body, headers=bearer(world, ADMIN))
+        auditor = bearer(world, "audit:read")
+        seen: list[str] = []
+        query = ""
+        for _ in itertools.count():
+            page = (await http.get(f"/audit?limit=3{query}", headers=auditor)).json()
+            assert page.keys() == {"data", "meta"}
+            assert page["meta"].keys() == {"next_cursor"}
+            seen += [row["resource"] for row in page["data"]]
+            if page["meta"]["next_cursor"] is None:
+                break
+            query = f"&cursor={page['meta']['next_cursor']}"
+        assert seen == [f"session:s{number}" for number in reversed(range(7))]
+
+
+async def test_the_local_door_reads_what_the_other_one_wrote(world: World) -> None:
+    async with served(world) as http:
+        await http.post("/sessions", json={}, headers=bearer(world, ADMIN))
+        async with Service.open(world.settings) as service:
+            page = (await service.acting_as(local("ann")).get_audit(AuditFilter())).value
+            assert [row["principal"] for row in page["data"]] == ["me"]
