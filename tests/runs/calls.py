@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -30,7 +30,6 @@ __all__ = [
     "is_end",
     "named",
     "said",
-    "same",
 ]
 
 ENDS = ("Completed", "Cancelled", "Error")
@@ -347,12 +346,3 @@ def check_complete(call: Call, run_id: str, events: list[StreamEvent], after: in
     end = events[-1]
     assert is_end(run_id, end), (run_id, end)
     assert end.name.endswith(run.status.title()), (run, end)
-
-
-def same(one: StreamEvent, other: StreamEvent) -> bool:
-    """Whether two copies of an event say the same. The last one may be made twice."""
-    if one == other:
-        return True
-    first, second = said(one), said(other)
-    first["created_at"] = second["created_at"]
-    return replace(one, data=b"") == replace(other, data=b"") and first == second

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from agentctl.config.settings import Agent, Database, Model, Settings, Step, Team, Workflow
 from agentctl.records.kinds import Kind
 
-__all__ = ["COMPONENTS", "LONG", "QUICK", "pause", "stage"]
+__all__ = ["COMPONENTS", "LONG", "QUICK", "never_awaited", "pause", "stage", "tidied"]
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 """Whether to look for as long as it takes (CONTRIBUTING.md), and not only for some seconds."""
@@ -32,6 +36,19 @@ line: quick, then pair; snag: quick, then hang. Besides there is busy: slow, and
 
 QUICK: tuple[tuple[Kind, str], ...] = (("agent", "quick"), ("team", "pair"), ("workflow", "line"))
 """Those that end by themselves, and need nothing but this process."""
+
+
+never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+"""The model library starts tasks that hold a coroutine; one that is cancelled before its first step
+leaves that coroutine behind.
+"""
+
+
+@pytest.fixture
+def tidied() -> Iterator[None]:
+    """What a test leaves is collected before the next one begins, which may mind."""
+    yield
+    gc.collect()
 
 
 async def pause(seconds: float) -> str:

@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.operations import CancelRequest, RunRequest, StreamEvent
+from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import Kind
 from agentctl.runs.recovery import recover
 from agentctl.runs.states import is_final
@@ -28,11 +28,13 @@ from agentctl.store.runs import RunRow
 from tests.loops import until
 from tests.runs.calls import check_cancel, check_numbers, is_end, named, said
 from tests.runs.processes import Process, by_process
-from tests.runs.stage import LONG, QUICK, stage
+from tests.runs.stage import LONG, QUICK, never_awaited, stage, tidied
 from tests.runs.witness import Witness
 from tests.service.doors import user
 
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+__all__ = ["tidied"]
+
+pytestmark = [never_awaited, pytest.mark.usefixtures("tidied")]
 
 ROUNDS = 20 if LONG else 1
 RACES = 500
@@ -285,6 +287,49 @@ async def test_what_begins_while_its_worker_is_taken_for_dead_stops(tmp_path: Pa
         await judged.kill()
 
 
+async def test_who_follows_a_run_that_another_process_ended_is_told_that_end(
+    tmp_path: Path,
+) -> None:
+    asyncio.get_running_loop().set_task_factory(by_process)  # type: ignore[arg-type]
+    settings = stage(tmp_path / "main.db")
+    judge, judged = Process(settings), Process(settings)
+    try:
+        for process in (judge, judged):
+            await process.spawned(process.open())
+        request = RunRequest("slowly", session_id="s", background=True)
+        run_id = (await judged.port.create_run("agent", "slow", request)).value["run_id"]
+        told = [
+            asyncio.create_task(collected(process, "agent", "slow", run_id))
+            for process in (judged, judge)
+        ]
+        await until(lambda: judged.service.hosting.engine.roots()[0].stream.next > 2)
+        await _judge(judge, judged)
+        here, there = await asyncio.gather(*told)
+        assert here[-1] == there[-1]
+        assert here[-1].name == "RunError"
+        assert [event.seq for event in here[:-1]] == list(range(len(here) - 1))
+        assert await collected(judge, "agent", "slow", run_id, here[-2].seq) == here[-1:]
+    finally:
+        await judge.kill()
+        await judged.kill()
+
+
+async def collected(
+    process: Process, kind: Kind, component_id: str, run_id: str, after: int = -1
+) -> list[StreamEvent]:
+    events = process.port.resume_run(kind, component_id, run_id, ResumeRequest("s", after))
+    return [event async for event in events]
+
+
+async def _judge(judge: Process, judged: Process) -> None:
+    """Take a process for dead that lives, and wait until it has heard of that."""
+    database = judge.service.hosting.databases.system
+    owner = judged.service.hosting.engine.worker_id
+    await recover(database, owner, silent=True)
+    await database.write(workers.bury(owner))
+    await until(lambda: judged.service.hosting.engine.worker_id != owner)
+
+
 async def _begun_and_judged(judge: Process, judged: Process, verdicts: int) -> None:
     """Have one process begin runs as fast as it can while another one takes it for dead."""
     ready = asyncio.Event()
@@ -295,11 +340,7 @@ async def _begun_and_judged(judge: Process, judged: Process, verdicts: int) -> N
             await judged.spawned(judged.port.create_run("agent", "slow", request))
 
     begun = [asyncio.create_task(begin()) for _ in range(8)]
-    database = judge.service.hosting.databases.system
     for _ in range(verdicts):
-        owner = judged.service.hosting.engine.worker_id
-        await recover(database, owner, silent=True)
-        await database.write(workers.bury(owner))
-        await until(lambda owner=owner: judged.service.hosting.engine.worker_id != owner)  # type: ignore[misc]
+        await _judge(judge, judged)
     ready.set()
     await asyncio.gather(*begun)
