@@ -176,7 +176,7 @@ async def test_privileged_scopes_have_to_be_meant(world: World) -> None:
             )
 
 
-@pytest.mark.parametrize("scope", MANAGER)
+@pytest.mark.parametrize("scope", sorted(MANAGER))
 async def test_each_operation_has_a_scope_of_its_own(world: World, scope: str) -> None:
     async with hosted(world) as service:
         account = await made(boss(service))

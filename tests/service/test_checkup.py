@@ -94,7 +94,7 @@ def test_old_versions_are_wrong_and_the_remedy_is_a_command(
 
 @pytest.mark.parametrize(
     ("present", "verdict"),
-    [(0, "wrong"), (time.time(), "ok"), (4_200_000_000, "wrong")],
+    [(0, "wrong"), (1_800_000_000, "ok"), (4_200_000_000, "wrong")],
 )
 def test_a_clock_that_cannot_be_right(present: float, verdict: str) -> None:
     assert clock.check_clock(present).verdict == verdict
