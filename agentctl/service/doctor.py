@@ -22,7 +22,7 @@ from agentctl.store.database import Database
 from agentctl.store.doctor import Scanned
 from agentctl.store.workers import WorkerRow
 
-__all__ = ["Doctor", "Problem", "databases_of", "is_abandoned"]
+__all__ = ["Doctor", "Kind", "Problem", "databases_of", "is_abandoned"]
 
 PAGE = 500
 """Runs that are read at a time."""

@@ -16,6 +16,7 @@ from agentctl.records.complaints import Complaints
 from agentctl.store.database import Row, Work
 
 __all__ = [
+    "WAL_BYTES",
     "connect_reader",
     "connect_writer",
     "log",
