@@ -89,6 +89,26 @@ WRONG_VALUES = {
         'authorization.admin_scope: must be a scope like "agent_os:admin" that ends in none of '
         'read, run, write, delete, not "agents:run"'
     ),
+    '[authorization]\ntoken_prefix = ""': (
+        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        'a letter, not ""'
+    ),
+    '[authorization]\ntoken_prefix = "Acme"': (
+        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        'a letter, not "Acme"'
+    ),
+    '[authorization]\ntoken_prefix = "a_b"': (
+        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        'a letter, not "a_b"'
+    ),
+    '[authorization]\ntoken_prefix = "1a"': (
+        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        'a letter, not "1a"'
+    ),
+    '[authorization]\ntoken_prefix = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"': (
+        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        'a letter, not "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"'
+    ),
     '[authorization]\naudience = "me"': (
         "authorization.audience: does nothing while authorization.verify_audience is false"
     ),
@@ -133,8 +153,6 @@ def test_an_unknown_key_gets_the_nearest_one_or_all(
 @pytest.mark.parametrize(
     "text",
     [
-        "[audit]\nreads = false",
-        '[authorization]\ntoken_prefix = "agentctl"',
         'layout = "agentos"',
         'compatibility = "agentos"',
     ],

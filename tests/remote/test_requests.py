@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from agentctl.operations import (
+    AccountFilter,
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
+    Grant,
+    NewAccount,
     NewSession,
     Operations,
     Page,
@@ -94,6 +97,11 @@ READS: list[tuple[Call, str]] = [
         lambda o: o.get_session_run("s", "r", Where(user_id="u")),
         "/sessions/s/runs/r?user_id=u",
     ),
+    (lambda o: o.list_service_accounts(AccountFilter()), "/service-accounts"),
+    (
+        lambda o: o.list_service_accounts(AccountFilter("a b", PAGE)),
+        "/service-accounts?name=a%20b&limit=5&page=2&sort_order=asc",
+    ),
 ]
 
 WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
@@ -148,6 +156,22 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
     (
         lambda o: o.delete_sessions(BulkDeletion(("a", "b"), "d")),
         "DELETE", "/sessions?db_id=d", {"session_ids": ["a", "b"]},
+    ),
+    (
+        lambda o: o.create_service_account(NewAccount("n", (Grant("a:b"), Grant("c", "deny")))),
+        "POST", "/service-accounts",
+        {"name": "n", "scopes": [{"scope": "a:b", "effect": "allow"},
+                                 {"scope": "c", "effect": "deny"}]},
+    ),
+    (
+        lambda o: o.create_service_account(NewAccount("n", (), 7, True, True)),
+        "POST", "/service-accounts",
+        {"name": "n", "scopes": [], "expires_in_days": 7, "never_expires": True,
+         "allow_privileged_scopes": True},
+    ),
+    (
+        lambda o: o.revoke_service_account(ODD),
+        "DELETE", f"/service-accounts/{ODD_QUOTED}", None,
     ),
 ]  # fmt: skip
 
