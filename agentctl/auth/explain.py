@@ -22,24 +22,34 @@ from agentctl.auth.findings import (
     key_names,
     unread_scopes,
 )
-from agentctl.auth.nearmiss import likely_path, likely_scopes, passed_by, shown
+from agentctl.auth.nearmiss import (
+    likely_path,
+    likely_scopes,
+    passed_by,
+    plain_path,
+    served_path,
+    shown,
+)
 from agentctl.auth.principal import Principal
 from agentctl.errors import (
     AgentctlError,
     Forbidden,
     InvalidToken,
     MethodNotAllowed,
+    NotFound,
     Unauthenticated,
     Unavailable,
 )
 from agentctl.records.authorization import ExplainRecord, ExplainStep, Outcome
-from agentctl.records.routes import ROUTES, Match, RouteTable, every_route, served_path
+from agentctl.records.routes import ROUTES, Match, every_route
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
 
 __all__ = ["Explanation", "Step", "explain"]
+
+_HIDDEN = "there is an encoded slash in it, %2F, and no path has one"
 
 ALLOWED = 200
 """What stands for any success."""
@@ -147,13 +157,14 @@ async def explain(
     """
     now = time.time() if now is None else now
     caller = await _identified(verifier, settings, token, now)
-    method, path = "GET" if method == "HEAD" else method, served_path(path)
-    table = every_route()
-    begun = Explanation(method, path, None, caller.principal, caller.steps, ALLOWED, "policy")
+    method = "GET" if method == "HEAD" else method
+    plain, served = plain_path(path), served_path(path)
+    begun = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
     try:
-        match = gate.locate(table, method, path, caller.failure)
+        match = gate.locate(every_route(), method, served, caller.failure)
     except AgentctlError as refusal:
-        return _lost(begun, table, refusal, caller)
+        near = likely_path(every_route(), method, plain) if served else _HIDDEN
+        return _lost(begun, near or "nothing is near it", refusal, caller)
     route = ROUTES[match.operation]
     found = f"{match.operation}, {route.method} {route.template}"
     begun = replace(begun, match=match).then(Step("route", "passed", found))
@@ -161,7 +172,7 @@ async def explain(
         gate.admit(caller.principal, caller.failure, *match)
     except AgentctlError as refusal:
         return _refused(begun, match, refusal, caller, settings)
-    return begun.then(Step("policy", "passed", passed_by(match, caller.principal)))
+    return _named(begun.then(Step("policy", "passed", passed_by(match, caller.principal))), match)
 
 
 async def _identified(
@@ -217,9 +228,7 @@ def _skipped(names: Iterable[str]) -> Iterator[Step]:
     return (Step(name, "skipped") for name in names)
 
 
-def _lost(
-    begun: Explanation, table: RouteTable, refusal: AgentctlError, caller: _Caller
-) -> Explanation:
+def _lost(begun: Explanation, near: str, refusal: AgentctlError, caller: _Caller) -> Explanation:
     """There is no such operation."""
     nothing = Step("policy", "skipped")
     if refusal is caller.failure:
@@ -235,11 +244,24 @@ def _lost(
             f"ask with {allowed.replace(', ', ' or ')}",
         )
     else:
-        near = likely_path(table, begun.method, begun.path)
         remedy = "`agentctl auth scopes` lists what there is"
         found = f"{shown(begun.path)} is no path of the interface"
-        step = Step("route", "failed", found, near or "nothing is near it", remedy)
+        step = Step("route", "failed", found, near, remedy)
     return begun.then(step, refusal.status).then(nothing)
+
+
+def _named(begun: Explanation, match: Match) -> Explanation:
+    """What the path names, as far as that is no matter of what there is."""
+    if not match.path_params:
+        return begun
+    found = ", ".join(f"{name} {shown(value)}" for name, value in match.path_params.items())
+    try:
+        gate.require_names(match.path_params)
+    except NotFound as refusal:
+        cause = "one of them can name nothing: controls, what is no UTF-8, . or .."
+        step = Step("parameters", "failed", found, cause, "ask with an id")
+        return begun.then(step, refusal.status)
+    return begun.then(Step("parameters", "passed", found))
 
 
 def _refused(

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from agentctl.auth import policy
 from agentctl.auth.principal import Principal
 from agentctl.errors import MethodNotAllowed, NotFound, Unauthenticated, Unavailable
-from agentctl.records.routes import Match, RouteTable
+from agentctl.records.routes import Match, RouteTable, names_something
 
-__all__ = ["admit", "locate"]
+__all__ = ["admit", "locate", "require_names"]
 
 Failure = Unauthenticated | Unavailable | None
 """Why nobody was identified: no credential that holds, or one that cannot be looked up now."""
@@ -65,3 +65,13 @@ def admit(
         policy.decide(principal, operation, path_params)
     except Unauthenticated as refusal:
         raise failure or refusal from None
+
+
+def require_names(path_params: Mapping[str, str]) -> None:
+    """Refuse a path with a part that can name nothing; comes behind `admit`.
+
+    Raises:
+        NotFound: it has one.
+    """
+    if not all(map(names_something, path_params.values())):
+        raise NotFound("Not found")

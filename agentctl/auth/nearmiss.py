@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from agentctl.auth.policy import (
     POLICY,
@@ -20,9 +21,18 @@ from agentctl.auth.policy import (
 )
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import held_ids, nearest, well_formed
-from agentctl.records.routes import ROUTES, Match, RouteTable
+from agentctl.records.routes import ROUTES, Match, RouteTable, hides_a_slash
 
-__all__ = ["difference", "elsewhere", "likely_path", "likely_scopes", "passed_by", "shown"]
+__all__ = [
+    "difference",
+    "elsewhere",
+    "likely_path",
+    "likely_scopes",
+    "passed_by",
+    "plain_path",
+    "served_path",
+    "shown",
+]
 
 _SHOWN = 100
 """Characters of a value that are shown."""
@@ -165,6 +175,17 @@ def _about_malformed(scope: str, rule: Needs) -> str | None:
     if rule.resource in words and rule.action in words:
         return f"{shown(scope)} is one text: each scope is an entry of its own"
     return None
+
+
+def plain_path(target: str) -> str:
+    """The path of a request target: decoded, without query and fragment."""
+    return unquote(target.partition("#")[0].partition("?")[0])
+
+
+def served_path(target: str) -> str:
+    """The path that a server matches for a request target; empty for what it takes for none."""
+    raw = target.partition("#")[0].partition("?")[0]
+    return "" if hides_a_slash(raw.encode("utf-8", "surrogatepass")) else plain_path(target)
 
 
 def likely_path(table: RouteTable, method: str, path: str) -> str | None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth import policy
-from agentctl.auth.nearmiss import likely_path, passed_by
+from agentctl.auth.nearmiss import likely_path, passed_by, served_path
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES, covering
 from agentctl.auth.tokens import check_scopes
 from agentctl.cli.optional import admin_scope_of
 from agentctl.errors import Forbidden, UsageFailed
-from agentctl.records.routes import ROUTES, Match, every_route, served_path
+from agentctl.records.routes import ROUTES, Match, every_route
 
 if TYPE_CHECKING:
     from agentctl.records.system import MeRecord

@@ -20,9 +20,12 @@ __all__ = [
     "Route",
     "RouteTable",
     "every_route",
+    "hides_a_slash",
+    "names_something",
     "operations_of",
-    "served_path",
 ]
+
+_NO_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd\ud800-\udfff]|^[.]{1,2}$")
 
 
 class Route(NamedTuple):
@@ -159,11 +162,19 @@ def every_route() -> RouteTable:
     return RouteTable(ROUTES)
 
 
-def served_path(target: str) -> str:
-    """The path that a server matches for a request target: decoded, without query and fragment."""
-    from urllib.parse import unquote
+def hides_a_slash(raw_path: bytes) -> bool:
+    """Whether a path, as it was sent, has an encoded slash: then it is none of ours.
 
-    return unquote(target.partition("#")[0].partition("?")[0])
+    A program between the client and here may have taken it for another one.
+    """
+    return b"%2f" in raw_path.lower()
+
+
+def names_something(segment: str) -> bool:
+    """Whether a decoded segment of a path can name anything: not controls, `.` or `..`, nor what
+    was no UTF-8.
+    """
+    return _NO_NAME.search(segment) is None
 
 
 def _pattern(template: str) -> re.Pattern[str]:

@@ -21,7 +21,8 @@ from fastapi.params import Header
 from starlette.requests import Request
 from typing_extensions import TypeAliasType
 
-from agentctl.errors import BadRequest, NotFound, ValidationFailed
+from agentctl.auth import gate
+from agentctl.errors import BadRequest, ValidationFailed
 from agentctl.records.times import Moment, microseconds
 from agentctl.service.access import checked_text
 
@@ -29,9 +30,6 @@ __all__ = ["Parameters", "flag", "integer", "pairs", "without_none"]
 
 MAXIMUM_PAIRS = 100
 """Pairs in one query string or form; more is no request that anybody writes."""
-
-_NO_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd\ud800-\udfff]|^[.]{1,2}$")
-"""Segments of a path that name nothing: controls, what was no UTF-8, `.` and `..`."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
@@ -94,9 +92,7 @@ class Parameters:
             NotFound: a path parameter is no text that can name anything.
             BadRequest: more than `MAXIMUM_PAIRS` in the query.
         """
-        for text in path.values():
-            if _NO_NAME.search(text):
-                raise NotFound("Not found")
+        gate.require_names(path)
         values = {**self._defaults, **path}
         refusal = self._add(values, query) if query and self._query else None
         if self._headers:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import gate, policy
 from agentctl.errors import Unauthenticated, ValidationFailed
-from agentctl.records.routes import Route, RouteTable
+from agentctl.records.routes import Route, RouteTable, hides_a_slash
 from agentctl.server.authentication import Reply, answer_failure
 from agentctl.server.door import CALLER, Call
 from agentctl.server.named import require_named
@@ -146,12 +146,8 @@ class Dispatch:
 
 
 def _path_below_root(scope: Scope) -> str:
-    """The path that routes are matched on: ASGI's `path` may begin with the `root_path` or not.
-
-    A path that hides a slash is none: a program between here and the client may have taken it for
-    another one.
-    """
-    if b"%2f" in (scope.get("raw_path") or b"").lower():
+    """The path that routes are matched on: ASGI's `path` may begin with the `root_path` or not."""
+    if hides_a_slash(scope.get("raw_path") or b""):
         return ""
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
     below = path.removeprefix(root)

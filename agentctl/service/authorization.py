@@ -34,7 +34,6 @@ _OF_ACCOUNTS = ("create_service_account", "list_service_accounts", "revoke_servi
 _REMEDIES = {
     400: "ask with a session_id, or with a token that has one",
     403: "manage them locally, or switch authorization on",
-    422: "ask with another path",
 }
 
 Query = Mapping[str, str]
@@ -70,14 +69,12 @@ class AuthorizationOperations(AccountOperations, RunOperations, SessionOperation
         from agentctl.auth.explain import Step
 
         try:
-            for name, text in match.path_params.items():
-                checked_text(name, text)
             await self._require_named(match, query)
         except errors.NotFound as failure:
             cause, remedy = await self._missing(match, query, failure)
             step = Step("data", "failed", f"{failure.detail}; {_sight(self)}", cause, remedy)
             return found.then(step, failure.status)
-        except (errors.BadRequest, errors.Forbidden, errors.ValidationFailed) as failure:
+        except (errors.BadRequest, errors.Forbidden) as failure:
             remedy = _REMEDIES[failure.status]
             step = Step("data", "failed", _sight(self), failure.detail, remedy)
             return found.then(step, failure.status)

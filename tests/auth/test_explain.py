@@ -1,0 +1,258 @@
+"""Explain and the server agree: on every way to fail, each made over HTTP too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from agentctl.auth.findings import FOUND, OF_ACCOUNT, OF_JWT
+from agentctl.auth.principal import local
+from agentctl.auth.steps import ACCOUNT_CHECKS, CHECKS
+from agentctl.config import load
+from agentctl.errors import InvalidKey
+from agentctl.operations import ExplainRequest
+from agentctl.server import create_app
+from agentctl.service.service import Service
+from tests.auth import hostile
+from tests.auth.explained import (
+    ALL,
+    CASES,
+    CONFIGURATIONS,
+    Case,
+    Place,
+    configured,
+    signed,
+    signed_for,
+)
+from tests.server.hosts import Host, hosting
+from tests.world import World
+
+ADMIN = {"iss": "https://id.example/", "aud": "here", "sub": "boss"}
+ALLOWED = 200
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server with sessions, runs and accounts in it."""
+
+    host: Host
+    file: Path
+    place: Place
+
+    def answer(self, case: Case) -> httpx2.Response:
+        """The request itself."""
+        method, path = case.asked(self.place)
+        token = case.token(self.place)
+        return self.host.client.request(
+            method, path, headers={} if token is None else bearer(token)
+        )
+
+    def explain(self, case: Case) -> dict[str, Any]:
+        """What explain says of it over HTTP."""
+        method, path = case.asked(self.place)
+        body = {"method": method, "path": path, "token": case.token(self.place) or ""}
+        answer = self.host.client.post("/auth/explain", json=body, headers=admin(case.where))
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+
+def bearer(token: str) -> dict[str, Any]:
+    return {"Authorization": b"Bearer " + token.encode("latin-1")}
+
+
+def admin(where: str) -> dict[str, Any]:
+    """Header fields of an administrator of a configuration."""
+    scope = "own:admin" if where == "strict" else "agent_os:admin"
+    return bearer(signed_for(where, {**ADMIN, "scopes": [scope]}))
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    with ExitStack() as stack:
+        found: dict[str, Server] = {}
+        for name in CONFIGURATIONS:
+            folder = tmp_path_factory.mktemp(name)
+            file = configured(folder, name)
+            host = stack.enter_context(hosting(World(folder), create_app(load(file, {}))))
+            found[name] = Server(host, file, fill(host) if name == "jwks" else Place())
+        yield found
+
+
+def fill(host: Host) -> Place:
+    """Sessions of three owners, with runs, and service accounts."""
+    ids, accounts = {}, {}
+    owners = {"mine": ("me", "my_run"), "theirs": ("other", "their_run"), "ownerless": (None, "")}
+    for session_id, (owner, run) in owners.items():
+        body = {"message": "hello", "session_id": session_id, "stream": False}
+        headers = bearer(signed({"sub": owner}))
+        made = host.client.post("/agents/echo/runs", json=body, headers=headers)
+        assert made.status_code == 200, made.text
+        ids[run or "their_own"] = made.json()["run_id"]
+    for name, scope in {"reader": "agents:read", "sessions": "sessions:read"}.items():
+        accounts[name] = new_account(host, name, scope)["token"]
+    gone = new_account(host, "gone", "agents:read")
+    accounts["revoked"] = gone["token"]
+    path = f"/service-accounts/{gone['id']}"
+    assert host.client.delete(path, headers=admin("jwks")).status_code == 204
+    return Place(ids, accounts)
+
+
+def new_account(host: Host, name: str, scope: str) -> dict[str, Any]:
+    body = {"name": name, "scopes": [{"scope": scope}]}
+    made = host.client.post("/service-accounts", json=body, headers=admin("jwks"))
+    assert made.status_code == 201, made.text
+    answer: dict[str, Any] = made.json()
+    return {"id": answer.get("id"), **answer}
+
+
+def test_there_are_many_cases() -> None:
+    refused = [case for case in CASES if case.status != ALLOWED]
+    assert len(refused) > 100
+    assert {case.by for case in refused} >= set(CHECKS) - {"claims.scopes"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.by} {case.request}")
+def test_explain_says_what_the_server_answers(servers: dict[str, Server], case: Case) -> None:
+    server = servers[case.where]
+    told = server.explain(case)
+    answer = server.answer(case)
+    assert told["status"] == case.status, told
+    check_answer(answer, told)
+    check_steps(told)
+    decided = next(step for step in told["steps"] if step["name"] == told["decided_by"])
+    if case.status != ALLOWED:
+        assert told["decided_by"] == case.by
+        said = " ".join(filter(None, (decided["found"], decided["cause"], decided["remedy"])))
+    else:
+        said = " ".join(step["found"] for step in told["steps"])
+    for text in case.told:
+        assert text in said
+
+
+def check_answer(answer: httpx2.Response, told: dict[str, Any]) -> None:
+    """The server answers what explain says; behind the checks come parameters and bodies."""
+    if not told["allowed"]:
+        assert answer.status_code == told["status"], answer.text
+        return
+    assert answer.status_code not in (401, 403, 404, 405), answer.text
+
+
+def check_steps(told: dict[str, Any]) -> None:
+    """A chain: at most one link breaks, nothing is passed behind it, and that one is explained."""
+    outcomes = [step["outcome"] for step in told["steps"]]
+    failed = [step for step in told["steps"] if step["outcome"] == "failed"]
+    assert len(failed) <= 1
+    for step in told["steps"]:
+        explained = step["cause"] and step["remedy"]
+        assert bool(explained) == (step["outcome"] == "failed"), step
+    if told["allowed"]:
+        assert told["status"] == ALLOWED
+        return
+    assert failed[0]["name"] == told["decided_by"]
+    behind = told["steps"][outcomes.index("failed") + 1 :]
+    passed = {step["name"] for step in behind if step["outcome"] == "passed"}
+    assert passed <= ({"route"} if told["operation"] else set())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.by} {case.request}")
+def test_nothing_of_the_credential_is_told(servers: dict[str, Server], case: Case) -> None:
+    server = servers[case.where]
+    token = case.token(server.place) or ""
+    told = json.dumps(server.explain(case))
+    for part in token.split("."):
+        if len(part) >= 16:
+            assert part not in told
+            assert part[:16] not in told
+
+
+@pytest.mark.parametrize("where", CONFIGURATIONS)
+def test_offline_it_is_the_same(servers: dict[str, Server], where: str) -> None:
+    """By the configuration and the database, without the server."""
+    server = servers[where]
+
+    async def explained() -> list[dict[str, Any]]:
+        async with Service.open(load(server.file, {})) as service:
+            port = service.acting_as(local("me"))
+            return [
+                dict((await port.explain_auth(request(server, case))).value)
+                for case in CASES
+                if case.where == where
+            ]
+
+    here = asyncio.run(explained())
+    there = [server.explain(case) for case in CASES if case.where == where]
+    for one, other in zip(here, there, strict=True):
+        assert verdict(one) == verdict(other)
+
+
+def request(server: Server, case: Case) -> ExplainRequest:
+    return ExplainRequest(*case.asked(server.place), case.token(server.place) or "")
+
+
+def verdict(told: dict[str, Any]) -> Any:
+    """All but findings, which have times in them."""
+    steps = [(step["name"], step["outcome"], step["remedy"]) for step in told["steps"]]
+    return {**told, "steps": steps}
+
+
+def test_offline_without_a_database(tmp_path: Path) -> None:
+    settings = load(configured(tmp_path, "jwks"), {})
+
+    async def explained(path: str) -> dict[str, Any]:
+        async with Service.open(settings) as service:
+            port = service.acting_as(local("me"))
+            asked = ExplainRequest("GET", path, signed(scopes=ALL))
+            return dict((await port.explain_auth(asked)).value)
+
+    told = asyncio.run(explained("/sessions/mine"))
+    assert told["allowed"]
+    assert told["steps"][-1]["outcome"] == "skipped"
+    assert "cannot be read" in told["steps"][-1]["found"]
+    assert not asyncio.run(explained("/agents/unknown"))["allowed"]
+    assert not list(tmp_path.glob("*.db*"))
+
+
+def test_every_step_of_the_verification_has_words() -> None:
+    assert set(FOUND) == set(CHECKS) | set(ACCOUNT_CHECKS)
+    assert set(OF_JWT) == set(CHECKS)
+    assert set(OF_ACCOUNT) == {"length", "transport", *ACCOUNT_CHECKS}
+
+
+def test_every_hostile_token_is_explained(tmp_path: Path) -> None:
+    """A verdict for each, and no exception; the step is the one that the verifier names."""
+    settings = load(configured(tmp_path, "jwks"), {})
+
+    async def explained() -> dict[str, dict[str, Any]]:
+        async with Service.open(settings) as service:
+            port = service.acting_as(local("me"))
+            found = {}
+            for name, case in hostile.CASES.items():
+                given = case.header.partition(" ")[2]
+                asked = ExplainRequest("GET", "/agents/echo", given or "x")
+                found[name] = dict((await port.explain_auth(asked)).value)
+            return found
+
+    for name, told in asyncio.run(explained()).items():
+        assert (told["status"], told["allowed"]) == (401, False), name
+        check_steps(told)
+
+
+def test_keys_that_are_refused_are_an_error(servers: dict[str, Server], tmp_path: Path) -> None:
+    file = configured(tmp_path, "jwks")
+    (tmp_path / "jwks.json").write_text("{}")
+
+    async def explained() -> None:
+        async with Service.open(load(file, {})) as service:
+            await service.acting_as(local("me")).explain_auth(ExplainRequest("GET", "/", ""))
+
+    with pytest.raises(InvalidKey):
+        asyncio.run(explained())
