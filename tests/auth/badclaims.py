@@ -29,6 +29,7 @@ FINE: dict[str, tuple[Claims, str]] = {
     "nbf within leeway": ({"nbf": NOW + 10}, "plain"),
     "iat long ago": ({"iat": 0}, "plain"),
     "sub": ({"sub": "me"}, "sub"),
+    "sub of one character": ({"sub": "x"}, "plain"),
     "sub inner space": ({"sub": "Jane Doe"}, "plain"),
     "sub not ASCII": ({"sub": "Zo\u00eb"}, "plain"),
     "sub not NFC": ({"sub": "Zoe\u0308"}, "plain"),
@@ -50,8 +51,12 @@ FINE: dict[str, tuple[Claims, str]] = {
     "session 128": ({"session_id": "x" * 128}, "plain"),
     "D16 unknown claims": ({"x": {"y": [1, "z" * 4000]}, "scope": "agent_os:admin"}, "plain"),
     "64 digits": (b'{"x":' + b"9" * 64 + b"}", "plain"),
+    "64 digits of a fraction": (b'{"x":0.' + b"1" * 62 + b"}", "plain"),
+    "nesting to the limit, twice": (
+        b'{"x":' + b"[" * 7 + b"]" * 7 + b',"y":' + b"[" * 7 + b"]" * 7 + b"}", "plain"
+    ),
     "nesting to the limit": (b'{"x":' + b"[" * 7 + b"]" * 7 + b"}", "plain"),
-}
+}  # fmt: skip
 
 _TIMES = (
     None, "", str(NOW + 99), " 99 ", "9_9", "\u0661", "0x7fffffff", [NOW + 99], {}, True, False, -1,
@@ -124,6 +129,11 @@ BAD: dict[str, tuple[Claims, str, str]] = {
         f"D15 session {value!r}"[:60]: ({"session_id": value}, "plain", "claims.session_id")
         for value in _SESSIONS
     },
+    "J13 too deep behind many that are not": (
+        b'{"a":[[],[],[],[],[],[]],"x":' + b"[" * 8 + b"]" * 8 + b"}", "plain", "claims.form"
+    ),
+    "J14 65 digits": (b'{"x":' + b"9" * 65 + b"}", "plain", "claims.form"),
+    "J14 65 digits of a fraction": (b'{"x":0.' + b"1" * 63 + b"}", "plain", "claims.form"),
     "J12 sub twice": (b'{"sub":"a","sub":"b"}', "plain", "claims.form"),
     "J12 sub escaped": (rb'{"sub":"a","\u0073ub":"b"}', "plain", "claims.form"),
     "J12 exp twice": (b'{"exp":1900000000,"exp":1}', "plain", "claims.form"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.claims import ClaimRules, Claims, check
+from agentctl.auth.claims import ClaimRules, Claims, check, check_aud, check_iat, check_nbf
 from agentctl.auth.steps import CHECKS
 from agentctl.config.settings import Authorization, Server, Settings
 from agentctl.errors import InvalidToken
@@ -109,3 +109,17 @@ def test_rules_from_settings() -> None:
     for audience, expected in (("", "here"), ("there", "there")):
         given = Authorization(verify_audience=True, audience=audience)
         assert ClaimRules.from_settings(Settings(server, given)).audience == expected
+
+
+def test_what_is_not_there_is_none() -> None:
+    claims = checked({}, PLAIN)
+    assert claims == Claims(None, frozenset(), None, None, None)
+
+
+def test_what_the_steps_find() -> None:
+    for value, found in (("x", ["x"]), (["x", "y"], ["x", "y"]), ([], [])):
+        assert check_aud({"aud": value}, PLAIN, NOW) == found
+    assert check_aud({}, PLAIN, NOW) == []
+    assert check_nbf({"nbf": 5}, PLAIN, NOW) == 5
+    assert check_iat({"iat": 5}, PLAIN, NOW) == 5
+    assert check_nbf({}, PLAIN, NOW) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -9,14 +11,15 @@ from functools import cache
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from agentctl.auth.algorithms import ALGORITHMS
 from agentctl.auth.jwk import public_jwk
-from agentctl.auth.jws import KeySet, verify
+from agentctl.auth.jws import MAXIMUM_TOKEN, KeySet, verify
 from agentctl.auth.material import VerificationKey
 from agentctl.auth.steps import CHECKS
 from agentctl.auth.verifier import Verifier
-from agentctl.config.settings import Settings
+from agentctl.config.settings import Limits, Settings
 from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, compact, ec_pair, ed_pair, es, rs, rsa_pair, token
 from tests.auth.hostile import CASES, CLAIMS, DOORS, OURS, RS, THEIRS, padded, signed
@@ -132,6 +135,35 @@ def test_the_longest_token_passes_and_one_byte_more_does_not() -> None:
     assert verifier("RS256").principal(f"Bearer {text}")
     assert verify(text, keys(), maximum=len(text))
     assert refusal(lambda: verify(text, keys(), maximum=len(text) - 1), text).check == "length"
+
+
+def test_the_longest_token_is_the_configured_one_by_default() -> None:
+    assert MAXIMUM_TOKEN == Limits().token_bytes == 8_192
+
+
+def test_the_signature_of_the_largest_key_verifies() -> None:
+    """8,192 bits of eight primes, which are found sooner than two."""
+    private = [rsa_pair(number).private.private_numbers() for number in (1, 2, 3, 4)]
+    primes = [prime for numbers in private for prime in (numbers.p, numbers.q)]
+    modulus = math.prod(primes)
+    assert 8_184 < modulus.bit_length() <= 8_192
+    exponent = pow(65_537, -1, math.lcm(*(prime - 1 for prime in primes)))
+    key = rsa.RSAPublicNumbers(65_537, modulus).public_key()
+
+    def sign(data: bytes) -> bytes:
+        info = bytes.fromhex("3031300d060960864801650304020105000420")
+        end = b"\0" + info + hashlib.sha256(data).digest()
+        block = b"\0\1" + b"\xff" * (1_022 - len(end)) + end
+        number = int.from_bytes(block, "big")
+        parts = (
+            pow(number, exponent % (prime - 1), prime) * rest * pow(rest, -1, prime)
+            for prime in primes
+            for rest in [modulus // prime]
+        )
+        return (sum(parts) % modulus).to_bytes(1_024, "big")
+
+    trust = KeySet.from_jwks({"keys": [public_jwk(key)]})
+    assert verify(token(RS, CLAIMS, sign), trust).payload == compact(CLAIMS)
 
 
 def best(act: Callable[[], object], rounds: int = 30) -> float:

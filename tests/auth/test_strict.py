@@ -1,0 +1,55 @@
+"""Base64url and JSON as strangers send them, where every value has one text."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from agentctl.auth.strict import NotStrict, decode_base64url, encode_base64url, parse_object
+
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def test_short_texts_are_as_many_as_short_data() -> None:
+    """Every text of up to three characters: it stands for other bytes than all the others."""
+    found: dict[bytes, str] = {}
+    for length in (0, 2, 3):
+        for characters in itertools.product(ALPHABET, repeat=length):
+            text = "".join(characters)
+            try:
+                data = decode_base64url(text)
+            except NotStrict:
+                continue
+            assert found.setdefault(data, text) == text
+            assert encode_base64url(data) == text
+    assert len(found) == 1 + 2**8 + 2**16
+
+
+@pytest.mark.parametrize(
+    "text", ["A", "AAAAA", "A=", "AA==", "AA=", "AAA=", "AA\n", " AA", "A+/A", ""]
+)
+def test_other_texts(text: str) -> None:
+    if not text:
+        assert decode_base64url(text) == b""
+        return
+    with pytest.raises(NotStrict):
+        decode_base64url(text)
+
+
+def test_numbers_keep_their_kind() -> None:
+    members = parse_object(b'{"a":1,"b":1.0,"c":1e2,"d":-0,"e":true}')
+    assert [type(value) for value in members.values()] == [int, float, float, int, bool]
+
+
+def test_what_is_refused_is_never_repeated() -> None:
+    for data in (
+        b'{"secret":NaN}',
+        b'{"secret":1,"secret":2}',
+        b"secret",
+        b"\xffsecret",
+        b'["secret"]',
+    ):
+        with pytest.raises(NotStrict) as refusal:
+            parse_object(data)
+        assert "secret" not in str(refusal.value)
