@@ -25,6 +25,12 @@ AT_ONCE = ("keys", "rotate", "--wait", "0")
 DEAD_SECONDS = 5.0
 
 
+@pytest.fixture
+def agentctl(inside: Agentctl) -> Agentctl:
+    """What is begun here and broken off, or goes on beside a server, is a process all the same."""
+    return inside
+
+
 def jwks_project(agentctl: Agentctl, folder: Path) -> Path:
     """A server whose keys are in a JWKS that agentctl made."""
     config = make_project(folder)
@@ -93,15 +99,20 @@ def until_refused(server: ServerProcess, token: str) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("project", [pem_project, jwks_project])
+@pytest.mark.parametrize(
+    ("project", "options"), [(pem_project, ()), (jwks_project, ("--wait", "3"))]
+)
 def test_a_server_that_runs_refuses_nobody_during_a_rotation(
-    agentctl: Agentctl, home: Path, project: Callable[[Agentctl, Path], Path]
+    agentctl: Agentctl,
+    home: Path,
+    project: Callable[[Agentctl, Path], Path],
+    options: tuple[str, ...],
 ) -> None:
     config = project(agentctl, home)
     old = mint(agentctl)
     with serving(config) as server:
         with asking(server, old) as of_old:
-            ended = agentctl("keys", "rotate")
+            ended = agentctl("keys", "rotate", *options)
             assert ended.code == 0, ended.stderr
             new = mint(agentctl)
             assert ask(server, new) == 200, "the key that signs is known at once"
