@@ -1,0 +1,254 @@
+"""`agentctl audit`, through both doors."""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tests.cli.conftest import Agentctl, Terminal
+from tests.cli.demo import Demo, serving
+from tests.cli.lonely import in_database, lonely_config, wait_for_line, working
+
+_numbers = itertools.count()
+
+HEADING = "seq\tat\tprincipal\tvia\toperation\tresource\toutcome\tstatus\treason\trequest_id"
+
+
+@pytest.fixture
+def session(demo: Demo) -> str:
+    """A session with one run, which was started over HTTP."""
+    name = f"audited-{os.getpid()}-{next(_numbers)}"
+    demo.run(name, "hello")
+    return name
+
+
+def _listed(run: Agentctl, *args: str) -> list[dict[str, Any]]:
+    ended = run("audit", "list", "-o", "jsonl", *args)
+    assert ended.code == 0, ended.stderr
+    return [json.loads(line) for line in ended.lines]
+
+
+def test_list_shows_what_was_done_last_and_by_whom(through: Agentctl, session: str) -> None:
+    assert through("sessions", "rename", session, "Rome").code == 0
+    assert through("sessions", "rename", "nowhere", "Rome").code == 5
+    failed, renamed = _listed(through, "--limit", "2", "--operation", "rename_session")
+    assert (failed["outcome"], failed["status"], failed["reason"]) == ("failed", 404, "NOT_FOUND")
+    assert (renamed["resource"], renamed["outcome"]) == (f"session:{session}", "allowed")
+    who = (renamed["principal"], renamed["via"])
+    assert who in [("ada", "http"), (f"local:{getpass.getuser()}", "local")]
+    started = _listed(through, "--operation", "create_agent_run", "--principal", "ada")
+    assert any(f"session:{session}," in row["resource"] for row in started)
+
+
+def test_the_heading_of_tsv_stays(through: Agentctl, session: str) -> None:
+    heading, row = through("audit", "list", "--limit", "1").lines
+    assert heading == HEADING
+    assert len(row.split("\t")) == len(HEADING.split("\t"))
+    (seq,) = through("audit", "list", "--limit", "1", "-o", "name").lines
+    assert int(seq) >= int(row.split("\t")[0])
+    page = json.loads(through("audit", "list", "--limit", "1", "-o", "json").raw)
+    assert page.keys() == {"data", "meta"}
+
+
+def test_list_goes_on_at_the_cursor(through: Agentctl, session: str) -> None:
+    for name in ("a", "b", "c"):
+        through("sessions", "rename", session, name)
+    first = through("audit", "list", "--operation", "rename_session", "--limit", "2", "-o", "name")
+    note = first.stderr.splitlines()[-1]
+    assert note.startswith("there are more; the next ones: --cursor ")
+    cursor = ("--cursor", note.rpartition(" ")[2])
+    second = through(
+        *("audit", "list", "--operation", "rename_session", "--limit", "1", "-o", "name", *cursor)
+    )
+    numbers = [int(line) for line in first.lines + second.lines]
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert len(numbers) == 3
+
+
+def test_filters_and_wrong_ones(through: Agentctl, session: str) -> None:
+    assert _listed(through, "--since", "1h")
+    assert _listed(through, "--principal", "nobody at all") == []
+    assert _listed(through, "--since", "0s", "--principal", "nobody") == []
+    empty = through("audit", "list", "--principal", "nobody", "-o", "table")
+    assert (empty.code, empty.stdout, empty.stderr) == (0, "", "nothing to show\n")
+    for wrong in (
+        ("--outcome", "lost"),
+        ("--since", "yesterday"),
+        ("--since", "12"),
+        ("--limit", "0"),
+        ("--cursor", "x"),
+    ):
+        assert through("audit", "list", *wrong).code == 2, wrong
+
+
+def test_a_table_leaves_out_what_is_empty(terminal: Terminal, demo: Demo, session: str) -> None:
+    here = ("--config", str(demo.config))
+    seen = terminal("audit", "list", "--operation", "create_agent_run", "--limit", "3", *here)
+    head, row, *_ = seen.screen.splitlines()
+    assert head.split()[:4] == ["AT", "PRINCIPAL", "OUTCOME", "OPERATION"]
+    assert "REASON" not in head
+    assert "allowed" in row
+
+
+def test_export_writes_everything_newest_first(
+    through: Agentctl, session: str, tmp_path: Path
+) -> None:
+    for name in "abc":
+        through("sessions", "rename", session, name)
+    only = ("--operation", "rename_session")
+    exported = through("audit", "export", *only)
+    rows = [json.loads(line) for line in exported.lines]
+    assert [row["seq"] for row in rows] == sorted((row["seq"] for row in rows), reverse=True)
+    assert rows[:3] == _listed(through, *only, "--limit", "3")
+    assert exported.stderr == ""
+    file = tmp_path / "audit.jsonl"
+    written = through("audit", "export", *only, "--to-file", str(file))
+    assert (written.code, written.stdout) == (0, "")
+    assert written.stderr.splitlines()[-1] == f"wrote {len(rows)} rows to {file}"
+    assert file.read_bytes() == exported.raw
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    again = through("audit", "export", *only, "--to-file", str(file))
+    assert (again.code, file.read_bytes()) == (6, exported.raw)
+
+
+def test_export_reads_more_than_a_page(inside: Agentctl, tmp_path: Path) -> None:
+    config = lonely_config(tmp_path)
+    here = ("--config", str(config))
+    assert inside("runs", "start", "--agent", "echo", "-m", "x", *here).code == 0
+    in_database(config, _MANY)
+    exported = inside("audit", "export", *here)
+    numbers = [json.loads(line)["seq"] for line in exported.lines]
+    assert numbers == list(range(len(numbers), 0, -1))
+    assert len(numbers) == 1_235
+
+
+_MANY = """
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1234)
+    INSERT INTO audit_log (at, principal, via, operation, outcome)
+    SELECT 1700000000000000 + i, 'ann', 'http', 'rename_session', 'allowed' FROM n
+"""
+
+
+def test_what_cannot_be_exported_whole_leaves_no_file(inside: Agentctl, tmp_path: Path) -> None:
+    config = lonely_config(tmp_path)
+    here = ("--config", str(config))
+    file = tmp_path / "audit.jsonl"
+    assert inside("audit", "export", *here, "--to-file", str(file)).code == 7
+    assert not file.exists()
+    nowhere = inside("audit", "export", *here, "--to-file", str(tmp_path / "no" / "file"))
+    assert nowhere.code == 2
+    assert "cannot be written" in nowhere.stderr
+    dangling = tmp_path / "link"
+    dangling.symlink_to(tmp_path / "target")
+    assert inside("audit", "export", *here, "--to-file", str(dangling)).code == 6
+    assert not (tmp_path / "target").exists()
+
+
+def test_reading_needs_the_scope(demo: Demo, inside: Agentctl, agentctl: Agentctl) -> None:
+    minted = ("token", "mint", "--config", str(demo.config), "--sub", "eve", "--scope")
+    there = ("--url", demo.url)
+    for scope, code in (("audit:read", 0), ("sessions:read", 4)):
+        token = {"AGENTCTL_TOKEN": inside(*minted, scope).stdout.strip()}
+        for command in (("list",), ("export",)):
+            ended = inside("audit", *command, *there, env=token)
+            assert ended.code == code, ended.stderr
+            assert ("audit:read" in ended.stderr) == (code == 4)
+    token = {"AGENTCTL_TOKEN": inside(*minted, "sessions:read").stdout.strip()}
+    assert agentctl("audit", "tail", *there, env=token).code == 4
+
+
+def _tailing(
+    stack: ExitStack, environment: dict[str, str], log: Path, *args: str
+) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    process = stack.enter_context(working("audit", "tail", *args, environment=environment, log=log))
+    assert process.stdout is not None
+    # Who waits for a line that never comes is told by the end of the output.
+    watchdog = threading.Timer(90.0, process.kill)
+    watchdog.start()
+    stack.callback(watchdog.cancel)
+    return process, process.stdout
+
+
+@pytest.mark.parametrize("door", ["local", "remote"])
+def test_tail_shows_what_comes_and_ctrl_c_ends_it(
+    demo: Demo,
+    environment: dict[str, str],
+    inside: Agentctl,
+    session: str,
+    tmp_path: Path,
+    door: str,
+) -> None:
+    where = ("--url", demo.url) if door == "remote" else ("--config", str(demo.config))
+    variables = environment | ({"AGENTCTL_TOKEN": demo.token} if door == "remote" else {})
+    here = ("--config", str(demo.config))
+    for name in "ab":
+        inside("sessions", "rename", session, name, *here)
+    log = tmp_path / "tail.log"
+    options = ("-n", "2", "--operation", "rename_session", "-o", "jsonl", *where)
+    with ExitStack() as stack:
+        process, out = _tailing(stack, variables, log, *options)
+        before = [json.loads(out.readline()) for _ in range(2)]
+        for name in "cd":
+            demo.run(session, name)  # of another operation
+            inside("sessions", "rename", session, name, *here)
+        after = [json.loads(out.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert out.read() == b""
+    assert log.read_text() == ""
+    numbers = [row["seq"] for row in before + after]
+    assert numbers == sorted(numbers)
+    assert {row["operation"] for row in before + after} == {"rename_session"}
+    assert {row["resource"] for row in before + after} == {f"session:{session}"}
+
+
+def test_tail_begins_with_nothing_and_heads_tsv(
+    environment: dict[str, str], inside: Agentctl, tmp_path: Path
+) -> None:
+    here = ("--config", str(lonely_config(tmp_path)))
+    start = ("runs", "start", "--agent", "echo", "-m", "x", "--session", "s1", *here)
+    assert inside(*start).code == 0
+    with ExitStack() as stack:
+        process, out = _tailing(stack, environment, tmp_path / "log", "-n", "0", *here)
+        read = lambda: out.readline().decode().rstrip("\n")  # noqa: E731
+        assert read() == HEADING
+        assert inside(*start).code == 0
+        assert "create_agent_run\tagent:echo,session:s1,run:" in read()
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+
+
+def test_tail_goes_on_when_the_server_comes_back(
+    environment: dict[str, str], inside: Agentctl, tmp_path: Path
+) -> None:
+    """A server that ends and another one that takes its place."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder = tmp_path / "demo"
+    with ExitStack() as stack:
+        with serving(folder, "--port", str(port)) as demo:
+            variables = environment | {"AGENTCTL_TOKEN": demo.token}
+            log = tmp_path / "tail.log"
+            demo.run("s1", "x")
+            options = ("-n", "1", "-o", "jsonl", "--url", demo.url)
+            process, out = _tailing(stack, variables, log, *options)
+            assert json.loads(out.readline())["operation"] == "create_agent_run"
+        wait_for_line(log, "asking again in")
+        with serving(folder, "--port", str(port)) as demo:
+            demo.run("s1", "x")
+            assert json.loads(out.readline())["operation"] == "create_agent_run"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
