@@ -6,23 +6,21 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import TimerHandle
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agentctl.config.settings import Limits
 from agentctl.server.cycle import Cycle, Outlet
 
-__all__ = ["Connection", "Phase"]
+__all__ = ["BODY", "HEAD", "IDLE", "Connection"]
 
 LINGER_SECONDS = 2.0
 """How long what a refused client still sends is thrown away, so that it reads the answer."""
 
 
-class Phase:
-    """What is read: nothing yet, a head, or a body."""
-
-    IDLE, HEAD, BODY = range(3)
+IDLE, HEAD, BODY = range(3)
+"""What is read: nothing yet, a head, or a body."""
 
 
 class Connection(HttpToolsProtocol):
@@ -38,19 +36,20 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._phase = Phase.IDLE
+        self._phase = IDLE
         self._latest: Cycle | None = None  # of the last head that was read
         self._running: Cycle | None = None  # what is answered
         self._deaf = False  # what comes in is thrown away
         self._leaving = False  # no answer is to follow
         self._deadline: TimerHandle | None = None
-        self._awaited = Phase.IDLE
+        self._awaited = IDLE
         self._stall: TimerHandle | None = None
+        self._rested_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._outlet = Outlet(transport, self._finish)
-        self._await(Phase.HEAD)
+        self._await(HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deaf = True
@@ -59,6 +58,7 @@ class Connection(HttpToolsProtocol):
         self.pipeline.clear()
         if self._running is not None and self._running.answering:
             self._running.leave()
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
         self._outlet.close = _nothing  # lets go of this connection, so that it is freed at once
 
@@ -70,15 +70,15 @@ class Connection(HttpToolsProtocol):
         self._unset(self._stall)
         super().resume_writing()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cast(Cycle, cycle)
+    def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:  # type: ignore[override]
+        self._running = cycle
         super()._start_asgi_task(cycle, app)
 
     # Ending
 
     def _finish(self) -> None:
         """An answer was the last one of this connection."""
-        if self._phase == Phase.IDLE and not self.pipeline:
+        if self._phase == IDLE and not self.pipeline:
             self._shut()
         else:
             self._linger()
@@ -100,9 +100,6 @@ class Connection(HttpToolsProtocol):
         if self.transport.get_write_buffer_size():
             self._watch_flow()
 
-    def timeout_keep_alive_handler(self) -> None:
-        self._shut()
-
     # Time
 
     def _await(self, phase: int, *, anew: bool = False) -> None:
@@ -112,15 +109,44 @@ class Connection(HttpToolsProtocol):
                 return
             self._deadline.cancel()
         limits = self.limits
-        seconds = limits.body_seconds if phase == Phase.BODY else limits.header_seconds
+        seconds = limits.body_seconds if phase == BODY else limits.header_seconds
         self._awaited = phase
         self._deadline = self.loop.call_later(seconds, self._overdue)
+
+    def _await_nothing(self) -> None:
+        """All that came in was read."""
+        self._unset(self._deadline)
+        self._deadline = None
+        if self._running is not None and self._running.response_complete:
+            self._rest()  # the end of a body that nobody waited for
+
+    def _rest(self) -> None:
+        """Everything is answered: from now on nothing may come for so long. The timer is set once
+        for many requests, since it costs more than a look at the clock.
+        """
+        self._rested_at = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._running is None or self._running.answering or self._deadline is not None:
+            return  # which ends with a rest, or with a deadline
+        left = self._rested_at + self.timeout_keep_alive - self.loop.time()
+        if left <= 0:
+            self._shut()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                left, self.timeout_keep_alive_handler
+            )
 
     def _overdue(self) -> None:
         """What is awaited has not come in time; while we are the slow ones there is no hurry."""
         self._deadline = None
         running = self._running
-        ours = running is not self._latest or self._phase != Phase.BODY
+        ours = running is not self._latest or self._phase != BODY
         if running is not None and running.answering and (ours or running.response_started):
             self._await(self._awaited)
         else:
@@ -139,13 +165,6 @@ class Connection(HttpToolsProtocol):
             self._watch_flow()
         else:
             self.transport.abort()
-
-    def _keep_alive(self) -> None:
-        """The rest of a body that nobody wanted came in behind its answer."""
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
 
     def _unset(self, timer: TimerHandle | None) -> None:
         if timer is not None:

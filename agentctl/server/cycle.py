@@ -12,12 +12,11 @@ from agentctl.errors import AgentctlError, InternalFailure, TooLarge
 from agentctl.records.ids import new_id
 from agentctl.server.answers import failure
 from agentctl.server.authentication import dressed
-from agentctl.server.heads import CHUNKED
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
 
-__all__ = ["Cycle", "Outlet", "whole_answer"]
+__all__ = ["BodyCycle", "Cycle", "Outlet", "whole_answer"]
 
 KEPT_BYTES = 65_536
 """A body of so many bytes at most is read to its end, so that the connection can be kept, even
@@ -39,13 +38,10 @@ class Outlet:
 
 
 class Cycle(RequestResponseCycle):
-    """uvicorn's, that closes where reading on is not worth it, and fails in our shape.
-
-    Attributes:
-        length: of the body, as it was announced; `CHUNKED`: it was not.
-    """
+    """uvicorn's, that fails in our shape."""
 
     length = 0
+    """Of the body, as it was announced; `CHUNKED`: it was not."""
 
     @property
     def answering(self) -> bool:
@@ -62,19 +58,6 @@ class Cycle(RequestResponseCycle):
         self.disconnected = True
         self.message_event.set()
 
-    def send(self, message: ASGISendEvent) -> Coroutine[Any, Any, None]:
-        if not self.response_started and (self.more_body or message.get("status") == 413):
-            self.keep_alive = self.keep_alive and not self._is_last(message)
-        return super().send(message)
-
-    def _is_last(self, message: ASGISendEvent) -> bool:
-        """Whether the connection ends with this answer: too much of the body is still to come, or
-        the client waits to be asked for it (RFC 9110 10.1.1).
-        """
-        if message.get("status") == TooLarge.status or self.waiting_for_100_continue:
-            return True
-        return self.length is CHUNKED or self.length > KEPT_BYTES
-
     async def send_500_response(self) -> None:
         """Answer what no layer above has: it was cancelled."""
         answer = failure(InternalFailure())
@@ -83,6 +66,24 @@ class Cycle(RequestResponseCycle):
         await self.send(
             {"type": "http.response.body", "body": bytes(answer.body), "more_body": False}
         )
+
+
+class BodyCycle(Cycle):
+    """For a request with a body: its connection ends where reading on is not worth it."""
+
+    def send(self, message: ASGISendEvent) -> Coroutine[Any, Any, None]:
+        if not self.response_started and self._is_last(message):
+            self.keep_alive = False
+        return super().send(message)
+
+    def _is_last(self, message: ASGISendEvent) -> bool:
+        """Whether the body was too large, or too much of it is still to come, or the client waits
+        to be told to go on (RFC 9110 10.1.1) and will not be.
+        """
+        if message.get("status") == TooLarge.status:
+            return True
+        waits = self.waiting_for_100_continue
+        return self.more_body and (waits or not 0 <= self.length <= KEPT_BYTES)
 
 
 def whole_answer(error: AgentctlError) -> bytes:

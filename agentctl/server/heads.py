@@ -6,12 +6,14 @@ what is legal but read differently by the next program, which is how requests ar
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from agentctl.errors import BadRequest
 
-__all__ = ["CHUNKED", "NOT_HTTP", "Fields", "body_length", "check_line", "size"]
+__all__ = ["CHUNKED", "NOT_HTTP", "Body", "Fields", "check_line", "checked", "size"]
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -20,9 +22,12 @@ NOT_HTTP = "The request is not valid HTTP"
 CHUNKED = -1
 """The length of a body that comes in chunks: it is known at its end."""
 
-_VERSIONS = frozenset({"1.0", "1.1"})
+_ENDS = {"1.0": b" HTTP/1.0\r\n", "1.1": b" HTTP/1.1\r\n"}
+"""How the request line ends, by the versions that there are."""
+
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _HIGHEST_PORT = 65_535
+_LONGEST_HOST = 300
 
 _ONCE = {
     b"host": "Host",
@@ -34,18 +39,34 @@ _ONCE = {
 """Fields that programs choose differently from when there are several."""
 
 
-def check_line(line: bytes, sent: bytes, *, first: bool) -> None:
+class Body(NamedTuple):
+    """What a head says of the body behind it.
+
+    Attributes:
+        length: bytes, 0 when there is none, `CHUNKED` when it comes in chunks.
+        awaited: the client sends it when it is told to go on (RFC 9110 10.1.1).
+    """
+
+    length: int
+    awaited: bool
+
+
+_NONE = Body(0, awaited=False)
+
+
+def check_line(method: bytes, target: bytes, version: str, sent: bytes, *, first: bool) -> None:
     """Hold the request line against what was really sent: the parser skips spaces.
 
     Args:
-        line: the request line as RFC 9112 3 writes it, put together from what the parser found.
+        method: as the parser found it; `target`, `version` likewise.
         sent: the bytes that the head was in.
         first: the head stands at their beginning, behind empty lines at most (RFC 9112 2.2); else
             it is behind another request.
 
     Raises:
-        BadRequest: the line is not in there.
+        BadRequest: the line is not in there, or it is of another version than 1.0 and 1.1.
     """
+    line = method + b" " + target + _ENDS.get(version, b"\0")
     if sent.startswith(line) or (not first and line in sent):
         return
     while sent.startswith(b"\r\n"):
@@ -59,30 +80,31 @@ def size(target: bytes, fields: Fields) -> int:
     return len(target) + sum(len(name) + len(value) + 4 for name, value in fields)
 
 
-def body_length(target: bytes, version: str, fields: Fields) -> int:
-    """Check a head, and say how long the body behind it is.
+def checked(method: bytes, target: bytes, version: str, fields: Fields) -> Body:
+    """Check a head, and say what comes behind it.
 
     Args:
+        method: as it was sent.
         target: what was asked for, as it was sent.
         version: of HTTP.
         fields: the header fields, names in lower case.
 
-    Returns:
-        Bytes, 0 when there is no body, `CHUNKED` when it comes in chunks.
-
     Raises:
-        BadRequest: the target is no path with a query (RFC 9112 3.2.1 alone is for servers that
-            are no proxies); another version than 1.0 and 1.1; not exactly one valid Host; more
-            than one of another field of which there is one; a transfer coding besides chunked.
+        BadRequest: the target is no path with a query (RFC 9112 3.2.1: the others are for proxies);
+            not exactly one valid Host; more than one of another field of which there is one; a
+            transfer coding besides chunked, or one in HTTP/1.0.
     """
-    if target[:1] != b"/" or b"#" in target or version not in _VERSIONS:
+    if target[0] != 0x2F or b"#" in target or method == b"CONNECT":
         raise BadRequest(NOT_HTTP)
     known = dict(fields)
     if len(known) != len(fields):
         _check_repeated([name for name, _ in fields])
-    if not _is_host(known.get(b"host", b"")):
+    host = known.get(b"host", b"")
+    if len(host) > _LONGEST_HOST or not _is_host(host):
         raise BadRequest("The header field Host is missing or not valid")
-    return _framing(version, known)
+    if b"content-length" in known or b"transfer-encoding" in known:
+        return _body(version, known)
+    return _NONE
 
 
 def _check_repeated(names: list[bytes]) -> None:
@@ -91,16 +113,19 @@ def _check_repeated(names: list[bytes]) -> None:
             raise BadRequest(f"The header field {shown} is given more than once")
 
 
+@functools.lru_cache(maxsize=256)
 def _is_host(value: bytes) -> bool:
     """A name or an address, and a port if any (RFC 9110 7.2); none of what URLs have beside."""
     found = _HOST.fullmatch(value)
     return found is not None and int(found[1] or 0) <= _HIGHEST_PORT
 
 
-def _framing(version: str, known: dict[bytes, bytes]) -> int:
+def _body(version: str, known: dict[bytes, bytes]) -> Body:
+    awaited = version == "1.1" and known.get(b"expect", b"").lower() == b"100-continue"
     coding = known.get(b"transfer-encoding")
     if coding is None:
-        return int(known.get(b"content-length", 0))
+        length = int(known[b"content-length"])
+        return Body(length, awaited and length > 0)
     if version != "1.1" or coding.lower() != b"chunked" or b"content-length" in known:
         raise BadRequest(NOT_HTTP)
-    return CHUNKED
+    return Body(CHUNKED, awaited)

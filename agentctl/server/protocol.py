@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import httptools
 
 from agentctl.config.settings import Limits
 from agentctl.errors import AgentctlError, BadRequest, HeaderTooLarge
-from agentctl.server.connection import Connection, Phase
-from agentctl.server.cycle import Cycle, whole_answer
-from agentctl.server.heads import CHUNKED, NOT_HTTP, body_length, check_line, size
+from agentctl.server.connection import BODY, HEAD, IDLE, Connection
+from agentctl.server.cycle import BodyCycle, Cycle, whole_answer
+from agentctl.server.heads import CHUNKED, NOT_HTTP, Body, check_line, checked, size
+
+if TYPE_CHECKING:
+    from uvicorn._types import HTTPScope
 
 __all__ = ["Protocol", "limited"]
 
@@ -52,56 +55,48 @@ class Protocol(Connection):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        self._unset_keepalive_if_required()
         messages = self._messages
-        if len(data) <= PIECE:
-            self._take(data)
-        else:
-            for start in range(0, len(data), PIECE):
-                self._take(data[start : start + PIECE])
+        rest = self._parse(data) if len(data) <= PIECE else data
+        if rest:
+            self._take(rest)
+        if self._phase != IDLE or self._messages == messages or self._deadline is not None:
+            self._read_so_far(anew=self._messages != messages)
+
+    def _read_so_far(self, *, anew: bool) -> None:
+        """Set the deadline of what is under way. `anew`: something new is."""
         if self._deaf:
             return
-        if self._phase != Phase.IDLE or self._messages == messages:
-            self._await(
-                Phase.BODY if self._phase == Phase.BODY else Phase.HEAD,
-                anew=self._messages != messages,
-            )
+        if self._phase == IDLE and anew:
+            self._await_nothing()
         else:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-            if self._running is not None and self._running.response_complete:
-                self._keep_alive()
+            self._await(self._phase or HEAD, anew=anew)
 
     # What the parser calls
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._phase = Phase.HEAD
+        self.url = b""
+        self.headers = []
+        self._phase = HEAD
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase != Phase.HEAD:  # a trailer, which is no field of the head
-            if self._latest is not None:
-                self._latest.keep_alive = False
-        elif len(self.headers) < self.limits.header_count:
+        if self._phase == HEAD:
             self.headers.append((name.lower(), value))
-        else:
-            self._refusal = HeaderTooLarge("The request has too many header fields")
-            raise self._refusal
+        elif self._latest is not None:  # a trailer, which is no field of the head
+            self._latest.keep_alive = False
 
     def on_headers_complete(self) -> None:
         method, version = self.parser.get_method(), self.parser.get_http_version()
         try:
-            length = self._checked_head(method, version)
+            body = self._checked(method, version)
         except AgentctlError as refusal:
             self._refusal = refusal
             raise
-        self._phase = Phase.BODY
+        self._phase = BODY
         self._counted = 0
-        self._unread = length if self.parser.should_upgrade() else 0
-        self._complete_scope(method, version)
-        cycle = self.cycle = self._latest = self._new_cycle(version)
-        cycle.length = length
+        if body.length and self.parser.should_upgrade():
+            self._unread = body.length
+        self.scope = self._scope(method, version)
+        cycle = self.cycle = self._latest = self._new_cycle(version, body)
         if self._running is None or self._running.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
@@ -114,16 +109,20 @@ class Protocol(Connection):
 
     def on_message_complete(self) -> None:
         if not self._unread:
-            self._phase = Phase.IDLE
+            self._phase = IDLE
             self._first = False
             self._messages += 1
-            super().on_message_complete()
+            if self._latest is not None and not self._latest.response_complete:
+                self._latest.more_body = False
+                self._latest.message_event.set()
 
     # Reading
 
-    def _take(self, piece: bytes) -> None:
-        while piece and not self._deaf:
-            piece = self._parse(piece)
+    def _take(self, data: bytes) -> None:
+        for start in range(0, len(data), PIECE):
+            piece = data[start : start + PIECE]
+            while piece and not self._deaf:
+                piece = self._parse(piece)
 
     def _parse(self, piece: bytes) -> bytes:
         """Parse a piece; what is behind the place where the parser stopped is returned."""
@@ -131,7 +130,7 @@ class Protocol(Connection):
         if self._sent:
             self._sent += piece
         else:
-            self._sent, self._first = piece, self._phase == Phase.IDLE
+            self._sent, self._first = piece, self._phase == IDLE
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as stop:
@@ -140,7 +139,7 @@ class Protocol(Connection):
         except httptools.HttpParserError:
             self._refuse(self._refusal or BadRequest(NOT_HTTP))
             return b""
-        if self._phase == Phase.IDLE and self._messages != messages:
+        if self._phase == IDLE and self._messages != messages:
             self._sent, self._counted = b"", 0
         else:
             self._count(len(piece), began=self._messages != messages)
@@ -153,54 +152,66 @@ class Protocol(Connection):
             length: bytes that were parsed.
             began: what is under way began somewhere in them.
         """
-        if self._phase == Phase.BODY:
+        if self._phase == BODY:
             self._sent = b""
             self._counted += length if self._latest and self._latest.length == CHUNKED else 0
         else:
             self._counted = 0 if began else self._counted + length
         if self._counted > self.limits.header_bytes:
-            self._refuse(BadRequest(NOT_HTTP) if self._phase == Phase.BODY else _too_large())
+            self._refuse(BadRequest(NOT_HTTP) if self._phase == BODY else _too_large())
 
-    def _checked_head(self, method: bytes, version: str) -> int:
-        """The length of the body behind the head that was read.
+    def _checked(self, method: bytes, version: str) -> Body:
+        """What comes behind the head that was read.
 
         Raises:
             AgentctlError: the head is refused.
         """
-        most = self.limits.header_bytes
-        if len(self._sent) > most and size(self.url, self.headers) > most:
+        fields, limits, sent = self.headers, self.limits, self._sent
+        if len(fields) > limits.header_count:
+            raise HeaderTooLarge("The request has too many header fields")
+        if len(sent) > limits.header_bytes and size(self.url, fields) > limits.header_bytes:
             raise _too_large()
-        length = body_length(self.url, version, self.headers)
-        line = b"%b %b HTTP/%b\r\n" % (method, self.url, version.encode("ascii"))
-        check_line(line, self._sent, first=self._first)
-        return length
+        check_line(method, self.url, version, sent, first=self._first)
+        return checked(method, self.url, version, fields)
 
-    def _complete_scope(self, method: bytes, version: str) -> None:
-        path, _, query = self.url.partition(b"?")
-        text = path.decode("ascii")
-        self.scope["method"] = method.decode("ascii")
-        self.scope["http_version"] = version
-        self.scope["path"] = self.root_path + (unquote(text) if "%" in text else text)
-        self.scope["raw_path"] = self.root_path.encode("ascii") + path
-        self.scope["query_string"] = query
+    def _scope(self, method: bytes, version: str) -> HTTPScope:
+        raw_path, _, query = self.url.partition(b"?")
+        path = raw_path.decode("ascii")
+        if "%" in path:
+            path = unquote(path)
+        return {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme or "http",
+            "method": method.decode("ascii"),
+            "root_path": self.root_path,
+            "path": self.root_path + path,
+            "raw_path": self.root_path.encode("ascii") + raw_path,
+            "query_string": query,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+        }
 
-    def _new_cycle(self, version: str) -> Cycle:
-        expects = any(
-            name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
+    def _new_cycle(self, version: str, body: Body) -> Cycle:
+        kind = BodyCycle if body.length else Cycle
+        cycle = kind(
+            self.scope,
+            cast(asyncio.Transport, self._outlet),
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            body.awaited,
+            version == "1.1" and self.parser.should_keep_alive(),
+            self.on_response_complete,
         )
-        return Cycle(
-            scope=self.scope,
-            transport=cast(asyncio.Transport, self._outlet),
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=expects and version == "1.1",
-            keep_alive=version == "1.1" and self.parser.should_keep_alive(),
-            on_response=self.on_response_complete,
-        )
+        cycle.length = body.length
+        return cycle
 
     def _read_on(self) -> None:
         """Go on behind a head that asks for another protocol (RFC 9110 7.8: it may be ignored).
@@ -220,10 +231,14 @@ class Protocol(Connection):
     def on_response_complete(self) -> None:
         if self._leaving:
             return
-        if self._refusal is not None and not self.pipeline:
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*cast("tuple[Cycle, Any]", self.pipeline.pop()))
+        elif self._refusal is not None:
             self._tell(self._refusal)
         else:
-            super().on_response_complete()
+            self._rest()
 
     def _refuse(self, refusal: AgentctlError) -> None:
         """Take no more requests, and say why: behind the answers to those before."""
@@ -234,7 +249,7 @@ class Protocol(Connection):
         running = self._running
         if running is None or not running.answering:
             self._tell(refusal)
-        elif self._phase != Phase.BODY:
+        elif self._phase != BODY:
             self.flow.pause_reading()
         elif running is not self._latest:
             self.pipeline.popleft()

@@ -47,13 +47,15 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosting(world: World, app: ASGIApp, *, lifespan: str = "on") -> Iterator[Host]:
+def hosting(
+    world: World, app: ASGIApp, *, lifespan: str = "on", http: type[Protocol] = Protocol
+) -> Iterator[Host]:
     """The application on a real socket, served by a thread."""
     config = uvicorn.Config(
         app,
         port=0,
         loop="uvloop",
-        http=Protocol,
+        http=http,
         ws="none",
         lifespan=lifespan,  # type: ignore[arg-type]
         log_config=None,

@@ -1,0 +1,64 @@
+"""What comes in over a bare socket: what is a request, and what becomes of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.endpoint import ModelEndpoint
+from tests.process import serving
+from tests.server.edgecases import CASES, SAMPLE, Case
+from tests.server.hosts import Host
+from tests.server.seeds import ALL
+from tests.server.wire import check_refusal, wire
+from tests.world import World, make_world
+
+LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def token(server: Host) -> bytes:
+    return server.world.token("me", *ALL).encode()
+
+
+@pytest.fixture(scope="module")
+def workers(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[tuple[World, int]]:
+    """A server of two processes, and its port."""
+    world = make_world(tmp_path_factory.mktemp("workers"), model_endpoint.base_url)
+    with serving(world.path, "--workers", "2") as served:
+        yield world, int(served.url.rpartition(":")[2])
+
+
+def check(port: int, token: bytes, case: Case) -> None:
+    """The answer to a case, what becomes of its connection, and that others are served on."""
+    with wire(port) as connection:
+        connection.send(case.sent.replace(b"{token}", token))
+        answer = connection.answer()
+        if case.status < 400:
+            assert answer.status == case.status, answer
+        else:
+            check_refusal(answer, case.status)
+        assert "location" not in answer.fields
+        if case.closes:
+            assert answer.fields["connection"] == "close"
+            assert connection.ended()
+        else:
+            connection.send(LEGITIMATE.replace(b"{token}", token))
+            assert connection.answer().status == 200
+    with wire(port) as connection:
+        connection.send(LEGITIMATE.replace(b"{token}", token))
+        assert connection.answer().status == 200
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case(server: Host, token: bytes, name: str) -> None:
+    check(server.port, token, CASES[name])
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_case_with_several_processes(workers: tuple[World, int], name: str) -> None:
+    world, port = workers
+    check(port, world.token("me", *ALL).encode(), CASES[name])

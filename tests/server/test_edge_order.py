@@ -1,0 +1,237 @@
+"""Several requests on a connection, what is asked of the server between them, and what is ignored.
+
+The application is a small one, which tells what it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from tests.server.hosts import Host, hosting
+from tests.server.wire import check_refusal, wire
+from tests.world import World
+
+HOST = b"Host: x\r\n"
+CHUNKED = HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def get(path: bytes, fields: bytes = b"") -> bytes:
+    return b"GET " + path + b" HTTP/1.1\r\n" + HOST + fields + b"\r\n"
+
+
+def post(path: bytes, body: bytes, fields: bytes = b"") -> bytes:
+    length = b"Content-Length: %d\r\n" % len(body)
+    return b"POST " + path + b" HTTP/1.1\r\n" + HOST + length + fields + b"\r\n" + body
+
+
+class Told:
+    """`/slow` waits for `go`; `/unread` reads no body; `/stream` ends with its client; all tell."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.streaming = threading.Event()
+        self.left = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, body, left = scope["path"], b"", False
+        while path not in ("/unread", "/stream"):
+            message = await receive()
+            body += message.get("body", b"")
+            left = message["type"] == "http.disconnect"
+            if left or not message.get("more_body"):
+                break
+        while path == "/slow" and not self.go.is_set():
+            await asyncio.sleep(0.005)
+        if left:
+            self.left.set()
+        elif path == "/stream":
+            await self._stream(receive, send)
+        else:
+            headers = [(name.decode(), value.decode()) for name, value in scope["headers"]]
+            told = {"path": path, "body": body.decode(), "headers": headers}
+            await _answer(send, orjson.dumps(told))
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        self.streaming.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.left.set()
+
+
+async def _answer(send: Send, body: bytes) -> None:
+    headers = [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def host(told: Told, tmp_path: Path) -> Iterator[Host]:
+    with hosting(World(tmp_path), told, lifespan="off") as served:
+        yield served
+
+
+def test_requests_at_once_are_answered_in_order(host: Host) -> None:
+    requests = [get(b"/%d" % number) for number in range(300)]
+    requests[100] = post(b"/100", b"body", b"Connection: keep-alive\r\n")
+    requests[200] = b"POST /200 HTTP/1.1\r\n" + CHUNKED + b"4\r\nbody\r\n0\r\n\r\n"
+    with wire(host.port) as connection:
+        connection.send(b"".join(requests))
+        answers = [connection.answer().json for _ in requests]
+    assert [answer["path"] for answer in answers] == [f"/{number}" for number in range(300)]
+    assert [answer["body"] for answer in answers if answer["body"]] == ["body", "body"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 8_191, 8_192, 8_193])
+def test_it_does_not_matter_where_what_is_sent_is_cut(host: Host, size: int) -> None:
+    one = b"\r\n" + post(b"/a%20b", b"x" * 9_000, b"X: y\r\n") + get(b"/", b"X: " + b"z" * 8_000)[:-2]
+    sent = one + b"\r\n\r\n" + b"POST /c HTTP/1.1\r\n" + CHUNKED + b"3;x=y\r\nabc\r\n0\r\nX: y\r\n\r\n"
+    with wire(host.port) as connection:
+        connection.send(*(sent[start : start + size] for start in range(0, len(sent), size)))
+        answers = [connection.answer().json for _ in range(3)]
+        assert connection.ended()
+    assert [answer["path"] for answer in answers] == ["/a b", "/", "/c"]
+    assert [len(answer["body"]) for answer in answers] == [9_000, 0, 3]
+
+
+BROKEN = {
+    "line": b"GET  / HTTP/1.1\r\n" + HOST + b"\r\n",
+    "garbage": b"\0\1\2\r\n\r\n",
+    "two hosts": get(b"/", HOST),
+    "chunk": b"POST / HTTP/1.1\r\n" + CHUNKED + b"x\r\n",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_refusal_stands_behind_the_answers_before_it(
+    host: Host, told: Told, broken: bytes
+) -> None:
+    with wire(host.port) as connection:
+        connection.send(get(b"/slow") + get(b"/second") + broken + get(b"/never"))
+        told.go.set()
+        assert connection.answer().json["path"] == "/slow"
+        assert connection.answer().json["path"] == "/second"
+        check_refusal(connection.answer(), 400)
+        assert connection.ended()
+
+
+def test_a_body_that_breaks_off_ends_its_request(host: Host, told: Told) -> None:
+    with wire(host.port) as connection:
+        connection.send(b"POST / HTTP/1.1\r\n" + CHUNKED + b"3\r\nabc\r\n")
+        time.sleep(0.05)
+        connection.send(b"x\r\n")
+        check_refusal(connection.answer(), 400)
+        assert connection.ended()
+    assert told.left.wait(10)
+
+
+def test_who_leaves_is_missed_although_more_was_asked_for(host: Host, told: Told) -> None:
+    with wire(host.port) as connection:
+        connection.send(get(b"/stream") + get(b"/next") + get(b"/after"))
+        assert told.streaming.wait(10)
+    assert told.left.wait(10)
+
+
+@pytest.mark.parametrize("fields", [b"", b"Trailer: X-Forwarded-For, Authorization\r\n"])
+def test_trailers_become_no_header_fields(host: Host, fields: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\n" + fields + CHUNKED
+    trailers = b"Authorization: Bearer x\r\nX-Forwarded-For: 1.1.1.1\r\nHost: evil\r\nExpect: 100-continue\r\n"
+    with wire(host.port) as connection:
+        connection.send(head + b"2\r\nab\r\n", b"0\r\n" + trailers + b"\r\n")
+        answer = connection.answer()
+        assert connection.ended()
+    names = {name for name, _ in answer.json["headers"]}
+    assert names == {"host", "transfer-encoding"} | ({"trailer"} if fields else set())
+    assert answer.json["body"] == "ab"
+
+
+def test_a_client_that_waits_is_asked_for_its_body(host: Host) -> None:
+    with wire(host.port) as connection:
+        connection.send(post(b"/", b"body", b"Expect: 100-Continue\r\n")[:-4])
+        assert connection.answer().status == 100
+        connection.send(b"body" + get(b"/next"))
+        assert connection.answer().json["body"] == "body"
+        assert connection.answer().json["path"] == "/next"
+
+
+def test_a_client_that_waits_in_vain_is_told_at_once(server: Host) -> None:
+    for length, status in ((2, 401), (10_000_000, 401)):
+        with wire(server.port) as connection:
+            fields = b"Content-Length: %d\r\nExpect: 100-continue\r\n" % length
+            connection.send(b"POST /sessions HTTP/1.1\r\n" + HOST + fields + b"\r\n")
+            check_refusal(connection.answer(), status)
+            assert connection.ended()
+
+
+def test_a_small_body_that_nobody_wants_keeps_the_connection(host: Host) -> None:
+    with wire(host.port) as connection:
+        connection.send(post(b"/unread", b"x" * 60_000)[:-30_000])
+        assert connection.answer().json["path"] == "/unread"
+        connection.send(b"x" * 30_000 + get(b"/next"))
+        assert connection.answer().json["path"] == "/next"
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_large_body_that_nobody_wants_ends_the_connection(host: Host, chunked: bool) -> None:
+    sent = b"POST /unread HTTP/1.1\r\n" + CHUNKED if chunked else post(b"/unread", b"x" * 9_000_000)
+    with wire(host.port) as connection:
+        connection.send(sent)
+        answer = connection.answer()
+        assert answer.fields["connection"] == "close"
+        assert connection.ended()
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_another_protocol_is_not_gone_over_to(host: Host, protocol: bytes) -> None:
+    with wire(host.port) as connection:
+        connection.send(get(b"/a", UPGRADE % protocol) * 2 + get(b"/b"))
+        assert [connection.answer().json["path"] for _ in range(3)] == ["/a", "/a", "/b"]
+
+
+@pytest.mark.parametrize("cut", [0, 9, 12])
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_body_behind_the_wish_for_another_protocol_is_a_body(
+    host: Host, chunked: bool, cut: int
+) -> None:
+    """And no request, which it would be for the parser by itself: a way to smuggle one."""
+    hidden = get(b"/hidden")
+    fields = HOST + UPGRADE % b"h2c"
+    if chunked:
+        framing, body = b"Transfer-Encoding: chunked\r\n", b"%x\r\n%b\r\n0\r\nX: y\r\n\r\n"
+        body %= (len(hidden), hidden)
+    else:
+        framing, body = b"Content-Length: %d\r\n" % len(hidden), hidden
+    head = b"POST /a HTTP/1.1\r\n" + fields + framing + b"\r\n"
+    with wire(host.port) as connection:
+        connection.send(head + body[:cut])
+        time.sleep(0.05 if cut else 0)
+        connection.send(body[cut:] + get(b"/next"))
+        answer = connection.answer()
+        assert (answer.json["path"], answer.json["body"]) == ("/a", hidden.decode())
+        assert connection.ended()
+
+
+def test_head_is_get_without_a_body_and_the_connection_goes_on(server: Host) -> None:
+    with wire(server.port) as connection:
+        connection.send(get(b"/health").replace(b"GET", b"HEAD") + get(b"/health"))
+        head = connection.answer(bodiless=True)
+        answer = connection.answer()
+    assert head.fields["content-length"] == answer.fields["content-length"]
+    assert answer.status == 200

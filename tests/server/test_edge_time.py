@@ -1,0 +1,265 @@
+"""Slow clients, many idle ones and huge heads: what they may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from agentctl.config.settings import Limits
+from agentctl.server.protocol import Protocol, limited
+from tests.process import serving
+from tests.server.hosts import Host, hosting
+from tests.server.wire import Wire, check_refusal, wire
+from tests.world import World
+
+SECONDS = 0.5
+"""Of every deadline here."""
+
+LATE = 10.0
+"""What is closed so late was not closed by a deadline."""
+
+IDLE = 500
+
+LARGE = 64 << 20
+"""Bytes of an answer that fit into no buffer."""
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Slow:
+    """Streams at `/stream`, answers late at `/late`, in large at `/large`; else at once."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message: Any = {"more_body": True}
+        while message.get("more_body"):
+            message = await receive()
+        if message["type"] == "http.disconnect":
+            self.left.set()
+            return
+        parts = 8 if scope["path"] == "/stream" else 1
+        if scope["path"] == "/late":
+            await asyncio.sleep(3 * SECONDS)
+        body = b"x" * (LARGE if scope["path"] == "/large" else 1)
+        headers = [] if parts > 1 else [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for left in reversed(range(parts)):
+            await send({"type": "http.response.body", "body": body, "more_body": left > 0})
+            if left:
+                await asyncio.sleep(SECONDS / 2)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture(scope="module")
+def host(slow: Slow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    http = limited(Limits(header_seconds=SECONDS, body_seconds=SECONDS))
+    http.stalled_seconds = SECONDS
+    world = World(tmp_path_factory.mktemp("slow"))
+    with hosting(world, slow, lifespan="off", http=http) as served:
+        yield served
+
+
+def repeated(part: bytes) -> Callable[[], Iterator[bytes]]:
+    """An endless line of the same."""
+    return lambda: itertools.repeat(part)
+
+
+def head_then(head: bytes, rest: bytes) -> Callable[[], Iterator[bytes]]:
+    return lambda: itertools.chain([head], itertools.repeat(rest))
+
+
+def bytewise(text: bytes) -> Callable[[], Iterator[bytes]]:
+    """One byte at a time, then nothing."""
+    return lambda: (text[number : number + 1] for number in range(len(text)))
+
+
+LORIS = {
+    "nothing": repeated(b""),
+    "the line": bytewise(b"GET /" + b"a" * 1_000),
+    "a field": head_then(b"GET / HTTP/1.1\r\nX: ", b"a"),
+    "fields": head_then(b"GET / HTTP/1.1\r\nHost: x\r\n", b"X: a\r\n"),
+    "empty lines": repeated(b"\r\n"),
+    "spaces": head_then(b"GET / HTTP/1.1\r\nX:", b" "),
+    "a second head": head_then(GET + b"GET /", b"a"),
+    "empty lines behind a request": head_then(GET, b"\r\n"),
+    "a body": head_then(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n", b"a"),
+    "no body": head_then(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n", b""),
+    "chunks": head_then(CHUNKED, b"1\r\na\r\n"),
+    "an extension": head_then(CHUNKED + b"1;", b"a"),
+    "a size": head_then(CHUNKED, b"0"),
+    "trailers": head_then(CHUNKED + b"0\r\n", b"X: a\r\n"),
+}
+
+
+@pytest.mark.parametrize("parts", LORIS.values(), ids=LORIS)
+def test_a_slow_client_is_left(host: Host, parts: Callable[[], Iterator[bytes]]) -> None:
+    with wire(host.port) as connection:
+        began = time.monotonic()
+        connection.socket.settimeout(SECONDS / 10)
+        received = dripped(connection, parts())
+        took = time.monotonic() - began
+    assert SECONDS * 0.9 < took < LATE
+    assert received.count(b"HTTP/1.1") == received.count(b"200 OK")
+
+
+def dripped(connection: Wire, parts: Iterator[bytes]) -> bytes:
+    """Send parts slowly until the server closes; what came back."""
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        for part in itertools.chain(parts, itertools.repeat(b"")):
+            connection.socket.sendall(part)
+            with contextlib.suppress(TimeoutError):
+                found = connection.socket.recv(65_536)
+                if not found:
+                    break
+                received += found
+    return received
+
+
+def test_who_waits_for_a_body_is_told_that_none_comes(host: Host, slow: Slow) -> None:
+    slow.left.clear()
+    with wire(host.port) as connection:
+        connection.send(CHUNKED + b"1\r\na\r\n")
+        assert connection.ended()
+    assert slow.left.wait(LATE)
+
+
+@pytest.mark.parametrize("path", [b"/stream", b"/late"])
+@pytest.mark.parametrize("behind", [b"", b"\r\n", b"GET"])
+def test_no_deadline_is_for_an_answer(host: Host, path: bytes, behind: bytes) -> None:
+    with wire(host.port) as connection:
+        connection.send(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" + behind)
+        answer = connection.answer()
+        assert answer.body == b"x" * (8 if path == b"/stream" else 1)
+        assert "connection" not in answer.fields
+        if behind == b"GET":
+            assert connection.ended()
+
+
+def test_a_connection_may_rest_between_requests(host: Host) -> None:
+    with wire(host.port) as connection:
+        for _ in range(2):
+            connection.send(GET)
+            assert connection.answer().status == 200
+            time.sleep(2 * SECONDS)
+        connection.send(GET)
+        assert connection.answer().status == 200
+
+
+def test_who_takes_nothing_of_an_answer_is_left(host: Host) -> None:
+    with wire(host.port) as connection:
+        connection.send(GET.replace(b"/health", b"/large"))
+        inode = established(host.port)
+        assert inode
+        deadline = time.monotonic() + LATE
+        while established(host.port) & inode:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_who_takes_an_answer_slowly_gets_all_of_it(host: Host) -> None:
+    """Also when keep-alive has ended meanwhile."""
+    with wire(host.port) as connection:
+        connection.send(GET.replace(b"/health", b"/large"))
+        received, began = 0, time.monotonic()
+        while received < LARGE:
+            found = len(connection.socket.recv(1 << 20))
+            assert found, received
+            received += found
+            time.sleep(0 if received > LARGE // 2 else 0.05)
+        assert time.monotonic() - began > 2 * SECONDS
+
+
+def established(port: int) -> set[str]:
+    """The sockets of this process that a server on a port has connections with."""
+    lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return {one[9] for one in fields if one[1].endswith(f":{port:04X}") and one[3] == "01"}
+
+
+def test_idle_clients_hurt_nobody_and_are_left(host: Host) -> None:
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(wire(host.port)) for _ in range(IDLE)]
+        for number, connection in enumerate(idle):
+            connection.send((b"", b"GET / HT", GET[:-2], CHUNKED)[number % 4])
+        assert host.client.get("/health").status_code == 200
+        assert all(connection.ended() for connection in idle)
+        assert host.client.get("/health").status_code == 200
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds."""
+    (line,) = (
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    )
+    return int(line.split()[1]) * 1_024
+
+
+HUGE = {
+    "field": b"GET / HTTP/1.1\r\nHost: x\r\nX: ",
+    "target": b"GET /",
+    "fields": b"GET / HTTP/1.1\r\n",
+    "extension": CHUNKED + b"5;",
+}
+
+
+def test_a_huge_head_costs_no_memory(world: World) -> None:
+    with serving(world.path) as served:
+        port, pid = int(served.url.rpartition(":")[2]), served.process.pid
+        for head in HUGE.values():  # the peak of what this takes anyhow
+            fill(port, head, 200_000)
+        before = resident(pid)
+        for head in HUGE.values():
+            fill(port, head, 30_000_000)
+        assert resident(pid) - before < 1 << 20
+
+
+def fill(port: int, head: bytes, size: int) -> None:
+    """Send a head and so much behind it; it is refused."""
+    part = b"a: b\r\n" * 1_000 if head.endswith(b"\n") else b"a" * 6_000
+    with wire(port) as connection:
+        connection.send(head, *itertools.repeat(part, size // len(part)))
+        check_refusal(connection.answer(), 400 if head.startswith(b"POST") else 431)
+        assert connection.ended()
+
+
+def test_the_limits_are_those_of_the_configuration(world: World) -> None:
+    text = world.path.read_text()
+    limits = "[limits]\nheader_seconds = 0.3\nbody_seconds = 0.3\nheader_bytes = 8192\nheader_count = 8\n"
+    world.path.write_text(f"{text}\n{limits}")
+    with serving(world.path) as served:
+        port = int(served.url.rpartition(":")[2])
+        for sent in (b"GET / HTTP/1.1\r\nX: " + b"a" * 8_192, GET[:-2] + b"X: a\r\n" * 8 + b"\r\n"):
+            with wire(port) as connection:
+                connection.send(sent)
+                check_refusal(connection.answer(), 431)
+        for sent in (b"", b"GET", CHUNKED.replace(b"/ ", b"/agents/echo/runs ")):
+            with wire(port) as connection:
+                connection.send(sent)
+                connection.socket.settimeout(LATE)
+                while connection.socket.recv(65_536):
+                    pass
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    limits = Protocol.limits
+    assert (limits.header_bytes, limits.header_count) == (16_384, 100)
+    assert (limits.header_seconds, limits.body_seconds) == (10, 30)

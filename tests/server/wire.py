@@ -1,0 +1,123 @@
+"""HTTP over a bare socket: what is sent is what a test says, byte for byte."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+__all__ = ["Answer", "Wire", "check_refusal", "closed_after", "wire"]
+
+PATIENCE = 20.0
+
+CODES = {
+    400: "BAD_REQUEST", 401: "UNAUTHENTICATED", 403: "FORBIDDEN", 404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE",
+    422: "VALIDATION_ERROR", 431: "REQUEST_HEADER_FIELDS_TOO_LARGE",
+    500: "INTERNAL_SERVER_ERROR",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer: the status, the header fields by their names in lower case, and the body."""
+
+    status: int
+    fields: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+
+class Wire:
+    """A connection, seen from the client."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._unread = b""
+
+    def send(self, *parts: bytes) -> None:
+        """Send parts one by one; a server that has closed meanwhile does not matter."""
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                self.socket.sendall(part)
+
+    def answer(self, *, bodiless: bool = False) -> Answer:
+        """The next answer, interim ones included. `bodiless`: it is one to HEAD."""
+        head = self._until(b"\r\n\r\n").decode("latin-1")
+        line, *lines = head[:-4].split("\r\n")
+        version, status, _ = line.split(" ", 2)
+        assert version == "HTTP/1.1"
+        fields = dict[str, str]()
+        for name, _, value in (field.partition(": ") for field in lines):
+            assert name.lower() not in fields, head
+            fields[name.lower()] = value
+        empty = bodiless or status in ("100", "204")
+        return Answer(int(status), fields, b"" if empty else self._body(fields))
+
+    def ended(self) -> bool:
+        """Whether the server closes, without another byte; waits for it."""
+        with contextlib.suppress(ConnectionError):
+            return not self._unread and not self.socket.recv(1)
+        return True
+
+    def _body(self, fields: dict[str, str]) -> bytes:
+        if fields.get("transfer-encoding") != "chunked":
+            return self._exactly(int(fields["content-length"]))
+        body = b""
+        while size := int(self._until(b"\r\n"), 16):
+            body += self._exactly(size + 2)[:-2]
+        self._until(b"\r\n")
+        return body
+
+    def _until(self, end: bytes) -> bytes:
+        while end not in self._unread:
+            self._more()
+        found, _, self._unread = self._unread.partition(end)
+        return found + end
+
+    def _exactly(self, size: int) -> bytes:
+        while len(self._unread) < size:
+            self._more()
+        found, self._unread = self._unread[:size], self._unread[size:]
+        return found
+
+    def _more(self) -> None:
+        part = self.socket.recv(65_536)
+        assert part, f"the server closed behind {self._unread!r}"
+        self._unread += part
+
+
+@contextlib.contextmanager
+def wire(port: int) -> Iterator[Wire]:
+    """A new connection to a port of this machine."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield Wire(connection)
+
+
+def check_refusal(answer: Answer, status: int) -> None:
+    """It is an error of our shape (contract.md 2), dressed as every answer is."""
+    assert answer.status == status, answer
+    assert answer.json["error_code"] == CODES[status]
+    assert isinstance(answer.json["detail"], str)
+    assert answer.fields["content-type"] == "application/json"
+    assert answer.fields["cache-control"] == "no-store"
+    assert answer.fields["x-content-type-options"] == "nosniff"
+    assert answer.fields["referrer-policy"] == "no-referrer"
+    rules = answer.fields["content-security-policy"]
+    assert rules == "default-src 'none'; frame-ancestors 'none'"
+    assert len(answer.fields["x-request-id"]) == 36
+
+
+def closed_after(connection: Wire, began: float) -> float:
+    """Wait for the server to close; how long after a time on the monotonic clock it did."""
+    assert connection.ended()
+    return time.monotonic() - began
