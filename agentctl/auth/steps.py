@@ -33,4 +33,4 @@ ACCOUNT_CHECKS: dict[str, str] = {
     "account.revoked": "the service account is not revoked",
     "account.expired": "the service account has not expired",
 }
-"""The same for tokens of service accounts: behind `transport` and `length`, in place of the rest."""
+"""The same for tokens of service accounts: behind `transport` and `length`, instead of others."""

@@ -1,0 +1,337 @@
+"""`agentctl auth`: who one is, what one may do, and why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.auth.policy import POLICY
+from agentctl.auth.scopes import KNOWN_SCOPES
+from tests.cli.conftest import Agentctl
+from tests.cli.demo import Demo
+from tests.cli.projects import make_project
+
+AGENT = """
+[[databases]]
+id = "main"
+url = "sqlite:///main.db"
+
+[[models]]
+id = "echo"
+provider = "demo"
+model = "echo"
+
+[[agents]]
+id = "echo"
+name = "Echo"
+model = "echo"
+"""
+
+
+@pytest.fixture
+def project(home: Path) -> Path:
+    return make_project(home, rest=AGENT)
+
+
+def mint(agentctl: Agentctl, *options: str, config: Path | None = None) -> str:
+    where = () if config is None else ("--config", str(config))
+    ended = agentctl("token", "mint", "--yes", *options, *where)
+    assert ended.code == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+@pytest.fixture
+def reader(inside: Agentctl, project: Path) -> Path:
+    """The file of a token of `me` for one agent."""
+    token = mint(inside, "--sub", "me", "--scope", "agents:echo:read", "--scope", "agents:run")
+    file = project.parent / "reader.token"
+    file.write_text(token + "\n")
+    return file
+
+
+# explain
+
+
+def test_what_is_allowed(inside: Agentctl, reader: Path) -> None:
+    ended = inside("auth", "explain", "GET", "/agents/echo", "--token-file", str(reader))
+    assert ended.code == 0
+    assert ended.stderr == "allowed: get_agent as me\n"
+    assert ended.lines[0] == "name\toutcome\tfound\tcause\tremedy"
+    steps = [line.split("\t")[:2] for line in ended.lines[1:]]
+    assert all(outcome == "passed" for _, outcome in steps[:-1])
+    assert [name for name, _ in steps][:3] == ["authorization", "credential", "length"]
+    assert reader.read_text().strip() not in ended.stdout + ended.stderr
+
+
+def test_what_is_refused_says_why_and_what_would_do(inside: Agentctl, reader: Path) -> None:
+    ended = inside("auth", "explain", "get", "/agents/other", "--token-file", str(reader))
+    assert ended.code == 1
+    verdict, cause, empty, hint = ended.stderr.splitlines()
+    assert verdict == "403: refused by policy as me"
+    assert cause == '  cause: "agents:echo:read" is for another agent, not "other"; ' + (
+        '"agents:run" allows run, not read'
+    )
+    assert (empty, hint[:40]) == ("", "hint: have one of these granted: agents:")
+
+
+def test_the_forms_of_an_explanation(inside: Agentctl, reader: Path) -> None:
+    asked = ("auth", "explain", "GET", "/sessions", "--token-file", str(reader), "-o")
+    seen: dict[str, Any] = json.loads(inside(*asked, "json").stdout)
+    assert (seen["status"], seen["decided_by"], seen["allowed"]) == (403, "policy", False)
+    table = inside(*asked, "table")
+    assert table.code == 1
+    assert table.lines[0].split() == ["STEP", "OUTCOME", "FOUND"]
+    assert "skipped" not in table.stdout
+    lines = [json.loads(line) for line in inside(*asked, "jsonl").lines]
+    assert lines == seen["steps"]
+    assert inside(*asked, "name").lines == [step["name"] for step in lines]
+
+
+def test_where_the_token_comes_from(inside: Agentctl, reader: Path) -> None:
+    asked = ("auth", "explain", "GET", "/agents/echo")
+    token = reader.read_text()
+    assert inside(*asked, "--token-file", "-", input=token).code == 0
+    from_environment = inside(*asked, env={"AGENTCTL_TOKEN": token})
+    assert (from_environment.code, from_environment.stderr) == (0, "allowed: get_agent as me\n")
+    nothing = inside(*asked)
+    assert nothing.code == 1
+    assert nothing.stderr.startswith("401: refused by credential\n")
+    without = inside(*asked, "--no-token", env={"AGENTCTL_TOKEN": token})
+    assert without.stderr == nothing.stderr
+    both = inside(*asked, "--no-token", "--token-file", str(reader))
+    assert (both.code, both.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("GET", "agents"), 2, "path must begin with /"),
+        (("G T", "/agents"), 2, "method must be a word"),
+        (("GET", "/agents", "--token-file", "none-there"), 2, "no token can be read"),
+        (("GET", "/agents", "--config", "none.toml"), 2, "none.toml"),
+        (("GET", "/agents", "--url", "http://127.0.0.1:1"), 7, "cannot"),
+        (("GET",), 2, "PATH"),
+    ],
+)
+def test_what_is_not_explained(
+    inside: Agentctl, project: Path, arguments: tuple[str, ...], code: int, told: str
+) -> None:
+    ended = inside("auth", "explain", *arguments)
+    assert (ended.code, ended.stdout) == (code, "")
+    assert told in ended.stderr
+
+
+def test_keys_that_are_refused_are_an_error(inside: Agentctl, project: Path) -> None:
+    (project.parent / "keys" / "signing.pub.pem").write_text("nonsense")
+    ended = inside("auth", "explain", "GET", "/agents", "--no-token")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: ")
+
+
+def test_no_database_is_made(inside: Agentctl, reader: Path) -> None:
+    ended = inside("auth", "explain", "GET", "/agents/echo", "--token-file", str(reader))
+    assert ended.code == 0
+    assert not list(reader.parent.glob("*.db"))
+
+
+def test_a_server_explains_to_its_administrators(
+    inside: Agentctl, demo: Demo, tmp_path: Path
+) -> None:
+    one = mint(inside, "--sub", "bob", "--scope", "sessions:read", config=demo.config)
+    file = tmp_path / "bob.token"
+    file.write_text(one)
+    demo.run("auth-explained", "hello")
+    asked = ("auth", "explain", "GET", "/sessions/auth-explained", "--url", demo.url)
+    boss = {"AGENTCTL_TOKEN": demo.token}
+    ended = inside(*asked, "--token-file", str(file), "-o", "json", env=boss)
+    told = json.loads(ended.stdout)
+    assert (ended.code, told["status"], told["principal"]) == (1, 404, "bob")
+    assert told["steps"][-1]["cause"] == 'the session is there, and belongs to "ada"'
+    own = inside(*asked, env=boss)
+    assert (own.code, own.stderr) == (0, "allowed: get_session_by_id as ada\n")
+    only = inside(*asked, "--token-file", str(file))
+    assert (only.code, only.stdout) == (4, ""), "bob asks himself, and is no administrator"
+    nobody = inside(*asked, "--no-token")
+    assert (nobody.code, nobody.stdout) == (4, "")
+    offline = inside(
+        *asked[:4], "--config", str(demo.config), "--token-file", str(file), "-o", "json"
+    )
+    assert json.loads(offline.stdout)["decided_by"] == "data"
+
+
+# whoami
+
+
+def test_who_one_is_here(inside: Agentctl, project: Path) -> None:
+    ended = inside("auth", "whoami", "-o", "json")
+    assert ended.code == 0
+    seen = json.loads(ended.stdout)
+    assert seen["principal"].startswith("local:")
+    assert (seen["admin"], seen["scopes"]) == (True, [])
+    acting = inside("auth", "whoami", "--as-user", "ann", "-o", "name")
+    assert acting.stdout == "ann\n"
+
+
+def test_who_one_is_to_a_server(inside: Agentctl, demo: Demo) -> None:
+    asked = ("auth", "whoami", "--url", demo.url)
+    env = {"AGENTCTL_TOKEN": demo.token}
+    table = inside(*asked, "-o", "table", env=env)
+    assert table.code == 0
+    assert "ada" in table.stdout
+    assert "agent_os:admin" in table.stdout
+    assert "expires" in table.stdout
+    assert " min (" in table.stdout or " h (" in table.stdout
+    assert demo.token not in table.stdout
+    assert json.loads(inside(*asked, "-o", "json", env=env).stdout)["principal"] == "ada"
+    refused = inside(*asked)
+    assert (refused.code, refused.stdout) == (4, "")
+
+
+# can-i
+
+
+@pytest.fixture
+def limited(inside: Agentctl, demo: Demo) -> dict[str, str]:
+    """The environment of somebody with two scopes."""
+    options = ("--sub", "eve", "--scope", "agents:echo:run", "--scope", "sessions:read")
+    return {"AGENTCTL_TOKEN": mint(inside, *options, config=demo.config)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "yes", "by"),
+    [
+        (("POST", "/agents/echo/runs"), True, "opened by agents:echo:run"),
+        (("post", "/agents/slow/runs"), False, None),
+        (("GET", "/agents"), False, None),
+        (("GET", "/sessions/any?x=1"), True, "opened by sessions:read"),
+        (("HEAD", "/auth/me"), True, "open to every identified caller"),
+        (("GET", "/health"), True, "public: no credential is looked at"),
+        (("POST", "/auth/explain"), False, None),
+        (("sessions:read",), True, "opened by sessions:read"),
+        (("sessions:one:read",), True, "opened by sessions:read"),
+        (("agents:echo:run",), True, "opened by agents:echo:run"),
+        (("agents:run",), False, None),
+        (("agent_os:admin",), False, None),
+        (("create_agent_run", "--agent", "echo"), True, "opened by agents:echo:run"),
+        (("create_agent_run", "--agent", "slow"), False, None),
+        (("create_agent_run",), False, None),
+        (("get_session_by_id", "--session", "s"), True, "opened by sessions:read"),
+        (("get_team", "--team", "duo"), False, None),
+        (("get_workflow", "--workflow", "relay"), False, None),
+    ],
+)
+def test_what_one_may(
+    inside: Agentctl,
+    demo: Demo,
+    limited: dict[str, str],
+    asked: tuple[str, ...],
+    yes: bool,
+    by: str | None,
+) -> None:
+    ended = inside("auth", "can-i", *asked, "--url", demo.url, "-o", "json", env=limited)
+    told = json.loads(ended.stdout)
+    assert (ended.code, told["allowed"], told["by"]) == (0 if yes else 1, yes, by)
+    assert told["principal"] == "eve"
+    assert ended.stderr == ""
+    name = inside("auth", "can-i", *asked, "--url", demo.url, "-o", "name", env=limited)
+    assert (name.code, name.stdout) == (ended.code, "true\n" if yes else "false\n")
+
+
+def test_what_an_administrator_may(inside: Agentctl, demo: Demo, project: Path) -> None:
+    boss = {"AGENTCTL_TOKEN": demo.token}
+    for asked in (("explain_auth",), ("agents:run",), ("DELETE", "/sessions/any")):
+        for where, env in ((("--url", demo.url), boss), ((), {})):
+            ended = inside("auth", "can-i", *asked, *where, env=env)
+            assert ended.code == 0
+            assert "the caller is an administrator" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("agent:rnu",), "did you mean 'agents:run'?"),
+        (("get_agnt",), "did you mean 'get_agent'?"),
+        (("xyzzy",), "auth scopes"),
+        (("GET",), "name a path too"),
+        (("GET", "/nothing"), "is no operation"),
+        (("GET", "/agents/"), "no slash at the end"),
+        (("PUT", "/agents"), "it has GET, HEAD"),
+        (("get_agents", "--agent", "x"), "--agent makes no sense with get_agents"),
+        (("agents:run", "--team", "x"), "--team makes no sense"),
+        (("GET", "/agents", "--session", "x"), "--session makes no sense"),
+    ],
+)
+def test_questions_about_nothing(
+    inside: Agentctl, project: Path, asked: tuple[str, ...], told: str
+) -> None:
+    ended = inside("auth", "can-i", *asked)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert told in ended.stderr
+
+
+def test_a_server_that_does_not_know_the_caller(inside: Agentctl, demo: Demo) -> None:
+    ended = inside("auth", "can-i", "agents:run", "--url", demo.url)
+    assert (ended.code, ended.stdout) == (4, "")
+
+
+# scopes
+
+
+def test_the_whole_table(inside: Agentctl) -> None:
+    ended = inside("auth", "scopes", "-o", "json")
+    assert (ended.code, ended.stderr) == (0, "")
+    table = json.loads(ended.stdout)
+    assert {entry["scope"] for entry in table} == {*KNOWN_SCOPES, "agent_os:admin", None}
+    opened = {each["operation"] for entry in table for each in entry["operations"]}
+    assert opened == set(POLICY)
+    (run,) = (entry for entry in table if entry["scope"] == "agents:run")
+    assert run["forms"] == ["agents:run", "agents:*:run", "agents:<id>:run"]
+    path = {"operation": "create_agent_run", "method": "POST", "path": "/agents/{agent_id}/runs"}
+    assert path in run["operations"]
+
+
+def test_the_table_for_people(inside: Agentctl, home: Path) -> None:
+    make_project(home, extra='admin_scope = "own:admin"')
+    ended = inside("auth", "scopes", "-o", "table")
+    assert ended.code == 0
+    assert "own:admin" in ended.stdout
+    assert "agent_os:admin" not in ended.stdout
+    assert "(public)" in ended.stdout
+    tsv = inside("auth", "scopes")
+    assert tsv.lines[0] == "scope\talso_as\topens"
+    assert "agents:run\tagents:*:run, agents:<id>:run\tcreate_agent_run" in tsv.stdout
+    broken = inside("auth", "scopes", "--config", "none.toml")
+    assert (broken.code, broken.stdout) == (2, "")
+
+
+# What `token inspect` and `token verify` say of permissions
+
+
+def test_inspect_tells_what_is_not_read(inside: Agentctl, project: Path) -> None:
+    from tests.auth.forge import fixed, token
+
+    odd = token(
+        {"alg": "ES256"},
+        {"scope": "agents:read", "scopes": ["agent:rnu", "agents:run"], "roles": []},
+        fixed(b"x" * 64),
+    )
+    seen = inside("token", "inspect", "-", input=odd).stdout
+    assert "claims.scope\tagents:read\tnot read: what counts is an array named scopes" in seen
+    assert "claims.roles\t[]\tnot read" in seen
+    assert "scope\tagent:rnu\tallows nothing: agents:run is nearest to it" in seen
+    text = token({"alg": "ES256"}, {"scopes": "agents:read"}, fixed(b"x" * 64))
+    seen = inside("token", "inspect", "-", input=text).stdout
+    assert "claims.scopes\tagents:read\tgrants nothing: it is not an array" in seen
+
+
+def test_verify_explains(inside: Agentctl, project: Path) -> None:
+    from tests.auth.forge import fixed, token
+
+    odd = token({"alg": "RS256"}, {"sub": "me"}, fixed(b"x" * 64))
+    ended = inside("token", "verify", "-", input=odd)
+    assert (ended.code, ended.stdout) == (4, "")
+    assert 'authorization.algorithm is ES256, and the token says "RS256"' in ended.stderr
+    assert 'set authorization.algorithm = "RS256"' in ended.stderr
