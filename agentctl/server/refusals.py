@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from agentctl.auth.steps import CHECKS
+from agentctl.auth.steps import ACCOUNT_CHECKS, CHECKS
 from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
 from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.complaints import Complaints
@@ -84,7 +84,8 @@ class Refusals:
 def _cause(failure: Unauthenticated) -> str:
     if not isinstance(failure, InvalidToken):
         return NO_CREDENTIAL
-    return failure.check if failure.check in CHECKS else OTHER
+    known = failure.check in CHECKS or failure.check in ACCOUNT_CHECKS
+    return failure.check if known else OTHER
 
 
 def _entry(cause: str, count: int) -> Entry:

@@ -190,6 +190,19 @@ def test_without_the_database_it_is_503_and_never_a_pass(world: World) -> None:
         assert ask(host, token).status_code == 200
 
 
+def test_refusals_are_counted_by_what_was_wrong(world: World) -> None:
+    app = create_app(world.settings)
+    with hosting(world, app) as host:
+        account = create(host, "counted", "agents:read")
+        revoke(host, account["id"])
+        for token in (account["token"], account["token"][:-1], new_token("agentctl")):
+            assert [ask(host, token).status_code for _ in range(2)] == [401, 401]
+    with hosting(world, create_app(world.settings)) as host:
+        rows = host.client.get("/audit?operation=authenticate", headers=as_caller(host, "admin"))
+    reasons = {row["reason"] for row in rows.json()["data"]}
+    assert reasons == {"account.revoked: 2", "account.form: 2", "account.known: 2"}
+
+
 def test_a_revocation_reaches_every_process(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     (tmp_path / "several").mkdir()
     world = make_world(tmp_path / "several", model_endpoint.base_url, server="workers = 3")
