@@ -466,6 +466,50 @@ def test_pem_keys_beside_a_set() -> None:
     assert {key.kid for key in both.keys} == {"a", "b"}
 
 
+def test_pem_keys_beside_a_set_of_one_nameless_key() -> None:
+    both = KeySet.from_jwks({"keys": [RSA_JWK]}).joined(KeySet.from_pems([OTHER.pem], "RS256"))
+    for pair in (RSA, OTHER):
+        assert verify(token({"alg": "RS256"}, {}, rs(pair)), both)
+    assert verify(token({"alg": "RS256", "kid": "x"}, {}, rs(OTHER)), both)
+    with pytest.raises(InvalidToken):
+        verify(token({"alg": "RS256", "kid": "x"}, {}, rs(RSA)), both)
+
+
+def test_joined_sets_keep_everything_of_both() -> None:
+    one, two = (
+        KeySet.from_jwks({"keys": [named(jwk, kid), named(EC_JWK, f"ec {kid}")]}, algorithm="RS256")
+        for jwk, kid in ((RSA_JWK, "a"), (OTHER_JWK, "b"))
+    )
+    assert [entry.kid for entry in one.joined(two).left_out] == ["ec a", "ec b"]
+    pems = [KeySet.from_pems([pair.pem], "RS256") for pair in (RSA, OTHER)]
+    joined = pems[0].joined(pems[1])
+    assert joined.in_turn == (*pems[0].in_turn, *pems[1].in_turn)
+    assert len(one.joined(joined).keys) == 3
+
+
+def test_only_the_nameless_ones_of_several_are_left_out() -> None:
+    third = named(public_jwk(rsa_pair(3).public), "c")
+    found = KeySet.from_jwks({"keys": [ENTRY, OTHER_JWK, third]}, algorithm="RS256")
+    assert [key.kid for key in found.keys] == ["a", "c"]
+    assert [entry.kid for entry in found.left_out] == [None]
+
+
+def test_a_refusal_says_which_key_of_a_set() -> None:
+    for entries, number in (([{}, ENTRY], 1), ([ENTRY, {}], 2)):
+        with pytest.raises(InvalidKey) as refusal:
+            KeySet.from_jwks({"keys": entries}, algorithm="RS256")
+        assert refusal.value.detail == f"JWKS key {number} has no kty"
+    with pytest.raises(InvalidKey) as refusal:
+        KeySet.from_pems([RSA.pem, "x"], "RS256")
+    assert refusal.value.detail == "Key 2 is not a PEM public key"
+
+
+def test_an_empty_set_says_what_is_missing() -> None:
+    with pytest.raises(InvalidKey) as refusal:
+        KeySet.from_jwks({"keys": []})
+    assert refusal.value.detail == "The JWKS has no usable key for RS256"
+
+
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
