@@ -123,10 +123,10 @@ class AccountTokens:
             InvalidToken: it stands for nobody, or not any more.
             Unavailable: nobody can tell now.
         """
-        check_form(token)
         token_hash, moment = hash_of(token), self._monotonic()
         answer = self._found.get(token_hash)
         if answer is None or moment >= answer.fresh_until:
+            check_form(token)
             answer = await self._look_up(token_hash, moment)
         self._check_good(answer.account)
         return answer.principal
