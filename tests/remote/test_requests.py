@@ -11,6 +11,7 @@ import pytest
 
 from agentctl.operations import (
     AccountFilter,
+    AuditFilter,
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
@@ -101,6 +102,12 @@ READS: list[tuple[Call, str]] = [
     (
         lambda o: o.list_service_accounts(AccountFilter("a b", PAGE)),
         "/service-accounts?name=a%20b&limit=5&page=2&sort_order=asc",
+    ),
+    (lambda o: o.get_audit(AuditFilter()), "/audit"),
+    (
+        lambda o: o.get_audit(AuditFilter("sa:1", "get_run", "denied", 1_500_000, 7, "x")),
+        "/audit?principal=sa%3A1&operation=get_run&outcome=denied"
+        "&since=1970-01-01T00%3A00%3A01.500000Z&limit=7&cursor=x",
     ),
 ]
 
