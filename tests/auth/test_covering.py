@@ -1,0 +1,132 @@
+"""Which scope allows all that another allows, and what the table says of each operation."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from agentctl.auth.policy import (
+    POLICY,
+    Admin,
+    Needs,
+    allowed_ids,
+    decide,
+    opened_by,
+    required_scopes,
+    scope_forms,
+)
+from agentctl.auth.principal import Principal
+from agentctl.auth.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS, covering, covers, nearest
+from agentctl.errors import Forbidden
+
+COVERED = {
+    ("agents:read", "agents:read"): True,
+    ("agents:read", "agents:*:read"): True,
+    ("agents:*:read", "agents:read"): True,
+    ("agents:read", "agents:a:read"): True,
+    ("agents:*:read", "agents:a:read"): True,
+    ("agents:a:read", "agents:a:read"): True,
+    ("agents:a:read", "agents:b:read"): False,
+    ("agents:a:read", "agents:read"): False,
+    ("agents:a:read", "agents:*:read"): False,
+    ("agents:read", "agents:run"): False,
+    ("agents:read", "agents:a:run"): False,
+    ("agents:read", "teams:read"): False,
+    ("config:read", "system:read"): True,
+    ("system:read", "config:read"): True,
+    ("system:read", "system:read"): True,
+    ("system:read", "audit:read"): False,
+    ("sessions:write", "sessions:x:write"): True,
+    ("sessions:x:write", "sessions:x:delete"): False,
+}
+
+
+@pytest.mark.parametrize(("held", "scope"), COVERED)
+def test_covering(held: str, scope: str) -> None:
+    covered = COVERED[held, scope]
+    assert covers({held}, scope) is covered
+    assert covering({held}, scope) == (held if covered else None)
+    assert covers({"made:up", held}, scope) is covered
+    assert not covers(set(), scope)
+
+
+def test_what_covers_opens_at_least_as_much() -> None:
+    forms = [
+        *KNOWN_SCOPES,
+        *(
+            f"{resource}:{identifier}:{scope.split(':')[1]}"
+            for scope in KNOWN_SCOPES
+            for identifier in ("*", "a", "b")
+            if (resource := scope.split(":")[0]) in RESOURCES_WITH_IDS
+        ),
+    ]
+    for held, scope in product(forms, forms):
+        if covers({held}, scope):
+            assert set(opened_by(scope)) <= set(opened_by(held)), (held, scope)
+
+
+def test_the_forms_of_what_an_operation_needs() -> None:
+    forms = {
+        "get_agent": ("agents:<agent_id>:read", "agents:*:read", "agents:read"),
+        "get_agents": ("agents:*:read", "agents:read"),
+        "create_team_run": ("teams:<team_id>:run", "teams:*:run", "teams:run"),
+        "delete_session": ("sessions:<session_id>:delete", "sessions:*:delete", "sessions:delete"),
+        "get_config": ("config:read", "system:read"),
+        "get_me": (),
+        "get_health": (),
+    }
+    assert {name: scope_forms(name) for name in forms} == forms
+
+
+def test_forms_and_requirements_agree() -> None:
+    for name, rule in POLICY.items():
+        if isinstance(rule, Needs) and rule.id_param is not None:
+            given = required_scopes(name, {rule.id_param: "x"})
+            assert scope_forms(name) == tuple(
+                scope.replace(":x:", f":<{rule.id_param}>:") for scope in given
+            )
+        else:
+            assert scope_forms(name) == required_scopes(name, {})
+
+
+def test_what_is_for_administrators_has_no_scope() -> None:
+    everything = Principal("me", frozenset(KNOWN_SCOPES))
+    admin = Principal("root", admin=True)
+    names = [name for name, rule in POLICY.items() if isinstance(rule, Admin)]
+    assert names == ["explain_auth"]
+    for name in names:
+        decide(admin, name, {})
+        assert allowed_ids(admin, name) is None
+        for refuse in (lambda name=name: decide(everything, name, {}),
+                       lambda name=name: allowed_ids(everything, name)):  # fmt: skip
+            with pytest.raises(Forbidden) as refusal:
+                refuse()
+            assert refusal.value.required_scopes == ()
+
+
+def test_lists_for_whoever_holds_single_ids() -> None:
+    one = Principal("me", frozenset({"agents:a:read", "sessions:s:read"}))
+    assert allowed_ids(one, "get_agents") == {"a"}
+    assert allowed_ids(one, "get_me") is None
+    for name in ("get_teams", "get_sessions", "get_config"):
+        with pytest.raises(Forbidden):
+            allowed_ids(one, name)
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        ("agent:read", "agents:read"),
+        ("agents:a:reed", "agents:a:read"),
+        ("agents:*:reed", "agents:*:read"),
+        ("config:a:reed", "config:read"),
+        ("AGENTS:READ", "agents:read"),
+        ("agent_os:admim", "agent_os:admin"),
+        ("agent_os:x:admim", "agent_os:admin"),
+        ("zzz", None),
+        ("", None),
+    ],
+)
+def test_the_nearest_scope(scope: str, expected: str | None) -> None:
+    assert nearest(scope, "agent_os:admin") == expected
