@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
 __all__ = [
+    "MAXIMUM_SCOPES",
     "ClaimRules",
     "Claims",
     "Members",
@@ -41,7 +42,9 @@ Members = Mapping[str, Any]
 
 
 _MAXIMUM_SUBJECT = 255
-_MAXIMUM_SCOPES = 256
+MAXIMUM_SCOPES = 256
+"""Scopes of a token that has more count for nothing (contract.md 6)."""
+
 _MAXIMUM_AUDIENCES = 16
 _LAST_SECOND = 253_402_300_799
 """23:59:59 on the last day of the year 9999, in seconds since the epoch."""
@@ -249,7 +252,7 @@ def check_scopes(members: Members, rules: ClaimRules, now: float) -> frozenset[s
     spec.md "Authentication" 4.
     """
     value = members.get("scopes")
-    if not isinstance(value, list) or len(value) > _MAXIMUM_SCOPES:
+    if not isinstance(value, list) or len(value) > MAXIMUM_SCOPES:
         return frozenset()
     return frozenset(
         scope

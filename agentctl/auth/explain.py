@@ -20,17 +20,17 @@ from agentctl.auth.findings import (
     Facts,
     facts_of,
     key_names,
-    unread_scopes,
+    listed,
 )
 from agentctl.auth.nearmiss import (
     likely_path,
-    likely_scopes,
     passed_by,
     plain_path,
     served_path,
     shown,
 )
 from agentctl.auth.principal import Principal
+from agentctl.auth.shortfall import lacking, needed
 from agentctl.errors import (
     AgentctlError,
     Forbidden,
@@ -272,13 +272,15 @@ def _refused(
     settings: Settings,
 ) -> Explanation:
     """The operation is there, and not for this caller."""
-    needed = _needed(match, settings)
+    asked = needed(match, settings.authorization.admin_scope)
     if not isinstance(refusal, Forbidden):
-        return _unidentified(begun.then(Step("policy", "skipped", f"needs {needed}")), caller)
+        return _unidentified(begun.then(Step("policy", "skipped", f"needs {asked}")), caller)
     assert caller.principal is not None
-    held = sorted(caller.principal.scopes)
-    found = f"needs {needed}; held: {', '.join(map(shown, held)) or 'no scopes'}"
-    cause, remedy = _lacking(match, caller, settings)
+    held = listed([shown(scope) for scope in sorted(caller.principal.scopes)]) or "no scopes"
+    claims = {} if caller.facts is None else caller.facts.claims or {}
+    admin_scope = settings.authorization.admin_scope
+    cause, remedy = lacking(match, caller.principal, claims, admin_scope)
+    found = f"needs {asked}; held: {held}"
     return begun.then(Step("policy", "failed", found, cause, remedy), refusal.status)
 
 
@@ -286,37 +288,3 @@ def _unidentified(begun: Explanation, caller: _Caller) -> Explanation:
     assert caller.failure is not None
     failed = next(step.name for step in begun.steps if step.outcome == "failed")
     return replace(begun, status=caller.failure.status, decided_by=failed)
-
-
-def _lacking(match: Match, caller: _Caller, settings: Settings) -> tuple[str, str]:
-    """Why the scopes do not do, and what would."""
-    assert caller.principal is not None
-    claims = {} if caller.facts is None else caller.facts.claims or {}
-    admin_scope = settings.authorization.admin_scope
-    raw = claims.get("scopes", sorted(caller.principal.scopes))
-    given = raw.split() if isinstance(raw, str) else raw if isinstance(raw, list) else []
-    texts = [scope for scope in given if isinstance(scope, str)]
-    remedy = f"have one of these granted: {_needed(match, settings)}"
-    if isinstance(raw, str):
-        example = ", ".join(map(shown, texts[:3]))
-        remedy = f"have the issuer write an array: [{example}]"
-        return f"the claim scopes is text, {shown(raw)}, and grants nothing", remedy
-    near = likely_scopes(texts, match.operation, match.path_params, admin_scope)
-    unread = None if caller.facts is None else unread_scopes(caller.facts)
-    if unread is not None and not caller.principal.scopes:
-        remedy = "have the issuer put the scopes into an array named scopes"
-        return f"the token has no scopes that count; {unread}", remedy
-    told = [*near, *([unread] if unread else [])]
-    if not told:
-        told = ["no scope that is held allows it"] if texts else ["the caller holds no scopes"]
-    return "; ".join(told), remedy
-
-
-def _needed(match: Match, settings: Settings) -> str:
-    """What the policy asks for, in words."""
-    rule = policy.POLICY[match.operation]
-    if isinstance(rule, policy.Authenticated):
-        return "any valid token"
-    if isinstance(rule, policy.Admin):
-        return f"{settings.authorization.admin_scope} (authorization.admin_scope)"
-    return " or ".join(policy.required_scopes(*match))

@@ -33,6 +33,7 @@ __all__ = [
     "distance",
     "facts_of",
     "key_names",
+    "listed",
     "name_of",
     "unread_scopes",
 ]
@@ -98,7 +99,7 @@ def name_of(key: VerificationKey) -> str:
 
 def key_names(keys: KeySet) -> str:
     """The keys in use by name."""
-    return _listed([name_of(key) for key in keys.keys])
+    return listed([name_of(key) for key in keys.keys])
 
 
 def distance(moment: float, now: float) -> str:
@@ -107,10 +108,10 @@ def distance(moment: float, now: float) -> str:
     return f"in {spoken(ahead)}" if ahead > 0 else f"{spoken(-ahead)} ago"
 
 
-def unread_scopes(facts: Facts) -> str | None:
+def unread_scopes(claims: Members) -> str | None:
     """Permissions that stand where they are not read; None: there are none."""
-    found = [f"{name} ({shown(value)})" for name, value in elsewhere(facts.claims or {})]
-    return f"not read: {_listed(found)}" if found else None
+    found = [f"{name} ({shown(value)})" for name, value in elsewhere(claims)]
+    return f"not read: {listed(found)}" if found else None
 
 
 def _length(facts: Facts) -> str:
@@ -135,7 +136,7 @@ def _key(facts: Facts) -> str:
     kid = facts.header.get("kid")
     named = f"of kid {shown(kid)}" if kid is not None else "for a token without kid"
     before = "; changed key files are refused, these are the ones before" if facts.stale else ""
-    return f"{named}: {_listed([name_of(key) for key in found])}{before}"
+    return f"{named}: {listed([name_of(key) for key in found])}{before}"
 
 
 def _signature(facts: Facts) -> str:
@@ -146,7 +147,7 @@ def _signature(facts: Facts) -> str:
 
 def _claims(facts: Facts) -> str:
     names = [shown(name) for name in facts.claims or ()]
-    return _listed(names) if names else "no claims"
+    return listed(names) if names else "no claims"
 
 
 def _moment(name: str, without: str) -> Callable[[Facts], str]:
@@ -181,7 +182,7 @@ def _sub(facts: Facts) -> str:
 def _scopes(facts: Facts) -> str:
     value = (facts.claims or {}).get("scopes")
     notes = [_counting(value, facts)]
-    unread = unread_scopes(facts)
+    unread = unread_scopes(facts.claims or {})
     return "; ".join([*notes, unread] if unread else notes)
 
 
@@ -200,8 +201,8 @@ def _counting(value: object, facts: Facts) -> str:
     ]
     if value and not counted and len(ignored) < len(value):
         return f"{len(value)} entries are too many: none counts"
-    text = _listed(counted) if counted else "none"
-    return f"{text}; not well-formed: {_listed(list(map(shown, ignored)))}" if ignored else text
+    text = listed(counted) if counted else "none"
+    return f"{text}; not well-formed: {listed(list(map(shown, ignored)))}" if ignored else text
 
 
 def _session_id(facts: Facts) -> str:
@@ -209,8 +210,8 @@ def _session_id(facts: Facts) -> str:
     return shown(claims["session_id"]) if "session_id" in claims else "none"
 
 
-def _listed(texts: list[str]) -> str:
-    """`a, b and 3 more`."""
+def listed(texts: list[str]) -> str:
+    """`a, b and 3 more`, of however many texts."""
     more = len(texts) - _LISTED
     return ", ".join(texts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 

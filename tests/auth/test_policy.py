@@ -12,6 +12,7 @@ from agentctl.auth.policy import (
     Public,
     allowed_ids,
     decide,
+    opened_by,
     operations_of,
     required_scopes,
 )
@@ -174,6 +175,24 @@ def test_a_list_that_is_not_filtered_needs_the_whole() -> None:
         allowed_ids(caller("sessions:one:read"), "get_sessions")
     assert allowed_ids(caller("sessions:read"), "get_sessions") is None
     assert required_scopes("get_health", {}) == ()
+
+
+def test_what_is_the_administrators_is_nobody_elses() -> None:
+    with pytest.raises(Forbidden) as refusal:
+        allowed_ids(caller("agents:read"), "explain_auth")
+    assert refusal.value.required_scopes == ()
+    assert allowed_ids(anonymous(), "explain_auth") is None
+
+
+def test_what_a_scope_opens() -> None:
+    assert list(opened_by("audit:read")) == ["get_audit"]
+    assert list(opened_by("agents:x:run")) == [
+        "create_agent_run",
+        "cancel_agent_run",
+        "resume_agent_run_stream",
+    ]
+    for nothing in ("agents:x", "a b", "agent_os:admin", "config:x:read"):
+        assert list(opened_by(nothing)) == []
 
 
 def test_operation_ids_of_a_kind() -> None:

@@ -1,0 +1,196 @@
+"""What explain says where no server is brought to it: clocks, races, a database that is away."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.auth.accounts import new_token
+from agentctl.auth.diagnosis import diagnose
+from agentctl.auth.explain import Explanation, explain
+from agentctl.auth.findings import facts_of, listed
+from agentctl.auth.jws import KeySet
+from agentctl.auth.lookup import Account, AccountTokens
+from agentctl.auth.nearmiss import difference, shown
+from agentctl.auth.principal import Principal
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Settings
+from agentctl.errors import Unavailable
+from tests.auth.forge import NOW, hs, rs, rsa_pair, token
+from tests.auth.verifiers import OLD, jwks
+
+SECRET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEF"
+SETTINGS = Settings(
+    authorization=Authorization(algorithm="HS256", verification_keys=(SECRET.decode(),))
+)
+
+
+def told(
+    given: str | None, path: str = "/auth/me", settings: Settings = SETTINGS, **more: Any
+) -> Explanation:
+    verifier = Verifier(settings, clock=lambda: NOW, **more)
+    return asyncio.run(explain(verifier, settings, "GET", path, given, now=NOW))
+
+
+def signed(**claims: Any) -> str:
+    return token({"alg": "HS256"}, claims, hs(SECRET))
+
+
+def decided(found: Explanation) -> tuple[int, str, str]:
+    step = next(step for step in found.steps if step.name == found.decided_by)
+    return found.status, step.name, f"{step.found} | {step.cause}"
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"exp": NOW - 240}, "expired 4 min ago"),
+        ({"exp": NOW}, "expired 0 s ago"),
+        ({"exp": NOW - 5.5}, "expired 6 s ago"),
+        ({"nbf": NOW + 7_200}, "not valid for another 2 h"),
+        ({"nbf": NOW + 11}, "not valid for another 11 s"),
+        ({"iat": NOW + 3_900}, "issued in 1 h 5 min, by the clock here"),
+    ],
+)
+def test_times_are_told_as_distances(claims: dict[str, float], said: str) -> None:
+    status, _, text = decided(told(signed(**claims)))
+    assert status == 401
+    assert said in text
+
+
+def test_times_that_hold_are_told_too() -> None:
+    found = told(signed(exp=NOW + 720, iat=NOW - 60, nbf=NOW - 60))
+    assert found.allowed
+    steps = {step.name: step.found for step in found.steps}
+    assert steps["claims.exp"].endswith("Z, in 12 min")
+    assert steps["claims.iat"].endswith("Z, 1 min ago")
+    assert told(signed()).steps[9].found == "none: the token never expires"
+
+
+def test_the_word_bearer_and_nothing_behind_it() -> None:
+    assert decided(told("")) == (
+        401,
+        "transport",
+        "not Bearer and one token | nothing follows the word Bearer",
+    )
+
+
+def test_what_needs_no_scope_asks_for_any_token() -> None:
+    steps = told(None).steps
+    assert (steps[-1].name, steps[-1].outcome, steps[-1].found) == (
+        "policy",
+        "skipped",
+        "needs any valid token",
+    )
+
+
+class Away:
+    """Accounts whose database does not answer."""
+
+    async def find(self, token_hash: str) -> Account | None:
+        raise Unavailable("The database is not available")
+
+    def used(self, account: Account) -> None:
+        raise AssertionError
+
+
+def test_accounts_that_cannot_be_looked_up() -> None:
+    accounts = AccountTokens(Away(), admin_scope="agent_os:admin")
+    found = told(new_token("agentctl"), accounts=accounts)
+    assert decided(found) == (503, "account.known", " | The database is not available")
+    assert told("anything", "/health", accounts=accounts).allowed
+    nowhere = told(new_token("agentctl"), "/nothing", accounts=accounts)
+    assert (nowhere.status, nowhere.match) == (503, None)
+
+
+def test_keys_that_are_refused_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_text(jwks(("old", OLD)))
+    settings = Settings(authorization=Authorization(jwks_file=path))
+    verifier = Verifier(settings)
+    path.write_text("{")
+    for _ in range(5):
+        verifier.refresh()
+    assert verifier.problem is not None
+
+    def ask(kid: str) -> Explanation:
+        given = token({"alg": "RS256", "kid": kid}, {}, rs(OLD))
+        return asyncio.run(explain(verifier, settings, "GET", "/auth/me", given))
+
+    steps = {step.name: step.found for step in ask("old").steps}
+    assert "these are the ones before" in steps["key"]
+    failed = next(step for step in ask("new").steps if step.outcome == "failed")
+    assert "changed key files are refused" in (failed.remedy or "")
+    assert str(tmp_path) not in str(ask("new").record())
+
+
+class Racing(Verifier):
+    """One whose keys changed between a look at them and the verification."""
+
+    @property
+    def keys(self) -> KeySet | None:
+        keys = super().keys
+        assert keys is not None
+        return KeySet(keys.spec, {}, ())
+
+
+def test_keys_that_change_in_between() -> None:
+    """The verdict is the verifier's; there is only less to say."""
+    verifier = Racing(SETTINGS, clock=lambda: NOW)
+    found = asyncio.run(explain(verifier, SETTINGS, "GET", "/auth/me", signed(), now=NOW))
+    assert found.allowed
+    assert {step.name: step.found for step in found.steps}["key"] == ""
+
+
+def test_a_step_that_has_no_words_yet() -> None:
+    verifier = Verifier(SETTINGS)
+    assert verifier.keys is not None
+    facts = facts_of("x", SETTINGS, verifier.keys, stale=False, now=NOW)
+    assert diagnose("future", "it fails", facts) == ("", "it fails", "have a new token issued")
+
+
+def test_isolation_is_told_of_every_caller() -> None:
+    off = replace(SETTINGS, authorization=replace(SETTINGS.authorization, enabled=False))
+    found = told("anything", "/agents", off)
+    assert found.principal == Principal(subject=None, admin=True, everyone=True)
+    outcomes = {step.name: step.outcome for step in found.steps}
+    assert (outcomes["authorization"], outcomes["signature"]) == ("passed", "skipped")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "said"),
+    [
+        ("a/", "a", "slash"),
+        ("A", "a", "upper and lower"),
+        (" a", "a", "white space"),
+        ("http://a", "https://a/", "before ://"),
+        ("ab", "a", "more in it"),
+        ("a", "ab", "only a part"),
+        ("x", "y", None),
+        ("", "y", None),
+        ("x", "", None),
+    ],
+)
+def test_small_differences(given: str, wanted: str, said: str | None) -> None:
+    found = difference(given, wanted)
+    assert found is None if said is None else said in str(found)
+
+
+def test_values_are_shown_in_one_printable_line() -> None:
+    assert shown("ü") == '"ü"'
+    assert shown("a\u202eb\ud800") == '"a\\u202eb\\ud800"'
+    assert shown("x" * 200) == '"' + "x" * 99 + "..."
+    assert listed([str(n) for n in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+
+
+def test_keys_of_different_sizes_are_one_set() -> None:
+    pems = (rsa_pair(1).pem, rsa_pair(4, 3072).pem)
+    settings = Settings(authorization=Authorization(verification_keys=pems))
+    given = token({"alg": "RS256"}, {}, lambda data: b"x" * 300)
+    status, check, said = decided(told(given, settings=settings))
+    assert (status, check) == (401, "signature")
+    assert "signed with another key" in said
