@@ -140,4 +140,5 @@ def _event(
     }
     if run.parent_run_id is not None:
         body["parent_run_id"] = run.parent_run_id
-    return name, orjson.dumps(body | fields)
+    # Events stay in memory, and orjson's own bytes hold on to the 4 KB that it wrote them into.
+    return name, bytes(memoryview(orjson.dumps(body | fields)))

@@ -67,6 +67,7 @@ class _OpenAIConnection(Connection):
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
+        from agentctl.runtime.apart import Client
         from agentctl.runtime.bounded import bounded
 
         timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
@@ -77,9 +78,7 @@ class _OpenAIConnection(Connection):
             base_url=model.base_url or _OPENAI_URL,
             max_retries=RETRIES,
             timeout=timeout,
-            http_client=httpx2.AsyncClient(
-                timeout=timeout, limits=limits, event_hooks={"response": [hook]}
-            ),
+            http_client=Client(timeout=timeout, limits=limits, event_hooks={"response": [hook]}),
         )
         provider = OpenAIProvider(openai_client=self._client)
         super().__init__(OpenAIChatModel(model.model, provider=provider))
