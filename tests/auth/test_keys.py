@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from agentctl.auth import keys
 from agentctl.auth.algorithms import ALGORITHMS
@@ -356,6 +356,46 @@ def test_curve_points_that_are_refused(entry: dict[str, str]) -> None:
 def test_edwards_keys_that_are_refused(entry: dict[str, str]) -> None:
     with pytest.raises(InvalidKey):
         KeySet.from_jwks({"keys": [entry]}, algorithm="EdDSA")
+
+
+def test_a_coordinate_has_the_size_of_the_field() -> None:
+    """RFC 7518 6.2.1.2: one that begins with a zero byte keeps it, and has no other."""
+    keys = (
+        ec.derive_private_key(number, ec.SECP256R1()).public_key() for number in range(1, 9_999)
+    )
+    numbers = next(found for key in keys if (found := key.public_numbers()).x < 2**248)
+    y = b64(numbers.y.to_bytes(32, "big"))
+    for size in (31, 32, 33):
+        entry = {"kty": "EC", "crv": "P-256", "x": b64(numbers.x.to_bytes(size, "big")), "y": y}
+        if size == 32:
+            assert KeySet.from_jwks({"keys": [entry]})
+            continue
+        with pytest.raises(InvalidKey):
+            KeySet.from_jwks({"keys": [entry]})
+        with pytest.raises(InvalidKey):
+            KeySet.from_jwks({"keys": [{**entry, "x": y, "y": entry["x"]}]})
+
+
+@pytest.mark.parametrize("name", ["kty", "use", "alg", "kid", "crv", "key_ops"])
+@pytest.mark.parametrize("value", [1, None, ["sig"], {"sig": 1}, True])
+def test_a_member_of_another_type_refuses_the_set_and_not_the_key(name: str, value: Any) -> None:
+    """Left out in silence, it would be missed only when its tokens come."""
+    if (name, value) == ("key_ops", ["sig"]):
+        return
+    for algorithm in ("RS256", None):
+        with pytest.raises(InvalidKey):
+            KeySet.from_jwks(
+                {"keys": [ENTRY, {**named(OTHER_JWK, "b"), name: value}]}, algorithm=algorithm
+            )
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks({"keys": [{**EC_JWK, name: value}]})
+
+
+@pytest.mark.parametrize("name", ["d", "p", "q", "dp", "dq", "qi", "oth"])
+def test_every_private_member_is_refused(name: str) -> None:
+    with pytest.raises(InvalidKey) as refusal:
+        KeySet.from_jwks({"keys": [named(RSA_JWK, "a", **{name: "AQAB"})]})
+    assert refusal.value.detail == "JWKS key 1 is a private key"
 
 
 def test_a_coordinate_beyond_the_field_is_refused() -> None:

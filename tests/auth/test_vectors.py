@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from agentctl.auth.jwk import LeftOut, thumbprint
 from agentctl.auth.jws import KeySet, verify
 from agentctl.errors import InvalidKey, InvalidToken
+from tests.auth.forge import b64
 
 _JOE = (
     "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ"
@@ -181,6 +183,14 @@ def test_printed_private_keys_are_refused(key: dict[str, Any]) -> None:
 )
 def test_thumbprints(key: dict[str, Any], expected: str) -> None:
     assert thumbprint(key) == expected
+
+
+@pytest.mark.parametrize("key", [A1_KEY, A3_KEY, A4_KEY], ids=["oct", "P-256", "P-521"])
+def test_thumbprints_of_types_without_an_example(key: dict[str, Any]) -> None:
+    """RFC 7638 3.2: the required members in the order of their names, without white space."""
+    text = ",".join(f'"{name}":"{key[name]}"' for name in sorted(key))
+    digest = hashlib.sha256(f"{{{text}}}".encode()).digest()
+    assert thumbprint({**key, "kid": "a", "use": "sig"}) == b64(digest)
 
 
 @pytest.mark.parametrize("key", [{}, {"kty": "new"}, {"kty": "RSA", "n": "x"}])
