@@ -134,6 +134,7 @@ async def calling(
         base_url=url,
         headers={"Authorization": f"Bearer {token}"},
         timeout=SECONDS,
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+        # Shorter than the server's, which would close a connection that is about to be used.
+        limits=httpx2.Limits(max_connections=None, keepalive_expiry=1),
     ) as client:
         yield client
