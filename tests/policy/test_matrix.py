@@ -1,0 +1,293 @@
+"""Who gets what: every route, every sort of caller, computed from the table and compared.
+
+The rule here is written anew, from the words of contract.md 1 and 6: it shares nothing with the
+policy's own code but the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import httpx2
+import pytest
+
+from agentctl.auth.accounts import new_token
+from agentctl.auth.policy import POLICY, Admin, Authenticated, Needs, Public
+from agentctl.auth.principal import Principal
+from agentctl.auth.scopes import KNOWN_SCOPES
+from agentctl.operations import Grant, NewAccount
+from agentctl.records.routes import ROUTES
+from agentctl.server.app import create_app
+from agentctl.store.database import Sql, Statement, Work
+from tests.auth.forge import fixed, seal
+from tests.policy.inside import Ask, Inside, inside, told
+from tests.policy.tokens import signed
+from tests.world import ADMIN, World, make_world
+
+WITH_IDS = ("agents", "teams", "workflows", "sessions")
+IDS = {
+    "agent_id": "echo",
+    "team_id": "crew",
+    "workflow_id": "line",
+    "session_id": "nothing",
+    "run_id": "nothing",
+    "account_id": "nothing",
+    "name": "docs.js",
+}
+"""The ids in the paths. Components are there; nothing that could be changed is."""
+
+SCOPED_IDS = {"agents": "echo", "teams": "crew", "workflows": "line", "sessions": "nothing"}
+
+WORTHLESS = (
+    "agents", "agents:", ":read", "agents::read", "agents:*", "*:read", "*:*:read", "*:*:*", "*",
+    "AGENTS:read", "Agents:Read", "agents:READ", " agents:read", "agents:read ", "agents:echo:rea",
+    "agents:echo:read:x", "agents:echo:*", "agents:ec*:read", "agents:%65cho:read", "agent:read",
+    "agents/read", "agents:read,teams:read", "agents:read teams:read", "sessions:noth?ng:read",
+    "config:*:read", "config:main:read", "audit:*:read", "audit:1:read", "system:*:read",
+    "service_accounts:*:write", "service_accounts:nothing:delete", "runs:read", "auth:explain",
+    "agent_os:admin:", "agent_os:*:admin", "agent_os:Admin", "agent_os:*", "admin",
+    "agents\u200b:read",
+)  # fmt: skip
+"""What looks like a scope and grants nothing."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A sort of caller.
+
+    Attributes:
+        bearer: its credential.
+        scopes: that the credential grants; None: it holds for nobody.
+    """
+
+    bearer: str | None
+    scopes: frozenset[str] | None
+
+
+def forms(scope: str) -> list[str]:
+    """A known scope as it stands, and for all, the right and another thing."""
+    resource, action = scope.split(":")
+    if resource not in WITH_IDS:
+        return [scope]
+    return [scope, *(f"{resource}:{one}:{action}" for one in ("*", SCOPED_IDS[resource], "other"))]
+
+
+def opens(scope: str, rule: Needs, path: Mapping[str, str]) -> bool:
+    """Whether one scope is enough (contract.md 1 and 6)."""
+    resource, *middle, action = scope.split(":")
+    if resource == "system":
+        resource = "config"
+    if (resource, action) != (rule.resource, rule.action):
+        return False
+    if not middle or middle == ["*"]:
+        return True
+    return rule.listed or (rule.id_param is not None and path[rule.id_param] == middle[0])
+
+
+def expected(operation: str, caller: Caller, admin_scope: str = ADMIN) -> int:
+    """The status that the table demands: 0 where the policy lets the caller pass."""
+    rule = POLICY[operation]
+    if isinstance(rule, Public):
+        return 0
+    if caller.scopes is None:
+        return 401
+    if admin_scope in caller.scopes or isinstance(rule, Authenticated):
+        return 0
+    if isinstance(rule, Admin):
+        return 403
+    return 0 if any(opens(scope, rule, IDS) for scope in caller.scopes) else 403
+
+
+def behind(operation: str) -> int:
+    """What is answered to who passes: our paths name what is not there, our bodies lack a part."""
+    method, template = ROUTES[operation]
+    if any(name in template for name in ("{session_id}", "{run_id}", "{account_id}")):
+        return 404
+    return 200 if method == "GET" else 422
+
+
+def asked(operation: str, bearer: str | None, method: str | None = None) -> Ask:
+    given, template = ROUTES[operation]
+    body = None if given == "GET" else b'{"unknown": 1}'
+    query = "?session_id=nothing" if template.endswith(("/cancel", "/resume")) else ""
+    return Ask(method or given, template.format(**IDS) + query, bearer, body)
+
+
+def identified(world: World) -> Iterator[tuple[str, Caller]]:
+    """Bearers of tokens of the world: one for each scope, and those that hold several or none."""
+    for known in KNOWN_SCOPES:
+        for scope in forms(known):
+            yield scope, Caller(signed(world, "me", scope), frozenset({scope}))
+    everything = frozenset(KNOWN_SCOPES)
+    for known in KNOWN_SCOPES:
+        rest = everything - {known} - ({"system:read"} if known == "config:read" else set())
+        yield f"all but {known}", Caller(signed(world, "me", *rest), rest)
+    yield "no scopes", Caller(signed(world, "me"), frozenset())
+    yield "worthless scopes", Caller(signed(world, "me", *WORTHLESS), frozenset())
+    yield "all scopes", Caller(signed(world, "me", *everything), everything)
+    yield "another user", Caller(signed(world, "other", *everything), everything)
+    yield "no sub", Caller(signed(world, None, *everything), everything)
+    yield "admin", Caller(signed(world, "boss", ADMIN), frozenset({ADMIN}))
+
+
+def strangers(world: World) -> Iterator[tuple[str, Caller]]:
+    """Credentials that hold for nobody, and none."""
+    good = signed(world, "boss", ADMIN)
+    yield "no token", Caller(None, None)
+    for name, token in {
+        "bad token": "not.a.token",
+        "wrong signature": seal(good.rpartition(".")[0], fixed(bytes(255) + b"\1")),
+        "expired": signed(world, "boss", ADMIN, exp=1_000_000_000),
+        "cut": good[:-4],
+        "unsigned": good.rpartition(".")[0] + ".",
+        "unknown account": new_token("agentctl"),
+        "account elsewhere": new_token("elsewhere"),
+    }.items():
+        yield name, Caller(token, None)
+
+
+def accounts(served: Inside) -> Iterator[tuple[str, Caller]]:
+    """Service accounts: with every scope, with all but one, with one thing's, with the admin's."""
+    everything = frozenset(KNOWN_SCOPES)
+    held = {"account": everything, "account of admin": frozenset({ADMIN})}
+    held |= {f"account but {scope}": everything - {scope} for scope in KNOWN_SCOPES[::3]}
+    held |= {
+        f"account {resource}": frozenset({f"{resource}:{one}:read"})
+        for resource, one in SCOPED_IDS.items()
+    }
+    for number, (name, scopes) in enumerate(held.items()):
+        yield name, Caller(made(served, f"a{number}", scopes), scopes)
+
+
+def made(served: Inside, name: str, scopes: frozenset[str]) -> str:
+    """The token of a new account."""
+    port = served.service.acting_as(Principal("boss", admin=True, everyone=True))
+    grants = tuple(map(Grant, sorted(scopes)))
+    new = NewAccount(name, grants, allow_privileged_scopes=True)
+    document = served.call(lambda: port.create_service_account(new))
+    return str(document.value["token"])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("matrix"), "http://127.0.0.1:9/v1")
+
+
+@pytest.fixture(scope="module")
+def served(world: World) -> Iterator[Inside]:
+    with inside(world) as application:
+        yield application
+
+
+@pytest.fixture(scope="module")
+def callers(served: Inside) -> dict[str, Caller]:
+    return {
+        **dict(strangers(served.world)),
+        **dict(identified(served.world)),
+        **dict(accounts(served)),
+    }
+
+
+def denials(served: Inside, operation: str) -> int:
+    """How many rows of denials the audit has."""
+    found = Sql("SELECT count(*) FROM audit_log WHERE outcome = 'denied' AND operation = :name")
+
+    def count() -> Work[int]:
+        rows = yield Statement(found, {"name": operation})
+        return int(rows[0][0])
+
+    return served.call(lambda: served.service.hosting.databases.system.read(count()))
+
+
+@pytest.mark.parametrize("operation", ROUTES)
+def test_every_caller_gets_what_the_table_says(
+    served: Inside, callers: dict[str, Caller], operation: str
+) -> None:
+    before = denials(served, operation)
+    answers = served.answers([asked(operation, who.bearer) for who in callers.values()])
+    wanted = {name: expected(operation, who) or behind(operation) for name, who in callers.items()}
+    got = {name: answer.status_code for name, answer in zip(callers, answers, strict=True)}
+    assert got == wanted
+    refused = sum(status == 403 for status in wanted.values())
+    assert denials(served, operation) - before == refused, "each denial is in the audit"
+    for status in (401, 403):
+        check_refusals(dict(zip(callers, answers, strict=True)), status)
+
+
+def check_refusals(answers: dict[str, httpx2.Response], status: int) -> None:
+    """All who are refused are told the same; who sent no credential, that one is needed."""
+    said = {name: told(answer) for name, answer in answers.items() if answer.status_code == status}
+    without = said.pop("no token", None)
+    assert len(set(said.values())) <= 1
+    if without is not None:
+        assert b"Authentication required" in without[2]
+        assert dict(without[1])["www-authenticate"] == 'Bearer realm="agentctl"'
+
+
+GETS = [operation for operation, route in ROUTES.items() if route.method == "GET"]
+
+
+@pytest.mark.parametrize("operation", GETS)
+def test_head_is_allowed_to_whom_get_is(
+    served: Inside, callers: dict[str, Caller], operation: str
+) -> None:
+    names = [name for name in callers if not name.startswith(("all but", "account "))]
+    answers = served.answers([asked(operation, callers[name].bearer, "HEAD") for name in names])
+    wanted = {name: expected(operation, callers[name]) or behind(operation) for name in names}
+    assert {name: a.status_code for name, a in zip(names, answers, strict=True)} == wanted
+    assert {answer.content for answer in answers} == {b""}
+
+
+@pytest.mark.parametrize(
+    "operation", [name for name, rule in POLICY.items() if isinstance(rule, Needs)]
+)
+def test_what_a_refusal_asks_for_is_enough(served: Inside, operation: str) -> None:
+    """Each of the `required_scopes` by itself, as it is written, in the body and the header."""
+    (refused,) = served.answers([asked(operation, signed(served.world, "me"))])
+    required = refused.json()["required_scopes"]
+    assert required
+    assert f'scope="{" ".join(required)}"' in refused.headers["www-authenticate"]
+    tokens = [signed(served.world, "me", scope) for scope in required]
+    answers = served.answers([asked(operation, token) for token in tokens])
+    assert {answer.status_code for answer in answers} == {behind(operation)}
+
+
+@pytest.mark.parametrize("admin_scope", ["platform:root", "agents:read"])
+def test_another_admin_scope_takes_the_place_of_the_first(
+    served: Inside, world: World, admin_scope: str
+) -> None:
+    """Also one that is the scope of something."""
+    given = world.settings
+    settings = replace(given, authorization=replace(given.authorization, admin_scope=admin_scope))
+    callers = {
+        name: Caller(signed(world, "boss", scope), frozenset({scope}))
+        for name, scope in {
+            "the new": admin_scope,
+            "the old": ADMIN,
+            "like it": "x" + admin_scope,
+        }.items()
+    }
+    with inside(world, create_app(settings)) as other:
+        for operation in ROUTES:
+            answers = other.answers([asked(operation, who.bearer) for who in callers.values()])
+            wanted = [
+                expected(operation, who, admin_scope) or behind(operation)
+                for who in callers.values()
+            ]
+            assert [answer.status_code for answer in answers] == wanted, operation
+
+
+def test_without_authorization_everybody_is_an_administrator(world: World) -> None:
+    """But for what only somebody can do: an account would be nobody's."""
+    given = world.settings
+    settings = replace(given, authorization=replace(given.authorization, enabled=False))
+    somebodys = {name for name in ROUTES if "service_account" in name}
+    with inside(world, create_app(settings)) as other:
+        for bearer in (None, "not.a.token"):
+            asks = {name: asked(name, bearer) for name in ROUTES}
+            new = b'{"name": "x", "scopes": [{"scope": "agents:read"}]}'
+            asks["create_service_account"] = replace(asks["create_service_account"], body=new)
+            answers = other.answers(list(asks.values()))
+            got = {name: answer.status_code for name, answer in zip(asks, answers, strict=True)}
+            assert got == {name: 403 if name in somebodys else behind(name) for name in ROUTES}

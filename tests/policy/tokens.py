@@ -1,0 +1,29 @@
+"""Tokens with the key of a world, made without asking the code under test."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from tests.auth.forge import Pair, Signer, rs, token
+from tests.world import World
+
+__all__ = ["signed"]
+
+
+def signed(world: World, subject: str | None, *scopes: str, **claims: Any) -> str:
+    """A token of a world, good for an hour unless `exp` (seconds since the epoch) is given."""
+    given: dict[str, Any] = {"scopes": scopes, "exp": int(time.time()) + 3_600}
+    if subject is not None:
+        given["sub"] = subject
+    return token({"alg": "RS256", "typ": "JWT"}, given | claims, _signer(world.folder))
+
+
+@cache
+def _signer(folder: Path) -> Signer:
+    private = load_pem_private_key((folder / "keys" / "signing.pem").read_bytes(), None)
+    return rs(Pair(private))
