@@ -391,6 +391,28 @@ def test_a_member_of_another_type_refuses_the_set_and_not_the_key(name: str, val
         KeySet.from_jwks({"keys": [{**EC_JWK, name: value}]})
 
 
+@pytest.mark.parametrize("operations", [[1], [["verify"]], ["verify", None], [{}]])
+def test_operations_that_are_no_names_refuse_the_set(operations: Any) -> None:
+    entries = [ENTRY, named(OTHER_JWK, "b", key_ops=operations)]
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks({"keys": entries}, algorithm="RS256")
+
+
+def test_a_curve_that_contradicts_the_algorithm_refuses_the_set() -> None:
+    wrong = named(public_jwk(P384.public), "b", alg="ES256")
+    with pytest.raises(InvalidKey):
+        KeySet.from_jwks({"keys": [named(EC_JWK, "a"), wrong]}, algorithm="ES256")
+
+
+def test_members_that_a_key_type_does_not_have_are_not_read() -> None:
+    """RFC 7517 4: x5c and the like are ignored, whatever they say."""
+    more = {"crv": "P-256", "x": "x", "k": "x", "x5c": [b64(OTHER.spki(DER))], "x5u": "http://a/"}
+    found = KeySet.from_jwks({"keys": [named(RSA_JWK, "a", **more)]}, algorithm="RS256")
+    assert verify(token({"alg": "RS256", "kid": "a"}, {}, rs(RSA)), found)
+    with pytest.raises(InvalidToken):
+        verify(token({"alg": "RS256", "kid": "a"}, {}, rs(OTHER)), found)
+
+
 @pytest.mark.parametrize("name", ["d", "p", "q", "dp", "dq", "qi", "oth"])
 def test_every_private_member_is_refused(name: str) -> None:
     with pytest.raises(InvalidKey) as refusal:
