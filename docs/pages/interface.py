@@ -33,7 +33,7 @@ marked "in part" shows the holder of scopes for single ids only those.
 _ADMIN = """## The admin scope
 
 `agent_os:admin`, or what `authorization.admin_scope` says, allows every operation on the data of
-every user.
+every user, and these operations alone: {alone}.
 
 ## Without a scope
 
@@ -77,7 +77,7 @@ def operations_page() -> str:
 
 def scopes_page() -> str:
     """`scopes.md`."""
-    from agentctl.auth.policy import POLICY, Authenticated, Public
+    from agentctl.auth.policy import POLICY, Admin, Authenticated, Public
     from agentctl.auth.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS
 
     lines = [_SCOPES]
@@ -94,7 +94,9 @@ def scopes_page() -> str:
         lines += [*table(heads, rows), ""]
     public = [code(name) for name, rule in POLICY.items() if isinstance(rule, Public)]
     known = [code(name) for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
-    lines += [f"{_ADMIN}{', '.join(public)}.", "", f"With any valid token: {', '.join(known)}."]
+    alone = [code(name) for name, rule in POLICY.items() if isinstance(rule, Admin)]
+    admin = _ADMIN.format(alone=", ".join(alone))
+    lines += [f"{admin}{', '.join(public)}.", "", f"With any valid token: {', '.join(known)}."]
     return "\n".join(lines) + "\n"
 
 
