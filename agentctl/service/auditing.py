@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -54,6 +55,9 @@ _NOUNS = {
     "account_id": "service_account",
 }
 """What the parameters of paths name; others name nothing that the audit is about."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9._~@-]*", re.ASCII)
+"""What stays as it is when it is percent-encoded."""
 
 _complaints = Complaints(logging.getLogger("agentctl.service"), level=logging.ERROR)
 
@@ -265,7 +269,12 @@ def _named(noun: str | None, ids: Iterable[str]) -> list[str]:
     """Things as rows name them: `session:<id>`. Nothing in an id can pass for another name."""
     if noun is None:
         return []
-    return [f"{noun}:{quote(each, safe='@', errors='surrogatepass')}" for each in ids]
+    return [
+        f"{noun}:{each}"
+        if _PLAIN.fullmatch(each)
+        else f"{noun}:{quote(each, safe='@', errors='surrogatepass')}"
+        for each in ids
+    ]
 
 
 def _cut(text: str) -> str:

@@ -6,7 +6,8 @@ keeps no index but that of `seq`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from agentctl.store.database import Row, Sql, Statement, Value, Work
 
@@ -31,8 +32,7 @@ ALWAYS = -(2**63)
 """Before every time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What is appended. `at` is in microseconds; the rest is as `records.audit` has it."""
 
     at: int
@@ -46,10 +46,18 @@ class Entry:
     request_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRow(Entry):
+class AuditRow(NamedTuple):
     """An entry that is there, with its number: later rows have larger ones."""
 
+    at: int
+    principal: str | None
+    via: str
+    operation: str
+    resource: str | None
+    outcome: str
+    status: int | None
+    reason: str | None
+    request_id: str | None
     seq: int
 
 
@@ -78,7 +86,7 @@ class Found:
     next: int | None
 
 
-_NAMES = tuple(field.name for field in fields(Entry))
+_NAMES = Entry._fields
 
 _APPEND = Sql(
     f"INSERT INTO audit_log ({', '.join(_NAMES)})"
@@ -88,7 +96,7 @@ _APPEND = Sql(
 _ENDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
 
 _WINDOW = Sql(
-    f"SELECT {', '.join(_NAMES)}, seq FROM audit_log"
+    f"SELECT {', '.join(AuditRow._fields)} FROM audit_log"
     " WHERE seq >= :floor AND seq < :before AND at >= :since"
     " AND (cast(:principal as text) IS NULL OR principal = cast(:principal as text))"
     " AND (cast(:operation as text) IS NULL OR operation = cast(:operation as text))"
@@ -110,7 +118,7 @@ _DELETE_OLDER = Sql(
 
 def append(entry: Entry) -> Work[None]:
     """Add a row."""
-    yield Statement(_APPEND, {name: getattr(entry, name) for name in _NAMES})
+    yield Statement(_APPEND, entry._asdict())
 
 
 def page(query: AuditQuery) -> Work[Found]:

@@ -315,7 +315,7 @@ async def test_every_denial_has_a_row_reads_too(world: World) -> None:
                 (
                     "rename_session",
                     "session:a%2Csession%3Ab%0A",
-                    _one("sessions", "a%2Csession:b%0A", "write"),
+                    "sessions:*:write, sessions:write",
                 ),
                 ("create_agent_run", "agent:echo", _one("agents", "echo", "run")),
                 ("resume_agent_run_stream", "agent:echo,run:r", _one("agents", "echo", "run")),
