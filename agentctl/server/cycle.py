@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
@@ -14,7 +14,7 @@ from agentctl.server.answers import failure
 from agentctl.server.authentication import dressed
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGISendEvent
+    from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
 
 __all__ = ["BodyCycle", "Cycle", "Outlet", "whole_answer"]
 
@@ -22,6 +22,10 @@ KEPT_BYTES = 65_536
 """A body of so many bytes at most is read to its end, so that the connection can be kept, even
 when nothing of it was wanted.
 """
+
+
+_CONTROLS = bytes({*range(32), 127} - {9})
+"""What stands in no header field (RFC 9110 5.5)."""
 
 
 class Outlet:
@@ -38,7 +42,7 @@ class Outlet:
 
 
 class Cycle(RequestResponseCycle):
-    """uvicorn's, that fails in our shape."""
+    """uvicorn's, that fails in our shape, and writes the head of an answer at once."""
 
     length = 0
     """Of the body, as it was announced; `CHUNKED`: it was not."""
@@ -57,6 +61,39 @@ class Cycle(RequestResponseCycle):
         """Tell the application that the client is gone; what it still says goes nowhere."""
         self.disconnected = True
         self.message_event.set()
+
+    def send(self, message: ASGISendEvent) -> Coroutine[Any, Any, None]:
+        return super().send(message) if self.response_started else self._begin(message)
+
+    async def _begin(self, message: ASGISendEvent) -> None:
+        """Send the head of an answer. Whatever is not everyday is left to uvicorn, which looks at
+        each field by itself.
+
+        Raises:
+            RuntimeError: a field holds a control character.
+        """
+        start = cast("HTTPResponseStartEvent", message)
+        fields = [*self.default_headers, *start.get("headers", ())]
+        known = dict(fields)
+        length = known.get(b"content-length")
+        if length is None or self.disconnected or not self._is_everyday(known):
+            await super().send(message)
+            return
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self.chunked_encoding = False
+        self.expected_content_length = int(length)
+        lines = [STATUS_LINE[start["status"]][:-2], *map(b": ".join, fields)]
+        if not self.keep_alive:
+            lines.append(b"connection: close")
+        head = b"\r\n".join(lines)
+        if len(head.translate(None, _CONTROLS)) != len(head) - 2 * (len(lines) - 1):
+            raise RuntimeError("a header field holds a control character")
+        self.transport.write(head + b"\r\n\r\n")
+
+    def _is_everyday(self, known: Mapping[bytes, bytes]) -> bool:
+        own = b"connection" in known or b"transfer-encoding" in known
+        return not (own or self.access_log or self.flow.write_paused)
 
     async def send_500_response(self) -> None:
         """Answer what no layer above has: it was cancelled."""

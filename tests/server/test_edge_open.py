@@ -1,0 +1,72 @@
+"""A server that asks nobody for a token stays on its machine, unless it was told otherwise (A15)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+
+import httpx2
+import pytest
+
+from tests.process import AGENTCTL, serving
+from tests.server.hosts import Host
+from tests.server.seeds import as_caller
+from tests.world import World
+
+BEYOND = ["0.0.0.0", "::", "0", "::ffff:0.0.0.0", "198.51.100.7", "elsewhere.invalid"]
+"""Addresses of every network card in several spellings, one of another machine, and a name."""
+
+
+def named_beyond() -> list[str]:
+    """The name of this machine, where it is that of an address that others can reach."""
+    name = socket.gethostname()
+    with contextlib.suppress(OSError):
+        if not socket.gethostbyname(name).startswith("127."):
+            return [name]
+    return []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("host", [*BEYOND, *named_beyond()])
+def test_an_open_server_does_not_listen_beyond_this_machine(
+    world: World, host: str, workers: int
+) -> None:
+    place = ("--config", str(world.path), "--host", host, "--port", "0")
+    ended = subprocess.run(
+        [*AGENTCTL, "serve", *place, "--workers", str(workers)],
+        env={**os.environ, "AGENTCTL_AUTHORIZATION__ENABLED": "false"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"authorization is off and {host} is open to other machines" in ended.stderr
+    assert "--insecure-no-auth" in ended.stderr
+    assert "listens" not in ended.stderr
+    assert not (world.folder / "main.db").exists()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_it_does_when_that_was_said(world: World, workers: str) -> None:
+    options = ("--host", "0.0.0.0", "--workers", workers, "--insecure-no-auth")
+    with serving(world.path, *options) as served:
+        assert "whoever can reach it is an administrator" in served.wait_for("authorization: ")
+        port = served.url.rpartition(":")[2]
+        url = f"http://127.0.0.1:{port}"
+        assert httpx2.get(f"{url}/teams").status_code == 200
+        assert httpx2.get(f"{url}/info").json()["auth_mode"] == "none"
+
+
+@pytest.mark.parametrize("origin", ["null", "https://evil.example", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
+def test_no_page_of_another_origin_may_read_answers(
+    server: Host, origin: str, method: str
+) -> None:
+    """T17, as it is by default."""
+    asked = {"Origin": origin, "Access-Control-Request-Method": "DELETE"}
+    for who in ("nobody", "me"):
+        headers = as_caller(server, who) | asked
+        answer = server.client.request(method, "/sessions", headers=headers)
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
