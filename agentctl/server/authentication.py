@@ -36,8 +36,11 @@ Fields = Iterable[tuple[bytes, bytes]]
 def dressed(fields: Fields, request_id: str) -> list[tuple[bytes, bytes]]:
     """The header fields of an answer, with those that every answer carries."""
     given = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED]
-    names = [name for name, _ in given]
-    return given + [field for field in _UNLESS_GIVEN if field[0] not in names]
+    names = dict(given)
+    for field in _UNLESS_GIVEN:
+        if field[0] not in names:
+            given.append(field)
+    return given
 
 
 class Reply:
