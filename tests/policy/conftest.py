@@ -1,7 +1,23 @@
-"""The stub endpoint for the tests that start runs."""
+"""One application for the tests that need sessions and runs."""
 
 from __future__ import annotations
 
-from tests.endpoint import model_endpoint
+from collections.abc import Iterator
+
+import pytest
+
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.policy.stage import Stage, staged
+from tests.world import make_world
 
 __all__ = ["model_endpoint"]
+
+
+@pytest.fixture(scope="module")
+def stage(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Stage]:
+    """An application with sessions of several users in it."""
+    world = make_world(tmp_path_factory.mktemp("stage"), model_endpoint.base_url)
+    with staged(world) as made:
+        yield made

@@ -47,12 +47,14 @@ class Inside:
 
     Attributes:
         world: of whose key its tokens are.
+        app: the application.
         service: what it serves.
         client: asks it; lives in the portal's event loop.
         portal: the way into that loop.
     """
 
     world: World
+    app: FastAPI
     service: Service
     client: httpx2.AsyncClient
     portal: BlockingPortal
@@ -100,7 +102,7 @@ def inside(world: World, app: FastAPI | None = None) -> Iterator[Inside]:
         portal.wrap_async_context_manager(running(running_app)),
         portal.wrap_async_context_manager(_client(running_app, "http://inside")) as client,
     ):
-        yield Inside(world, running_app.state.door.service, client, portal)
+        yield Inside(world, running_app, running_app.state.door.service, client, portal)
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,99 @@
+"""Sessions, runs and callers that the tests of this folder speak of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from agentctl.auth.principal import Principal
+from agentctl.auth.scopes import KNOWN_SCOPES
+from agentctl.operations import Grant, NewAccount
+from tests.policy.inside import Ask, Inside, inside
+from tests.policy.tokens import signed
+from tests.world import ADMIN, World
+
+__all__ = ["ABSENT_RUN", "Stage", "new_account", "staged"]
+
+ABSENT_RUN = "01900000-0000-7000-8000-000000000000"
+
+RUNS = (
+    ("me", "agents/echo", "mine"),
+    ("other", "agents/echo", "theirs"),
+    ("other", "teams/desk", "theirs-team"),
+    ("other", "workflows/line", "theirs-flow"),
+    ("other", "agents/hang", "theirs-live"),
+    ("no sub", "agents/echo", "nobodys"),
+)
+"""Who has made which session, by a run of what. The run of `hang` does not end."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An application with something in it.
+
+    Attributes:
+        served: the application.
+        runs: the id of the run in each session.
+        bearers: the credential of each sort of caller.
+    """
+
+    served: Inside
+    runs: dict[str, str]
+    bearers: dict[str, str | None]
+
+    def ask(self, who: str, request: str, body: Any = None) -> Ask:
+        """A request such as `GET /agents`, as one of the callers."""
+        method, _, path = request.partition(" ")
+        content = None if body is None else json.dumps(body).encode()
+        return Ask(method, path, self.bearers[who], content)
+
+
+def new_account(served: Inside, name: str, *scopes: str) -> str:
+    """The token of a new service account."""
+    boss = served.service.acting_as(Principal("boss", admin=True, everyone=True))
+    new = NewAccount(name, tuple(map(Grant, scopes)), allow_privileged_scopes=True)
+    document = served.call(lambda: boss.create_service_account(new))
+    return str(document.value["token"])
+
+
+@contextmanager
+def staged(world: World) -> Iterator[Stage]:
+    """Run the world's application, with sessions of several users in it."""
+    with inside(world) as served:
+        bearers = _bearers(served)
+        runs = {session: "" for _, _, session in RUNS}
+        stage = Stage(served, runs, bearers)
+        asks = []
+        for who, component, session in RUNS:
+            body = {"message": "echo", "session_id": session, "stream": False}
+            body["background"] = session == "theirs-live"
+            asks.append(stage.ask(who, f"POST /{component}/runs", body))
+        for session, answer in zip(runs, served.answers(asks), strict=True):
+            assert answer.status_code in (200, 202), answer.text
+            runs[session] = answer.json()["run_id"]
+        yield stage
+
+
+def _bearers(served: Inside) -> dict[str, str | None]:
+    world, everything = served.world, KNOWN_SCOPES
+    here = ("theirs", "theirs-team", "theirs-flow", "theirs-live", "absent")
+    narrow = [f"sessions:{one}:{act}" for one in here for act in ("read", "write", "delete")]
+    return {
+        "nobody": None,
+        "bad": "not.a.token",
+        "expired": signed(world, "me", *everything, exp=1_000_000_000),
+        "powerless": signed(world, "me"),
+        "me": signed(world, "me", *everything),
+        "other": signed(world, "other", *everything),
+        "no sub": signed(world, None, *everything),
+        "one agent": signed(world, "me", "agents:echo:read", "agents:echo:run"),
+        "their ids": signed(world, "me", *narrow, "agents:run", "agents:read"),
+        "reader": signed(world, "me", "agents:read", "sessions:read", "config:read"),
+        "admin": signed(world, "boss", ADMIN),
+        "account": new_account(served, "all", *everything),
+        "account of one": new_account(served, "one", "agents:echo:read", "sessions:mine:read"),
+        "account of admin": new_account(served, "admin", ADMIN),
+    }
