@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, Phase, settings, stateful
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -52,12 +51,12 @@ from tests.runs.calls import (
 )
 from tests.runs.processes import Process, by_process
 from tests.runs.stage import COMPONENTS, LONG, never_awaited, stage, tidied
+from tests.runs.steps import Broken, rule
 from tests.runs.witness import Witness
 
 __all__ = ["tidied"]
 
 T = TypeVar("T")
-Step = TypeVar("Step", bound=Callable[..., None])
 
 PROCESSES = 3
 """As many live at a time at most."""
@@ -66,7 +65,7 @@ SECONDS = 60.0
 """What a step may take on the busiest machine, and the end of everything as well."""
 
 BOUNDS = settings(
-    max_examples=1_000 if LONG else 8,
+    max_examples=400 if LONG else 8,
     stateful_step_count=60 if LONG else 30,
     deadline=None,
     database=None,
@@ -107,28 +106,6 @@ places = st.tuples(anyone, st.integers(-1, 12))
 
 cancels = st.tuples(anyone, st.sampled_from((0.0, 0.0, 0.02, 0.5)), st.booleans())
 """A run, how long its end is waited for, and whether it is to be a live one."""
-
-
-class Broken(BaseException):
-    """Something that must hold did not. No Exception, so that it ends the search at once: played
-    again, the same steps need not meet the same moment.
-    """
-
-
-def rule(**strategies: st.SearchStrategy[Any]) -> Callable[[Step], Step]:
-    """Make a step that is written down, for the report, before it is done."""
-
-    def made(step: Step) -> Step:
-        @functools.wraps(step)
-        def noted(self: Runs, **drawn: Any) -> None:
-            given = ", ".join(f"{name}={value!r}" for name, value in drawn.items())
-            self.steps.append(f"{step.__name__}({given})")
-            step(self, **drawn)
-
-        ruled: Any = stateful.rule(**strategies)  # type: ignore[call-overload]
-        return cast(Step, ruled(noted))
-
-    return made
 
 
 class Runs(RuleBasedStateMachine):
@@ -492,12 +469,7 @@ def check_told(run: RunRow, told: list[StreamEvent], whole: list[StreamEvent]) -
 
 @never_awaited
 @pytest.mark.usefixtures("tidied")
-def test_whatever_is_done_in_whatever_order(
-    model_endpoint: ModelEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The endpoint is not asked for a certificate, and reading those that one trusts takes long.
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-
+def test_whatever_is_done_in_whatever_order(model_endpoint: ModelEndpoint) -> None:
     def machine() -> Runs:
         return Runs(model_endpoint.base_url)
 
