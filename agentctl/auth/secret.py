@@ -83,9 +83,9 @@ def _forms(secret: bytes) -> Iterator[bytes]:
     """The secret, and what it is under a byte order mark, UTF-16, hexadecimal and base64."""
     plain = secret.removeprefix(_BYTE_ORDER_MARK)
     narrow = plain.replace(b"\0", b"")
+    yield from (plain, narrow)
     compact = b"".join(narrow.split())
     standard = compact.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
-    yield from (secret, plain, narrow)
     for decode, text in (
         (binascii.a2b_hex, compact.replace(b":", b"")),
         (base64.b64decode, standard + b"=" * (-len(standard) % 4)),
@@ -109,7 +109,7 @@ def _is_key(data: bytes) -> bool:
 
 def _is_json(data: bytes) -> bool:
     try:
-        value = json.loads(data.decode("utf-8-sig"))
+        value = json.loads(data)
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict | list)
@@ -128,8 +128,10 @@ def _is_der(data: bytes) -> bool:
     ):
         try:
             load(data)
-        except (ValueError, TypeError, UnsupportedAlgorithm):
+        except ValueError:
             continue
+        except (TypeError, UnsupportedAlgorithm):
+            return True  # a key with a password, or of a kind that nothing here can use
         return True
     return False
 

@@ -1,0 +1,171 @@
+"""What is a shared secret, and what only looks like one (security.md A05, A10, A13)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import secrets
+from itertools import count
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from agentctl.auth.jws import KeySet, verify
+from agentctl.errors import InvalidKey
+from tests.auth.forge import b64, compact, ec_pair, hs, rsa_pair, token
+from tests.auth.test_keys import EC_JWK, explicit
+
+DER = serialization.Encoding.DER
+
+
+def refusal(text: str) -> str:
+    """Why a text is no secret; empty: it is one."""
+    try:
+        KeySet.from_pems([text], "HS256")
+    except InvalidKey as failure:
+        return failure.detail
+    return ""
+
+
+def some(alphabet: str, length: int = 40) -> str:
+    """The same text every time, of all of the alphabet."""
+    chance = random.Random(7)
+    rest = chance.choices(alphabet, k=length - len(alphabet))
+    return alphabet + "".join(rest)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A" * 40 + secrets.token_urlsafe(32),
+        secrets.token_hex(64),
+        base64.b64encode(secrets.token_bytes(64)).decode(),
+        "-----" + secrets.token_urlsafe(32),
+        '{"' + secrets.token_urlsafe(32),
+        "correct horse battery staple, and a comma that nobody expects",
+        "0" + secrets.token_urlsafe(40),
+        "\u00e9" * 3 + secrets.token_urlsafe(40),
+        b64(b"\x04" + secrets.token_bytes(64)),
+        b64(b"\x30" + secrets.token_bytes(64)),
+        b64(b"\xff" + secrets.token_bytes(254) + b"\xfe"),
+        b64(b"\xff" + (3**1280).to_bytes(254, "big") + b"\xff"),
+        b64(b"\x7f" + secrets.token_bytes(254) + b"\xff"),
+        b64(secrets.token_bytes(257)),
+    ],
+    ids=range(14),
+)
+def test_random_secrets_are_accepted(text: str) -> None:
+    assert KeySet.from_pems([text], "HS256")
+
+
+def test_a_secret_has_five_different_bytes() -> None:
+    assert refusal(some("abcd")) == "Key 1 is a secret that can be guessed"
+    assert refusal(some("abcde")) == ""
+
+
+@pytest.mark.parametrize("piece", ["abcdefgh" * 2, "abcdefghijk", "correct horse battery staple"])
+def test_a_piece_again_and_again(piece: str) -> None:
+    for times in (2, 3, 4, 7):
+        if len(piece) * times >= 32:
+            assert refusal(piece * times) == "Key 1 is a secret that can be guessed"
+            assert refusal(piece * times + "!") == ""
+            assert refusal("!" + piece * times) == ""
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "a-string-secret-at-least-256-bits-long",
+        "a-valid-string-secret-that-is-at-least-512-bits-long-which-is-very-long",
+        "09d25e094faa6ca2556c818166b7a9563b93f7099f6f0f4caa6cf63b88e8d3e7",
+        "404E635266556A586E3272357538782F413F4428472B4B6250645367566B5970",
+    ],
+)
+def test_what_is_in_every_tutorial(sample: str) -> None:
+    assert refusal(sample) == "Key 1 is a secret that can be guessed"
+    assert refusal(sample[:-1] + "_") == ""
+
+
+KEY = "Key 1 is a key and no shared secret"
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("extra", range(4))
+def test_a_key_in_every_length_of_base64(extra: int, mark: str) -> None:
+    data = compact({**EC_JWK, "kid": "k" * extra})
+    for text in (data.hex(), b64(data), base64.b64encode(data).decode(), json.dumps(EC_JWK)):
+        assert refusal(mark + text) == KEY
+
+
+@pytest.mark.parametrize("curve", ["P-256", "P-384", "P-521"])
+def test_a_point_of_every_curve(curve: str) -> None:
+    point = ec_pair(curve).public.public_bytes(
+        serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+    )
+    assert refusal(b64(point)) == KEY
+    assert refusal(point.hex()) == KEY
+    moved = point[:-1] + bytes([point[-1] ^ 1])
+    assert refusal(b64(moved)) == ""
+
+
+def number(size: int, first: int, *, factor: int = 1) -> bytes:
+    """An odd number of `size` bytes that begins with `first` and has no other small factor."""
+    rest = random.Random(size).randbytes(size - 1)
+    start = int.from_bytes(bytes([first]) + rest, "big") // factor * factor
+    for step in count(1):
+        value = start + step * factor
+        if value % 2 and all((value // factor) % n for n in range(3, 2_500, 2)):
+            return value.to_bytes(size, "big")
+    raise AssertionError
+
+
+@pytest.mark.parametrize("size", [256, 384, 512, 1024])
+def test_what_could_be_a_modulus(size: int) -> None:
+    assert refusal(b64(number(size, 0x80))) == KEY
+    assert refusal(number(size, 0xC1).hex()) == KEY
+    assert refusal(b64(b"\0" + number(size, 0x80))) == KEY
+
+
+def test_what_could_not_be_a_modulus() -> None:
+    others = {
+        "a top bit of zero": number(256, 0x7F),
+        "a byte more": number(257, 0x80),
+        "a byte fewer": number(255, 0x80),
+        "divided by 3": number(256, 0x90, factor=3),
+        "divided by 5": number(256, 0x90, factor=5),
+        "divided by 1999": number(256, 0x90, factor=1_999),
+        "even": (int.from_bytes(number(256, 0x80), "big") + 1).to_bytes(256, "big"),
+    }
+    even = int.from_bytes(others["even"], "big")
+    while not all(even % n for n in range(3, 2_500, 2)):
+        even += 2
+    others["even, and no other small factor"] = even.to_bytes(256, "big")
+    assert {name: refusal(b64(data)) for name, data in others.items()} == dict.fromkeys(others, "")
+
+
+def test_a_key_that_cannot_be_read_is_one_all_the_same() -> None:
+    encrypted = ec_pair().private.private_bytes(
+        DER, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    )
+    assert refusal(b64(encrypted)) == KEY
+    assert refusal(b64(explicit(ec_pair().spki(DER)))) == KEY
+
+
+def test_deep_nesting_is_no_key() -> None:
+    text = "".join(f"[{number}," for number in range(5_000))
+    assert refusal(text) == ""
+    assert refusal(b64(text.encode())) == ""
+
+
+@pytest.mark.parametrize("end", ["X", "=", " ", "\t", "\u00a0", "\0"])
+def test_only_line_ends_are_cut_off(end: str) -> None:
+    secret = secrets.token_urlsafe(40) + end
+    keys = KeySet.from_pems([secret + "\r\n\n"], "HS256")
+    assert verify(token({"alg": "HS256"}, {}, hs(secret.encode())), keys)
+
+
+def test_the_key_of_a_pair_in_any_shape() -> None:
+    pair = rsa_pair()
+    for text in (pair.pem, pair.private_pem, b64(pair.spki(DER)), pair.spki(DER).hex(":")):
+        assert refusal(text) == KEY
