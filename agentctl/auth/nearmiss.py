@@ -20,7 +20,7 @@ from agentctl.auth.policy import (
     required_scopes,
 )
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import held_ids, nearest, well_formed
+from agentctl.auth.scopes import nearest, well_formed
 from agentctl.records.routes import ROUTES, Match, RouteTable, hides_a_slash
 
 __all__ = [
@@ -141,20 +141,18 @@ def _about_well_formed(scope: str, rule: Needs, path_params: Mapping[str, str]) 
     resource, *middle, action = scope.split(":")
     if (resource, action) == (rule.action, rule.resource):
         return f"{shown(scope)} has resource and action the other way round"
-    if resource == rule.resource and action == rule.action:
-        return _about_id(scope, rule, path_params)
     if resource == rule.resource and action != rule.action:
         return f"{shown(scope)} allows {action}, not {rule.action}"
+    if resource == rule.resource:
+        return _about_id(scope, middle[0] if middle else "*", rule, path_params)
     wanted = nearest(scope)
     if wanted is not None and not middle and wanted == f"{rule.resource}:{rule.action}":
         return f"{shown(scope)} is no scope: {shown(wanted)} is meant"
     return None
 
 
-def _about_id(scope: str, rule: Needs, path_params: Mapping[str, str]) -> str | None:
-    (other,) = held_ids({scope}, rule.resource, rule.action) or {None}
-    if other is None:
-        return None
+def _about_id(scope: str, other: str, rule: Needs, path_params: Mapping[str, str]) -> str:
+    """It is for one thing, `other`, which is not what is asked for."""
     one = rule.resource.removesuffix("s")
     wanted = path_params.get(rule.id_param) if rule.id_param is not None else None
     if wanted is None:

@@ -308,6 +308,7 @@ def _policies() -> Iterator[Case]:
     yield no(AGENT, ["agent:read"], '"agents:read" is meant')
     yield no(AGENT, ["agent_os:ADMIN"], "admin scope", "agent_os:admin")
     yield no(AGENT, ["*"], "admin scope")
+    yield no(AGENT, ["!", "a b:c"], "no scope that is held allows it")
     many = ["agents:read", *(f"agents:a{n}:read" for n in range(300))]
     yield no(AGENT, many, "more than 256", "fewer")
     yield no("GET /sessions", ["sessions:s1:read"], "one session", "all of them")
@@ -390,6 +391,7 @@ def _allowed() -> Iterator[Case]:
     yield yes("GET /sessions/mine", ALL)
     yield yes("GET /sessions/theirs", ["agent_os:admin"], "administrator")
     yield yes("GET /sessions/ownerless", ALL, sub=None)
+    yield yes("GET /service-accounts", ["agent_os:admin"], "administrator")
     yield yes("GET /auth/me", [], "every identified caller")
     yield yes("GET /config", ["system:read"], "system:read")
     yield yes("GET /runs/{my_run}", ALL)

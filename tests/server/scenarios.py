@@ -88,6 +88,8 @@ def _explanations() -> Iterator[Scenario]:
     for wrong in ({"method": "G T"}, {"path": "agents"}, {"path": 1}, {"token": 1}, {"url": "x"}):
         yield Scenario(operation, path, "admin", 422, REFUSED, json=asked | wrong)
     yield Scenario(operation, path, "admin", 422, ("path",), json={"method": "GET"})
+    long = asked | {"path": f"/agents?{'x=1&' * 101}"}
+    yield Scenario(operation, path, "admin", 422, ("more than 100 fields",), json=long)
     for who in ("me", "powerless"):
         yield Scenario(operation, path, who, 403, (*FORBIDDEN, "[]"), json={"method": 1})
 
