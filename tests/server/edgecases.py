@@ -35,7 +35,9 @@ def _get(fields: bytes = b"", path: bytes = b"/teams", host: bytes = HOST) -> by
     return b"GET " + path + b" HTTP/1.1\r\n" + host + AUTH + fields + b"\r\n"
 
 
-def _post(fields: bytes, body: bytes = b"", path: bytes = b"/sessions", auth: bytes = AUTH) -> bytes:
+def _post(
+    fields: bytes, body: bytes = b"", path: bytes = b"/sessions", auth: bytes = AUTH
+) -> bytes:
     return b"POST " + path + b" HTTP/1.1\r\n" + HOST + auth + fields + b"\r\n" + body
 
 
@@ -48,7 +50,10 @@ def _no_http() -> Iterator[tuple[str, bytes]]:
     yield "T04 the same credential twice", _get(AUTH)
     yield "T04 two credentials", _get(b"authorization: Bearer other\r\n")
     yield "T04 a second credential that is empty", _get(b"Authorization:\r\n")
-    yield "T07 NUL in a credential", _line(b"GET /teams HTTP/1.1", HOST + b"Authorization: a\0b\r\n")
+    yield (
+        "T07 NUL in a credential",
+        _line(b"GET /teams HTTP/1.1", HOST + b"Authorization: a\0b\r\n"),
+    )
     yield "T07 CR in a credential", _line(b"GET /teams HTTP/1.1", HOST + b"Authorization: a\rb\r\n")
     yield "T07 control in a field", _get(b"X: a\x1bb\r\n")
     yield from _framing()
@@ -120,7 +125,15 @@ def _hosts() -> Iterator[tuple[str, bytes]]:
 
 
 def _lines() -> Iterator[tuple[str, bytes]]:
-    targets = (b"http://x/teams", b"https://evil/teams", b"*", b"x:80", b"teams", b"/teams#a", b"?a")
+    targets = (
+        b"http://x/teams",
+        b"https://evil/teams",
+        b"*",
+        b"x:80",
+        b"teams",
+        b"/teams#a",
+        b"?a",
+    )
     for target in targets:
         yield f"T14 the target {target.decode()!r}", _get(path=target)
     yield "T14 authority of CONNECT", _line(b"CONNECT x:80 HTTP/1.1")
@@ -144,11 +157,17 @@ def _lines() -> Iterator[tuple[str, bytes]]:
 def _too_large() -> Iterator[tuple[str, bytes]]:
     """All are 431, and the connection is closed."""
     yield "T09 a field of 17 KB", _get(b"X: " + b"a" * 17_000 + b"\r\n")
-    yield "T09 fields of 17 KB", _get(b"".join(b"X%d: %b\r\n" % (n, b"a" * 1_000) for n in range(17)))
+    yield (
+        "T09 fields of 17 KB",
+        _get(b"".join(b"X%d: %b\r\n" % (n, b"a" * 1_000) for n in range(17))),
+    )
     yield "T09 101 fields", _get(b"X: a\r\n" * 99)
     yield "T09 5,000 fields", _get(b"X: a\r\n" * 5_000)
-    yield "T09 a credential of 1 MB", _line(
-        b"GET /teams HTTP/1.1", HOST + b"Authorization: Bearer " + b"a" * 1_000_000 + b"\r\n"
+    yield (
+        "T09 a credential of 1 MB",
+        _line(
+            b"GET /teams HTTP/1.1", HOST + b"Authorization: Bearer " + b"a" * 1_000_000 + b"\r\n"
+        ),
     )
     yield "T09 a field of 30 MB", _get(b"X: " + b"a" * 30_000_000 + b"\r\n")
     yield "T09 spaces of 1 MB", _get(b"X:" + b" " * 1_000_000 + b"a\r\n")
@@ -156,8 +175,9 @@ def _too_large() -> Iterator[tuple[str, bytes]]:
     yield "T09 empty lines of 1 MB", b"\r\n" * 500_000 + _get()
     yield "T09 a target of 17 KB", _get(path=b"/" + b"a" * 17_000)
     yield "T09 a query of 1 MB", _get(path=b"/teams?" + b"a" * 1_000_000)
-    yield "T09 a body behind a field of 17 KB", _post(
-        b"X: " + b"a" * 17_000 + b"\r\nContent-Length: 9\r\n", b"{}       "
+    yield (
+        "T09 a body behind a field of 17 KB",
+        _post(b"X: " + b"a" * 17_000 + b"\r\nContent-Length: 9\r\n", b"{}       "),
     )
 
 
@@ -186,21 +206,26 @@ def _answered() -> Iterator[tuple[str, Case]]:
         yield f"T12 the host {host.decode()} is taken", Case(sent, 200, False)
     yield "T11 an empty line before is skipped", Case(b"\r\n" + _get(), 200, False)
     yield "T11 chunks", Case(_post(JSON + CHUNKED, b"2;a=b\r\n{}\r\n0\r\n\r\n"), 201, False)
-    yield "T11 chunks in capitals", Case(
-        _post(JSON + b"Transfer-Encoding: CHUNKED\r\n", b"1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"), 201, False
+    yield (
+        "T11 chunks in capitals",
+        Case(
+            _post(JSON + b"Transfer-Encoding: CHUNKED\r\n", b"1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"),
+            201,
+            False,
+        ),
     )
     yield "HTTP/1.0", Case(_line(b"GET /teams HTTP/1.0"), 200, True)
     yield "a last request", Case(_get(b"Connection: close\r\n"), 200, True)
 
 
 def _paths() -> Iterator[tuple[str, Case]]:
-    """Paths that are nearly ones: not found, and never redirected; unknown callers learn nothing."""
+    """Paths that are nearly ones: not found, never redirected; strangers learn nothing."""
     paths = (
         b"//teams", b"/teams/", b"/./teams", b"/health/../teams", b"/%2e/teams", b"/%2e%2e/teams",
         b"/teams%2f", b"/%2fteams", b"/teams;x", b"/TEAMS", b"/Teams", b"/teams%00", b"/teams%20",
-        b"/teams%0d%0a", b"/teams%ff", b"/teams\\", b"/sessions/mine%2fruns", b"/sessions/mine%2Fruns",
-        b"/sessions/.", b"/sessions/..", b"/sessions/%2e%2e", b"/sessions/../runs", b"/sessions/%ff%fe",
-        b"/sessions/a%00b", b"/sessions/a%0d%0ab", b"/sessions/a%1b", b"/sessions/a%7f",
+        b"/teams%0d%0a", b"/teams%ff", b"/teams\\", b"/sessions/mine%2fruns",
+        b"/sessions/mine%2Fruns", b"/sessions/.", b"/sessions/..", b"/sessions/%2e%2e", b"/sessions/../runs",
+        b"/sessions/%ff%fe", b"/sessions/a%00b", b"/sessions/a%0d%0ab", b"/sessions/a%1b", b"/sessions/a%7f",
         b"/sessions/a%c2%85", b"/sessions/%ed%a0%80", b"/sessions//runs", b"/sessions/mine/", b"//",
         b"/agents/echo/runs/%2e%2e", b"/docs/assets/../docs.js", b"/docs/assets/..%2fdocs.js",
         b"/docs/assets/%2e%2e",
@@ -228,16 +253,24 @@ def _methods() -> Iterator[tuple[str, Case]]:
 
 
 def _bodies() -> Iterator[tuple[str, Case]]:
-    yield "T18 10 MB", Case(
-        _post(JSON + b"Content-Length: 10000000\r\n", b" " * 10_000_000), 413, True
+    yield (
+        "T18 10 MB",
+        Case(_post(JSON + b"Content-Length: 10000000\r\n", b" " * 10_000_000), 413, True),
     )
     many = b"10000\r\n" + b" " * 65_536 + b"\r\n"
     yield "T18 10 MB in chunks", Case(_post(JSON + CHUNKED, many * 160 + b"0\r\n\r\n"), 413, True)
     yield "T18 10 MB announced", Case(_post(JSON + b"Content-Length: 10000000\r\n"), 413, True)
-    yield "T18 10 MB of nobody", Case(
-        _post(b"Content-Length: 10000000\r\n", b" " * 10_000_000, auth=b""), 401, True
+    yield (
+        "T18 10 MB of nobody",
+        Case(_post(b"Content-Length: 10000000\r\n", b" " * 10_000_000, auth=b""), 401, True),
     )
-    for coding in (b"gzip", b"deflate", b"br", b"identity, gzip", b"identity\r\nContent-Encoding: gzip"):
+    for coding in (
+        b"gzip",
+        b"deflate",
+        b"br",
+        b"identity, gzip",
+        b"identity\r\nContent-Encoding: gzip",
+    ):
         fields = JSON + b"Content-Encoding: " + coding + b"\r\nContent-Length: 2\r\n"
         yield f"T18 the encoding {coding!r}", Case(_post(fields, b"\x1f\x8b"), 415, False)
     fields = JSON + b"Content-Encoding: identity\r\nContent-Length: 2\r\n"

@@ -447,7 +447,10 @@ def _lists_by_scope() -> Iterator[Scenario]:
 def _audit() -> Iterator[Scenario]:
     operation, path = "get_audit", "GET /audit"
     mine = f"{path}?principal=me&limit=100"
-    made = ('"operation":"create_agent_run"', '"resource":"agent:echo,session:mine,run:{agent_run}"')
+    made = (
+        '"operation":"create_agent_run"',
+        '"resource":"agent:echo,session:mine,run:{agent_run}"',
+    )
     yield Scenario(operation, f"{mine}&operation=create_agent_run", "admin", 200, made)
     yield Scenario(operation, mine, "auditor", 200, ('"principal":"me"',), ('"principal":"other"',))
     yield Scenario(operation, f"{path}?limit=1", "auditor", 200, ('"next_cursor":"',))

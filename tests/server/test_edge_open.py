@@ -1,4 +1,4 @@
-"""A server that asks nobody for a token stays on its machine, unless it was told otherwise (A15)."""
+"""A server that asks nobody for a token stays on its machine unless told otherwise (A15)."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def test_it_does_when_that_was_said(world: World, workers: str) -> None:
 
 @pytest.mark.parametrize("origin", ["null", "https://evil.example", "http://127.0.0.1:1"])
 @pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
-def test_no_page_of_another_origin_may_read_answers(
-    server: Host, origin: str, method: str
-) -> None:
+def test_no_page_of_another_origin_may_read_answers(server: Host, origin: str, method: str) -> None:
     """T17, as it is by default."""
     asked = {"Origin": origin, "Access-Control-Request-Method": "DELETE"}
     for who in ("nobody", "me"):

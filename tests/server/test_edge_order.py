@@ -98,8 +98,12 @@ def test_requests_at_once_are_answered_in_order(host: Host) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 8_191, 8_192, 8_193])
 def test_it_does_not_matter_where_what_is_sent_is_cut(host: Host, size: int) -> None:
-    one = b"\r\n" + post(b"/a%20b", b"x" * 9_000, b"X: y\r\n") + get(b"/", b"X: " + b"z" * 8_000)[:-2]
-    sent = one + b"\r\n\r\n" + b"POST /c HTTP/1.1\r\n" + CHUNKED + b"3;x=y\r\nabc\r\n0\r\nX: y\r\n\r\n"
+    one = (
+        b"\r\n" + post(b"/a%20b", b"x" * 9_000, b"X: y\r\n") + get(b"/", b"X: " + b"z" * 8_000)[:-2]
+    )
+    sent = (
+        one + b"\r\n\r\n" + b"POST /c HTTP/1.1\r\n" + CHUNKED + b"3;x=y\r\nabc\r\n0\r\nX: y\r\n\r\n"
+    )
     with wire(host.port) as connection:
         connection.send(*(sent[start : start + size] for start in range(0, len(sent), size)))
         answers = [connection.answer().json for _ in range(3)]
@@ -149,7 +153,10 @@ def test_who_leaves_is_missed_although_more_was_asked_for(host: Host, told: Told
 @pytest.mark.parametrize("fields", [b"", b"Trailer: X-Forwarded-For, Authorization\r\n"])
 def test_trailers_become_no_header_fields(host: Host, fields: bytes) -> None:
     head = b"POST / HTTP/1.1\r\n" + fields + CHUNKED
-    trailers = b"Authorization: Bearer x\r\nX-Forwarded-For: 1.1.1.1\r\nHost: evil\r\nExpect: 100-continue\r\n"
+    trailers = (
+        b"Authorization: Bearer x\r\nX-Forwarded-For: 1.1.1.1\r\n"
+        b"Host: evil\r\nExpect: 100-continue\r\n"
+    )
     with wire(host.port) as connection:
         connection.send(head + b"2\r\nab\r\n", b"0\r\n" + trailers + b"\r\n")
         answer = connection.answer()

@@ -243,7 +243,10 @@ def fill(port: int, head: bytes, size: int) -> None:
 
 def test_the_limits_are_those_of_the_configuration(world: World) -> None:
     text = world.path.read_text()
-    limits = "[limits]\nheader_seconds = 0.3\nbody_seconds = 0.3\nheader_bytes = 8192\nheader_count = 8\n"
+    limits = (
+        "[limits]\nheader_seconds = 0.3\nbody_seconds = 0.3\n"
+        "header_bytes = 8192\nheader_count = 8\n"
+    )
     world.path.write_text(f"{text}\n{limits}")
     with serving(world.path) as served:
         port = int(served.url.rpartition(":")[2])

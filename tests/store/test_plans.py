@@ -173,7 +173,7 @@ def test_very_many_live_runs_are_read_in_the_order_of_the_list(sqlite: SqliteDat
 
 
 SMALL = {"idempotency": "created_at <", "workers": "SELECT", "accounts": "WHERE name ="}
-"""Tables of a day, of some processes or of a team, and the statements that read all of them, rarely."""
+"""Tables of a day, of some processes or of a team, whose rows are all read, and rarely."""
 
 
 def test_every_other_statement_searches_by_an_index(sqlite: SqliteDatabase) -> None:
