@@ -149,9 +149,10 @@ def _is_modulus(data: bytes) -> bool:
 
 
 def _is_point(data: bytes) -> bool:
-    """Whether bytes are a point as SEC 1 2.3.3 writes it, both coordinates given."""
-    if not data.startswith(b"\x04"):
-        return False
+    """Whether bytes are a point as SEC 1 2.3.3 writes it.
+
+    Of random bytes as many as the short form has, one in 256 are too.
+    """
     for curve in _CURVES:
         try:
             ec.EllipticCurvePublicKey.from_encoded_point(curve, data)

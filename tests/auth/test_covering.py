@@ -30,6 +30,8 @@ COVERED = {
     ("agents:a:read", "agents:b:read"): False,
     ("agents:a:read", "agents:read"): False,
     ("agents:a:read", "agents:*:read"): False,
+    ("agents:read:read", "agents:read"): False,
+    ("agents:read:read", "agents:*:read"): False,
     ("agents:read", "agents:run"): False,
     ("agents:read", "agents:a:run"): False,
     ("agents:read", "teams:read"): False,
@@ -125,8 +127,16 @@ def test_lists_for_whoever_holds_single_ids() -> None:
         ("agent_os:admim", "agent_os:admin"),
         ("agent_os:x:admim", "agent_os:admin"),
         ("zzz", None),
+        ("zzz:x:qqq", None),
         ("", None),
+        ("super:x:user", "superuser"),
     ],
 )
 def test_the_nearest_scope(scope: str, expected: str | None) -> None:
-    assert nearest(scope, "agent_os:admin") == expected
+    assert nearest(scope, "agent_os:admin", "superuser") == expected
+
+
+def test_what_a_scope_for_one_thing_opens() -> None:
+    assert {"get_agents", "get_agent"} <= set(opened_by("agents:x:read"))
+    assert "get_session_by_id" in set(opened_by("sessions:x:read"))
+    assert not {"get_sessions", "get_runs", "get_run"} & set(opened_by("sessions:x:read"))

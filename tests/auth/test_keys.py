@@ -345,6 +345,8 @@ REFUSED_SETS: dict[str, Any] = {
     "e = 1": {"keys": [named(RSA_JWK, "a", e=b64(b"\1"))]},
     "e = 3": {"keys": [named(RSA_JWK, "a", e=b64(b"\3"))]},
     "e even": {"keys": [named(RSA_JWK, "a", e=b64(b"\1\0\2"))]},
+    "EC of another curve": {"keys": [{**EC_JWK, "crv": "secp256k1"}]},
+    "OKP of another curve": {"keys": [{**ED_JWK, "crv": "X25519"}]},
     "e of 65 bits": {"keys": [named(RSA_JWK, "a", e=b64((2**64 + 1).to_bytes(9, "big")))]},
     "kid lone surrogate": {"keys": [named(RSA_JWK, "\ud800")]},
     "kid NUL": {"keys": [named(RSA_JWK, "a\0")]},
@@ -410,17 +412,22 @@ def test_a_coordinate_has_the_size_of_the_field() -> None:
     keys = (
         ec.derive_private_key(number, ec.SECP256R1()).public_key() for number in range(1, 9_999)
     )
-    numbers = next(found for key in keys if (found := key.public_numbers()).x < 2**248)
-    y = b64(numbers.y.to_bytes(32, "big"))
-    for size in (31, 32, 33):
-        entry = {"kty": "EC", "crv": "P-256", "x": b64(numbers.x.to_bytes(size, "big")), "y": y}
-        if size == 32:
-            assert KeySet.from_jwks({"keys": [entry]})
-            continue
-        with pytest.raises(InvalidKey):
-            KeySet.from_jwks({"keys": [entry]})
-        with pytest.raises(InvalidKey):
-            KeySet.from_jwks({"keys": [{**entry, "x": y, "y": entry["x"]}]})
+    points = [key.public_numbers() for key in keys]
+    for name in ("x", "y"):
+        point = next(point for point in points if getattr(point, name) < 2**248)
+        right = {member: getattr(point, member).to_bytes(32, "big") for member in ("x", "y")}
+        for text, good in (
+            (right[name], True),
+            (right[name][1:], False),
+            (b"\0" + right[name], False),
+        ):
+            members = {member: b64(data) for member, data in {**right, name: text}.items()}
+            entry = {"kty": "EC", "crv": "P-256", **members}
+            if good:
+                assert KeySet.from_jwks({"keys": [entry]})
+                continue
+            with pytest.raises(InvalidKey):
+                KeySet.from_jwks({"keys": [entry]})
 
 
 @pytest.mark.parametrize("name", ["kty", "use", "alg", "kid", "crv", "key_ops"])
@@ -606,6 +613,8 @@ def test_an_empty_set_says_what_is_missing() -> None:
         ([OCT_JWK], "HS256"),
         ([named(RSA_JWK, "a"), named(EC_JWK, "b", use="enc")], "RS256"),
         ([named(RSA_JWK, "a"), named(OTHER_JWK, "b", alg="RSA-OAEP")], "RS256"),
+        ([named(RSA_JWK, "a"), {**ED_JWK, "crv": "X25519"}], "RS256"),
+        ([named(RSA_JWK, "a"), {**EC_JWK, "crv": "secp256k1"}], "RS256"),
     ],
 )
 def test_the_algorithm_of_a_set_by_itself(entries: list[dict[str, Any]], expected: str) -> None:

@@ -100,11 +100,11 @@ def test_a_key_in_every_length_of_base64(extra: int, mark: str) -> None:
 
 @pytest.mark.parametrize("curve", ["P-256", "P-384", "P-521"])
 def test_a_point_of_every_curve(curve: str) -> None:
-    point = ec_pair(curve).public.public_bytes(
-        serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
-    )
-    assert refusal(b64(point)) == KEY
-    assert refusal(point.hex()) == KEY
+    x962, form = serialization.Encoding.X962, serialization.PublicFormat
+    point = ec_pair(curve).public.public_bytes(x962, form.UncompressedPoint)
+    for data in (point, ec_pair(curve).public.public_bytes(x962, form.CompressedPoint)):
+        assert refusal(b64(data)) == KEY
+        assert refusal(data.hex()) == KEY
     moved = point[:-1] + bytes([point[-1] ^ 1])
     assert refusal(b64(moved)) == ""
 
