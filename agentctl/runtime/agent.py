@@ -85,7 +85,7 @@ async def converse(
         ) as run:
             await _drive(run, conversation)
     except (AgentRunError, httpx2.HTTPError) as error:
-        raise classified(error, conversation.context.run_id) from error
+        raise classified(error, conversation.context.run_id, runner.secret) from error
     finally:
         for task in conversation.helpers:
             leave(task)

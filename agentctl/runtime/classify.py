@@ -16,6 +16,7 @@ from pydantic_ai.exceptions import (
     UsageLimitExceeded,
 )
 
+from agentctl.config.effective import MASK
 from agentctl.runtime.bounded import AnswerTooLarge
 from agentctl.runtime.failures import FailureCode, RunFailure
 
@@ -27,12 +28,26 @@ _GATEWAY_TIMEOUTS = {408, 504}
 _LOGGED = 2_000
 """Characters of a provider's text that go to the log."""
 
+_SECRET_CHARACTERS = 8
+"""What is shorter is no key that is kept secret, and may be a part of any word."""
+
 _TOO_MANY_CALLS = "The model did not come to an end within the model calls that a run may make"
 
 
-def classified(error: AgentRunError | httpx2.HTTPError, run_id: str) -> RunFailure:
-    """The public failure; what the provider said goes to the log."""
-    said = " ".join(str(error).split())[:_LOGGED]
+def classified(
+    error: AgentRunError | httpx2.HTTPError, run_id: str, secret: str = ""
+) -> RunFailure:
+    """The public failure; what the provider said goes to the log.
+
+    Args:
+        error: what the model library raised.
+        run_id: whose model it was.
+        secret: the key that the provider was sent: one that repeats it does not write it there.
+    """
+    said = " ".join(str(error).split())
+    if len(secret) >= _SECRET_CHARACTERS:
+        said = said.replace(secret, MASK)
+    said = said[:_LOGGED]
     _log.warning("run %s: the model failed: %s: %s", run_id, type(error).__name__, said)
     if isinstance(error, UsageLimitExceeded):
         return RunFailure("MODEL_REJECTED", _TOO_MANY_CALLS)

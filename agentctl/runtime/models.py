@@ -39,6 +39,9 @@ _NO_KEY = "not-needed"
 class Connection:
     """A model that is ready for use, with the connections that it shares among runs."""
 
+    secret = ""
+    """The key that the provider is sent; empty: none."""
+
     def __init__(self, model: Model) -> None:
         self.model = model
 
@@ -82,6 +85,7 @@ class _OpenAIConnection(Connection):
         )
         provider = OpenAIProvider(openai_client=self._client)
         super().__init__(OpenAIChatModel(model.model, provider=provider))
+        self.secret = "" if key == _NO_KEY else key
 
     async def close(self) -> None:
         await self._client.close()

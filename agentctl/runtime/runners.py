@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentctl.config.settings import Agent, Team
@@ -38,12 +38,14 @@ class Runner:
         actions: what the model may call, by name.
         system: the instructions that the model gets; `""` for none.
         routes: whether a member answers in the place of the leader (mode route).
+        secret: the key that the model's provider is sent, which it may repeat; empty: none.
     """
 
     agent: LibraryAgent[Conversation, str | None]
     actions: Mapping[str, Action]
     system: str
     routes: bool
+    secret: str = field(repr=False)
 
 
 class Runners:
@@ -84,8 +86,9 @@ class Runners:
         os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
         system, actions = self._equipment(component)
         routes = isinstance(component.spec, Team) and component.spec.mode == "route"
+        connection = self._connection(self._catalog.model(component))
         agent: LibraryAgent[Conversation, str | None] = LibraryAgent(
-            self._connection(self._catalog.model(component)).model,
+            connection.model,
             output_type=[str, type(None)],
             instructions=system or None,
             deps_type=Conversation,
@@ -95,7 +98,7 @@ class Runners:
             toolsets=[ActionToolset(actions)] if actions else None,
             capabilities=[KnownHelpers()],
         )
-        return Runner(agent, actions, system, routes)
+        return Runner(agent, actions, system, routes, connection.secret)
 
     def _equipment(self, component: Component) -> tuple[str, dict[str, Action]]:
         """Instructions and actions."""
