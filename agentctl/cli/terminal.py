@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import unicodedata
 from typing import TextIO
 
 from agentctl.errors import Refused, UsageFailed
+from agentctl.records.text import printable
 
 __all__ = [
     "aside",
@@ -24,32 +24,8 @@ __all__ = [
     "width",
 ]
 
-_CONTROLS = (
-    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # turn the direction of text around
-    "\u2028\u2029\ud800-\udfff"  # separators of lines and paragraphs, lone surrogates
-)
-_control = re.compile(f"[{_CONTROLS}]")
-_control_in_text = re.compile(f"(?![\n\t])[{_CONTROLS}]")
 _passing = 0
 """Columns of the passing line that is on the screen."""
-
-_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
-
-
-def printable(text: str, *, lines: bool = False) -> str:
-    r"""`text` with control characters written out (`\n`, `\x1b`), safe for a terminal.
-
-    Args:
-        text: data from anywhere.
-        lines: leave line feeds and tabs, for text of several lines; else the result is one line.
-    """
-    return (_control_in_text if lines else _control).sub(_written_out, text)
-
-
-def _written_out(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
 def width(text: str) -> int:
