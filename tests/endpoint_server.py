@@ -12,6 +12,7 @@
     half                streams three words, then stays silent with the connection open
     no-usage            like echo, and reports no usage
     http-<status>       refuses with that status
+    http-key            refuses with 401, and repeats the credential that it was sent
     http-long           refuses with 500 and a text that never ends
     garbage             answers with half a JSON document
     reset               streams a little, then resets the connection
@@ -168,6 +169,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._chunk(b'data: {"id": "')
         self._for_ever(b"x" * 8_192)
 
+    def refuse_the_key(self, body: Body) -> None:
+        error = {"message": f"what is {self.headers['Authorization']}?", "type": "test"}
+        self._send(401, json.dumps({"error": error}).encode())
+
     def refuse_at_length(self, body: Body) -> None:
         self.send_response(500)
         self.send_header("Content-Type", "application/json")
@@ -249,6 +254,7 @@ _MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], None]] = {
     "trickle": _Handler.trickle,
     "drip": _Handler.drip,
     "endless": _Handler.endless,
+    "http-key": _Handler.refuse_the_key,
     "http-long": _Handler.refuse_at_length,
     "arguments": _Handler.arguments,
     "thoughts": _Handler.thoughts,
