@@ -163,13 +163,13 @@ def test_a_remembered_token_costs_a_few_microseconds() -> None:
     one = Verifier(Settings(authorization=pem_only()))
     header = bearer({"sub": "me", "scopes": ["agents:run", "sessions:read", "teams:read"]})
 
-    def a_thousand() -> float:
+    def a_hundred() -> float:
         started = time.perf_counter()
-        for _ in range(1_000):
+        for _ in range(100):
             one.principal(header)
         return time.perf_counter() - started
 
-    assert min(a_thousand() for _ in range(10)) < 0.02, "20 us each on the slowest machine"
+    assert min(a_hundred() for _ in range(50)) < 0.004, "40 us each, also while it is traced"
 
 
 @pytest.mark.parametrize(
