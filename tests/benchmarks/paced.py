@@ -1,0 +1,98 @@
+"""A model endpoint for very many calls at once, as a process: `python -m tests.benchmarks.paced`.
+
+It prints its port, then serves until it is told to end. `POST /v1/chat/completions` streams as the
+last user message says, a JSON object: `words` pieces of text of `size` characters each, one every
+`seconds`. With `gate` true the first piece waits until `POST /open`; `GET /waiting` tells how many
+calls wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+__all__ = ["word"]
+
+
+def word(number: int, size: int) -> str:
+    """A piece of the answer."""
+    return f"w{number} ".ljust(size, ".")
+
+
+class _Endpoint:
+    """What the process remembers: calls that wait, and the gate that they wait for."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.gate = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, request after request."""
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+                body = await reader.readexactly(int(found[1])) if found else b""
+                await self._answer(head.split()[1].decode(), body, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if path == "/v1/chat/completions":
+            asked: dict[str, Any] = json.loads(json.loads(body)["messages"][-1]["content"])
+            await self._stream(writer, **asked)
+            return
+        if path == "/open":
+            self.gate.set()
+            self.gate = asyncio.Event()
+        data = json.dumps({"waiting": self.waiting}).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+        await writer.drain()
+
+    async def _stream(
+        self, writer: asyncio.StreamWriter, words: int, size: int, seconds: float, gate: bool
+    ) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        if gate:
+            await self._wait()
+        for number in range(words):
+            writer.write(_piece({"role": "assistant", "content": word(number, size)}))
+            await writer.drain()
+            await asyncio.sleep(seconds)
+        writer.write(_piece({}, "stop") + _chunk(b"data: [DONE]\n\n") + _chunk(b""))
+        await writer.drain()
+
+    async def _wait(self) -> None:
+        self.waiting += 1
+        try:
+            await self.gate.wait()
+        finally:
+            self.waiting -= 1
+
+
+def _piece(delta: dict[str, str], reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    head = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "paced"}
+    return _chunk(b"data: %s\n\n" % json.dumps({**head, "choices": [choice]}).encode())
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+async def _main() -> None:
+    server = await asyncio.start_server(
+        _Endpoint().serve, "127.0.0.1", 0, backlog=4096, limit=1_048_576
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,337 @@
+"""Very many streamed runs at once in one server process: are they right, how fast, how large.
+
+`python -m tests.benchmarks.streams [STREAMS]`, a thousand without a number. All streams are open
+and have had their first event before the model says its first word to any of them. Every stream is
+checked: numbers without a gap, RunStarted first and RunCompleted last, all words. Then 200 readers
+of long answers, once quick, once so slow that they stop after one event until all runs have ended.
+Memory is the resident set of the server process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+
+from tests.benchmarks.paced import word
+from tests.process import ServerProcess, inherited, started
+from tests.world import ADMIN, World, make_world
+
+ROOT = Path(__file__).parents[2]
+
+FILES = 16_384
+"""Open files that each process may have."""
+
+STREAMS = 1_000
+ROUNDS = 3
+READERS = 200
+
+RECEIVE_BYTES = 4_096
+"""What the kernel takes for a reader who does not read."""
+
+SAMPLE_SECONDS = 0.1
+
+AGENT = """
+[limits]
+concurrent_runs = 4096
+
+[[models]]
+id = "paced"
+provider = "openai"
+model = "paced"
+base_url = "{url}"
+
+[[agents]]
+id = "paced"
+name = "Paced"
+model = "paced"
+history_runs = 0
+"""
+
+
+class Asked(NamedTuple):
+    """What each run's model is to say; see `tests.benchmarks.paced`."""
+
+    words: int
+    size: int
+    seconds: float
+    gate: bool
+
+    @property
+    def message(self) -> str:
+        return json.dumps(self._asdict())
+
+    @property
+    def answer(self) -> str:
+        return "".join(word(number, self.size) for number in range(self.words))
+
+
+SHORT = Asked(words=20, size=6, seconds=0.5, gate=True)
+LONG = Asked(words=128, size=4_096, seconds=0.1, gate=False)
+
+
+class Event(NamedTuple):
+    number: int
+    name: str
+    data: dict[str, Any]
+
+
+class Stream:
+    """One streamed run, read by hand: a client library would cost more than the server."""
+
+    def __init__(self, port: int, token: str, asked: Asked, session_id: str) -> None:
+        body = {"message": asked.message, "session_id": session_id}
+        self._body = json.dumps(body).encode()
+        self._port, self._token, self._asked = port, token, asked
+        self._found: list[Event] = []
+        self.first_seconds = 0.0
+
+    async def open(self, receive_bytes: int | None = None) -> None:
+        """Ask, and read the first event."""
+        start = time.perf_counter()
+        connection = socket.socket()
+        connection.setblocking(False)
+        if receive_bytes is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self._port))
+        limit = receive_bytes or 65_536
+        self._reader, self._writer = await asyncio.open_connection(sock=connection, limit=limit)
+        self._writer.write(
+            b"POST /agents/paced/runs HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+            b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s"
+            % (self._token.encode(), len(self._body), self._body)
+        )
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        assert await self._next()
+        self.first_seconds = time.perf_counter() - start
+
+    async def read(self) -> None:
+        """Read to the end, and check that all came."""
+        while await self._next():
+            pass
+        self._writer.close()
+        first, *said, last = self._found
+        assert [event.number for event in self._found] == list(range(len(self._found)))
+        assert (first.name, last.name) == ("RunStarted", "RunCompleted"), last
+        assert {event.name for event in said} == {"RunContent"}
+        told = "".join(event.data["content"] for event in said)
+        assert told == last.data["content"] == self._asked.answer
+
+    async def _next(self) -> bool:
+        """Read one event, which the server sends as one chunk; False at the end."""
+        while size := int(await self._reader.readline(), 16):
+            lines = (await self._reader.readexactly(size + 2)).decode().splitlines()
+            fields = dict(
+                line.split(": ", 1) for line in lines if not line.startswith(":") and line
+            )
+            if fields:
+                data = json.loads(fields["data"])
+                self._found.append(Event(int(fields["id"]), fields["event"], data))
+                return True
+        return False
+
+
+class Usage:
+    """What a process has used since this was made: seconds of CPU, bytes of memory."""
+
+    def __init__(self, process_id: int) -> None:
+        self._folder = Path(f"/proc/{process_id}")
+        self._cpu_before = self._cpu()
+        self.before = self.peak = self.now
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def now(self) -> int:
+        pages = (self._folder / "statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
+
+    @property
+    def cpu_seconds(self) -> float:
+        return self._cpu() - self._cpu_before
+
+    def _cpu(self) -> float:
+        fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    async def _watch(self) -> None:
+        while True:
+            self.peak = max(self.peak, self.now)
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    def growth(self, count: int) -> float:
+        """How far the peak stood above the beginning, in KB for each of so many."""
+        return (self.peak - self.before) / count / 1024
+
+    def end(self) -> None:
+        """Watch no more."""
+        self._watching.cancel()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server, its endpoint, and how to reach both."""
+
+    server: ServerProcess
+    endpoint: str
+    world: World
+
+    @property
+    def port(self) -> int:
+        return int(self.server.url.rpartition(":")[2])
+
+    @property
+    def token(self) -> str:
+        return self.world.token("me", ADMIN, seconds=3_600)
+
+    def streams(self, count: int, asked: Asked) -> list[Stream]:
+        """As many runs, each in a session of its own."""
+        token = self.token
+        return [Stream(self.port, token, asked, f"s{number}") for number in range(count)]
+
+    async def all_wait(self, count: int) -> None:
+        """Wait until as many calls stand at the gate."""
+        async with httpx2.AsyncClient() as client:
+            while (await client.get(f"{self.endpoint}/waiting")).json()["waiting"] < count:
+                await asyncio.sleep(0.05)
+
+    async def open_gate(self) -> None:
+        async with httpx2.AsyncClient() as client:
+            await client.post(f"{self.endpoint}/open")
+
+    async def all_ended(self) -> None:
+        """Wait until no run is live."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with httpx2.AsyncClient(headers=headers, timeout=60) as client:
+            url = f"{self.server.url}/runs?live=true&limit=1"
+            while (await client.get(url)).json()["data"]:
+                await asyncio.sleep(0.1)
+
+
+@contextmanager
+def endpoint() -> Iterator[str]:
+    """The URL of a paced endpoint of our own."""
+    command = [sys.executable, "-m", "tests.benchmarks.paced"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def placed(folder: Path, url: str) -> Iterator[Place]:
+    """A server of its own."""
+    folder.mkdir()
+    world = make_world(folder, f"{url}/v1", extra=AGENT.format(url=f"{url}/v1"))
+    options = ("--config", str(world.path), "--port", "0")
+    with started(*options, log=folder / "server.log", environment=inherited()) as server:
+        yield Place(server, url, world)
+
+
+async def at_once(place: Place, count: int) -> str:
+    """Open all streams, let them go, read them all; a line."""
+    usage = Usage(place.server.process.pid)
+    streams = place.streams(count, SHORT)
+    start = time.perf_counter()
+    await asyncio.gather(*(stream.open() for stream in streams))
+    async with asyncio.TaskGroup() as reading:
+        for stream in streams:
+            reading.create_task(stream.read())
+        await place.all_wait(count)
+        opened = time.perf_counter() - start
+        waiting = usage.now
+        await place.open_gate()
+    took = time.perf_counter() - start - opened
+    await place.all_ended()
+    usage.end()
+    firsts = [stream.first_seconds * 1000 for stream in streams]
+    p99 = statistics.quantiles(firsts, n=100, method="inclusive")[98]
+    return (
+        f"{count:>7}{statistics.median(firsts):>10.0f}{p99:>8.0f}{opened:>8.1f}{took:>9.1f}"
+        f"{usage.cpu_seconds:>8.1f}{_mb(usage.before):>8}{_mb(waiting):>8}{_mb(usage.peak):>8}"
+        f"{_mb(usage.now):>8}{usage.growth(count):>10.0f}"
+    )
+
+
+async def reading(place: Place, name: str, *, slow: bool) -> str:
+    """Readers of long answers; a line."""
+    usage = Usage(place.server.process.pid)
+    streams = place.streams(READERS, LONG)
+    start = time.perf_counter()
+    await asyncio.gather(*(stream.open(RECEIVE_BYTES if slow else None) for stream in streams))
+    if slow:
+        await place.all_ended()
+    ended = usage.now
+    await asyncio.gather(*(stream.read() for stream in streams))
+    took = time.perf_counter() - start
+    usage.end()
+    return (
+        f"{READERS:>7} {name:<9}{took:>8.1f}{usage.cpu_seconds:>9.1f}{_mb(usage.before):>8}"
+        f"{_mb(usage.peak):>8}{_mb(ended) if slow else '':>8}{_mb(usage.now):>8}"
+        f"{usage.growth(READERS):>10.0f}"
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1_048_576:.0f}"
+
+
+async def warmed(place: Place) -> None:
+    """What only the first run needs is there."""
+    (stream,) = place.streams(1, SHORT._replace(gate=False, seconds=0))
+    await stream.open()
+    await stream.read()
+
+
+def lines(folder: Path, count: int) -> Iterator[str]:
+    """The measurements, each line when it is known."""
+    with endpoint() as url:
+        with placed(folder / "at-once", url) as place:
+            asyncio.run(warmed(place))
+            yield (
+                f"{'streams':>7}{'first ms':>10}{'p99':>8}{'open s':>8}{'words s':>9}"
+                f"{'CPU s':>8}{'MB':>8}{'open':>8}{'peak':>8}{'after':>8}{'KB each':>10}"
+            )
+            for _ in range(ROUNDS):
+                yield asyncio.run(at_once(place, count))
+        yield ""
+        yield (
+            f"{'readers':>7} {'':<9}{'s':>8}{'CPU s':>9}{'MB':>8}"
+            f"{'peak':>8}{'ended':>8}{'after':>8}{'KB each':>10}"
+        )
+        for name, slow in (("quick", False), ("slow", True)):
+            with placed(folder / name, url) as place:
+                asyncio.run(warmed(place))
+                yield asyncio.run(reading(place, name, slow=slow))
+
+
+def _allow_files() -> None:
+    """For this process and those that it starts."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+if __name__ == "__main__":
+    for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
+        del os.environ[name]
+    _allow_files()
+    with tempfile.TemporaryDirectory() as directory:
+        for line in lines(Path(directory), int(sys.argv[1]) if sys.argv[1:] else STREAMS):
+            print(line, flush=True)
