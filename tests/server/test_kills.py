@@ -187,7 +187,7 @@ async def check(
     await in_parallel([check_name(client, *named) for named in ledger.names.items()])
     await in_parallel([ask_again(client, asked) for asked in ledger.asked if asked.key])
     await in_parallel([create_again(client, session_id) for session_id in ledger.unanswered])
-    await no_run_is_live(client, FINAL_SECONDS)
+    await no_run_is_live(client, SECONDS)
     check_file(world, ledger)
     sessions = {asked.body["session_id"] for asked in ledger.asked if asked.run_id is not None}
     await in_parallel([check_session(client, session_id) for session_id in sessions])
