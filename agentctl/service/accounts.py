@@ -59,7 +59,7 @@ class AccountOperations(Access):
         async with self.audited("create_service_account") as record:
             self._require_somebody()
             row, token = self._new_account(account)
-            record.name("service_account", row.id)
+            record.makes("service_account", row.id)
             await record.write(self.hosting.databases.system, _created(row))
             return document_of(NewAccountRecord(**_record(row, row.created_at), token=token))
 
