@@ -213,7 +213,9 @@ class RunOperations(Access):
             )
         asked = [kind, component_id, request.message, request.session_id, request.user_id]
         body = orjson.dumps([*asked, request.background, stream])
-        return Idempotency(self.principal.actor, key, hashlib.sha256(body).hexdigest())
+        # No subject is empty (contract.md 6), so nobody's keys are those of callers without one.
+        owner = self.principal.subject or ""
+        return Idempotency(owner, key, hashlib.sha256(body).hexdigest())
 
     def _check_message(self, message: str) -> None:
         if not message:
