@@ -243,12 +243,12 @@ def _methods() -> Iterator[tuple[str, Case]]:
         name = f"T15 {method.decode()}"
         yield name, Case(_line(method + b" /teams HTTP/1.1"), 405, False)
         yield f"{name} of nobody", Case(_line(method + b" /teams HTTP/1.1", HOST), 401, False)
-    for name in (b"X-HTTP-Method-Override", b"X-HTTP-Method", b"X-Method-Override"):
-        sent = _post(name + b": DELETE\r\n" + JSON + b"Content-Length: 2\r\n", b"{}")
-        yield f"T16 {name.decode()}", Case(sent, 201, False)
-    for name in (b"X-Original-URL", b"X-Rewrite-URL", b"X-Forwarded-Prefix"):
-        fields = HOST + name + b": /health\r\n"
-        yield f"T16 {name.decode()}", Case(_line(b"GET /teams HTTP/1.1", fields), 401, False)
+    for field in (b"X-HTTP-Method-Override", b"X-HTTP-Method", b"X-Method-Override"):
+        sent = _post(field + b": DELETE\r\n" + JSON + b"Content-Length: 2\r\n", b"{}")
+        yield f"T16 {field.decode()}", Case(sent, 201, False)
+    for field in (b"X-Original-URL", b"X-Rewrite-URL", b"X-Forwarded-Prefix"):
+        fields = HOST + field + b": /health\r\n"
+        yield f"T16 {field.decode()}", Case(_line(b"GET /teams HTTP/1.1", fields), 401, False)
     yield "T19 a range", Case(_get(b"Range: bytes=0-1\r\n"), 200, False)
 
 
