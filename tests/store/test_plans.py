@@ -186,7 +186,8 @@ def test_every_other_statement_searches_by_an_index(sqlite: SqliteDatabase) -> N
         if sql in lists or module == "probe" or SMALL.get(module, sql + "?") in sql:
             continue
         steps = plan(sqlite, sql)
-        scans = [step for step in steps if step.startswith("SCAN")]
+        # A row of constants is no table: what its subqueries do has steps of its own.
+        scans = [step for step in steps if step.startswith("SCAN") and "CONSTANT" not in step]
         assert not [step for step in scans if "COVERING INDEX" not in step], (sql, steps)
         assert not [step for step in steps if "TEMP B-TREE" in step] or "owner" in sql, (sql, steps)
 
