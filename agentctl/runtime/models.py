@@ -17,8 +17,9 @@ __all__ = ["CONNECT_SECONDS", "READ_SECONDS", "RETRIES", "Connection", "connect"
 
 _log = logging.getLogger("agentctl.runtime")
 
-CONNECT_SECONDS = 10.0
-"""How long a connection to a provider may take."""
+CONNECT_SECONDS = 30.0
+"""How long a connection to a provider may take: much, for where a thousand runs begin at once the
+event loop is slow to see that it is there."""
 
 READ_SECONDS = 300.0
 """How long a provider may be silent, before and in the middle of an answer."""
