@@ -24,7 +24,7 @@ from tests.server.load import SECONDS, Asked, calling, events, ordered
 from tests.server.stored import check_events, check_whole, events_of, looking, statuses
 from tests.world import World
 
-ROUNDS = 120 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 3
+ROUNDS = 120 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 2
 
 ANSWERS = (2, 80)
 """How many answers come before the kill, at least and at most."""
