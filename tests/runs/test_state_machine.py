@@ -65,7 +65,7 @@ SECONDS = 60.0
 """What a step may take on the busiest machine, and the end of everything as well."""
 
 BOUNDS = settings(
-    max_examples=400 if LONG else 8,
+    max_examples=400 if LONG else 5,
     stateful_step_count=60 if LONG else 30,
     deadline=None,
     database=None,
