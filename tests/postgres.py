@@ -106,7 +106,7 @@ class _Connected:
 
 
 async def _run(connection: asyncpg.Connection[Any], work: Work[T]) -> T:
-    send: Callable[[Any], Any] = work.send
+    send: Callable[[Any], Any] = iter(work).send
     rows: list[Row] | None = None
     try:
         while True:

@@ -13,7 +13,7 @@ from agentctl.records.times import now
 from agentctl.runs.live import LiveRun
 from agentctl.runtime.catalog import Catalog, Component
 from agentctl.store import idempotency, runs, sessions
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.sessions import SessionRow
 from agentctl.store.visibility import Visibility
 
@@ -73,7 +73,8 @@ class Submission:
     run_id: str = field(default_factory=new_id)
 
 
-def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str) -> Work[None]:
+@unit
+def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str) -> Steps[None]:
     """Open the session and write the row of a run that a caller starts.
 
     Raises:
@@ -109,7 +110,8 @@ def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str
         yield from submission.note()
 
 
-def _claim(run: LiveRun, request: Idempotency) -> Work[None]:
+@unit
+def _claim(run: LiveRun, request: Idempotency) -> Steps[None]:
     """Take the key for this run. What fails later gives it back with everything else."""
     earlier = yield from idempotency.claim(
         request.principal, request.key, request.body_hash, run.run_id, now()
@@ -121,7 +123,8 @@ def _claim(run: LiveRun, request: Idempotency) -> Work[None]:
     raise Replayed(earlier.run_id)
 
 
-def admit_member(run: LiveRun, worker_id: str) -> Work[None]:
+@unit
+def admit_member(run: LiveRun, worker_id: str) -> Steps[None]:
     """Write the row of a run that another run asks for.
 
     Raises:
@@ -130,9 +133,10 @@ def admit_member(run: LiveRun, worker_id: str) -> Work[None]:
     yield from _create(run, worker_id, background=False, session_name=None)
 
 
+@unit
 def _create(
     run: LiveRun, worker_id: str, *, background: bool, session_name: str | None
-) -> Work[None]:
+) -> Steps[None]:
     row = runs.NewRun(
         run_id=run.run_id,
         session_id=run.session_id,

@@ -22,7 +22,7 @@ from agentctl.runs.recovery import recover
 from agentctl.runs.remains import remains
 from agentctl.runs.states import cancelled, is_final
 from agentctl.store import runs
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.runs import RunRow, RunState
 
 __all__ = ["Cancellation", "Canceller"]
@@ -106,14 +106,16 @@ class Canceller:
             await recover(database, state.owner, silent=death is Death.SILENT)
 
 
-def _noted(work: Work[T], note: Callable[[], Work[None]] | None) -> Work[T]:
+@unit
+def _noted(work: Work[T], note: Callable[[], Work[None]] | None) -> Steps[T]:
     result = yield from work
     if note is not None:
         yield from note()
     return result
 
 
-def _request(run_id: str, actor: str, reason: str | None) -> Work[tuple[RunState, RunState]]:
+@unit
+def _request(run_id: str, actor: str, reason: str | None) -> Steps[tuple[RunState, RunState]]:
     before = yield from runs.state(run_id)
     if before is None:
         raise errors.NotFound("Run not found")
@@ -126,7 +128,8 @@ def _request(run_id: str, actor: str, reason: str | None) -> Work[tuple[RunState
     return before, after if after is not None else before
 
 
-def _leave(run: RunRow) -> Work[None]:
+@unit
+def _leave(run: RunRow) -> Steps[None]:
     """A run that never starts leaves what it was asked."""
     left = remains(run, "")
     yield from runs.leave(run.run_id, left.history, left.messages)

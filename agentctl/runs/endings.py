@@ -19,7 +19,7 @@ from agentctl.runs.states import Ending, FinalStatus, cancelled, failed
 from agentctl.runtime import messages
 from agentctl.runtime.transcript import Transcript
 from agentctl.store import events, runs
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 
 __all__ = ["load_history", "settle"]
 
@@ -105,7 +105,8 @@ async def _stored(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Ending:
         return ending if stored is None else _ending_of(stored)
 
 
-def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Work[Ending]:
+@unit
+def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Steps[Ending]:
     """The end with all that belongs to it, in one transaction.
 
     CANCELLED always implies a recorded request, and of several the first one is the one that

@@ -20,7 +20,7 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.states import is_final
 from agentctl.runs.stream import Stream
 from agentctl.store import events, runs, sessions
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.events import EventRow
 from agentctl.store.visibility import EVERYONE
 
@@ -183,7 +183,8 @@ def _some(held: list[StreamEvent]) -> list[StreamEvent]:
     return held
 
 
-def _found(run_id: str, position: int) -> Work[_Found | None]:
+@unit
+def _found(run_id: str, position: int) -> Steps[_Found | None]:
     state = yield from runs.state(run_id)
     if state is None:
         return None
@@ -204,7 +205,8 @@ def _events(batches: list[EventRow], position: int) -> list[StreamEvent]:
     return found
 
 
-def _told(run_id: str) -> Work[list[StreamEvent]]:
+@unit
+def _told(run_id: str) -> Steps[list[StreamEvent]]:
     """The content and the end of a run, from its row."""
     run = yield from runs.get(run_id, EVERYONE)
     if run is None:

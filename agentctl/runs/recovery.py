@@ -20,7 +20,7 @@ from agentctl.runs.salvage import root_of, salvage
 from agentctl.runs.states import Ending, cancelled, failed, is_final
 from agentctl.runs.wire import LOST_STEP
 from agentctl.store import events, runs
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.runs import RunEnd, RunRow
 from agentctl.store.visibility import EVERYONE
 
@@ -89,7 +89,8 @@ async def _ended(database: Database, run: RunRow, silent: bool) -> bool:
         return False
 
 
-def _end(run_id: str, owner: str | None, silent: bool) -> Work[bool]:
+@unit
+def _end(run_id: str, owner: str | None, silent: bool) -> Steps[bool]:
     """End one run as it stands now: a cancel may have been requested a moment ago."""
     run = yield from runs.get(run_id, EVERYONE)
     if run is None or is_final(run.status) or run.owner != owner:
@@ -114,7 +115,8 @@ def _ending(run: RunRow) -> Ending:
     return cancelled(run.cancel_requested_by or "system", reason)
 
 
-def _tell(run: RunRow, name: str | None, ending: Ending, left: Remains) -> Work[None]:
+@unit
+def _tell(run: RunRow, name: str | None, ending: Ending, left: Remains) -> Steps[None]:
     """Add the last event for who follows the run, when its events are stored. The component may
     not be configured here, so its name is the one that the events have."""
     last = yield from events.last_seq(run.run_id)

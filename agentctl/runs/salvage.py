@@ -13,7 +13,7 @@ import orjson
 
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.store import events, runs
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 from agentctl.store.runs import RunRow
 
 __all__ = ["Salvage", "root_of", "salvage"]
@@ -69,7 +69,8 @@ class Salvage:
             self._tools[tool["tool_call_id"]] = tool
 
 
-def salvage(run: RunRow, root_id: str) -> Work[Salvage]:
+@unit
+def salvage(run: RunRow, root_id: str) -> Steps[Salvage]:
     """Read what is stored of a run in the stream of its root, batch by batch."""
     found = Salvage(run)
     seq = -1
@@ -81,7 +82,8 @@ def salvage(run: RunRow, root_id: str) -> Work[Salvage]:
     return found
 
 
-def root_of(run: RunRow) -> Work[str]:
+@unit
+def root_of(run: RunRow) -> Steps[str]:
     """The id of the run that no other run asked for, above this one or itself."""
     run_id, above = run.run_id, run.parent_run_id
     while above is not None:

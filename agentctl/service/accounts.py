@@ -33,7 +33,7 @@ from agentctl.service.access import Access, checked_text
 from agentctl.service.directory import granted_scopes
 from agentctl.store import accounts
 from agentctl.store.accounts import AccountRow
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 
 __all__ = ["AccountOperations"]
 
@@ -130,12 +130,14 @@ class AccountOperations(Access):
             )
 
 
-def _created(row: AccountRow) -> Work[None]:
+@unit
+def _created(row: AccountRow) -> Steps[None]:
     if not (yield from accounts.create(row)):
         raise errors.Conflict("An active service account has this name")
 
 
-def _revoked(account_id: str) -> Work[None]:
+@unit
+def _revoked(account_id: str) -> Steps[None]:
     if not (yield from accounts.revoke(account_id, now())):
         raise errors.NotFound("Service account not found")
 

@@ -25,7 +25,7 @@ from agentctl.records.routes import ROUTES, operations_of
 from agentctl.records.times import now
 from agentctl.store import audit
 from agentctl.store.audit import Entry
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
 
 if TYPE_CHECKING:
@@ -234,7 +234,8 @@ class Record:
             entry = self._entry("failed", 500, errors.InternalFailure.error_code)
         await self._audit.try_to_commit(entry)
 
-    def _append(self) -> Work[None]:
+    @unit
+    def _append(self) -> Steps[None]:
         self._appending = True
         yield from audit.append(self._entry("allowed"))
         self._appending = False
@@ -281,12 +282,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAXIMUM_TEXT else f"{text[: MAXIMUM_TEXT - 3]}..."
 
 
-def _each(entries: Iterable[Entry]) -> Work[None]:
+@unit
+def _each(entries: Iterable[Entry]) -> Steps[None]:
     for entry in entries:
         yield from audit.append(entry)
 
 
-def _joined(work: Work[T], note: Note) -> Work[T]:
+@unit
+def _joined(work: Work[T], note: Note) -> Steps[T]:
     result = yield from work
     yield from note()
     return result

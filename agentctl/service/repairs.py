@@ -20,7 +20,7 @@ from agentctl.service.access import Hosting
 from agentctl.service.dangling import Unreadable, closed, open_calls
 from agentctl.service.doctor import Problem
 from agentctl.store import doctor, runs, workers
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.runs import RunState
 
 __all__ = ["Repairs"]
@@ -194,7 +194,8 @@ def _end_of(state: RunState) -> str:
     return f"{state.status}, {state.error_code}" if state.error_code else state.status
 
 
-def _close(run_id: str) -> Work[int | None]:
+@unit
+def _close(run_id: str) -> Steps[int | None]:
     """Close a run's open calls; how many there were. None: there is no such run."""
     stored = yield from doctor.messages(run_id)
     if stored is None or stored.messages is None:

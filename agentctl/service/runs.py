@@ -38,7 +38,7 @@ from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_session_id, checked_text
 from agentctl.service.auditing import Note, Record
 from agentctl.store import idempotency, runs
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.runs import RunRow
 
 __all__ = ["RunOperations", "run_documents"]
@@ -297,7 +297,8 @@ class RunOperations(Access):
     def _database_of(self, kind: Kind, component_id: str) -> Database:
         return self.database(self.component(kind, component_id).database)
 
-    def _document(self, run_id: str) -> Work[bytes]:
+    @unit
+    def _document(self, run_id: str) -> Steps[bytes]:
         """The run as the caller may see it.
 
         Raises:
@@ -354,7 +355,8 @@ class RunOperations(Access):
         return await self.require_run(kind, component_id, run_id, named)
 
 
-def _no_run() -> Work[None]:
+@unit
+def _no_run() -> Steps[None]:
     """For a request that was made before, as long as its key is remembered: with the last moment
     of that it would start a run without a row in the audit.
     """
@@ -371,13 +373,15 @@ def _unless_deleted() -> Iterator[None]:
         raise errors.Conflict("The run of this Idempotency-Key was deleted") from None
 
 
-def run_documents(rows: Sequence[RunRow]) -> Work[list[bytes]]:
+@unit
+def run_documents(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
     """The documents of some runs, each with the ids of the runs that it asked for."""
     members = yield from runs.children([row.run_id for row in rows])
     return [documents.run_document(row, members[row.run_id]) for row in rows]
 
 
-def _page(query: runs.RunQuery, page: Page) -> Work[bytes]:
+@unit
+def _page(query: runs.RunQuery, page: Page) -> Steps[bytes]:
     found = yield from runs.page(query)
     items = yield from run_documents(found.rows)
     return documents.page_document(items, page, found)

@@ -30,7 +30,7 @@ from agentctl.service.access import Access, checked_json, checked_session_id, ch
 from agentctl.service.auditing import Record
 from agentctl.service.runs import run_documents
 from agentctl.store import runs, sessions
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
@@ -130,7 +130,8 @@ class SessionOperations(Access):
         """
         await self.database_of(where).read(self._seen_session(session_id, where))
 
-    def _seen_session(self, session_id: str, where: Where) -> Work[SessionRow]:
+    @unit
+    def _seen_session(self, session_id: str, where: Where) -> Steps[SessionRow]:
         """The session as the caller may see it; `where` narrows.
 
         Raises:
@@ -167,7 +168,8 @@ class SessionOperations(Access):
         row = await record.write(database, self._changed(session_id, patch, where))
         return await self._detail(database, row)
 
-    def _changed(self, session_id: str, patch: SessionPatch, where: Where) -> Work[SessionRow]:
+    @unit
+    def _changed(self, session_id: str, patch: SessionPatch, where: Where) -> Steps[SessionRow]:
         yield from self._seen_session(session_id, where)
         changes = _changes(patch)
         changed = yield from sessions.update(session_id, self.visibility, changes, now())
@@ -199,7 +201,8 @@ class SessionOperations(Access):
             record.name("session", *wanted)
             await record.write(database, self._deleted(wanted, ANYWHERE))
 
-    def _deleted(self, session_ids: list[str], where: Where) -> Work[None]:
+    @unit
+    def _deleted(self, session_ids: list[str], where: Where) -> Steps[None]:
         for session_id in session_ids:
             yield from self._seen_session(session_id, where)
             live = yield from runs.live_in_session(session_id)
@@ -240,7 +243,8 @@ class SessionOperations(Access):
             work = self._runs(session_id, query)
             return Document(documents.array(await database.read(work, large=True)))
 
-    def _runs(self, session_id: str, query: SessionRunsQuery) -> Work[list[bytes]]:
+    @unit
+    def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
         yield from self._seen_session(session_id, query.where)
         if query.limit is not None and not 1 <= query.limit <= MAXIMUM_LIMIT:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
@@ -261,7 +265,8 @@ class SessionOperations(Access):
             database = self.database_of(where)
             return Document(await database.read(self._run(session_id, run_id, where)))
 
-    def _run(self, session_id: str, run_id: str, where: Where) -> Work[bytes]:
+    @unit
+    def _run(self, session_id: str, run_id: str, where: Where) -> Steps[bytes]:
         yield from self._seen_session(session_id, where)
         row = yield from runs.get(run_id, EVERYONE)
         if row is None or row.session_id != session_id:
@@ -270,7 +275,8 @@ class SessionOperations(Access):
         return document
 
 
-def _created(row: SessionRow) -> Work[None]:
+@unit
+def _created(row: SessionRow) -> Steps[None]:
     if not (yield from sessions.create(row)):
         raise errors.Conflict("The session id is taken")
 

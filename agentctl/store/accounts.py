@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.listing import Cursor, Filter, Listed, Listing, Order, Slice
 
 __all__ = [
@@ -92,7 +92,8 @@ LISTING = Listing(
 )
 
 
-def create(row: AccountRow) -> Work[bool]:
+@unit
+def create(row: AccountRow) -> Steps[bool]:
     """Store a new account; False when one that is good at its `created_at` has the name."""
     yield Statement(_ONE_AT_A_TIME)
     if (yield Statement(_TAKEN, {"name": row.name, "now": row.created_at})):
@@ -101,29 +102,34 @@ def create(row: AccountRow) -> Work[bool]:
     return True
 
 
-def by_hash(token_hash: str) -> Work[AccountRow | None]:
+@unit
+def by_hash(token_hash: str) -> Steps[AccountRow | None]:
     """The account with the token of this hash, whatever its state."""
     return _one((yield Statement(_BY_HASH, {"token_hash": token_hash})))
 
 
-def get(account_id: str) -> Work[AccountRow | None]:
+@unit
+def get(account_id: str) -> Steps[AccountRow | None]:
     """The account of this id, whatever its state."""
     return _one((yield Statement(_GET, {"id": account_id})))
 
 
-def revoke(account_id: str, now: int) -> Work[bool]:
+@unit
+def revoke(account_id: str, now: int) -> Steps[bool]:
     """End an account, expired or not; False when there is none, or it is revoked already."""
     return bool((yield Statement(_REVOKE, {"id": account_id, "now": now})))
 
 
-def touch(account_id: str, now: int, *, due: int) -> Work[None]:
+@unit
+def touch(account_id: str, now: int, *, due: int) -> Steps[None]:
     """Note that an account was used, unless that was noted at `due` or later."""
     yield Statement(_TOUCH, {"id": account_id, "now": now, "due": due})
 
 
+@unit
 def page(
     *, name: str | None, order: Order, limit: int, offset: int, after: Cursor | None
-) -> Work[AccountList]:
+) -> Steps[AccountList]:
     """One page of the accounts by the time of their creation, and how many there are.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agentctl.store.database import Row, Sql, Statement, Value, Work
+from agentctl.store.database import Row, Sql, Statement, Steps, Value, unit
 
 __all__ = [
     "AuditQuery",
@@ -116,12 +116,14 @@ _DELETE_OLDER = Sql(
 )
 
 
-def append(entry: Entry) -> Work[None]:
+@unit
+def append(entry: Entry) -> Steps[None]:
     """Add a row."""
     yield Statement(_APPEND, entry._asdict())
 
 
-def page(query: AuditQuery) -> Work[Found]:
+@unit
+def page(query: AuditQuery) -> Steps[Found]:
     """Read a page. It may walk over the whole audit: for `large` reads.
 
     Clocks are set back now and then, so that a row may be older than those before it. The walk
@@ -156,16 +158,19 @@ def _values(query: AuditQuery, floor: int, before: int, found: int) -> dict[str,
     }
 
 
-def _all_older(since: int, floor: int, before: int) -> Work[bool]:
+@unit
+def _all_older(since: int, floor: int, before: int) -> Steps[bool]:
     ((newest,),) = yield Statement(_NEWEST, {"floor": floor, "before": before})
     return newest is not None and newest < since
 
 
-def any_older(before: int) -> Work[bool]:
+@unit
+def any_older(before: int) -> Steps[bool]:
     """Whether `delete_older` has anything to remove."""
     return bool((yield Statement(_ANY_OLDER, {"before": before})))
 
 
-def delete_older(before: int) -> Work[int]:
+@unit
+def delete_older(before: int) -> Steps[int]:
     """Remove rows from before a time, some at once; repeat until it returns 0."""
     return len((yield Statement(_DELETE_OLDER, {"before": before})))

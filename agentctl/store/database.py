@@ -1,33 +1,50 @@
 """The seam: one way to say what is read and written, whatever database is behind it.
 
-A unit of work is a generator: it yields statements, is sent their rows, and returns its result.
-So a repository composes statements into transactions with `yield from`, knows neither threads nor
-drivers, and each driver runs a whole unit where that is cheapest: SQLite on its writer thread,
-many units a commit; PostgreSQL on a connection of its pool.
+A unit of work yields statements, is sent their rows, and returns its result. So a repository
+composes statements into transactions with `yield from`, knows neither threads nor drivers, and each
+driver runs a whole unit where that is cheapest: SQLite on its writer thread, many units a commit;
+PostgreSQL on a connection of its pool. A unit can be run again, from its beginning, when the
+database has undone it: what it leaves in Python must not matter then.
 
-    def rename(session_id: str, name: str) -> Work[bool]:
+    @unit
+    def rename(session_id: str, name: str) -> Steps[bool]:
         rows = yield Statement(RENAME, {"session_id": session_id, "name": name})
         return bool(rows)
 
 Statements are `Sql`: the portable subset of SQLite and PostgreSQL, parameters as `:name`, columns
 of TEXT and BIGINT only, `cast(:x as text)` where a type is not evident, `NULLS LAST` spelled out,
-RETURNING for what was changed. Text is ordered by code point and `lower()` folds ASCII letters
-only, on both (see the migrations). The suite has a real PostgreSQL parse every one of them.
+RETURNING for what was changed, `FOR UPDATE` or `FOR SHARE` at the end of a SELECT of rows that must
+not change before the commit (SQLite, which has one writer, is not shown that). Text is ordered by
+code point and `lower()` folds ASCII letters only, on both (see the migrations). The suite has a
+real PostgreSQL parse every one of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import cache, partial, wraps
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
-__all__ = ["Database", "Row", "Sql", "Statement", "Value", "Work", "compile_dollar"]
+__all__ = [
+    "Database",
+    "Row",
+    "Sql",
+    "Statement",
+    "Steps",
+    "Value",
+    "Work",
+    "compile_colon",
+    "compile_dollar",
+    "unit",
+]
 
 Value = str | int | None
 Row = Sequence[Any]
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
 
 
 class Sql(str):
@@ -43,8 +60,33 @@ class Statement(NamedTuple):
     parameters: Mapping[str, Value] = {}
 
 
-Work = Generator[Statement, list[Row], T]
-"""A unit of work with a result of type T. What it raises rolls all of it back."""
+Steps = Generator[Statement, list[Row], T]
+"""One run of a unit with a result of type T."""
+
+
+class Work(Generic[T_co]):
+    """A unit of work with a result of type T. What it raises rolls all of it back.
+
+    Iterating over it runs it from its beginning, each time.
+    """
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, begin: Callable[[], Steps[T_co]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Steps[T_co]:
+        return self._begin()
+
+
+def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
+    """Make a unit of work of a function that yields statements."""
+
+    @wraps(function)
+    def bound(*args: P.args, **kwargs: P.kwargs) -> Work[T]:
+        return Work(partial(function, *args, **kwargs))
+
+    return bound
 
 
 class Database(Protocol):
@@ -87,6 +129,15 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+_LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)\s*\Z")
+
+
+@cache
+def compile_colon(sql: Sql) -> str:
+    """The statement as SQLite takes it: without the lock on its rows at its end."""
+    return _LOCK.sub("", sql)
 
 
 @cache

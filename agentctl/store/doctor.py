@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, unit
 
 __all__ = ["Messages", "Scanned", "count", "delete_without_session", "messages", "repair", "scan"]
 
@@ -73,26 +73,30 @@ _DELETE = Sql(
 )
 
 
-def count() -> Work[int]:
+@unit
+def count() -> Steps[int]:
     """How many runs there are."""
     rows = yield Statement(_COUNT)
     number: int = rows[0][0]
     return number
 
 
-def scan(after: str, limit: int) -> Work[list[Scanned]]:
+@unit
+def scan(after: str, limit: int) -> Steps[list[Scanned]]:
     """The next runs of the walk behind an id, `""` for the first ones."""
     rows = yield Statement(_SCAN, {"after": after, "limit": limit})
     return [Scanned(*row) for row in rows]
 
 
-def messages(run_id: str) -> Work[Messages | None]:
+@unit
+def messages(run_id: str) -> Steps[Messages | None]:
     """What a run keeps of its talk with the model; None while it is live, or when it is gone."""
     rows = yield Statement(_MESSAGES, {"run_id": run_id})
     return Messages(*rows[0]) if rows else None
 
 
-def repair(run_id: str, before: str, after: Messages) -> Work[bool]:
+@unit
+def repair(run_id: str, before: str, after: Messages) -> Steps[bool]:
     """Replace the messages of a run that has ended; False when they are not `before` any more."""
     rows = yield Statement(
         _REPAIR,
@@ -106,7 +110,8 @@ def repair(run_id: str, before: str, after: Messages) -> Work[bool]:
     return bool(rows)
 
 
-def delete_without_session(run_id: str, dead_owner: str | None) -> Work[int | None]:
+@unit
+def delete_without_session(run_id: str, dead_owner: str | None) -> Steps[int | None]:
     """Delete a run that has no session, with its events.
 
     Args:

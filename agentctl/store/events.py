@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentctl.records.ids import least_id
-from agentctl.store.database import Sql, Statement, Value, Work
+from agentctl.store.database import Sql, Statement, Steps, Value, unit
 
 __all__ = ["EventRow", "after", "any_older", "append", "delete_older", "last_seq"]
 
@@ -62,7 +62,8 @@ _DELETE_OLDER = Sql(
 )
 
 
-def append(run_id: str, attempt: int, first_seq: int, last_seq: int, events: str) -> Work[bool]:
+@unit
+def append(run_id: str, attempt: int, first_seq: int, last_seq: int, events: str) -> Steps[bool]:
     """Store a batch of a live run.
 
     Args:
@@ -86,7 +87,8 @@ def append(run_id: str, attempt: int, first_seq: int, last_seq: int, events: str
     return bool(rows)
 
 
-def after(run_id: str, seq: int, limit: int = 64) -> Work[list[EventRow]]:
+@unit
+def after(run_id: str, seq: int, limit: int = 64) -> Steps[list[EventRow]]:
     """Batches of a run with any event behind number `seq`, in order; -1 for those from the start.
 
     Args:
@@ -96,18 +98,21 @@ def after(run_id: str, seq: int, limit: int = 64) -> Work[list[EventRow]]:
     return [EventRow(*row) for row in rows]
 
 
-def last_seq(run_id: str) -> Work[int]:
+@unit
+def last_seq(run_id: str) -> Steps[int]:
     """Number of the last event that is stored of a run; -1 when there is none."""
     rows = yield Statement(_LAST_SEQ, {"run_id": run_id})
     return rows[0][0] if rows else -1
 
 
-def any_older(finished_before: int) -> Work[bool]:
+@unit
+def any_older(finished_before: int) -> Steps[bool]:
     """Whether `delete_older` has anything to remove."""
     return bool((yield Statement(_ANY_OLDER, _older(finished_before))))
 
 
-def delete_older(finished_before: int) -> Work[int]:
+@unit
+def delete_older(finished_before: int) -> Steps[int]:
     """Remove events of runs that ended before a time, some at once; repeat until it returns 0."""
     rows = yield Statement(_DELETE_OLDER, _older(finished_before))
     return len(rows)

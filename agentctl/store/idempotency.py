@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentctl.store.database import Sql, Statement, Value, Work
+from agentctl.store.database import Sql, Statement, Steps, Value, unit
 
 __all__ = ["KEPT", "Claim", "any_older", "claim", "delete_older", "is_claimed"]
 
@@ -48,7 +48,8 @@ _DELETE_OLDER = Sql(
 )
 
 
-def claim(principal: str, key: str, body_hash: str, run_id: str, now: int) -> Work[Claim | None]:
+@unit
+def claim(principal: str, key: str, body_hash: str, run_id: str, now: int) -> Steps[Claim | None]:
     """Let a key stand for a run.
 
     Args:
@@ -69,18 +70,21 @@ def claim(principal: str, key: str, body_hash: str, run_id: str, now: int) -> Wo
     return Claim(*found[0])
 
 
-def is_claimed(principal: str, key: str, now: int) -> Work[bool]:
+@unit
+def is_claimed(principal: str, key: str, now: int) -> Steps[bool]:
     """Whether a key stands for a run."""
     found = yield Statement(_EARLIER, {"principal": principal, "key": key})
     return bool(found) and Claim(*found[0]).created_at > now - KEPT
 
 
-def any_older(before: int) -> Work[bool]:
+@unit
+def any_older(before: int) -> Steps[bool]:
     """Whether `delete_older` has anything to remove. It may look at every row: for `large` reads,
     which keep nobody else waiting."""
     return bool((yield Statement(_ANY_OLDER, {"before": before})))
 
 
-def delete_older(before: int) -> Work[int]:
+@unit
+def delete_older(before: int) -> Steps[int]:
     """Remove keys that were claimed before a time, some at once; repeat until it returns 0."""
     return len((yield Statement(_DELETE_OLDER, {"before": before})))

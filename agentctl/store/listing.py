@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain, combinations, product
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from agentctl.store.database import Sql, Statement, Value, Work
+from agentctl.store.database import Sql, Statement, Steps, Value, unit
 
 __all__ = ["COUNTED", "Cursor", "Filter", "Listed", "Listing", "Order", "Slice", "prefix_range"]
 
@@ -111,13 +111,14 @@ class Listing:
     unordered: str = ""
     promoted: tuple[str, ...] = ()
 
+    @unit
     def page(
         self,
         filters: Mapping[str, Value],
         part: Slice,
         make: Callable[..., R],
         promote: str = "",
-    ) -> Work[Listed[R]]:
+    ) -> Steps[Listed[R]]:
         """Read a page and count what the filters leave.
 
         Args:

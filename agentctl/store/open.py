@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import Row, Sql, Statement, Work
+from agentctl.store.database import Row, Sql, Statement, Steps, unit
 
 if TYPE_CHECKING:
     import apsw
@@ -100,7 +100,8 @@ def migrations(engine: str) -> list[str]:
     return [file.read_text("utf-8") for file in sorted(FOLDER.glob(f"*.{engine}.sql"))]
 
 
-def _rows(sql: Sql) -> Work[list[Row]]:
+@unit
+def _rows(sql: Sql) -> Steps[list[Row]]:
     rows: list[Row] = yield Statement(sql)
     return rows
 

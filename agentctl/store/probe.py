@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, unit
 
 __all__ = ["PROBE", "newest", "probe"]
 
@@ -16,12 +16,14 @@ _NEWEST = Sql(
 )
 
 
-def probe() -> Work[None]:
+@unit
+def probe() -> Steps[None]:
     """Read one small thing; fails when the database does not answer."""
     yield Statement(PROBE)
 
 
-def newest() -> Work[int | None]:
+@unit
+def newest() -> Steps[int | None]:
     """The latest time that was written down when something was made, in microseconds."""
     rows = yield Statement(_NEWEST)
     latest: int | None = rows[0][0]

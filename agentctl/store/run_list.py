@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agentctl.store.database import Value, Work
+from agentctl.store.database import Steps, Value, unit
 from agentctl.store.listing import Filter, Listed, Listing, Slice
 from agentctl.store.run_reads import COLUMNS
 from agentctl.store.run_rows import RunQuery, RunRow
@@ -46,7 +46,8 @@ LISTING = Listing(
 )
 
 
-def page(query: RunQuery) -> Work[RunList]:
+@unit
+def page(query: RunQuery) -> Steps[RunList]:
     """One page of the runs that are visible, and how many there are."""
     filters = query.visibility.filters()
     filters |= _given(query, (*LISTING.free, "status"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from agentctl.store.database import Sql, Statement, Value, Work
+from agentctl.store.database import Sql, Statement, Steps, Value, unit
 from agentctl.store.run_rows import RunRow, RunState
 from agentctl.store.visibility import EVERYONE, VISIBLE, Visibility
 
@@ -82,19 +82,22 @@ _CHILDREN = Sql(
 _NO_LIMIT = 2**63 - 1
 
 
-def get(run_id: str, visibility: Visibility) -> Work[RunRow | None]:
+@unit
+def get(run_id: str, visibility: Visibility) -> Steps[RunRow | None]:
     """The run, or None when there is none that is visible."""
     rows = yield Statement(_GET, {"run_id": run_id, **visibility.parameters()})
     return RunRow(*rows[0]) if rows else None
 
 
-def state(run_id: str, visibility: Visibility = EVERYONE) -> Work[RunState | None]:
+@unit
+def state(run_id: str, visibility: Visibility = EVERYONE) -> Steps[RunState | None]:
     """Where the run stands, or None when there is none that is visible."""
     rows = yield Statement(_GET_STATE, {"run_id": run_id, **visibility.parameters()})
     return RunState(*rows[0]) if rows else None
 
 
-def children(run_ids: Sequence[str]) -> Work[dict[str, list[str]]]:
+@unit
+def children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """For each of some runs, the ids of its children in order; every id given has an entry."""
     found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
     for first in range(0, len(run_ids), _PARENTS):
@@ -107,9 +110,10 @@ def children(run_ids: Sequence[str]) -> Work[dict[str, list[str]]]:
     return found
 
 
+@unit
 def of_session(
     session_id: str, *, limit: int | None = None, after_seq: int | None = None
-) -> Work[list[RunRow]]:
+) -> Steps[list[RunRow]]:
     """The runs of a session, members' runs included, oldest first."""
     rows = yield Statement(
         _OF_SESSION,
@@ -122,13 +126,15 @@ def of_session(
     return [RunRow(*row) for row in rows]
 
 
-def histories(session_id: str) -> Work[list[str]]:
+@unit
+def histories(session_id: str) -> Steps[list[str]]:
     """What the session's top-level runs show in `chat_history`, in order: JSON arrays."""
     rows = yield Statement(_HISTORIES, {"session_id": session_id})
     return [history for (history,) in rows]
 
 
-def recent_messages(session_id: str, limit: int) -> Work[list[str]]:
+@unit
+def recent_messages(session_id: str, limit: int) -> Steps[list[str]]:
     """The messages of the last `limit` top-level runs that have ended, oldest first: JSON arrays.
 
     What it costs does not depend on the number of runs.
@@ -137,25 +143,29 @@ def recent_messages(session_id: str, limit: int) -> Work[list[str]]:
     return [messages for (messages,) in reversed(rows)]
 
 
-def live_in_session(session_id: str) -> Work[list[str]]:
+@unit
+def live_in_session(session_id: str) -> Steps[list[str]]:
     """Ids of the session's runs that have not ended, oldest first."""
     rows = yield Statement(_LIVE_IN_SESSION, {"session_id": session_id})
     return [run_id for (run_id,) in rows]
 
 
-def cancel_requests(owner: str) -> Work[list[RunState]]:
+@unit
+def cancel_requests(owner: str) -> Steps[list[RunState]]:
     """The runs that a worker has to stop: claimed by it, asked to stop, not ended."""
     rows = yield Statement(_CANCEL_REQUESTS, {"owner": owner})
     return [RunState(*row) for row in rows]
 
 
-def live_owners() -> Work[list[str | None]]:
+@unit
+def live_owners() -> Steps[list[str | None]]:
     """The workers that runs which have not ended name as theirs, each once; None: nobody."""
     rows = yield Statement(_LIVE_OWNERS)
     return [owner for (owner,) in rows]
 
 
-def live_of(owner: str | None) -> Work[list[RunRow]]:
+@unit
+def live_of(owner: str | None) -> Steps[list[RunRow]]:
     """The runs of a worker, or of nobody, that have not ended: children before their parents."""
     if owner is None:
         rows = yield Statement(_LIVE_OF_NOBODY)

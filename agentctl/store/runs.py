@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from agentctl.store import sessions
-from agentctl.store.database import Row, Sql, Statement, Value, Work
+from agentctl.store.database import Row, Sql, Statement, Steps, Value, unit
 from agentctl.store.run_list import LISTING, RunList, page
 from agentctl.store.run_reads import (
     COLUMNS,
@@ -103,7 +103,8 @@ _LEAVE = Sql(
 )
 
 
-def create(run: NewRun) -> Work[int | None]:
+@unit
+def create(run: NewRun) -> Steps[int | None]:
     """Store a run as PENDING, its first attempt.
 
     Returns:
@@ -120,7 +121,8 @@ def create(run: NewRun) -> Work[int | None]:
     return seq
 
 
-def start(run_id: str, attempt: int, owner: str, now: int) -> Work[bool]:
+@unit
+def start(run_id: str, attempt: int, owner: str, now: int) -> Steps[bool]:
     """Claim a run: PENDING becomes RUNNING.
 
     Returns:
@@ -136,7 +138,8 @@ def start(run_id: str, attempt: int, owner: str, now: int) -> Work[bool]:
     return True
 
 
-def finish(end: RunEnd, *, lost: bool = False) -> Work[bool]:
+@unit
+def finish(end: RunEnd, *, lost: bool = False) -> Steps[bool]:
     """End a run and add what it used to its session.
 
     Args:
@@ -158,7 +161,8 @@ def finish(end: RunEnd, *, lost: bool = False) -> Work[bool]:
     return True
 
 
-def work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Work[bool]:
+@unit
+def work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Steps[bool]:
     """Note of a run that has ended that the work itself, which had not stopped, now has.
 
     Args:
@@ -173,7 +177,8 @@ def work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Work[
     return bool(rows)
 
 
-def leave(run_id: str, history: str | None, messages: str | None) -> Work[None]:
+@unit
+def leave(run_id: str, history: str | None, messages: str | None) -> Steps[None]:
     """Give a run that ended before it began what it leaves: the question that it was asked.
 
     Nothing happens when the run has not ended, is gone, or has left anything.
@@ -192,9 +197,10 @@ def _shown_bytes(history: str | None, parent_run_id: str | None) -> int:
     return len(history.encode()) if history is not None and parent_run_id is None else 0
 
 
+@unit
 def request_cancel(
     run_id: str, now: int, actor: str, reason: str | None, *, claimed: bool = False
-) -> Work[RunRow | None]:
+) -> Steps[RunRow | None]:
     """Record that a run is to stop. One that is PENDING ends as CANCELLED at once.
 
     Args:
@@ -214,7 +220,8 @@ def request_cancel(
     return run
 
 
-def _note_status(changed: Row, status: str) -> Work[None]:
+@unit
+def _note_status(changed: Row, status: str) -> Steps[None]:
     session_id, seq, parent_run_id = changed
     if parent_run_id is None:
         yield from sessions.set_last_status(session_id, seq, status)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, fields
 from itertools import combinations
 
-from agentctl.store.database import Sql, Statement, Value, Work
+from agentctl.store.database import Sql, Statement, Steps, Value, unit
 from agentctl.store.listing import Filter, Listed, Listing, Slice, prefix_range
 from agentctl.store.session_rows import Foreign, SessionQuery, SessionRow, SummaryRow
 from agentctl.store.usage import NO_USAGE, added
@@ -115,7 +115,8 @@ LISTING = Listing(
 )
 
 
-def get(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
+@unit
+def get(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
     """The session, or None when there is none that is visible."""
     rows = yield Statement(_GET, {"session_id": session_id, **visibility.parameters()})
     return SessionRow(*rows[0]) if rows else None
@@ -143,13 +144,15 @@ def new_session(
     )  # fmt: skip
 
 
-def create(row: SessionRow) -> Work[bool]:
+@unit
+def create(row: SessionRow) -> Steps[bool]:
     """Store a new session; False when its id is taken, whoever has it."""
     rows = yield Statement(_CREATE, dict(zip(_NAMES, astuple(row), strict=True)))
     return bool(rows)
 
 
-def open_for_run(row: SessionRow, visibility: Visibility) -> Work[SessionRow | Foreign]:
+@unit
+def open_for_run(row: SessionRow, visibility: Visibility) -> Steps[SessionRow | Foreign]:
     """The session of a run that is about to be created, made when it does not exist.
 
     A session that was created without a component gets that of its first run (contract.md 3).
@@ -185,9 +188,10 @@ def open_for_run(row: SessionRow, visibility: Visibility) -> Work[SessionRow | F
     return SessionRow(*adopted[0]) if adopted else stored
 
 
+@unit
 def update(
     session_id: str, visibility: Visibility, changes: Mapping[str, str | None], now: int
-) -> Work[SessionRow | None]:
+) -> Steps[SessionRow | None]:
     """Replace some of `session_name`, `session_state` and `metadata` (JSON texts, or None).
 
     Returns:
@@ -202,14 +206,16 @@ def update(
     return SessionRow(*rows[0]) if rows else None
 
 
-def delete(session_id: str) -> Work[bool]:
+@unit
+def delete(session_id: str) -> Steps[bool]:
     """Remove a session with its runs and their events; False when there is none."""
     yield Statement(_DELETE_RUNS, {"session_id": session_id})
     rows = yield Statement(_DELETE, {"session_id": session_id})
     return bool(rows)
 
 
-def page(query: SessionQuery) -> Work[SessionList]:
+@unit
+def page(query: SessionQuery) -> Steps[SessionList]:
     """One page of the sessions that are visible, and how many there are."""
     part = Slice(query.sort_by, query.sort_order, query.limit, query.offset, query.after)
     return (yield from LISTING.page(_filters(query), part, SummaryRow))
@@ -228,9 +234,10 @@ def _filters(query: SessionQuery) -> dict[str, Value]:
     return filters
 
 
+@unit
 def take_seq(
     session_id: str, now: int, last_status: str | None, session_name: str | None = None
-) -> Work[int | None]:
+) -> Steps[int | None]:
     """The number of the session's next run, from 1; locks the session's row.
 
     Args:
@@ -251,9 +258,10 @@ def take_seq(
     return seq
 
 
+@unit
 def add_usage(
     session_id: str, delta: Mapping[str, int], history_bytes: int, now: int
-) -> Work[None]:
+) -> Steps[None]:
     """Add what a run used to the session's counters; nothing happens when the session is gone.
 
     Args:
@@ -271,6 +279,7 @@ def add_usage(
     )
 
 
-def set_last_status(session_id: str, seq: int, status: str) -> Work[None]:
+@unit
+def set_last_status(session_id: str, seq: int, status: str) -> Steps[None]:
     """Note the state of a top-level run, unless a newer one has been created."""
     yield Statement(_LAST_STATUS, {"session_id": session_id, "seq": seq, "last_status": status})

@@ -13,7 +13,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.complaints import Complaints
-from agentctl.store.database import Row, Work
+from agentctl.store.database import Row, Work, compile_colon
 
 __all__ = [
     "WAL_BYTES",
@@ -132,18 +132,19 @@ def run_unit(connection: apsw.Connection, work: Work[T]) -> T:
         ValidationFailed: a value is text that no database takes (contract.md 7).
         Whatever a statement or the unit itself raises.
     """
-    send = work.send
+    steps = iter(work)
+    send = steps.send
     rows: list[Row] | None = None
     try:
         while True:
             sql, parameters = send(cast("list[Row]", rows))
-            rows = cast("list[Row]", connection.execute(sql, parameters).fetchall())
+            rows = cast("list[Row]", connection.execute(compile_colon(sql), parameters).fetchall())
     except StopIteration as end:
         return cast(T, end.value)
     except UnicodeEncodeError:
         raise errors.ValidationFailed("Text must not contain NUL or lone surrogates") from None
     finally:
-        work.close()
+        steps.close()
 
 
 def run_unit_on_snapshot(connection: apsw.Connection, work: Work[T]) -> T:

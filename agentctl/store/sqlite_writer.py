@@ -144,7 +144,6 @@ class Writer:
             log.error("database %s: the writer failed", self._name, exc_info=error)
             shown = errors.InternalFailure()
         for unit in group:
-            unit.work.close()
             unit.error = unit.error or shown
 
     def _shown(self, error: BaseException) -> BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, unit
 
 __all__ = ["WorkerRow", "beat", "bury", "enlist", "get", "listed"]
 
@@ -45,17 +45,20 @@ _GET = Sql(f"SELECT {_COLUMNS} FROM workers WHERE worker_id = :worker_id")
 _BURY = Sql("DELETE FROM workers WHERE worker_id = :worker_id RETURNING worker_id")
 
 
-def enlist(row: WorkerRow) -> Work[None]:
+@unit
+def enlist(row: WorkerRow) -> Steps[None]:
     """Store a new worker; its id must be new."""
     yield Statement(_ENLIST, asdict(row))
 
 
-def beat(worker_id: str, now: int) -> Work[bool]:
+@unit
+def beat(worker_id: str, now: int) -> Steps[bool]:
     """Say that a worker lives; False when its row is gone: others have buried it."""
     return bool((yield Statement(_BEAT, {"worker_id": worker_id, "now": now})))
 
 
-def listed() -> Work[list[WorkerRow]]:
+@unit
+def listed() -> Steps[list[WorkerRow]]:
     """Every worker that has a row, the longest-serving first."""
     rows = yield Statement(_LISTED)
     return sorted(
@@ -63,12 +66,14 @@ def listed() -> Work[list[WorkerRow]]:
     )
 
 
-def get(worker_id: str) -> Work[WorkerRow | None]:
+@unit
+def get(worker_id: str) -> Steps[WorkerRow | None]:
     """The worker, or None when it has no row."""
     rows = yield Statement(_GET, {"worker_id": worker_id})
     return WorkerRow(*rows[0]) if rows else None
 
 
-def bury(worker_id: str) -> Work[bool]:
+@unit
+def bury(worker_id: str) -> Steps[bool]:
     """Remove a worker's row; False when it is gone already. Its runs are left as they are."""
     return bool((yield Statement(_BURY, {"worker_id": worker_id})))

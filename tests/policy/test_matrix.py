@@ -19,7 +19,7 @@ from agentctl.auth.scopes import KNOWN_SCOPES
 from agentctl.operations import Grant, NewAccount
 from agentctl.records.routes import ROUTES
 from agentctl.server.app import create_app
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.auth.forge import fixed, seal
 from tests.policy.inside import Ask, Inside, inside, told
 from tests.policy.tokens import signed
@@ -193,7 +193,8 @@ def denials(served: Inside, operation: str) -> int:
     """How many rows of denials the audit has."""
     found = Sql("SELECT count(*) FROM audit_log WHERE outcome = 'denied' AND operation = :name")
 
-    def count() -> Work[int]:
+    @unit
+    def count() -> Steps[int]:
         rows = yield Statement(found, {"name": operation})
         return int(rows[0][0])
 

@@ -21,7 +21,7 @@ from agentctl.config.settings import Settings
 from agentctl.runs import wire
 from agentctl.runtime.events import Content, RunEvent
 from agentctl.store import events, runs, sessions, workers
-from agentctl.store.database import Database, Work
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.runs import RunRow
 from agentctl.store.visibility import EVERYONE
@@ -144,7 +144,8 @@ async def a_live_run(
     return await stored(database, run_id)
 
 
-def _begun(owner: str | None, run_id: str, session_id: str, given: dict[str, Any]) -> Work[None]:
+@unit
+def _begun(owner: str | None, run_id: str, session_id: str, given: dict[str, Any]) -> Steps[None]:
     run = a_run(run_id, session_id, owner=owner, **given)
     if (yield from sessions.get(session_id, EVERYONE)) is None:
         yield from sessions.create(a_session(session_id, session_type=run.component_type))

@@ -9,7 +9,7 @@ from agentctl.records.times import now
 from agentctl.runs import housekeeping
 from agentctl.runs.locks import WorkerLock
 from agentctl.store import events, idempotency, runs
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from tests.runs.rig import Rig, a_live_run, said
 from tests.store.made import an_end
@@ -71,7 +71,8 @@ async def test_more_than_one_unit_is_removed(rig: Rig) -> None:
         assert not await has_events(databases, "main", run.run_id)
 
 
-def many_events(run_id: str, count: int) -> Work[None]:
+@unit
+def many_events(run_id: str, count: int) -> Steps[None]:
     for seq in range(count):
         assert (yield from events.append(run_id, 1, seq, seq, "RunContent {}\n"))
 

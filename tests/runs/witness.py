@@ -18,7 +18,7 @@ from agentctl.config.settings import Database
 from agentctl.records.sessions import COUNTERS
 from agentctl.runs.states import is_final
 from agentctl.store import runs
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.open import open_database
 from agentctl.store.run_reads import COLUMNS
 from agentctl.store.runs import RunRow
@@ -190,12 +190,14 @@ def tokens_of(run: RunRow) -> dict[str, int]:
     return {name: stored.get(name, 0) for name in COUNTERS}
 
 
-def _rows(sql: Sql, **parameters: Any) -> Work[list[Any]]:
+@unit
+def _rows(sql: Sql, **parameters: Any) -> Steps[list[Any]]:
     rows: list[Any] = yield Statement(sql, parameters)
     return rows
 
 
-def _seen(after: int) -> Work[Seen]:
+@unit
+def _seen(after: int) -> Steps[Seen]:
     news = yield from _rows(_SEEN, after=after)
     runs = yield from _rows(_RUNS)
     sessions = yield from _rows(_SESSIONS)

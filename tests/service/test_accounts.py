@@ -29,7 +29,7 @@ from agentctl.operations import (
     SessionFilter,
 )
 from agentctl.service.service import Acting, Service
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.loops import until
 from tests.service.doors import boss, hosted
 from tests.world import ADMIN, World
@@ -325,7 +325,8 @@ async def test_a_use_that_cannot_be_written_keeps_nobody_out(
 async def execute(service: Service, sql: str) -> None:
     """Change the database behind the service's back."""
 
-    def work() -> Work[None]:
+    @unit
+    def work() -> Steps[None]:
         yield Statement(Sql(sql))
 
     await service.hosting.databases.system.write(work())

@@ -12,7 +12,7 @@ from agentctl.service.doctor import Doctor, Problem, is_abandoned
 from agentctl.service.repairs import Repairs
 from agentctl.service.service import Service
 from agentctl.store import doctor, runs, sessions, workers
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 from agentctl.store.doctor import Messages
 from agentctl.store.workers import WorkerRow
 from tests.service.doors import hosted, started, user
@@ -31,14 +31,16 @@ async def repaired(service: Service, problems: list[Problem]) -> list[tuple[str 
     return [(problem.outcome, problem.detail or "") for problem in done]
 
 
-def nobodys(run_id: str = "r1", session_id: str = "s1") -> Work[None]:
+@unit
+def nobodys(run_id: str = "r1", session_id: str = "s1") -> Steps[None]:
     """A run at work that names a worker which has no row."""
     yield from sessions.create(a_session(session_id))
     yield from runs.create(a_run(run_id, session_id, owner="w1"))
     yield from runs.start(run_id, 1, "w1", START)
 
 
-def talked(messages: str) -> Work[None]:
+@unit
+def talked(messages: str) -> Steps[None]:
     yield from sessions.create(a_session())
     yield from a_whole_run(a_run(), an_end(messages=messages))
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from agentctl.store import runs, sessions
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 from agentctl.store.runs import NewRun, RunEnd
 from agentctl.store.sessions import SessionRow
 
@@ -48,12 +48,14 @@ def an_end(run_id: str = "r1", status: str = "COMPLETED", **given: Any) -> RunEn
     return RunEnd(run_id, status=status, **values)
 
 
-def a_session_with_run(run_id: str = "r1", session_id: str = "s1") -> Work[None]:
+@unit
+def a_session_with_run(run_id: str = "r1", session_id: str = "s1") -> Steps[None]:
     yield from sessions.create(a_session(session_id))
     yield from runs.create(a_run(run_id, session_id))
 
 
-def a_whole_run(run: NewRun, end: RunEnd) -> Work[None]:
+@unit
+def a_whole_run(run: NewRun, end: RunEnd) -> Steps[None]:
     yield from runs.create(run)
     yield from runs.start(run.run_id, 1, "w1", run.created_at + 1)
     yield from runs.finish(end)

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 
 import agentctl.store
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import Listing
 
 DRIVERS = frozenset({"open", "postgres"})
@@ -39,12 +39,13 @@ def every_statement() -> dict[Sql, str]:
 ALL = every_statement()
 
 
-def watched(work: Work[object]) -> Work[object]:
+@unit
+def watched(work: Work[object]) -> Steps[object]:
     """The unit, held to the rule that it runs nothing but known portable statements."""
-    rows = None
+    rows, steps = None, iter(work)
     try:
         while True:
-            statement: Statement = work.send(rows)  # type: ignore[arg-type]
+            statement: Statement = steps.send(rows)  # type: ignore[arg-type]
             assert type(statement.sql) is Sql
             assert statement.sql in ALL, f"built at run time: {statement.sql}"
             rows = yield statement

@@ -8,7 +8,7 @@ import pytest
 
 from agentctl.store import audit
 from agentctl.store.audit import FIRST_WINDOW, AuditQuery, AuditRow, Entry, Found
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from tests.store.conftest import Store
 from tests.store.made import START
 
@@ -27,7 +27,8 @@ def entry(at: int = START, **given: Any) -> Entry:
     return Entry(at=at, **(values | given))
 
 
-def append_each(entries: list[Entry]) -> Work[None]:
+@unit
+def append_each(entries: list[Entry]) -> Steps[None]:
     for each in entries:
         yield from audit.append(each)
 
@@ -109,12 +110,13 @@ def test_a_walk_ends_where_all_is_older_and_not_at_the_first_row_that_is(store: 
     assert len(pages(store, AuditQuery(30, since=START))) == 50
     looks = 0
 
-    def counted(work: Work[Any]) -> Work[Any]:
+    @unit
+    def counted(work: Work[Any]) -> Steps[Any]:
         nonlocal looks
-        rows = None
+        rows, steps = None, iter(work)
         try:
             while True:
-                statement = work.send(rows)  # type: ignore[arg-type]
+                statement = steps.send(rows)  # type: ignore[arg-type]
                 looks += ":floor" in statement.sql
                 rows = yield statement
         except StopIteration as end:
@@ -170,7 +172,8 @@ def test_a_number_is_never_given_twice(store: Store) -> None:
 
 
 def test_a_row_is_undone_with_its_transaction(store: Store) -> None:
-    def refused() -> Work[None]:
+    @unit
+    def refused() -> Steps[None]:
         yield from audit.append(entry())
         raise LookupError
 
@@ -183,7 +186,8 @@ def test_the_walk_reads_the_key_and_sorts_nothing(store: Store) -> None:
     if not hasattr(store.database, "read_now"):
         pytest.skip("the plan is SQLite's")
 
-    def explain(sql: str) -> Work[list[str]]:
+    @unit
+    def explain(sql: str) -> Steps[list[str]]:
         names = ("floor", "before", "since", "principal", "operation", "outcome", "limit")
         values = dict.fromkeys(names, 1)
         rows = yield Statement(Sql(f"EXPLAIN QUERY PLAN {sql}"), values)

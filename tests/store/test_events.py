@@ -6,7 +6,7 @@ import time
 
 from agentctl.records.ids import least_id, new_id
 from agentctl.store import events, runs, sessions
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session, a_session_with_run, an_end
 
@@ -38,7 +38,8 @@ def test_a_number_that_was_left_out_hides_nothing(store: Store) -> None:
 
 
 def test_events_are_read_in_parts_without_gap_or_repeat(store: Store) -> None:
-    def work() -> Work[None]:
+    @unit
+    def work() -> Steps[None]:
         yield from a_session_with_run()
         for number in range(150):
             yield from events.append("r1", 1, 2 * number, 2 * number + 1, f"{number}")
@@ -83,7 +84,8 @@ def test_only_the_attempt_of_a_live_run_adds_events(store: Store) -> None:
 
 
 def test_the_last_batch_is_stored_with_the_end(store: Store) -> None:
-    def work(status: str) -> Work[bool]:
+    @unit
+    def work(status: str) -> Steps[bool]:
         kept = yield from events.append("r1", 1, 0, 0, status)
         ended = yield from runs.finish(an_end(status=status))
         assert kept == ended
@@ -96,7 +98,8 @@ def test_the_last_batch_is_stored_with_the_end(store: Store) -> None:
 
 
 def test_a_worker_that_was_taken_for_dead_adds_nothing(store: Store) -> None:
-    def lose() -> Work[None]:
+    @unit
+    def lose() -> Steps[None]:
         last = yield from events.last_seq("r1")
         yield from events.append("r1", 1, last + 1_000_000, last + 1_000_000, "lost")
         assert (yield from runs.finish(an_end(status="ERROR"), lost=True))
@@ -121,7 +124,8 @@ def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
         an_id(START, "old"), an_id(START, "long"), an_id(day, "new"), an_id(START, "live"),
     )  # fmt: skip
 
-    def work() -> Work[None]:
+    @unit
+    def work() -> Steps[None]:
         yield from sessions.create(a_session())
         for run_id, finished_at in ((old, day - 1), (long, day + 5), (new, day), (live, None)):
             yield from runs.create(a_run(run_id))
@@ -144,7 +148,8 @@ def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
 def test_events_are_removed_run_by_run_until_none_is_left(store: Store) -> None:
     ids = [an_id(START, f"{number:03}") for number in range(6)]
 
-    def work() -> Work[None]:
+    @unit
+    def work() -> Steps[None]:
         yield from sessions.create(a_session())
         for run_id in ids:
             yield from runs.create(a_run(run_id))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agentctl.store import idempotency, runs, sessions
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 from agentctl.store.idempotency import KEPT, Claim, claim
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session
@@ -38,7 +38,8 @@ def test_a_key_is_free_again_after_a_day(store: Store) -> None:
 
 
 def test_a_claim_is_undone_with_the_transaction_of_its_run(store: Store) -> None:
-    def refused() -> Work[None]:
+    @unit
+    def refused() -> Steps[None]:
         assert (yield from claim("ann", "k", "hash", "r1", START)) is None
         raise LookupError
 
@@ -48,7 +49,8 @@ def test_a_claim_is_undone_with_the_transaction_of_its_run(store: Store) -> None
 
 
 def test_claims_at_once_make_one_run(store: Store) -> None:
-    def submit(number: int) -> Work[str]:
+    @unit
+    def submit(number: int) -> Steps[str]:
         run_id = f"r{number}"
         earlier = yield from claim("ann", "k", "hash", run_id, START + number)
         if earlier is not None:
@@ -66,7 +68,8 @@ def test_claims_at_once_make_one_run(store: Store) -> None:
 
 
 def test_old_keys_are_removed_some_at_a_time(store: Store) -> None:
-    def many() -> Work[None]:
+    @unit
+    def many() -> Steps[None]:
         for number in range(idempotency.DELETED_AT_ONCE + 3):
             yield from claim("ann", f"k{number}", "hash", f"r{number}", START)
         yield from claim("ann", "young", "hash", "r", START + 1)

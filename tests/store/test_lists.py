@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl.store import runs, sessions
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import COUNTED, Cursor, Listed, prefix_range
 from agentctl.store.runs import RunQuery
 from agentctl.store.sessions import SessionQuery
@@ -19,7 +19,8 @@ from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session, an_end
 
 
-def some_sessions() -> Work[None]:
+@unit
+def some_sessions() -> Steps[None]:
     """Sessions of which many have the same time, so that only the id orders them."""
     for number in range(60):
         row = a_session(
@@ -33,7 +34,8 @@ def some_sessions() -> Work[None]:
         yield from sessions.create(row)
 
 
-def some_runs() -> Work[None]:
+@unit
+def some_runs() -> Steps[None]:
     yield from some_sessions()
     for number in range(40):
         run = a_run(
@@ -179,7 +181,8 @@ def meant(row: Any, given: dict[str, Any]) -> bool:
 def test_live_runs_and_runs_of_a_time_are_listed_whole_and_in_order(
     store: Store, given: dict[str, Any], sort_order: Any
 ) -> None:
-    def some_that_ended() -> Work[list[Any]]:
+    @unit
+    def some_that_ended() -> Steps[list[Any]]:
         yield from some_runs()
         for number in range(0, 40, 3):
             yield from runs.finish(an_end(f"r{number:02}"))
@@ -199,7 +202,8 @@ def test_live_runs_and_runs_of_a_time_are_listed_whole_and_in_order(
 def test_a_total_is_capped_and_a_dense_prefix_keeps_its_order(sqlite: SqliteDatabase) -> None:
     store = Store(sqlite)
 
-    def many() -> Work[None]:
+    @unit
+    def many() -> Steps[None]:
         for number in range(COUNTED + 5):
             name = "Same" if number else "Other"
             yield from sessions.create(

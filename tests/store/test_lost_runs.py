@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentctl.store import runs, sessions
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 from agentctl.store.runs import RunRow
 from agentctl.store.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
@@ -30,7 +30,8 @@ def session_of(store: Store) -> SessionRow:
     return row
 
 
-def some_live_runs() -> Work[None]:
+@unit
+def some_live_runs() -> Steps[None]:
     """Runs of two workers and of nobody, with children, in two sessions; two have ended."""
     yield from sessions.create(a_session("s1"))
     yield from sessions.create(a_session("s2"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentctl.store import accounts, runs, sessions
-from agentctl.store.database import Sql, Statement, Work, compile_dollar
+from agentctl.store.database import Sql, Statement, Steps, Work, compile_dollar, unit
 from agentctl.store.runs import RunQuery
 from agentctl.store.sessions import SessionQuery
 from agentctl.store.sqlite import SqliteDatabase
@@ -24,7 +24,8 @@ def plan(sqlite: SqliteDatabase, sql: Sql) -> list[str]:
     names = {word.strip(":,()") for word in sql.replace("(", " ").split() if ":" in word}
     values = {name: 1 if name in ("limit", "offset", "after_key") else "x" for name in names}
 
-    def explain() -> Work[list[str]]:
+    @unit
+    def explain() -> Steps[list[str]]:
         rows = yield Statement(Sql(f"EXPLAIN QUERY PLAN {sql}"), values)
         return [row[3] for row in rows]
 
@@ -107,18 +108,18 @@ def test_of_live_runs_no_other_is_read_and_only_a_page_whole(
 def lead_of(sqlite: SqliteDatabase, work: Work[Any], *, many: bool = False) -> str:
     """The index that a list reads its page by, when few or many rows match."""
     rows: list[Any] | None = None
-    statement = None
+    steps, statement = iter(work), None
     try:
         while True:
-            statement = work.send(rows)  # type: ignore[arg-type]
+            statement = steps.send(rows)  # type: ignore[arg-type]
             rows = [(1,)] if many or "count(*)" in statement.sql else []
             if ":offset" in statement.sql:
                 rows = []
     except StopIteration:
         assert statement is not None
-        steps = plan(sqlite, statement.sql)
+        found = plan(sqlite, statement.sql)
         return (
-            next(step for step in reversed(steps) if " INDEX " in step)
+            next(step for step in reversed(found) if " INDEX " in step)
             .split("INDEX ")[1]
             .split()[0]
         )

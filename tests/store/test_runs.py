@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentctl.store import runs, sessions
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
@@ -141,7 +141,8 @@ def test_a_worker_finds_what_it_has_to_stop(store: Store) -> None:
 
 
 def test_a_session_is_read_from_its_top_level_runs_in_order(store: Store) -> None:
-    def work() -> Work[None]:
+    @unit
+    def work() -> Steps[None]:
         yield from sessions.create(a_session())
         for number in range(1, 8):
             run_id = f"r{number}"
@@ -160,7 +161,8 @@ def test_a_session_is_read_from_its_top_level_runs_in_order(store: Store) -> Non
 
 
 def test_the_runs_of_a_session_come_oldest_first_in_parts(store: Store) -> None:
-    def work() -> Work[None]:
+    @unit
+    def work() -> Steps[None]:
         yield from sessions.create(a_session())
         for number in range(1, 6):
             yield from runs.create(a_run(f"r{number}", created_at=START - number))
@@ -176,7 +178,8 @@ def test_the_runs_of_a_session_come_oldest_first_in_parts(store: Store) -> None:
 def test_children_are_found_for_any_number_of_parents(store: Store) -> None:
     parents = [f"r{number}" for number in range(45)]
 
-    def work() -> Work[None]:
+    @unit
+    def work() -> Steps[None]:
         yield from sessions.create(a_session())
         for run_id in parents:
             yield from runs.create(a_run(run_id))

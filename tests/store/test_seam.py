@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from agentctl.store import sessions
-from agentctl.store.database import Sql, compile_dollar
+from agentctl.store.database import Sql, Statement, Steps, compile_colon, compile_dollar, unit
 from agentctl.store.listing import Listing
 from agentctl.store.open import FOLDER, SCHEMA_VERSION, TABLES, migrations
 from tests.postgres import PostgresUnderTest
@@ -30,6 +30,28 @@ def test_what_only_looks_like_a_parameter_is_left_alone() -> None:
 
 def test_a_statement_is_compiled_once() -> None:
     assert compile_dollar(Sql("SELECT :once")) is compile_dollar(Sql("SELECT :once"))
+
+
+def test_sqlite_is_not_shown_the_locks_on_rows() -> None:
+    assert compile_colon(Sql("SELECT 1 FROM t WHERE a = :a FOR UPDATE")).endswith("a = :a")
+    assert compile_colon(Sql("SELECT 1 FROM t FOR SHARE")) == "SELECT 1 FROM t"
+    assert compile_colon(Sql("SELECT ' FOR UPDATE'")) == "SELECT ' FOR UPDATE'"
+
+
+def test_a_unit_runs_from_its_beginning_each_time() -> None:
+    @unit
+    def counted(name: str) -> Steps[str]:
+        rows = yield Statement(Sql("SELECT 1"))
+        return f"{name} {len(rows)}"
+
+    work = counted("rows:")
+    for rows in ([], [(1,), (2,)]):
+        steps = iter(work)
+        assert next(steps).sql == "SELECT 1"
+        try:
+            steps.send(rows)
+        except StopIteration as end:
+            assert end.value == f"rows: {len(rows)}"
 
 
 def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:

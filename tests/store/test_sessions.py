@@ -9,7 +9,7 @@ import pytest
 
 from agentctl.records.sessions import COUNTERS
 from agentctl.store import events, runs, sessions
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, unit
 from agentctl.store.sessions import Foreign, SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
@@ -106,7 +106,8 @@ def test_who_sees_everyone_runs_in_any_session_without_taking_it_over(store: Sto
 
 
 def test_the_counters_sum_the_runs(store: Store) -> None:
-    def work() -> Work[None]:
+    @unit
+    def work() -> Steps[None]:
         yield from sessions.create(a_session())
         for number in (1, 2):
             run_id = f"r{number}"

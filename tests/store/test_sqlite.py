@@ -18,7 +18,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.store import runs, sessions
-from agentctl.store.database import Sql, Statement, Work
+from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.sqlite import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
 from tests.store.made import START, a_run, a_session, a_session_with_run, an_end
@@ -31,17 +31,20 @@ TAKE = Sql(
 COUNT = Sql("SELECT run_count FROM sessions WHERE session_id = :id")
 
 
-def take(session_id: str = "s1") -> Work[int]:
+@unit
+def take(session_id: str = "s1") -> Steps[int]:
     rows = yield Statement(TAKE, {"id": session_id})
     return rows[0][0]  # type: ignore[no-any-return]
 
 
-def count(session_id: str = "s1") -> Work[int]:
+@unit
+def count(session_id: str = "s1") -> Steps[int]:
     rows = yield Statement(COUNT, {"id": session_id})
     return rows[0][0]  # type: ignore[no-any-return]
 
 
-def fail_after(session_id: str = "s1") -> Work[None]:
+@unit
+def fail_after(session_id: str = "s1") -> Steps[None]:
     yield from take(session_id)
     raise errors.Conflict("on purpose")
 
@@ -66,7 +69,8 @@ def test_units_that_wait_share_one_commit(sqlite: SqliteDatabase) -> None:
         before = sqlite.changes()
         gate = threading.Event()
 
-        def held() -> Work[int]:
+        @unit
+        def held() -> Steps[int]:
             gate.wait(10)
             return (yield from take())
 
@@ -84,7 +88,8 @@ def test_a_unit_that_fails_does_not_hurt_its_group(sqlite: SqliteDatabase) -> No
     wrong = Sql("UPDATE sessions SET no_such_column = 1")
     duplicate = Sql("UPDATE runs SET run_id = 'r1' WHERE run_id = 'r2'")
 
-    def broken(sql: Sql) -> Work[None]:
+    @unit
+    def broken(sql: Sql) -> Steps[None]:
         yield from take()
         yield Statement(sql)
 
@@ -106,7 +111,8 @@ def test_a_unit_that_fails_does_not_hurt_its_group(sqlite: SqliteDatabase) -> No
 def test_a_failed_statement_shows_no_text_of_the_library(
     sqlite: SqliteDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken() -> Work[None]:
+    @unit
+    def broken() -> Steps[None]:
         yield Statement(Sql("SELECT secret_name FROM sessions"))
 
     caplog.set_level(logging.ERROR, "agentctl.store")
@@ -122,7 +128,8 @@ def test_a_read_sees_one_state_while_others_write(sqlite: SqliteDatabase) -> Non
         await sqlite.write(sessions.create(a_session()))
         reading, written = threading.Event(), threading.Event()
 
-        def twice() -> Work[tuple[int, int]]:
+        @unit
+        def twice() -> Steps[tuple[int, int]]:
             first = yield from count()
             reading.set()
             written.wait(10)
@@ -152,7 +159,8 @@ def test_a_write_goes_on_when_its_task_is_cancelled(sqlite: SqliteDatabase) -> N
         await sqlite.write(sessions.create(a_session()))
         gate = threading.Event()
 
-        def held() -> Work[int]:
+        @unit
+        def held() -> Steps[int]:
             gate.wait(10)
             return (yield from take())
 
@@ -181,9 +189,9 @@ def test_close_finishes_what_was_handed_over(sqlite: SqliteDatabase, path: Path)
         await sqlite.close()
         assert sorted(await asyncio.gather(*writes)) == list(range(1, 101))
         await sqlite.close()
-        for unit in (sqlite.read(count()), sqlite.read(count(), large=True), sqlite.write(take())):
+        for call in (sqlite.read(count()), sqlite.read(count(), large=True), sqlite.write(take())):
             with pytest.raises(errors.Unavailable, match="closed"):
-                await unit
+                await call
 
     before = _threads()
     asyncio.run(main())
@@ -278,13 +286,16 @@ def test_a_lock_of_another_program_is_told_and_over_when_it_is_gone(
 def test_a_full_disk_loses_the_whole_group_and_says_so(sqlite: SqliteDatabase) -> None:
     """A page limit stands for the disk: SQLite reports both as SQLITE_FULL."""
 
-    def narrow() -> Work[None]:
+    @unit
+    def narrow() -> Steps[None]:
         yield Statement(Sql("PRAGMA max_page_count = 60"))
 
-    def fill() -> Work[bool]:
+    @unit
+    def fill() -> Steps[bool]:
         return (yield from sessions.create(a_session("big", metadata="x" * 1_000_000)))
 
-    def widen() -> Work[None]:
+    @unit
+    def widen() -> Steps[None]:
         yield Statement(Sql("PRAGMA max_page_count = 100000"))
 
     async def main() -> list[object]:
@@ -303,7 +314,8 @@ def test_a_full_disk_loses_the_whole_group_and_says_so(sqlite: SqliteDatabase) -
     assert sqlite.read_now(count()) == told
 
 
-def one_after(statements: list[str]) -> Work[int]:
+@unit
+def one_after(statements: list[str]) -> Steps[int]:
     """A unit that writes, and then does what no repository does."""
     taken = yield from take()
     for sql in statements:
@@ -327,7 +339,8 @@ def test_when_a_transaction_is_lost_no_unit_of_it_is_told_that_it_was_kept(
         await sqlite.write(a_session_with_run())
         gate = threading.Event()
 
-        def held() -> Work[int]:
+        @unit
+        def held() -> Steps[int]:
             gate.wait(10)
             return (yield from take())
 
@@ -352,7 +365,8 @@ def test_the_writer_outlives_a_unit_that_raises_anything(sqlite: SqliteDatabase)
     class Odd(BaseException):
         pass
 
-    def odd() -> Work[None]:
+    @unit
+    def odd() -> Steps[None]:
         yield from take()
         raise Odd
 
@@ -370,7 +384,8 @@ def test_a_write_lands_though_its_event_loop_has_closed(
 ) -> None:
     gate = threading.Event()
 
-    def held() -> Work[int]:
+    @unit
+    def held() -> Steps[int]:
         gate.wait(10)
         return (yield from take())
 
@@ -401,7 +416,8 @@ def test_a_thread_writes_without_an_event_loop(sqlite: SqliteDatabase) -> None:
 
 
 def test_a_thread_writes_beside_tasks_and_hears_of_its_failure(sqlite: SqliteDatabase) -> None:
-    def odd() -> Work[None]:
+    @unit
+    def odd() -> Steps[None]:
         yield from take()
         raise LookupError
 
