@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from agentctl.store import sessions
 from agentctl.store.database import Sql, Statement, Steps, compile_colon, compile_dollar, unit
 from agentctl.store.listing import Listing
@@ -48,10 +50,9 @@ def test_a_unit_runs_from_its_beginning_each_time() -> None:
     for rows in ([], [(1,), (2,)]):
         steps = iter(work)
         assert next(steps).sql == "SELECT 1"
-        try:
+        with pytest.raises(StopIteration) as end:
             steps.send(rows)
-        except StopIteration as end:
-            assert end.value == f"rows: {len(rows)}"
+        assert end.value.value == f"rows: {len(rows)}"
 
 
 def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
