@@ -64,9 +64,9 @@ class PostgresUnderTest:
     async def create(self) -> None:
         async with self.connected() as connection:
             await connection.execute(f"CREATE SCHEMA {self.schema}")
-            for text in migrations("postgres"):
+            for number, text in enumerate(migrations("postgres"), start=1):
                 await connection.execute(text)
-            await connection.execute("INSERT INTO schema_version VALUES (1, 0)")
+                await connection.execute("INSERT INTO schema_version VALUES ($1, 0)", number)
 
     async def empty(self) -> None:
         """Remove every row of every session, of workers, idempotency keys and service accounts."""

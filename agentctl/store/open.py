@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA_VERSION", "TABLES", "check_schema", "migrations", "open_database"]
 
-SCHEMA_VERSION = 1
-"""Number of the newest migration."""
-
 TABLES = frozenset(
     {
         "audit_log",
@@ -39,6 +36,9 @@ TABLES = frozenset(
 )
 
 FOLDER = Path(__file__).parent / "migrations"
+
+SCHEMA_VERSION = max(int(file.name[:4]) for file in FOLDER.glob("*.sqlite.sql"))
+"""Number of the newest migration."""
 
 CREATION_SECONDS = 10.0
 """How long to wait for another process that makes the same database."""

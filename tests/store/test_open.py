@@ -107,11 +107,12 @@ def test_the_database_of_another_program_is_left_alone(
     assert refused(path).detail == "The file is not an agentctl database"
 
 
-@pytest.mark.parametrize(("stored", "age"), [(SCHEMA_VERSION + 1, "newer"), (0, "older")])
+@pytest.mark.parametrize(("stored", "age"), [(SCHEMA_VERSION + 1, "newer"), (1, "older")])
 def test_another_schema_is_refused_with_both_versions(path: Path, stored: int, age: str) -> None:
     open_database(entry(path), create=True).close_now()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE schema_version SET version = ?", (stored,))
+        connection.execute("DELETE FROM schema_version")
+        connection.execute("INSERT INTO schema_version VALUES (?, 0)", (stored,))
         connection.commit()
     error = refused(path)
     assert isinstance(error, errors.SchemaMismatch)
@@ -146,7 +147,8 @@ def test_processes_that_create_at_once_all_succeed(path: Path) -> None:
     processes = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT count(*) FROM schema_version").fetchone() == (1,)
+        rows = connection.execute("SELECT count(*) FROM schema_version").fetchone()
+        assert rows == (SCHEMA_VERSION,)
 
 
 def test_threads_that_create_at_once_all_succeed(path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_name_prefix_uses_the_index_on_postgres(postgres: PostgresUnderTest) -
 
 
 def test_both_engines_have_the_same_tables_columns_and_indexes() -> None:
-    shapes = [_shape(text) for text in (*migrations("sqlite"), *migrations("postgres"))]
+    shapes = [_shape("".join(migrations(engine))) for engine in ("sqlite", "postgres")]
     assert shapes[0] == shapes[1]
     assert {words[2] for words in shapes[0] if words[:2] == ["CREATE", "TABLE"]} == TABLES
 
@@ -110,7 +110,12 @@ def _shape(text: str) -> list[list[str]]:
     plain = "\n".join(lines).replace(' COLLATE "C"', "").replace(") STRICT;", ");")
     plain = plain.replace("BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "INTEGER PRIMARY KEY")
     plain = plain.replace("PRIMARY KEY AUTOINCREMENT", "PRIMARY KEY").replace("BIGINT", "INTEGER")
-    return [statement.split() for statement in plain.split(";")]
+    statements = [statement.split() for statement in plain.split(";")]
+    return [words for words in statements if words[:2] in _BOTH or words[:1] == ["ALTER"]]
+
+
+_BOTH = [["CREATE", "TABLE"], ["CREATE", "INDEX"]]
+"""What each engine has; PostgreSQL has functions and triggers besides."""
 
 
 def test_the_newest_migration_is_the_schema_that_is_asked_for() -> None:
