@@ -23,12 +23,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from types import CodeType
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 __all__ = [
     "Database",
+    "Load",
     "Row",
     "Sql",
     "Statement",
@@ -68,11 +71,15 @@ class Work(Generic[T_co]):
     """A unit of work with a result of type T. What it raises rolls all of it back.
 
     Iterating over it runs it from its beginning, each time.
+
+    Attributes:
+        code: of its function: the same for all units of a kind.
     """
 
-    __slots__ = ("_begin",)
+    __slots__ = ("_begin", "code")
 
-    def __init__(self, begin: Callable[[], Steps[T_co]]) -> None:
+    def __init__(self, code: CodeType, begin: Callable[[], Steps[T_co]]) -> None:
+        self.code = code
         self._begin = begin
 
     def __iter__(self) -> Steps[T_co]:
@@ -81,12 +88,30 @@ class Work(Generic[T_co]):
 
 def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
     """Make a unit of work of a function that yields statements."""
+    code = function.__code__
 
     @wraps(function)
     def bound(*args: P.args, **kwargs: P.kwargs) -> Work[T]:
-        return Work(partial(function, *args, **kwargs))
+        return Work(code, partial(function, *args, **kwargs))
 
     return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy this process's connections to a database are.
+
+    Attributes:
+        kind: which driver.
+        waiting: units of work that wait for a connection, or for their turn to write.
+        in_use: connections that work on a unit.
+        size: connections that there can be.
+    """
+
+    kind: Literal["sqlite", "postgres"]
+    waiting: int
+    in_use: int
+    size: int
 
 
 class Database(Protocol):
@@ -95,8 +120,13 @@ class Database(Protocol):
     id: str
 
     @property
-    def lock_folder(self) -> Path:
-        """Where the processes that use this database keep lock files; it may have to be made."""
+    def lock_folder(self) -> Path | None:
+        """Where the processes that use this database keep lock files, which may have to be made;
+        None where they share no files."""
+        ...
+
+    async def check(self) -> None:
+        """See that it answers and that its schema is ours; raises what opening it may raise."""
         ...
 
     async def read(self, work: Work[T], *, large: bool = False) -> T:
@@ -108,11 +138,19 @@ class Database(Protocol):
         ...
 
     def write_now(self, work: Work[T]) -> T:
-        """Like `write`, for any thread, with or without an event loop, which it holds up."""
+        """Like `write`, for a thread without an event loop, which it holds up."""
+        ...
+
+    async def clock(self) -> int:
+        """What the time is where beats are written, in microseconds."""
         ...
 
     def changes(self) -> int:
         """A number that changes when the database was written to, by whichever process."""
+        ...
+
+    def load(self) -> Load:
+        """How busy it is now. Costs nothing, and never fails, open or not."""
         ...
 
     async def close(self) -> None: ...

@@ -17,7 +17,9 @@ from typing import TypeVar, cast
 import apsw
 
 from agentctl import errors
-from agentctl.store.database import Work
+from agentctl.records.times import now
+from agentctl.store.database import Load, Work
+from agentctl.store.probe import probe
 from agentctl.store.sqlite_connection import connect_reader, public_error, run_unit_on_snapshot
 from agentctl.store.sqlite_writer import Writer
 
@@ -41,6 +43,7 @@ class SqliteDatabase:
         self.id = id
         self.path = path
         self._closed = False
+        self._apart = 0  # large reads that were asked for and have not ended
         self._lock = threading.Lock()
         self._reader: apsw.Connection | None = None
         self._writer: Writer | None = None
@@ -53,6 +56,14 @@ class SqliteDatabase:
         path = self.path.resolve()
         return path.with_name(f"{path.name}.workers")
 
+    async def check(self) -> None:
+        """See that it answers; `open.open_database` has looked at its schema."""
+        await self.read(probe())
+
+    async def clock(self) -> int:
+        """What the time is: all who use the file are on one machine."""
+        return now()
+
     async def read(self, work: Work[T], *, large: bool = False) -> T:
         """Run a unit that only reads, on one snapshot.
 
@@ -62,7 +73,7 @@ class SqliteDatabase:
                 unit runs on the loop: for point reads and what is known to be small.
         """
         if large:
-            return await asyncio.wrap_future(self._readers().submit(self._read_apart, work))
+            return await asyncio.wrap_future(self._submit_apart(work))
         return self.read_now(work)
 
     def read_now(self, work: Work[T]) -> T:
@@ -99,6 +110,18 @@ class SqliteDatabase:
         except apsw.Error as error:
             raise public_error(error, self.id) from None
         return cast(int, rows[0][0])
+
+    def load(self) -> Load:
+        """How busy it is now. A small read, which is over at once, is never seen here."""
+        writer = self._writer
+        apart, writing = self._apart, writer is not None and writer.is_busy
+        queued = 0 if writer is None else writer.waiting
+        return Load(
+            kind="sqlite",
+            waiting=queued + max(apart - READERS, 0),
+            in_use=min(apart, READERS) + int(writing),
+            size=READERS + 2,
+        )
 
     async def close(self) -> None:
         """Finish the writes that were handed over, then close every connection."""
@@ -143,12 +166,19 @@ class SqliteDatabase:
             self._writer = Writer(self.id, self.path)
         return self._writer
 
-    def _readers(self) -> ThreadPoolExecutor:
+    def _submit_apart(self, work: Work[T]) -> Future[T]:
         with self._lock:
             self._refuse_when_closed()
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(READERS, f"store-{self.id}-reader")
-            return self._pool
+            future = self._pool.submit(self._read_apart, work)
+            self._apart += 1
+        future.add_done_callback(self._read_ended)
+        return future
+
+    def _read_ended(self, _: Future[T]) -> None:
+        with self._lock:
+            self._apart -= 1
 
     def _read_apart(self, work: Work[T]) -> T:
         try:

@@ -62,8 +62,19 @@ class Writer:
         self._name = name
         self._path = path
         self._queue: SimpleQueue[_Unit | None] = SimpleQueue()
+        self._busy = False
         self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Units that wait for the thread."""
+        return self._queue.qsize()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the thread works on units."""
+        return self._busy
 
     def submit(self, work: Work[Any]) -> asyncio.Future[Any]:
         """Hand over a unit. It runs even when the task that waits for the future is cancelled."""
@@ -91,12 +102,14 @@ class Writer:
         stopping = False
         while not stopping:
             group, stopping = self._take()
+            self._busy = True
             try:
                 connection = connection or connect_writer(self._path)
                 self._commit(connection, group)
             except BaseException as error:
                 self._undo(connection)
                 self._fail(group, error)
+            self._busy = False
             _answer(group)
         if connection is not None:
             connection.close(True)
