@@ -10,7 +10,7 @@ import pytest
 from agentctl.store import sessions
 from agentctl.store.database import Sql, Statement, Steps, compile_colon, compile_dollar, unit
 from agentctl.store.listing import Listing
-from agentctl.store.open import FOLDER, SCHEMA_VERSION, TABLES, migrations
+from agentctl.store.schema import FOLDER, SCHEMA_VERSION, TABLES, Engine, migrations
 from tests.postgres import PostgresUnderTest
 from tests.store.statements import ALL
 
@@ -99,19 +99,19 @@ def test_a_name_prefix_uses_the_index_on_postgres(postgres: PostgresUnderTest) -
 
 
 def test_both_engines_have_the_same_tables_columns_and_indexes() -> None:
-    shapes = [_shape("".join(migrations(engine))) for engine in ("sqlite", "postgres")]
+    shapes = [_shape(engine) for engine in ("sqlite", "postgres")]
     assert shapes[0] == shapes[1]
     assert {words[2] for words in shapes[0] if words[:2] == ["CREATE", "TABLE"]} == TABLES
 
 
-def _shape(text: str) -> list[list[str]]:
+def _shape(engine: Engine) -> list[list[str]]:
     """The statements word by word, without what is of one engine alone."""
-    lines = [line for line in text.splitlines() if not line.startswith("--")]
-    plain = "\n".join(lines).replace(' COLLATE "C"', "").replace(") STRICT;", ");")
+    statements = [each for step in migrations(engine) for each in step.statements()]
+    plain = ";".join(statements).replace(' COLLATE "C"', "").replace(") STRICT", ")")
     plain = plain.replace("BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "INTEGER PRIMARY KEY")
     plain = plain.replace("PRIMARY KEY AUTOINCREMENT", "PRIMARY KEY").replace("BIGINT", "INTEGER")
-    statements = [statement.split() for statement in plain.split(";")]
-    return [words for words in statements if words[:2] in _BOTH or words[:1] == ["ALTER"]]
+    shapes = [statement.split() for statement in plain.split(";")]
+    return [words for words in shapes if words[:2] in _BOTH or words[:1] == ["ALTER"]]
 
 
 _BOTH = [["CREATE", "TABLE"], ["CREATE", "INDEX"]]

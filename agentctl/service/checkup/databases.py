@@ -16,8 +16,9 @@ from agentctl.service.checkup.filesystems import NETWORK, filesystem_of
 from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
 from agentctl.service.checkup.places import check_place
 from agentctl.store import sqlite_checkup
-from agentctl.store.open import SCHEMA_VERSION, open_database
+from agentctl.store.open import open_database
 from agentctl.store.probe import newest
+from agentctl.store.schema import SCHEMA_VERSION
 
 __all__ = ["check_database", "file_of"]
 

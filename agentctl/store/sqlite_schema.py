@@ -1,0 +1,146 @@
+"""The schema of a SQLite file: made, checked, brought up to date.
+
+A file that is not ours is looked at and never written to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from agentctl.records.times import now
+from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.schema import SCHEMA_VERSION, TABLES, Migration, migrations, newer, pending
+from agentctl.store.sqlite_connection import run_unit
+from agentctl.store.sqlite_file import emptied, not_ours, nothing_yet, was_used
+
+__all__ = ["apply_pending", "create_if_absent", "version"]
+
+CREATION_SECONDS = 10.0
+"""How long to wait for another process that makes the same database."""
+
+LOCK_SECONDS = 60.0
+"""How long a migration waits for those who write, or for another migration."""
+
+_TABLE_NAMES = Sql("SELECT name FROM sqlite_master WHERE type = 'table'")
+_VERSION = Sql("SELECT max(version) FROM schema_version")
+_APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES (?, ?)"
+
+
+def create_if_absent(path: Path) -> bool:
+    """Make the file, for its owner's eyes only, and the schema in it, unless it holds anything.
+
+    Several processes may do this at once: one of them fills the file, the others wait for it.
+
+    Returns:
+        Whether this process has made it.
+
+    Raises:
+        Unavailable: it is empty, and was used before.
+        OSError, apsw.Error: it cannot be made.
+    """
+    # Looked at first: who makes the file at the same time begins to use it later.
+    used = path.exists() and was_used(path)
+    if not path.exists():
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    deadline = time.monotonic() + CREATION_SECONDS
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        connection.set_busy_timeout(int(CREATION_SECONDS * 1000))
+        while (made := _fill(connection, path, used)) is None:
+            if time.monotonic() > deadline:
+                raise apsw.BusyError("another process holds the new file")
+            time.sleep(0.01)
+        return made
+    finally:
+        connection.close(True)
+
+
+def _fill(connection: apsw.Connection, path: Path, used: bool) -> bool | None:
+    """Set the journal mode and apply every migration to a file without tables.
+
+    Returns:
+        Whether it had none; None when another process is at it, and this is to be tried again.
+
+    """
+    try:
+        # The change of the journal mode needs a lock that SQLite does not wait for.
+        if connection.execute(_TABLE_NAMES).fetchall():
+            return False
+        if used:
+            raise emptied(path)
+        connection.pragma("journal_mode", "WAL")
+        connection.execute("BEGIN IMMEDIATE")
+    except (apsw.BusyError, apsw.LockedError):
+        return None
+    empty = not connection.execute(_TABLE_NAMES).fetchall()
+    for migration in migrations("sqlite") if empty else ():
+        _apply(connection, migration)
+    connection.execute("COMMIT")
+    if empty:
+        # Into the file itself, so that a schema is there whatever becomes of the log.
+        with contextlib.suppress(apsw.BusyError):
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    return empty
+
+
+def apply_pending(
+    connection: apsw.Connection, path: Path, applied: Callable[[Migration], None]
+) -> None:
+    """Apply what is missing, each migration in a transaction of its own, under the write lock.
+
+    Of several processes one applies a migration; the others wait and find it done. Killed at any
+    point it leaves the schema of before or of after a migration.
+
+    Args:
+        connection: one that may write.
+        path: its file, for messages.
+        applied: is told of each when it is durable.
+
+    Raises:
+        SchemaMismatch: it is newer than this code.
+        Unavailable: it is not ours.
+        apsw.Error: a migration failed, and has left nothing; or others hold the lock for long.
+    """
+    connection.set_busy_timeout(int(LOCK_SECONDS * 1000))
+    while run_unit(connection, version(path)) != SCHEMA_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            found = run_unit(connection, version(path))
+            if found > SCHEMA_VERSION:
+                raise newer(found, str(path))
+            todo = pending("sqlite", found)[:1]
+            for migration in todo:
+                _apply(connection, migration)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        for migration in todo:
+            applied(migration)
+
+
+def _apply(connection: apsw.Connection, migration: Migration) -> None:
+    connection.execute(migration.text).fetchall()
+    connection.execute(_APPLIED, (migration.number, now()))
+
+
+@unit
+def version(path: Path) -> Steps[int]:
+    """The number of the last migration that was applied; 0 for none.
+
+    Raises:
+        Unavailable: the database is another program's, or empty.
+    """
+    names = {name for (name,) in (yield Statement(_TABLE_NAMES))}
+    if not names:
+        raise nothing_yet(path)
+    if not names >= TABLES:
+        raise not_ours(path)
+    ((found,),) = yield Statement(_VERSION)
+    return found or 0
