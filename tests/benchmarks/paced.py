@@ -1,9 +1,9 @@
 """A model endpoint for very many calls at once, as a process: `python -m tests.benchmarks.paced`.
 
-It prints its port, then serves until it is told to end. `POST /v1/chat/completions` streams as the
-last user message says, a JSON object: `words` pieces of text of `size` characters each, one every
-`seconds`. With `gate` true the first piece waits until `POST /open`; `GET /waiting` tells how many
-calls wait.
+It prints its port, then serves until it is told to end. `POST /v1/chat/completions` answers as the
+last user message says, a JSON object: `words` pieces of text of `size` characters each, streamed
+one every `seconds`, or all at once to who does not ask for a stream. With `gate` true the first
+piece waits until `POST /open`; `GET /waiting` tells how many calls wait.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import re
 from typing import Any
 
 __all__ = ["word"]
+
+_USAGE = {"prompt_tokens": 20, "completion_tokens": 40, "total_tokens": 60}
 
 
 def word(number: int, size: int) -> str:
@@ -42,15 +44,35 @@ class _Endpoint:
 
     async def _answer(self, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
         if path == "/v1/chat/completions":
-            asked: dict[str, Any] = json.loads(json.loads(body)["messages"][-1]["content"])
-            await self._stream(writer, **asked)
+            request: dict[str, Any] = json.loads(body)
+            asked: dict[str, Any] = json.loads(_text(request["messages"][-1]["content"]))
+            if request.get("stream"):
+                await self._stream(writer, **asked)
+            else:
+                await self._whole(writer, **asked)
             return
         if path == "/open":
             self.gate.set()
             self.gate = asyncio.Event()
-        data = json.dumps({"waiting": self.waiting}).encode()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+        await self._send(writer, {"waiting": self.waiting})
+
+    async def _send(self, writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
+        data = json.dumps(answer).encode()
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(data), data)
+        )
         await writer.drain()
+
+    async def _whole(
+        self, writer: asyncio.StreamWriter, words: int, size: int, seconds: float, gate: bool
+    ) -> None:
+        if gate:
+            await self._wait()
+        text = "".join(word(number, size) for number in range(words))
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        await self._send(writer, _head("chat.completion") | {"choices": [choice], "usage": _USAGE})
 
     async def _stream(
         self, writer: asyncio.StreamWriter, words: int, size: int, seconds: float, gate: bool
@@ -65,7 +87,8 @@ class _Endpoint:
             writer.write(_piece({"role": "assistant", "content": word(number, size)}))
             await writer.drain()
             await asyncio.sleep(seconds)
-        writer.write(_piece({}, "stop") + _chunk(b"data: [DONE]\n\n") + _chunk(b""))
+        end = _framed(_head("chat.completion.chunk") | {"choices": [], "usage": _USAGE})
+        writer.write(_piece({}, "stop") + end + _chunk(b"data: [DONE]\n\n") + _chunk(b""))
         await writer.drain()
 
     async def _wait(self) -> None:
@@ -78,8 +101,20 @@ class _Endpoint:
 
 def _piece(delta: dict[str, str], reason: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    head = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "paced"}
-    return _chunk(b"data: %s\n\n" % json.dumps({**head, "choices": [choice]}).encode())
+    return _framed(_head("chat.completion.chunk") | {"choices": [choice]})
+
+
+def _head(kind: str) -> dict[str, Any]:
+    return {"id": "a", "object": kind, "created": 1, "model": "paced"}
+
+
+def _framed(chunk: dict[str, Any]) -> bytes:
+    return _chunk(b"data: %s\n\n" % json.dumps(chunk).encode())
+
+
+def _text(content: Any) -> str:
+    """The text of a message, which may come in parts."""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _chunk(data: bytes) -> bytes:

@@ -1,0 +1,153 @@
+"""AgentOS with the work of the benchmarks; run by an interpreter of its own, which has no agentctl.
+
+    python agentos_server.py seed WORK.json     fills a database through AgentOS's own classes
+    python agentos_server.py serve WORK.json    serves until it is told to end
+
+WORK.json says where everything is and what is in it; `tests.benchmarks.agentos` writes it. JWTs are
+checked as AgentOS's users turn that on: `authorization=True` with a public key, scopes enforced.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from agno.agent import Agent
+from agno.db.sqlite import SqliteDb
+from agno.metrics import MessageMetrics, RunMetrics
+from agno.models.message import Message
+from agno.models.openai import OpenAIChat
+from agno.os import AgentOS
+from agno.os.config import AuthorizationConfig
+from agno.run.agent import RunInput, RunOutput
+from agno.run.base import RunStatus
+from agno.session import AgentSession
+from agno.team import Team
+
+Work = dict[str, Any]
+
+
+def database(work: Work) -> SqliteDb:
+    """The database in the file of the work."""
+    return SqliteDb(id="main", db_file=work["database"])
+
+
+def agents(work: Work, db: SqliteDb) -> list[Agent]:
+    """The agents, all on the stub of a model."""
+    return [
+        Agent(
+            id=agent["id"],
+            name=agent["name"],
+            description=agent["description"],
+            instructions=agent["instructions"],
+            model=OpenAIChat(id="paced", base_url=work["model_url"], api_key="none"),
+            db=db,
+            telemetry=False,
+        )
+        for agent in work["agents"]
+    ]
+
+
+def teams(work: Work, members: list[Agent], db: SqliteDb) -> list[Team]:
+    """The teams, each of all agents."""
+    return [
+        Team(
+            id=team["id"],
+            name=team["name"],
+            description=team["description"],
+            instructions=team["instructions"],
+            members=list(members),
+            model=OpenAIChat(id="paced", base_url=work["model_url"], api_key="none"),
+            db=db,
+            telemetry=False,
+        )
+        for team in work["teams"]
+    ]
+
+
+def serve(work: Work) -> None:
+    """One worker, as `AgentOS.serve` has it, without a line for each request."""
+    import uvicorn
+
+    db = database(work)
+    hosted = agents(work, db)
+    system = AgentOS(
+        id="benchmark",
+        agents=hosted,
+        teams=teams(work, hosted, db),
+        db=db,
+        authorization=True,
+        authorization_config=AuthorizationConfig(
+            verification_keys=[Path(work["public_key"]).read_text()], algorithm="RS256"
+        ),
+        telemetry=False,
+    )
+    uvicorn.run(
+        system.get_app(),
+        host="127.0.0.1",
+        port=work["port"],
+        access_log=False,
+        log_level="warning",
+    )
+
+
+def seed(work: Work) -> None:
+    """The sessions of the work, written with `upsert_session`."""
+    db = database(work)
+    for session in work["sessions"]:
+        db.upsert_session(_session(work, session))
+
+
+def _session(work: Work, session: Work) -> AgentSession:
+    agent = work["agents"][0]
+    runs = [_run(work, session, number) for number in range(session["runs"])]
+    return AgentSession(
+        session_id=session["session_id"],
+        agent_id=agent["id"],
+        user_id=work["user"],
+        session_data={
+            "session_name": session["session_id"],
+            "session_state": {},
+            "session_metrics": {"total_tokens": 60 * len(runs)},
+        },
+        agent_data={
+            "name": agent["name"],
+            "agent_id": agent["id"],
+            "model": {"id": "paced", "name": "OpenAIChat", "provider": "OpenAI"},
+        },
+        runs=list(runs),
+        created_at=session["created_at"],
+        updated_at=session["created_at"],
+    )
+
+
+def _run(work: Work, session: Work, number: int) -> RunOutput:
+    agent, created = work["agents"][0], session["created_at"] + number
+    used = {"input_tokens": 20, "output_tokens": 40, "total_tokens": 60}
+    said = Message(role="assistant", content=work["answer"], created_at=created)
+    said.metrics = MessageMetrics(**used)
+    return RunOutput(
+        run_id=f"{session['session_id']}-r{number}",
+        session_id=session["session_id"],
+        agent_id=agent["id"],
+        agent_name=agent["name"],
+        user_id=work["user"],
+        input=RunInput(input_content=work["question"]),
+        content=work["answer"],
+        model="paced",
+        model_provider="OpenAI",
+        messages=[
+            Message(role="system", content=agent["instructions"], created_at=created),
+            Message(role="user", content=work["question"], created_at=created),
+            said,
+        ],
+        metrics=RunMetrics(**used),
+        created_at=created,
+        status=RunStatus.completed,
+    )
+
+
+if __name__ == "__main__":
+    {"seed": seed, "serve": serve}[sys.argv[1]](json.loads(Path(sys.argv[2]).read_text()))

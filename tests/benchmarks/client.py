@@ -1,0 +1,79 @@
+"""A client that costs little: plain HTTP/1.1 over one connection, one request after the other."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlencode
+
+__all__ = ["Client", "asked"]
+
+
+def asked(words: int, size: int = 8, seconds: float = 0, *, gate: bool = False) -> str:
+    """A message that tells the stub of the model what to say (`tests.benchmarks.paced`)."""
+    return json.dumps({"words": words, "size": size, "seconds": seconds, "gate": gate})
+
+
+class Client:
+    """For `with`: one connection to a server of this machine."""
+
+    def __init__(self, port: int, headers: Mapping[str, str]) -> None:
+        self._headers = dict(headers)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def __enter__(self) -> Client:
+        self._connection.connect()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def get(self, path: str) -> bytes:
+        """The body of a success."""
+        return self._body("GET", path, None)
+
+    def run(self, agent: str, session_id: str | None = None) -> dict[str, Any]:
+        """Work through a plain run of a few words; the answer."""
+        body = self._body("POST", f"/agents/{agent}/runs", form(session_id, stream=False))
+        answer: dict[str, Any] = json.loads(body)
+        assert answer["status"] == "COMPLETED", answer
+        return answer
+
+    def first_word(self, path: str, body: str, kind: str, mark: bytes) -> float:
+        """Seconds from the request until a streamed answer has this mark in it."""
+        start = time.perf_counter()
+        self._ask("POST", path, body, kind)
+        answer, took, seen = self._connection.getresponse(), None, b""
+        assert answer.status == 200, answer.read()
+        while data := answer.read1(65_536):
+            seen += data
+            if took is None and mark in seen:
+                took = time.perf_counter() - start
+        assert took is not None, seen
+        return took
+
+    def _body(self, method: str, path: str, body: str | None) -> bytes:
+        self._ask(method, path, body, "application/x-www-form-urlencoded")
+        answer = self._connection.getresponse()
+        text = answer.read()
+        assert answer.status < 300, (path, answer.status, text)
+        return text
+
+    def _ask(self, method: str, path: str, body: str | None, kind: str) -> None:
+        headers = self._headers | ({} if body is None else {"Content-Type": kind})
+        self._connection.request(method, path, body, headers)
+
+
+def form(session_id: str | None = None, *, stream: bool, words: int = 3) -> str:
+    """The body of a request for a run, as both sides take it."""
+    fields = {"message": asked(words), "stream": str(stream).lower()}
+    return urlencode(fields | ({} if session_id is None else {"session_id": session_id}))

@@ -1,0 +1,133 @@
+"""What a measurement is: several sides doing the same work in turn, and their ratios.
+
+A machine that slows down or is shared moves all sides of a round, so ratios are made within a
+round; a row shows the median of each side, and of the ratios the median with the lowest and the
+highest.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Row", "Target", "at_least", "at_most", "compared", "markdown", "noted", "text", "turns"]
+
+Act = Callable[[], float]
+"""Does the work for a while; returns a rate, a time or a size."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a ratio is to reach (design.md 4)."""
+
+    value: float
+    least: bool
+
+    def reached(self, value: float) -> bool:
+        return value >= self.value if self.least else value <= self.value
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.least else '≤'} {self.value:g}"
+
+
+def at_least(value: float) -> Target:
+    """For rates: more is better."""
+    return Target(value, least=True)
+
+
+def at_most(value: float) -> Target:
+    """For times and sizes: less is better."""
+    return Target(value, least=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Attributes:
+        work: what was done.
+        ours, theirs: the medians with their unit, as text.
+        against: whose `theirs` is.
+        ratios: ours to theirs, one a round; for a plain figure, the figure itself.
+        target: None: for information.
+    """
+
+    work: str
+    ours: str
+    against: str
+    theirs: str
+    ratios: tuple[float, ...]
+    target: Target | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.ratios)
+
+    @property
+    def reached(self) -> bool | None:
+        return None if self.target is None else self.target.reached(self.median)
+
+    @property
+    def cells(self) -> list[str]:
+        spread = f"{number(min(self.ratios))} to {number(max(self.ratios))}"
+        verdict = {None: "", True: "yes", False: "NO"}[self.reached]
+        target = "" if self.target is None else str(self.target)
+        ratio = number(self.median)
+        return [self.work, self.ours, self.against, self.theirs, ratio, spread, target, verdict]
+
+
+HEAD = ["work", "agentctl", "against", "", "ratio", "spread", "target", "reached"]
+
+
+def turns(acts: Mapping[str, Act], rounds: int) -> dict[str, list[float]]:
+    """Every act once in every round, in an order that turns from round to round."""
+    names = list(acts)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for count in range(rounds):
+        for name in names if count % 2 == 0 else reversed(names):
+            found[name].append(acts[name]())
+    return found
+
+
+def compared(
+    work: str,
+    ours: Sequence[float],
+    against: str,
+    theirs: Sequence[float],
+    unit: str,
+    target: Target | None = None,
+) -> Row:
+    """Two sides of the same rounds as a row; `unit` may have a `{}` for the number."""
+    ratios = tuple(one / other for one, other in zip(ours, theirs, strict=True))
+    shown = unit if "{}" in unit else "{}" + unit
+    one, other = (shown.format(number(statistics.median(side))) for side in (ours, theirs))
+    return Row(work, one, against, other, ratios, target)
+
+
+def noted(work: str, values: Sequence[float], unit: str, target: Target | None = None) -> Row:
+    """A figure of ours alone; its target is in the same unit."""
+    return Row(work, f"{number(statistics.median(values))}{unit}", "", "", tuple(values), target)
+
+
+def number(value: float) -> str:
+    """Three digits that count."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def text(rows: Iterable[Row]) -> str:
+    """The table for a terminal."""
+    lines = [HEAD, *(row.cells for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """The table for a document."""
+    lines = [HEAD, ["---"] * len(HEAD), *(row.cells for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

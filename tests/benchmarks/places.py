@@ -1,0 +1,135 @@
+"""The processes that are measured: started on a free port of this machine, ended by their id."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks.load import Load, resident
+from tests.benchmarks.work import Work, free_port, wait_for_port
+from tests.process import inherited, started
+
+__all__ = ["AGENTOS_PYTHON", "Place", "agentos", "endpoint", "floors", "ours", "seed_agentos"]
+
+ROOT = Path(__file__).parents[2]
+
+AGENTOS_PYTHON = ROOT / ".bench" / "agentos" / "bin" / "python"
+"""Made by `make bench`: an environment with `agentos-requirements.txt`."""
+
+START_SECONDS = 60.0
+
+STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server that listens."""
+
+    port: int
+    process_id: int
+    work: Work
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def memory(self) -> float:
+        """What its processes have resident, in MB."""
+        return resident(self.process_id)
+
+    def get(self, path: str, *, seconds: int = 1) -> Load:
+        """The load of one GET."""
+        return Load(self.url + path, self.process_id, self.work.headers, seconds=seconds)
+
+    def post(self, path: str, form: str | None = None, *, seconds: int = 1) -> Load:
+        """The load of one POST, with a urlencoded form or without a body."""
+        url, headers = self.url + path, self.work.headers
+        return Load(url, self.process_id, headers, form=form, post=True, seconds=seconds)
+
+
+@contextmanager
+def ours(work: Work, *options: str) -> Iterator[Place]:
+    """`agentctl serve` on the configuration of the work."""
+    place = ("--config", str(work.folder / "agentctl.toml"), "--port", "0", *options)
+    log = work.folder / "server.log"
+    with started(*place, log=log, environment=inherited()) as server:
+        yield Place(int(server.url.rpartition(":")[2]), server.process.pid, work)
+
+
+@contextmanager
+def agentos(work: Work) -> Iterator[Place]:
+    """AgentOS on the same work; its database must have been seeded."""
+    port = free_port()
+    with _running(work, port, *_agentos_command(work, "serve", port)) as process_id:
+        yield Place(port, process_id, work)
+
+
+def seed_agentos(work: Work) -> None:
+    """Fill AgentOS's database through its own classes."""
+    done = subprocess.run(
+        _agentos_command(work, "seed", 0),
+        cwd=work.folder,
+        env=inherited(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if done.returncode:
+        raise RuntimeError(f"AgentOS could not be seeded: {done.stderr[-2_000:]}")
+
+
+def _agentos_command(work: Work, act: str, port: int) -> list[str]:
+    description = work.folder / "work.json"
+    description.write_text(json.dumps(work.described(port)))
+    program = Path(__file__).with_name("agentos_server.py")
+    return [str(AGENTOS_PYTHON), str(program), act, str(description)]
+
+
+@contextmanager
+def floors(work: Work) -> Iterator[Place]:
+    """The floors, on our database with a session of one run."""
+    port, path = free_port(), str(work.folder / "agentctl.db")
+    command = [sys.executable, "-m", "tests.benchmarks.floors", str(port), path, "runs-1"]
+    with _running(work, port, *command, folder=ROOT) as process_id:
+        yield Place(port, process_id, work)
+
+
+@contextmanager
+def endpoint() -> Iterator[str]:
+    """The URL of a paced endpoint of our own."""
+    command = [sys.executable, "-m", "tests.benchmarks.paced"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _running(work: Work, port: int, *command: str, folder: Path | None = None) -> Iterator[int]:
+    """A program, once it listens; its id."""
+    with (work.folder / "program.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, cwd=folder or work.folder, env=inherited(), stdout=log, stderr=log
+        )
+    try:
+        wait_for_port(port, START_SECONDS)
+        yield process.pid
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

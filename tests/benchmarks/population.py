@@ -1,0 +1,195 @@
+"""Made-up sessions and runs for measurements: the same rows for the same seed.
+
+Spread over a year as a service's would be: users by Zipf's law and one with a tenth of everything,
+components and types of unequal use, some sessions of nobody, names of which some begin alike. The
+columns are those of `SessionRow` and `RunRow`, in their order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+from agentctl.store.run_rows import RunRow
+from agentctl.store.session_rows import SessionRow
+
+__all__ = [
+    "BATCH",
+    "COMPONENTS",
+    "DENSE_USER",
+    "FREQUENT_NAME",
+    "OLD_NAME",
+    "RARE_NAME",
+    "RUN_COLUMNS",
+    "SESSION_COLUMNS",
+    "START",
+    "YEAR",
+    "Batch",
+    "Population",
+]
+
+Row = tuple[str | int | None, ...]
+
+SESSION_COLUMNS = tuple(field.name for field in fields(SessionRow))
+RUN_COLUMNS = tuple(field.name for field in fields(RunRow))
+
+START = 1_735_689_600_000_000
+YEAR = 365 * 86_400_000_000
+HOUR = 3_600_000_000
+
+BATCH = 10_000
+"""Sessions that are made at a time; their runs are in the order of their time."""
+
+DENSE_USER = "user-dense"
+NOBODY = 0.05
+"""Share of the sessions that have no owner."""
+
+COMPONENTS = tuple(
+    (kind, f"{kind}-{number:02}")
+    for kind, count in (("agent", 12), ("team", 5), ("workflow", 3))
+    for number in range(count)
+)
+_SHARES = [1 / (rank + 1) for rank in range(len(COMPONENTS))]
+
+FREQUENT_NAME = "Question about "
+OLD_NAME = "Migrated from "
+RARE_NAME = "Incident "
+_TOPICS = (
+    "invoices",
+    "travel",
+    "a contract",
+    "the weather",
+    "tests",
+    "a recipe",
+    "Berlin",
+    "sales",
+)
+
+_LIVE = 60
+"""Runs at the end that have not ended, at most one in ten."""
+
+
+class Batch(NamedTuple):
+    """Some sessions with all their runs."""
+
+    sessions: list[Row]
+    runs: list[Row]
+
+
+@dataclass
+class Population:
+    """Rows for a number of sessions.
+
+    Args:
+        runs_per_session: on average, exactly so for an even number of sessions.
+        seed: another seed, other rows.
+    """
+
+    sessions: int
+    runs_per_session: int
+    seed: int = 1
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    @property
+    def users(self) -> int:
+        """How many there are beside the dense one."""
+        return max(10, self.sessions // 50)
+
+    def batches(self) -> Iterator[Batch]:
+        """Everything, oldest sessions first."""
+        for first in range(0, self.sessions, BATCH):
+            batch = Batch([], [])
+            for number in range(first, min(first + BATCH, self.sessions)):
+                self._add(number, batch)
+            batch.runs.sort(key=lambda run: str(run[_CREATED]))
+            yield batch
+
+    def _id(self) -> str:
+        text = f"{self._random.getrandbits(128):032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    def _user(self) -> str | None:
+        at = self._random.random()
+        if at < NOBODY:
+            return None
+        if at < NOBODY + 0.1:
+            return DENSE_USER
+        return f"user-{int(self.users ** self._random.random())}"
+
+    def _name(self, number: int) -> str:
+        at = self._random.random()
+        if number < self.sessions // 20:
+            return f"{OLD_NAME}{number}"
+        if at < 0.1:
+            return ""
+        if at < 0.4:
+            return f"{FREQUENT_NAME}{self._random.choice(_TOPICS)}"
+        if at < 0.4004:
+            return f"{RARE_NAME}{number}"
+        return f"{self._random.choice(_TOPICS).capitalize()}, {number}"
+
+    def _count(self, number: int) -> int:
+        """Of every two sessions the second has what the first one lacks."""
+        if not self.runs_per_session:
+            return 0
+        pair = random.Random(self.seed * 1_000_003 + number // 2)
+        count = pair.randint(1, 2 * self.runs_per_session - 1)
+        return count if number % 2 == 0 else 2 * self.runs_per_session - count
+
+    def _add(self, number: int, batch: Batch) -> None:
+        kind, component = self._random.choices(COMPONENTS, _SHARES)[0]
+        session_id, user = self._id(), self._user()
+        created = START + number * YEAR // self.sessions
+        at, count, size = created, self._count(number), 0
+        status: str | int | None = None
+        for seq in range(1, count + 1):
+            at += self._random.randint(1, HOUR)
+            run = self._run(number, session_id, seq, kind, component, user, at)
+            batch.runs.append(run)
+            status, size = run[_STATUS], size + len(str(run[_HISTORY] or ""))
+        tokens = 60 * count
+        batch.sessions.append(
+            (
+                session_id, kind, component, component.capitalize(), user, self._name(number),
+                tokens, count, size, status, created, at, f'{{"total_tokens":{tokens}}}',
+                f'{{"{kind}_id":"{component}"}}', None, None, None,
+            )
+        )  # fmt: skip
+
+    def _run(
+        self,
+        number: int,
+        session_id: str,
+        seq: int,
+        kind: str,
+        component: str,
+        user: str | None,
+        at: int,
+    ) -> Row:
+        newest = self.sessions - number <= min(_LIVE, self.sessions // 10)
+        status = "RUNNING" if newest and seq == 1 else self._end()
+        ended = status != "RUNNING"
+        asked = at + 1 if status == "CANCELLED" else None
+        said = f'[{{"role":"user","content":"Question {seq}"}}]'
+        return (
+            self._id(), session_id, seq, None, kind, component, user, status, 0, 1, "worker",
+            asked, user if asked else None, None, at, at + 1, at + 2 if ended else None,
+            at + 2 if ended else None, 0, "MODEL_FAILED" if status == "ERROR" else None, None,
+            '{"input_tokens":40,"output_tokens":20,"total_tokens":60}' if ended else None,
+            said if ended else None, f"Question {seq}", f"Answer {seq}" if ended else None,
+            "[]" if ended else None, said if ended else None,
+        )  # fmt: skip
+
+    def _end(self) -> str:
+        at = self._random.random()
+        return "COMPLETED" if at < 0.9 else "ERROR" if at < 0.97 else "CANCELLED"
+
+
+_CREATED = RUN_COLUMNS.index("created_at")
+_STATUS = RUN_COLUMNS.index("status")
+_HISTORY = RUN_COLUMNS.index("history")

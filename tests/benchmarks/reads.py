@@ -1,0 +1,85 @@
+"""What is read over HTTP: details of sessions, teams, a list, and the cancel of a run that ended."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from tests.benchmarks.client import Client
+from tests.benchmarks.measure import Row, Target, at_least, at_most, compared, turns
+from tests.benchmarks.places import Place
+
+__all__ = ["AGENT", "against_agentos", "against_floors", "long_session"]
+
+AGENT = "offers"
+
+DETAILS = {1: (5, 1, 15.0), 100: (3, 2, 60.0), 1_000: (3, 6, 150.0)}
+"""By the runs of the session: rounds, seconds of a round of AgentOS, the ratio to reach."""
+
+
+def against_agentos(ours: Place, theirs: Place) -> Iterator[Row]:
+    """The same GETs, and cancels, on both."""
+    for size, (rounds, seconds, goal) in DETAILS.items():
+        work = f"session detail, {size:,} run{'s' * (size > 1)}"
+        yield _pair(work, ours, theirs, f"/sessions/runs-{size}", rounds, seconds, at_least(goal))
+    yield _pair("teams, 5 configured", ours, theirs, "/teams", 3, 1, at_least(150))
+    yield _pair("list 20 of 400 sessions", ours, theirs, "/sessions?limit=20", 3, 2, at_least(100))
+    rates = turns({"ours": _cancel(ours).__call__, "theirs": _cancel(theirs).__call__}, 3)
+    goal = at_least(8)
+    yield compared("cancel", rates["ours"], "AgentOS", rates["theirs"], "/s", goal)
+
+
+def _pair(
+    work: str, ours: Place, theirs: Place, path: str, rounds: int, seconds: int, goal: Target
+) -> Row:
+    acts = {"ours": ours.get(path), "theirs": theirs.get(path, seconds=seconds)}
+    rates = turns(acts, rounds)
+    return compared(work, rates["ours"], "AgentOS", rates["theirs"], "/s", goal)
+
+
+def _cancel(place: Place):  # type: ignore[no-untyped-def]
+    """Cancel a run that has ended, again and again: what AgentOS does is the same for any run."""
+    with Client(place.port, place.work.headers) as client:
+        run = client.run(AGENT)
+    return place.post(f"/agents/{AGENT}/runs/{run['run_id']}/cancel?session_id={run['session_id']}")
+
+
+def against_floors(ours: Place, floors: Place) -> Iterator[Row]:
+    """The hot reads beside what their frameworks and the driver cost at least."""
+    rates = turns(
+        {
+            "detail": ours.get("/sessions/runs-1"),
+            "teams": ours.get("/teams"),
+            "FastAPI, constant": floors.get("/fastapi"),
+            "bare ASGI, constant": floors.get("/bare"),
+            "bare ASGI, read by apsw": floors.get("/point"),
+        },
+        5,
+    )
+    goals = {"FastAPI, constant": at_least(0.45)}
+    for floor in ("FastAPI, constant", "bare ASGI, constant", "bare ASGI, read by apsw"):
+        detail, goal = "session detail, 1 run", goals.get(floor)
+        yield compared(detail, rates["detail"], floor, rates[floor], "/s", goal)
+    floor = "FastAPI, constant"
+    yield compared("teams, 5 configured", rates["teams"], floor, rates[floor], "/s")
+
+
+def long_session(ours: Place) -> Iterator[Row]:
+    """A session of 10,000 runs beside shorter ones, and its row in a list beside that of a new one."""
+    with Client(ours.port, ours.work.headers) as client:
+        sizes = {runs: len(client.get(f"/sessions/runs-{runs}")) for runs in (1_000, 10_000)}
+    rates = turns({str(n): ours.get(f"/sessions/runs-{n}", seconds=4) for n in sizes}, 3)
+    speeds = {n: [rate * size / 1e6 for rate in rates[str(n)]] for n, size in sizes.items()}
+    work = f"session detail, 10,000 runs ({sizes[10_000] / 1e6:.1f} MB)"
+    yield compared(work, speeds[10_000], "1,000 runs", speeds[1_000], " MB/s", at_least(0.8))
+    row = turns(
+        {
+            "long": ours.get("/sessions?limit=1&session_name=runs-10000"),
+            "short": ours.get("/sessions?limit=1&session_name=listed-399"),
+        },
+        3,
+    )
+    seconds = {name: [1_000 / rate for rate in found] for name, found in row.items()}
+    work = "row in a list, session of 10,000 runs"
+    yield compared(work, seconds["long"], "of 5 runs", seconds["short"], " ms", at_most(1.2))
+    assert statistics.median(speeds[10_000]) > 0

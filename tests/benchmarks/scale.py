@@ -1,0 +1,232 @@
+"""What reads and appends cost with a thousand sessions and with very many, side by side.
+
+`python -m tests.benchmarks.scale --small URL --large URL` takes two databases that
+`tests.benchmarks.seed` has filled, of one engine. Each query is asked of both in turn, round after
+round; what is printed are medians in microseconds, of the store alone, and their ratio. Appends
+change both databases: a run that is created, started and ended, in a transaction each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from agentctl.config import settings
+from agentctl.records.times import now
+from agentctl.store import run_list, runs, sessions
+from agentctl.store.database import Database, Sql, Statement, Steps, Work, unit
+from agentctl.store.open import open_database
+from agentctl.store.run_rows import NewRun, RunEnd, RunQuery
+from agentctl.store.session_rows import SessionQuery
+from agentctl.store.visibility import EVERYONE, Visibility
+from tests.benchmarks.population import (
+    COMPONENTS,
+    DENSE_USER,
+    FREQUENT_NAME,
+    OLD_NAME,
+    RARE_NAME,
+    START,
+    YEAR,
+)
+
+__all__ = ["lines"]
+
+ROUNDS = 120
+"""Times that each query is asked of each database; the first ones are not counted."""
+
+WARM = 5
+
+MIDDLE = (START + YEAR // 2, "")
+"""Where a cursor page of the middle begins: behind half of the rows."""
+
+DENSE = Visibility(False, DENSE_USER)
+SPARSE = Visibility(False, "user-7")
+SPARSE_USER = "user-7"
+COMPONENT = COMPONENTS[0][1]
+RARE_COMPONENT = COMPONENTS[-1][1]
+
+
+class Sample(NamedTuple):
+    """What is there of a database to ask for."""
+
+    session_id: str
+    session_type: str
+    component_id: str
+    user_id: str | None
+
+
+class Case(NamedTuple):
+    """A query; `write` for one that changes rows."""
+
+    name: str
+    ask: Callable[[Sample], Work[Any] | list[Work[Any]]]
+    write: bool = False
+
+
+_SAMPLES = Sql(
+    "SELECT session_id, session_type, component_id, user_id FROM sessions"
+    " WHERE created_at >= :since ORDER BY created_at LIMIT 100"
+)
+
+
+@unit
+def _samples() -> Steps[list[Sample]]:
+    rows = yield Statement(_SAMPLES, {"since": START + YEAR // 3})
+    return [Sample(*row) for row in rows]
+
+
+def _sessions(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
+    query = SessionQuery(visibility, **given)
+    return Case(f"sessions, {name}", lambda _: sessions.page(query))
+
+
+def _runs(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
+    query = RunQuery(visibility, **given)
+    return Case(f"runs, {name}", lambda _: run_list.page(query))
+
+
+def _session_cases() -> Iterator[Case]:
+    yield _sessions("page 1")
+    yield _sessions("page 1, oldest first", sort_order="asc")
+    yield _sessions("page 1, by change", sort_by="updated_at")
+    yield _sessions("page 1, by change, oldest first", sort_by="updated_at", sort_order="asc")
+    yield _sessions("cursor page in the middle", after=MIDDLE)
+    yield _sessions("cursor page by change", after=MIDDLE, sort_by="updated_at")
+    yield _sessions("page at row 500", offset=500)
+    yield _sessions("page at row 10,000", offset=10_000)
+    yield _sessions("type", session_type="team")
+    yield _sessions("type, by change", session_type="team", sort_by="updated_at")
+    yield _sessions("type, cursor page", session_type="team", after=MIDDLE)
+    yield _sessions("component", component_id=COMPONENT)
+    yield _sessions("rare component", component_id=RARE_COMPONENT)
+    yield _sessions("sparse user", user_id=SPARSE_USER)
+    yield _sessions("dense user", user_id=DENSE_USER)
+    yield _sessions("dense user, by change", user_id=DENSE_USER, sort_by="updated_at")
+    yield _sessions("rare name", name_prefix=RARE_NAME)
+    yield _sessions("frequent name", name_prefix=FREQUENT_NAME)
+    yield _sessions("frequent name of old sessions", name_prefix=OLD_NAME)
+    yield _sessions("frequent name, by change", name_prefix=FREQUENT_NAME, sort_by="updated_at")
+    yield _sessions("as sparse user", SPARSE)
+    yield _sessions("as nobody", Visibility(False))
+    yield _sessions("as dense user", DENSE)
+    yield _sessions("as dense user, cursor page", DENSE, after=MIDDLE)
+    yield _sessions("as dense user, type", DENSE, session_type="team")
+    yield _sessions("as dense user, rare component", DENSE, component_id=RARE_COMPONENT)
+    yield _sessions("as dense user, frequent name", DENSE, name_prefix=FREQUENT_NAME)
+    yield _sessions("as dense user, rare name", DENSE, name_prefix=RARE_NAME)
+
+
+def _run_cases() -> Iterator[Case]:
+    yield _runs("page 1")
+    yield _runs("page 1, oldest first", sort_order="asc")
+    yield _runs("cursor page in the middle", after=MIDDLE)
+    yield _runs("type", component_type="team")
+    yield _runs("component", component_id=COMPONENT)
+    yield _runs("rare component", component_id=RARE_COMPONENT)
+    yield _runs("sparse user", user_id=SPARSE_USER)
+    yield _runs("as dense user", DENSE)
+    yield _runs("as dense user, type", DENSE, component_type="team")
+    yield _runs("COMPLETED", status="COMPLETED")
+    yield _runs("CANCELLED", status="CANCELLED")
+    yield _runs("as dense user, CANCELLED", DENSE, status="CANCELLED")
+    yield _runs("RUNNING", status="RUNNING")
+    yield _runs("live", live=True)
+    yield _runs("since half a year", created_after=MIDDLE[0])
+    yield Case(
+        "runs, session",
+        lambda sample: run_list.page(RunQuery(EVERYONE, session_id=sample.session_id)),
+    )
+
+
+@unit
+def _detail(sample: Sample) -> Steps[None]:
+    yield from sessions.get(sample.session_id, EVERYONE)
+    yield from runs.histories(sample.session_id)
+
+
+def _append(sample: Sample) -> list[Work[Any]]:
+    run_id, at = str(uuid4()), now()
+    run = NewRun(
+        run_id, sample.session_id, None, sample.session_type, sample.component_id, sample.user_id,
+        background=False, input="Question", owner="worker", created_at=at,
+    )  # fmt: skip
+    end = RunEnd(
+        run_id, 1, "COMPLETED", "Answer", "[]", "[]", "[]", '{"total_tokens":60}', None, None,
+        at, at,
+    )  # fmt: skip
+    return [runs.create(run), runs.start(run_id, 1, "worker", at), runs.finish(end)]
+
+
+def _new_session(sample: Sample) -> Work[Any]:
+    return sessions.create(
+        sessions.new_session(
+            str(uuid4()), sample.session_type, component_id=sample.component_id,
+            user_id=sample.user_id, now=now(),
+        )
+    )  # fmt: skip
+
+
+def cases() -> list[Case]:
+    """Every query."""
+    return [
+        *_session_cases(),
+        *_run_cases(),
+        Case("session detail", _detail),
+        Case("session created", _new_session, write=True),
+        Case("run appended, three transactions", _append, write=True),
+    ]
+
+
+async def _timed(database: Database, case: Case, sample: Sample) -> float:
+    asked = case.ask(sample)
+    begun = time.perf_counter()
+    for work in asked if isinstance(asked, list) else [asked]:
+        await (database.write(work) if case.write else database.read(work))
+    return (time.perf_counter() - begun) * 1e6
+
+
+async def lines(small: Database, large: Database, rounds: int, only: str) -> Iterator[str]:
+    """A line a query: its name, both medians, and the large one as a multiple of the small one."""
+    chosen = [case for case in cases() if only in case.name]
+    taken: dict[Case, tuple[list[float], list[float]]] = {case: ([], []) for case in chosen}
+    samples = [await database.read(_samples()) for database in (small, large)]
+    for number in range(rounds):
+        for case, times in taken.items():
+            for database, found, kept in zip((small, large), samples, times, strict=True):
+                kept.append(await _timed(database, case, found[number % len(found)]))
+    return _table(taken)
+
+
+def _table(taken: dict[Case, tuple[list[float], list[float]]]) -> Iterator[str]:
+    yield f"| {'':<40} | {'small':>7} | {'large':>7} | ratio | first |"
+    yield f"| {'---':<40} | {'---':>7} | {'---':>7} | {'---':>5} | {'---':>5} |"
+    for case, (few, many) in taken.items():
+        small, large = (statistics.median(times[WARM:]) for times in (few, many))
+        ratio = large / small
+        yield f"| {case.name:<40} | {small:7.0f} | {large:7.0f} | {ratio:5.2f} | {many[0]:7.0f} |"
+
+
+async def _main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--small", required=True, help="URL of the one with a thousand sessions")
+    parser.add_argument("--large", required=True)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only", default="", help="only queries with this in their name")
+    given = parser.parse_args()
+    databases = [
+        open_database(settings.Database("main", url), create=False)
+        for url in (given.small, given.large)
+    ]
+    for line in await lines(databases[0], databases[1], given.rounds, given.only):
+        print(line, flush=True)
+    for database in databases:
+        await database.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

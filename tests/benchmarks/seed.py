@@ -1,0 +1,221 @@
+"""Fill an empty database with made-up sessions and runs, for measurements.
+
+`python -m tests.benchmarks.seed --url URL --sessions 1000000 --runs-per-session 5`, with a URL as
+in the configuration: `sqlite:////absolute/path` or `postgresql://…`. What is missing is made: the
+file, the tables. A database that holds sessions is refused. The same numbers give the same rows.
+
+Rows go straight into the tables, without indexes, which are built afterwards. Until all is there
+the database says that it has no schema, so that nobody serves half of it; one that was left so is
+to be thrown away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from agentctl.config import settings
+from agentctl.records.times import now
+from agentctl.store.open import SCHEMA_VERSION, migrations, open_database
+from tests.benchmarks.population import RUN_COLUMNS, SESSION_COLUMNS, Batch, Population
+
+__all__ = ["fill"]
+
+_SQLITE = "sqlite:///"
+_TABLES = "('sessions', 'runs')"
+CACHE_KB = 1_500_000
+
+
+class _Target(Protocol):
+    """A database that is being filled."""
+
+    async def begin(self) -> list[str]:
+        """Make the tables, drop what slows filling; returns the DDL that builds it again.
+
+        Raises SystemExit when there is anything in it."""
+        ...
+
+    async def add(self, batch: Batch) -> None: ...
+
+    async def run(self, sql: str) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+class _Sqlite:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def begin(self) -> list[str]:
+        import apsw
+
+        opened = open_database(settings.Database("main", f"{_SQLITE}{self._path}"), create=True)
+        opened.close_now()
+        self._connection = apsw.Connection(str(self._path))
+        rows = self._connection.execute("SELECT count(*) FROM sessions").fetchall()
+        if rows[0][0]:
+            self._connection.close()
+            raise SystemExit(f"{self._path} holds {rows[0][0]:,} sessions: name an empty database")
+        for name, value in (
+            ("journal_mode", "OFF"),
+            ("synchronous", "OFF"),
+            ("cache_size", -CACHE_KB),
+            ("threads", 1),
+        ):
+            self._connection.pragma(name, value)
+        await self.run("DELETE FROM schema_version")
+        return self._without_indexes()
+
+    def _without_indexes(self) -> list[str]:
+        found = self._connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+            f" AND tbl_name IN {_TABLES}"
+        ).fetchall()
+        for name, _ in found:
+            self._connection.execute(f"DROP INDEX {name}")
+        return [str(sql) for _, sql in found]
+
+    async def add(self, batch: Batch) -> None:
+        with self._connection:
+            for table, columns, rows in _rows_of(batch):
+                marks = ", ".join("?" * len(columns))
+                self._connection.executemany(
+                    f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows
+                )
+
+    async def run(self, sql: str) -> None:
+        self._connection.execute(sql).fetchall()
+
+    async def end(self) -> None:
+        for version in range(1, SCHEMA_VERSION + 1):
+            await self.run(f"INSERT INTO schema_version VALUES ({version}, {now()})")
+        self._connection.pragma("journal_mode", "WAL")
+        self._connection.close()
+
+
+class _Postgres:
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def begin(self) -> list[str]:
+        import asyncpg
+
+        self._connection: Any = await asyncpg.connect(self._url, command_timeout=3_600)
+        if await self._connection.fetchval("SELECT to_regclass('sessions')") is None:
+            for text in migrations("postgres"):
+                await self.run(text)
+        count = await self._connection.fetchval("SELECT count(*) FROM sessions")
+        if count:
+            await self._connection.close()
+            raise SystemExit(f"The database holds {count:,} sessions: name an empty one")
+        await self.run("SET synchronous_commit = off")
+        await self.run("SET maintenance_work_mem = '1GB'")
+        await self.run("DELETE FROM schema_version")
+        return await self._without_indexes()
+
+    async def _without_indexes(self) -> list[str]:
+        """Foreign keys go first and come last, since they stand on the keys of the other table."""
+        constraints = await self._connection.fetch(
+            "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid), contype = 'f'"
+            " FROM pg_constraint WHERE contype IN ('p', 'u', 'f')"
+            " AND ('sessions'::regclass IN (conrelid, confrelid)"
+            " OR 'runs'::regclass IN (conrelid, confrelid)) ORDER BY contype = 'f'"
+        )
+        for table, name, *_ in reversed(constraints):
+            await self.run(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+        indexes = await self._connection.fetch(
+            "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()"
+            f" AND tablename IN {_TABLES}"
+        )
+        for name, _ in indexes:
+            await self.run(f"DROP INDEX {name}")
+        for table in ("sessions", "runs"):
+            await self.run(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+        keys, foreign = (
+            [
+                f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}"
+                for table, name, definition, refers in constraints
+                if refers is kind
+            ]
+            for kind in (False, True)
+        )
+        return [
+            *keys,
+            *(built for _, built in indexes),
+            *foreign,
+            *(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in ("sessions", "runs")),
+        ]
+
+    async def add(self, batch: Batch) -> None:
+        for table, columns, rows in _rows_of(batch):
+            await self._connection.copy_records_to_table(table, columns=columns, records=rows)
+
+    async def run(self, sql: str) -> None:
+        await self._connection.execute(sql)
+
+    async def end(self) -> None:
+        for table in ("sessions", "runs"):
+            await self.run(f"VACUUM (ANALYZE) {table}")
+        for version in range(1, SCHEMA_VERSION + 1):
+            await self.run(f"INSERT INTO schema_version VALUES ({version}, {now()})")
+        await self._connection.close()
+
+
+def _rows_of(batch: Batch) -> list[tuple[str, tuple[str, ...], list[Any]]]:
+    return [("sessions", SESSION_COLUMNS, batch.sessions), ("runs", RUN_COLUMNS, batch.runs)]
+
+
+def _target(url: str) -> _Target:
+    if url.startswith(_SQLITE):
+        return _Sqlite(Path(url.removeprefix(_SQLITE)))
+    return _Postgres(url)
+
+
+async def fill(url: str, population: Population) -> None:
+    """Fill a database, with a bar on stderr if that is a terminal.
+
+    Raises:
+        SystemExit: it holds sessions.
+    """
+    target = _target(url)
+    again = await target.begin()
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("sessions and runs", total=population.sessions)
+        for batch in population.batches():
+            await target.add(batch)
+            progress.advance(task, len(batch.sessions))
+        for sql in progress.track(again, description="indexes and keys"):
+            await target.run(sql)
+    await target.end()
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--url", required=True, help="sqlite:////absolute/path or postgresql://…")
+    parser.add_argument("--sessions", type=int, default=1_000_000)
+    parser.add_argument("--runs-per-session", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1, help="another seed, other rows")
+    given = parser.parse_args()
+    begun = time.monotonic()
+    population = Population(given.sessions, given.runs_per_session, given.seed)
+    asyncio.run(fill(given.url, population))
+    print(
+        f"{given.sessions:,} sessions with {given.sessions * given.runs_per_session:,} runs"
+        f" in {time.monotonic() - begun:.0f} s",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    _main()

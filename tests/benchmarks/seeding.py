@@ -1,0 +1,93 @@
+"""Sessions of the benchmarks in a database of ours, written through the store's own repositories."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from functools import partial
+
+from agentctl.records.ids import new_id
+from agentctl.service.service import Service
+from agentctl.store import runs, sessions
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.visibility import EVERYONE
+from tests.benchmarks.work import Session, Work
+from tests.world import World
+
+__all__ = ["seed"]
+
+RUNS_AT_ONCE = 200
+"""In one transaction."""
+
+SECOND = 1_000_000
+
+
+def seed(work: Work) -> None:
+    """Make the database of the configuration, and fill it."""
+    asyncio.run(_seed(work))
+
+
+async def _seed(work: Work) -> None:
+    async with Service.open(World(work.folder).settings, create=True) as service:
+        database = service.hosting.databases["main"]
+        for session in work.sessions:
+            await _fill(database, work, session)
+
+
+async def _fill(database: Database, work: Work, session: Session) -> None:
+    for first in range(0, max(session.runs, 1), RUNS_AT_ONCE):
+        last = min(session.runs, first + RUNS_AT_ONCE)
+        await database.write(_part(work, session, first, last))
+
+
+@unit
+def _part(work: Work, session: Session, first: int, last: int) -> Steps[None]:
+    agent = work.agents[0]
+    data = {"name": agent["name"], "agent_id": agent["id"]}
+    data |= {"model": {"id": "paced", "provider": "openai"}}
+    row = sessions.new_session(
+        session.session_id,
+        "agent",
+        user_id=work.user,
+        now=session.created_at * SECOND,
+        component_id=agent["id"],
+        component_name=agent["name"],
+        component_data=json.dumps(data, separators=(",", ":")),
+        session_name=session.session_id,
+    )
+    yield from sessions.open_for_run(row, EVERYONE)
+    for number in range(first, last):
+        yield from _run(work, session, number)
+
+
+@unit
+def _run(work: Work, session: Session, number: int) -> Steps[None]:
+    run_id, now = new_id(), (session.created_at + number) * SECOND
+    new = runs.NewRun(
+        run_id, session.session_id, None, "agent", work.agents[0]["id"], work.user,
+        background=False, input=work.question, owner=None, created_at=now,
+    )  # fmt: skip
+    yield from runs.create(new)
+    yield from runs.start(run_id, 1, "seed", now)
+    shown = list(_messages(work, now // SECOND))
+    system = {"role": "system", "content": work.agents[0]["instructions"]}
+    compact = partial(json.dumps, separators=(",", ":"))
+    end = runs.RunEnd(
+        run_id, 1, "COMPLETED", work.answer,
+        history=compact(shown if number else [shown[0] | system, *shown]),
+        messages=compact([system | {"created_at": now // SECOND}, *shown]),
+        tools="[]", metrics=compact(USED), error_code=None, error_detail=None,
+        finished_at=now, stopped_at=now,
+    )  # fmt: skip
+    yield from runs.finish(end)
+
+
+USED = {"input_tokens": 20, "output_tokens": 40, "total_tokens": 60}
+
+
+def _messages(work: Work, created_at: int) -> Iterator[dict[str, object]]:
+    """A question and its answer, as `chat_history` shows them (contract.md 3)."""
+    common = {"from_history": False, "stop_after_tool_call": False, "created_at": created_at}
+    yield {"content": work.question, "role": "user", **common}
+    yield {"content": work.answer, "role": "assistant", **common, "metrics": USED}

@@ -1,0 +1,187 @@
+"""The work that both sides do: the same agents, teams, sessions, texts, keys and stub of a model."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentctl.auth.keys import generate, public_pem, write_private_key
+from tests.world import World
+
+__all__ = [
+    "SCOPES",
+    "Session",
+    "Work",
+    "free_port",
+    "make_work",
+    "many_sessions",
+    "sized",
+    "wait_for_port",
+]
+
+SCOPES = (
+    "agents:read", "agents:run", "teams:read", "teams:run", "sessions:read", "sessions:write",
+)  # fmt: skip
+
+USER = "user-4711"
+
+QUESTION = "Which of the two offers would you take, and what speaks against the other one? " * 2
+ANSWER = "The first one, for its price and because it comes with somebody who repairs it. " * 6
+
+AGENTS = [
+    {
+        "id": id,
+        "name": id.title(),
+        "description": f"Answers questions about {id}",
+        "instructions": f"You know about {id}. Answer briefly, and name where you have it from.",
+    }
+    for id in ("offers", "contracts", "deliveries")
+]
+
+TEAMS = [
+    {
+        "id": f"desk-{number}",
+        "name": f"Desk {number}",
+        "description": "Takes what comes in and asks who knows",
+        "instructions": "Ask the member who knows, then answer from what it says.",
+    }
+    for number in range(5)
+]
+
+LISTED, LISTED_RUNS = 400, 5
+SIZES = (1, 100, 1_000)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session to be there beforehand; the time is in seconds."""
+
+    session_id: str
+    runs: int
+    created_at: int
+
+
+def sized(sizes: Iterable[int] = SIZES) -> list[Session]:
+    """Sessions of so many runs, too old to be on the first page of a list."""
+    return [Session(f"runs-{size}", size, 1_500_000_000) for size in sizes]
+
+
+def many_sessions(count: int = LISTED, runs: int = LISTED_RUNS) -> list[Session]:
+    """Sessions to list."""
+    return [Session(f"listed-{number}", runs, 1_600_000_000 + number) for number in range(count)]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A folder with keys, and all that a side is to hold."""
+
+    folder: Path
+    model_url: str
+    sessions: list[Session]
+    user: str = USER
+    question: str = QUESTION
+    answer: str = ANSWER
+    agents: list[dict[str, str]] = field(default_factory=lambda: AGENTS)
+    teams: list[dict[str, str]] = field(default_factory=lambda: TEAMS)
+
+    @property
+    def token(self) -> str:
+        """A token of an ordinary user, which both sides take."""
+        return World(self.folder).token(self.user, *SCOPES, seconds=7_200)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def described(self, port: int) -> dict[str, Any]:
+        """The work for a program that knows nothing of these classes."""
+        return asdict(self) | {
+            "folder": str(self.folder),
+            "database": str(self.folder / "agentos.db"),
+            "public_key": str(self.folder / "keys" / "signing.pub.pem"),
+            "port": port,
+        }
+
+
+def make_work(
+    folder: Path,
+    model_url: str,
+    sessions: list[Session],
+    *,
+    database: str = "sqlite:///agentctl.db",
+    workers: int = 1,
+) -> Work:
+    """Write keys and our configuration into an empty folder."""
+    folder.mkdir(exist_ok=True)
+    private = generate("RS256")
+    write_private_key(folder / "keys" / "signing.pem", private)
+    (folder / "keys" / "signing.pub.pem").write_bytes(public_pem(private, "RS256"))
+    parts = [_HEAD.format(workers=workers, database=database, model_url=model_url)]
+    parts += [_component("agents", agent, "history_runs = 0") for agent in AGENTS]
+    members = json.dumps([agent["id"] for agent in AGENTS])
+    parts += [_component("teams", team, f"members = {members}") for team in TEAMS]
+    parts.append(_component("agents", AGENTS[0] | {"id": "remembers"}, "history_runs = 5"))
+    (folder / "agentctl.toml").write_text("\n".join(parts))
+    return Work(folder, model_url, sessions)
+
+
+def _component(table: str, texts: dict[str, str], extra: str) -> str:
+    lines = [f"{name} = {json.dumps(value)}" for name, value in texts.items()]
+    return "\n".join([f"[[{table}]]", *lines, 'model = "paced"', extra, ""])
+
+
+_HEAD = """
+[server]
+id = "benchmark"
+workers = {workers}
+drain_seconds = 1
+
+[authorization]
+verification_key_files = ["keys/signing.pub.pem"]
+
+[limits]
+concurrent_runs = 4096
+
+[signing]
+key_file = "keys/signing.pem"
+
+[[databases]]
+id = "main"
+url = "{database}"
+
+[[models]]
+id = "paced"
+provider = "openai"
+model = "paced"
+base_url = "{model_url}"
+"""
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def wait_for_port(port: int, seconds: float) -> None:
+    """Wait until somebody listens there.
+
+    Raises:
+        RuntimeError: nobody did in time.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
+    raise RuntimeError(f"nobody listens on port {port}")
