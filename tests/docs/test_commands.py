@@ -101,9 +101,9 @@ def run_page(tested: Page, shell: Shell, demo: Demo | None) -> None:
 
 
 def check(tested: Page, command: Command, code: int, seen: str) -> None:
-    """A line whose output begins with an error fails; every other one succeeds."""
+    """A line whose output begins with an error or a refusal fails; every other one succeeds."""
     where = f"{tested.name}:{command.line}: {command.text}\n{seen}"
-    fails = bool(command.shown) and command.shown[0].startswith("error:")
+    fails = bool(command.shown) and command.shown[0].startswith(("error:", "401:", "403:"))
     assert (code != 0) == fails, f"exit code {code}: {where}"
     assert missing(command.shown, seen) is None, f"{missing(command.shown, seen)!r} not in {where}"
 

@@ -197,9 +197,13 @@ def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(world: W
         assert server.one_each("echo").keys() == set(server.workers())
         for run_id in answered:
             assert server.status(run_id) == "COMPLETED"
-        left = "SELECT run_id FROM runs WHERE status IN ('PENDING', 'RUNNING')"
-        for (run_id,) in server.rows(left):
-            assert server.process_of(run_id) == living
+        until(lambda: all(server.process_of(run_id) == living for run_id in going_on(server)))
+
+
+def going_on(server: Several) -> list[str]:
+    """The runs that have not ended."""
+    live = "SELECT run_id FROM runs WHERE status IN ('PENDING', 'RUNNING')"
+    return [run_id for (run_id,) in server.rows(live)]
 
 
 @contextlib.contextmanager
