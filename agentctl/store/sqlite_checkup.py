@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import apsw
 
+from agentctl.store.sqlite_apart import apart
 from agentctl.store.sqlite_connection import (
     WAL_BYTES,
     connect_reader,
@@ -30,23 +30,11 @@ async def integrity(path: Path) -> str | None:
     Raises:
         Unavailable: it cannot be read.
     """
-    connection = await asyncio.to_thread(_reader, path)
-    checking = asyncio.ensure_future(asyncio.to_thread(_quick_check, connection, path))
-    try:
-        return await asyncio.shield(checking)
-    except asyncio.CancelledError:
-        connection.interrupt()
-        await asyncio.wait([checking])
-        raise
-    finally:
-        connection.close(True)
+    return await apart(path, lambda connection, _: _quick_check(connection))
 
 
-def _quick_check(connection: apsw.Connection, path: Path) -> str | None:
-    try:
-        found = str(connection.execute("PRAGMA quick_check(1)").fetchall()[0][0])
-    except apsw.Error as error:
-        raise public_error(error, path.name) from None
+def _quick_check(connection: apsw.Connection) -> str | None:
+    found = str(connection.execute("PRAGMA quick_check(1)").fetchall()[0][0])
     return None if found == "ok" else " ".join(found.split())
 
 

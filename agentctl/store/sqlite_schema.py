@@ -16,10 +16,11 @@ import apsw
 from agentctl.records.times import now
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.schema import SCHEMA_VERSION, TABLES, Migration, migrations, newer, pending
+from agentctl.store.sqlite_apart import Stop, apart
 from agentctl.store.sqlite_connection import run_unit
 from agentctl.store.sqlite_file import emptied, not_ours, nothing_yet, was_used
 
-__all__ = ["apply_pending", "create_if_absent", "version"]
+__all__ = ["apply_pending", "create_if_absent", "migrate", "stored_version", "version"]
 
 CREATION_SECONDS = 10.0
 """How long to wait for another process that makes the same database."""
@@ -89,8 +90,13 @@ def _fill(connection: apsw.Connection, path: Path, used: bool) -> bool | None:
     return empty
 
 
+async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
+    """Bring a file that exists up to date; see `apply_pending`. Raises Unavailable for apsw's."""
+    await apart(path, lambda each, stop: apply_pending(each, path, applied, stop), writes=True)
+
+
 def apply_pending(
-    connection: apsw.Connection, path: Path, applied: Callable[[Migration], None]
+    connection: apsw.Connection, path: Path, applied: Callable[[Migration], None], stop: Stop
 ) -> None:
     """Apply what is missing, each migration in a transaction of its own, under the write lock.
 
@@ -101,15 +107,15 @@ def apply_pending(
         connection: one that may write.
         path: its file, for messages.
         applied: is told of each when it is durable.
+        stop: ends the wait for the lock.
 
     Raises:
         SchemaMismatch: it is newer than this code.
         Unavailable: it is not ours.
         apsw.Error: a migration failed, and has left nothing; or others hold the lock for long.
     """
-    connection.set_busy_timeout(int(LOCK_SECONDS * 1000))
     while run_unit(connection, version(path)) != SCHEMA_VERSION:
-        connection.execute("BEGIN IMMEDIATE")
+        _take_lock(connection, stop)
         try:
             found = run_unit(connection, version(path))
             if found > SCHEMA_VERSION:
@@ -125,6 +131,18 @@ def apply_pending(
             applied(migration)
 
 
+def _take_lock(connection: apsw.Connection, stop: Stop) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    connection.set_busy_timeout(100)
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except apsw.BusyError:
+            if stop() or time.monotonic() > deadline:
+                raise
+
+
 def _apply(connection: apsw.Connection, migration: Migration) -> None:
     connection.execute(migration.text).fetchall()
     connection.execute(_APPLIED, (migration.number, now()))
@@ -132,14 +150,23 @@ def _apply(connection: apsw.Connection, migration: Migration) -> None:
 
 @unit
 def version(path: Path) -> Steps[int]:
-    """The number of the last migration that was applied; 0 for none.
+    """Like `stored_version`, where there has to be something. Raises Unavailable."""
+    found = yield from stored_version(path)
+    if found is None:
+        raise nothing_yet(path)
+    return found
+
+
+@unit
+def stored_version(path: Path) -> Steps[int | None]:
+    """The number of the last migration that was applied, 0 for none; None: there are no tables.
 
     Raises:
-        Unavailable: the database is another program's, or empty.
+        Unavailable: the database is another program's.
     """
     names = {name for (name,) in (yield Statement(_TABLE_NAMES))}
     if not names:
-        raise nothing_yet(path)
+        return None
     if not names >= TABLES:
         raise not_ours(path)
     ((found,),) = yield Statement(_VERSION)

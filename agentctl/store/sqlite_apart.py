@@ -1,0 +1,61 @@
+"""Long work on a SQLite file: on a thread and a connection of its own, ended with its task."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from agentctl.store.sqlite_connection import connect_reader, connect_writer, public_error
+
+__all__ = ["Stop", "apart"]
+
+T = TypeVar("T")
+
+Stop = Callable[[], bool]
+"""Whether the work is no longer wanted."""
+
+STEPS = 10_000
+"""Instructions of SQLite between two looks at that: well below a millisecond."""
+
+
+async def apart(
+    path: Path, work: Callable[[apsw.Connection, Stop], T], *, writes: bool = False
+) -> T:
+    """Run work with a connection of its own, on a thread.
+
+    When the task is cancelled, the statement that runs ends with `apsw.InterruptError`.
+
+    Args:
+        path: the file, which exists.
+        work: is given the connection, and what tells it, between statements, to end.
+        writes: whether the connection may write.
+
+    Raises:
+        Unavailable: the database failed.
+        Whatever the work raises.
+    """
+    stop = threading.Event()
+
+    def connected() -> T:
+        connection = connect_writer(path) if writes else connect_reader(path)
+        connection.set_progress_handler(stop.is_set, STEPS)
+        try:
+            return work(connection, stop.is_set)
+        finally:
+            connection.close(True)
+
+    doing = asyncio.ensure_future(asyncio.to_thread(connected))
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([doing])
+        doing.exception()
+        raise
+    except apsw.Error as error:
+        raise public_error(error, path.name) from None

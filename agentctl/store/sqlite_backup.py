@@ -1,0 +1,198 @@
+"""A copy of a SQLite file while it is written to, checked against what was to be copied.
+
+All of it is one state: that of the moment when the copy began. Nobody waits for it; the log grows
+meanwhile by what others write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from agentctl import errors
+from agentctl.records.times import now
+from agentctl.store.sqlite_apart import Stop, apart
+from agentctl.store.sqlite_connection import run_unit
+from agentctl.store.sqlite_schema import version
+
+__all__ = ["Backup", "Report", "back_up", "rows_of"]
+
+PAGES = 1_024
+"""Pages that are copied at a time: 4 MB."""
+
+CHUNK = 5_000
+"""Rows between two reports."""
+
+Report = Callable[[str, int, int], None]
+"""Is told what is done, how far it is, and of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What was written.
+
+    Attributes:
+        taken_at: the moment of its state, microseconds; what was committed later is not in it.
+        seconds: what the copying and the checking took.
+        tables: the number of rows of each.
+        digest: SHA-256 of all rows, in hexadecimal: `rows_of` gives it of any copy.
+    """
+
+    path: Path
+    taken_at: int
+    bytes: int
+    schema: int
+    seconds: float
+    tables: dict[str, int]
+    digest: str
+
+
+async def back_up(source: Path, target: Path, report: Report) -> Backup:
+    """Copy a database to a new file for its owner's eyes only, and check the copy.
+
+    The file appears under its name when it is whole, checked and on the disk. Until then it is
+    beside it, as `NAME.part`.
+
+    Raises:
+        Conflict: there is a file of that name.
+        Unavailable: the database cannot be read, the file cannot be written, or differs.
+    """
+    part = target.with_name(f"{target.name}.part")
+    if os.path.lexists(target):
+        raise _taken(target)
+    try:
+        os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise _not_writable(part, error) from None
+    try:
+        made = await apart(source, lambda connection, stop: _copy(connection, part, report, stop))
+        _settle(part, target)
+    finally:
+        for leftover in (part, *(part.with_name(f"{part.name}-{end}") for end in _BESIDE)):
+            leftover.unlink(missing_ok=True)
+    taken_at, schema, seconds, (tables, digest) = made
+    return Backup(target, taken_at, target.stat().st_size, schema, seconds, tables, digest)
+
+
+_BESIDE = ("journal", "wal", "shm")
+_Rows = tuple[dict[str, int], str]
+
+
+def _copy(
+    source: apsw.Connection, part: Path, report: Report, stop: Stop
+) -> tuple[int, int, float, _Rows]:
+    began = time.monotonic()
+    # The snapshot that every page and every row is read from.
+    source.execute("BEGIN")
+    taken_at = now()
+    found = run_unit(source, version(part))
+    copy = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        copy.set_progress_handler(stop, 10_000)
+        copy.pragma("synchronous", "OFF")
+        with copy.backup("main", source, "main") as steps:
+            while not steps.step(PAGES):
+                report("pages copied", steps.page_count - steps.remaining, steps.page_count)
+                if stop():
+                    raise apsw.InterruptError("the copy is no longer wanted")
+        rows = _compare(source, copy, report)
+    finally:
+        copy.close(True)
+        source.execute("COMMIT")
+    return taken_at, found, time.monotonic() - began, rows
+
+
+def _compare(source: apsw.Connection, copy: apsw.Connection, report: Report) -> _Rows:
+    """Hold the copy to what it was made of, row by row.
+
+    Raises:
+        Unavailable: it is damaged, or differs.
+    """
+    report("pages checked", 0, 0)
+    damage = copy.execute("PRAGMA integrity_check(1)").fetchall()[0][0]
+    total = 2 * sum(_count(source, name) for name in _tables(source))
+    read = rows_of(source, lambda done: report("rows compared", done, total))
+    half = sum(read[0].values())
+    written = rows_of(copy, lambda done: report("rows compared", half + done, total))
+    if damage == "ok" and read == written:
+        return written
+    what = "differs from the database" if damage == "ok" else "is damaged"
+    raise errors.Unavailable(
+        "The backup failed: what was written is not what was read",
+        cause=f"the copy {what}",
+        hint="look at the disk, and at the database with `agentctl db check`",
+    )
+
+
+def rows_of(connection: apsw.Connection, report: Callable[[int], None]) -> _Rows:
+    """The number of rows of each table, and a hash of all of them."""
+    digest, tables, done = hashlib.sha256(), dict[str, int](), 0
+    for name in _tables(connection):
+        rows = 0
+        digest.update(name.encode())
+        for row in connection.execute(f'SELECT * FROM "{name}" ORDER BY rowid'):
+            digest.update(repr(row).encode("utf-8", "surrogatepass"))
+            rows += 1
+            if rows % CHUNK == 0:
+                report(done + rows)
+        tables[name] = rows
+        done += rows
+    return tables, digest.hexdigest()
+
+
+def _tables(connection: apsw.Connection) -> list[str]:
+    rows = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+        " ORDER BY name"
+    )
+    return [name for (name,) in rows]
+
+
+def _count(connection: apsw.Connection, table: str) -> int:
+    rows: int = connection.execute(f'SELECT count(*) FROM "{table}"').fetchall()[0][0]  # type: ignore[assignment]
+    return rows
+
+
+def _settle(part: Path, target: Path) -> None:
+    """Bring the file to the disk and give it its name, unless somebody else has taken that."""
+    try:
+        _flush(part)
+        os.link(part, target)
+        _flush(target.parent)
+    except FileExistsError:
+        raise _taken(target) from None
+    except OSError as error:
+        raise _not_writable(target, error) from None
+
+
+def _flush(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _taken(target: Path) -> errors.Conflict:
+    return errors.Conflict(
+        "There is a file of that name",
+        cause=f"{target} was left as it is",
+        hint="name another file: a backup never overwrites one",
+    )
+
+
+def _not_writable(path: Path, error: OSError) -> errors.Unavailable:
+    hint = "check the folder, its permissions, and its free space"
+    if isinstance(error, FileExistsError):
+        hint = f"another backup writes it, or was killed; if so, remove {path}"
+    return errors.Unavailable(
+        "The backup cannot be written",
+        cause=f"{path}: {os.strerror(error.errno or 0)}",
+        hint=hint,
+    )
