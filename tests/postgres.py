@@ -10,23 +10,21 @@ import asyncio
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
 
-from agentctl.store.database import Row, Work, compile_dollar
-from agentctl.store.open import migrations
-
-T = TypeVar("T")
+from agentctl.config import settings
+from agentctl.store.postgres import PostgresDatabase
 
 
 @contextmanager
 def running_postgres() -> Iterator[str]:
-    """The url of a server that answers."""
+    """The url of a server that answers, without a password: that is in PGPASSWORD, if any."""
     named = os.environ.get("AGENTCTL_TEST_POSTGRES_URL")
     if named:
         yield named
@@ -39,9 +37,14 @@ def running_postgres() -> Iterator[str]:
     server = get_server(folder, cleanup_mode="delete")
     try:
         asyncio.run(_hurry(server.get_uri()))
-        yield server.get_uri()
+        yield _without_password(server.get_uri())
     finally:
         server.cleanup()
+
+
+def _without_password(url: str) -> str:
+    """It trusts whoever reaches its socket, and its url has an empty password."""
+    return url.replace("postgres:@", "postgres@")
 
 
 async def _hurry(url: str) -> None:
@@ -54,75 +57,51 @@ async def _hurry(url: str) -> None:
 
 
 class PostgresUnderTest:
-    """Runs units on PostgreSQL, a connection and a transaction each, in a schema of its own."""
+    """A schema of its own on a server, and the driver on it, with the event loop that it is for."""
 
     def __init__(self, url: str) -> None:
-        self.id = "main"
-        self.url = url
-        self.schema = f"test_{uuid4().hex}"
-
-    async def create(self) -> None:
-        async with self.connected() as connection:
-            await connection.execute(f"CREATE SCHEMA {self.schema}")
-            for number, text in enumerate(migrations("postgres"), start=1):
-                await connection.execute(text)
-                await connection.execute("INSERT INTO schema_version VALUES ($1, 0)", number)
+        self.entry = settings.Database("main", url, search_path=f"test_{uuid4().hex}")
+        self.database = PostgresDatabase(self.entry, create=True)
+        self.runner = asyncio.Runner()
 
     async def empty(self) -> None:
-        """Remove every row of every session, of workers, idempotency keys and service accounts."""
+        """Remove every row."""
         async with self.connected() as connection:
             await connection.execute(
                 "TRUNCATE sessions, workers, idempotency, service_accounts, audit_log CASCADE"
             )
 
-    async def drop(self) -> None:
-        async with self.connected() as connection:
-            await connection.execute(f"DROP SCHEMA {self.schema} CASCADE")
-
     def connected(self) -> _Connected:
         """For `async with`: a connection that sees the schema."""
-        return _Connected(self.url, self.schema)
-
-    async def read(self, work: Work[T], *, large: bool = False) -> T:
-        return await self.write(work)
-
-    async def write(self, work: Work[T]) -> T:
-        async with self.connected() as connection, connection.transaction():
-            return await _run(connection, work)
+        return _Connected(self.entry)
 
 
 class _Connected:
-    def __init__(self, url: str, schema: str) -> None:
-        self.url = url
-        self.schema = schema
+    def __init__(self, entry: settings.Database) -> None:
+        self.entry = entry
 
     async def __aenter__(self) -> asyncpg.Connection[Any]:
-        settings = {"search_path": self.schema}
-        self.connection = await asyncpg.connect(self.url, server_settings=settings)
+        given = {"search_path": self.entry.search_path}
+        self.connection = await asyncpg.connect(self.entry.url, server_settings=given)
         return self.connection
 
     async def __aexit__(self, *_: object) -> None:
         await self.connection.close()
 
 
-async def _run(connection: asyncpg.Connection[Any], work: Work[T]) -> T:
-    send: Callable[[Any], Any] = iter(work).send
-    rows: list[Row] | None = None
-    try:
-        while True:
-            sql, parameters = send(rows)
-            text, names = compile_dollar(sql)
-            rows = [tuple(r) for r in await connection.fetch(text, *(parameters[n] for n in names))]
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+async def drop_schema(entry: settings.Database) -> None:
+    async with _Connected(entry) as connection:
+        await connection.execute(f"DROP SCHEMA IF EXISTS {entry.search_path} CASCADE")
 
 
 @contextmanager
 def postgres_database(url: str) -> Iterator[PostgresUnderTest]:
     """A fresh schema with our tables, dropped at the end."""
-    database = PostgresUnderTest(url)
-    asyncio.run(database.create())
-    try:
-        yield database
-    finally:
-        asyncio.run(database.drop())
+    under_test = PostgresUnderTest(url)
+    with under_test.runner as runner:
+        runner.run(under_test.database.check())
+        try:
+            yield under_test
+        finally:
+            runner.run(under_test.database.close())
+            runner.run(drop_schema(under_test.entry))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import get_args
 
 from agentctl.config.convert import key_kinds, sanitized
+from agentctl.config.databases import is_sqlite
+from agentctl.config.hosts import is_loopback, split_address
 from agentctl.config.place import Place, listed, nearest
 from agentctl.config.rules import Refers
 from agentctl.config.settings import Database, DemoModel, Settings, Step, Team
 from agentctl.config.tables import LISTS
 
-__all__ = ["absolute_url", "check"]
+__all__ = ["check"]
 
-SQLITE = "sqlite:///"
+_HIGHEST_PORT = 65_535
 
 _INSIDE = {
     "limits.message_bytes": "limits.body_bytes",
@@ -23,6 +23,16 @@ _INSIDE = {
     "limits.tool_result_bytes": "limits.run_bytes",
     "runs.tool_timeout_seconds": "runs.timeout_seconds",
 }
+
+_ONLY_POSTGRES = (
+    "pool_size",
+    "wait_seconds",
+    "statement_seconds",
+    "password_env",
+    "search_path",
+    "tls",
+    "tls_ca_file",
+)
 
 Places = Mapping[str, Place]
 
@@ -41,6 +51,7 @@ def check(settings: Settings, places: Places) -> None:
         _check_origins,
         _check_audience,
         _check_bounds,
+        _check_metrics,
         _check_databases,
         _check_models,
         _check_references,
@@ -50,21 +61,6 @@ def check(settings: Settings, places: Places) -> None:
     )
     for one in checks:
         one(settings, places)
-
-
-def absolute_url(url: str, base: Path, place: Place) -> str:
-    """A database url with its path made absolute: `sqlite:///a.db` is relative to `base`.
-
-    Raises:
-        InvalidConfiguration: not a SQLite url, or one without the path of a file.
-    """
-    allowed = '"sqlite:///" and the path of a file, like "sqlite:///agentctl.db"'
-    if not url.startswith(SQLITE):
-        place.refuse(f"must be {allowed}; this version has no other database")
-    path = url.removeprefix(SQLITE)
-    if not path.strip() or path.endswith("/") or ":memory:" in path or set(path) & set("?#"):
-        place.refuse(f"must be {allowed}, without a query")
-    return SQLITE + os.path.normpath(base / path)
 
 
 def _check_origins(settings: Settings, places: Places) -> None:
@@ -89,6 +85,21 @@ def _check_bounds(settings: Settings, places: Places) -> None:
             places[inner].refuse(f"does nothing above {outer}, which is {limit}")
 
 
+def _check_metrics(settings: Settings, places: Places) -> None:
+    """Who asks for metrics needs no token, so they are for this machine unless that was said."""
+    given = settings.metrics
+    if not given.listen:
+        return
+    host, port = split_address(given.listen)
+    if port > _HIGHEST_PORT:
+        places["metrics.listen"].refuse(f"must have a port from 0 to {_HIGHEST_PORT}")
+    if not (given.allow_remote or is_loopback(host)):
+        places["metrics.listen"].refuse(
+            f"lets other machines in, at {host}, and asks nobody for a token",
+            hint='listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
+        )
+
+
 def _value(settings: Settings, key: str) -> float:
     table, _, name = key.partition(".")
     value: float = getattr(getattr(settings, table), name)
@@ -96,13 +107,17 @@ def _value(settings: Settings, key: str) -> float:
 
 
 def _check_databases(settings: Settings, places: Places) -> None:
-    owners: dict[str, Database] = {}
+    owners: dict[tuple[str, str], Database] = {}
     for database in settings.databases:
-        if owner := owners.get(database.url):
-            places[f"databases.{database.id}.url"].refuse(
-                f'is the same file as database "{owner.id}"'
-            )
-        owners[database.url] = database
+        key, where = f"databases.{database.id}", (database.url, database.search_path)
+        if owner := owners.get(where):
+            places[f"{key}.url"].refuse(f'is the same database as "{owner.id}"')
+        owners[where] = database
+        for name in _ONLY_POSTGRES if is_sqlite(database.url) else ():
+            if places[f"{key}.{name}"].given:
+                places[f"{key}.{name}"].refuse("does nothing for SQLite")
+        if database.tls_ca_file and not database.tls.startswith("verify"):
+            places[f"{key}.tls_ca_file"].refuse(f'does nothing with tls = "{database.tls}"')
 
 
 def _check_models(settings: Settings, places: Places) -> None:

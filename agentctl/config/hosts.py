@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["is_loopback"]
+__all__ = ["is_loopback", "split_address"]
 
 
 def is_loopback(host: str) -> bool:
@@ -15,3 +15,9 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `127.0.0.1:9464` or `[::1]:9464`."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agentctl.config.checks import absolute_url, check
+from agentctl.config.checks import check
 from agentctl.config.convert import convert, key_kinds
+from agentctl.config.databases import checked_url
 from agentctl.config.environment import VERIFICATION_KEY, variables
 from agentctl.config.lines import line_numbers
 from agentctl.config.place import Place
@@ -142,12 +143,12 @@ def _databases(given: tuple[Database, ...], reader: Reader) -> tuple[Database, .
     """Urls absolute; without any entry, one beside the file."""
     if not given:
         given = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
-        for name in ("id", "url"):
+        for name in key_kinds(Database):
             key = f"databases.{DEFAULT_DATABASE}.{name}"
             reader.places[key] = Place(reader.file, key, given=False)
     return tuple(
         replace(
-            one, url=absolute_url(one.url, reader.base, reader.places[f"databases.{one.id}.url"])
+            one, url=checked_url(one.url, reader.base, reader.places[f"databases.{one.id}.url"])
         )
         for one in given
     )

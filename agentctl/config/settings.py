@@ -22,6 +22,10 @@ __all__ = [
     "Database",
     "DemoModel",
     "Limits",
+    "Log",
+    "LogFormat",
+    "LogLevel",
+    "Metrics",
     "Model",
     "OnBusy",
     "OnDisconnect",
@@ -33,6 +37,7 @@ __all__ = [
     "Step",
     "Team",
     "TeamMode",
+    "TlsMode",
     "Workflow",
 ]
 
@@ -44,6 +49,9 @@ OnDisconnect = Literal["cancel", "detach"]
 OnBusy = Literal["allow", "reject"]
 TeamMode = Literal["coordinate", "route", "broadcast"]
 Provider = Literal["openai", "demo"]
+LogFormat = Literal["readable", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader"]
 
 Id = Annotated[
@@ -103,6 +111,29 @@ VariableName = Annotated[
         "the name of an environment variable that holds the API key, never the key itself",
     ),
     Secret(masked=False),
+]
+PasswordVariable = Annotated[
+    str,
+    Form(
+        r"^([A-Za-z_][A-Za-z0-9_]*)?$",
+        "the name of an environment variable that holds the password, never the password itself",
+    ),
+    Secret(masked=False),
+]
+DatabaseUrl = Annotated[str, Secret(masked=False)]
+SchemaName = Annotated[
+    str,
+    Form(
+        r"^([a-z_][a-z0-9_]{0,62})?$",
+        'the name of a schema: small letters, digits and "_", not starting with a digit',
+    ),
+]
+ListenAddress = Annotated[
+    str,
+    Form(
+        r"^(([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
+        'a host and a port like "127.0.0.1:9464" or "[::1]:9464", or empty',
+    ),
 ]
 NotEmpty = Annotated[str, Form(r"^(?s:.*\S.*)$", "a text that is not empty")]
 ModelId = Annotated[str, Refers("models")]
@@ -209,14 +240,46 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
+class Log:
+    """`[log]`: how a server's lines read, and from which level on there are any.
+
+    At `info` every finished request has one.
+    """
+
+    format: LogFormat = "readable"
+    level: LogLevel = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """`[metrics]`: where Prometheus may ask; empty: nowhere. Nobody needs a token there.
+
+    Attributes:
+        allow_remote: `listen` may be an address that other machines reach.
+    """
+
+    listen: ListenAddress = ""
+    allow_remote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Database:
     """`[[databases]]`. The first entry is the default and the system database.
 
-    `url` is `sqlite:////absolute/path` once loaded.
+    `url` is `sqlite:////absolute/path` once loaded, or `postgresql://…`. The other keys are for
+    PostgreSQL: `pool_size` connections at most in each process, `wait_seconds` for a free or a new
+    one, `statement_seconds` for each statement.
     """
 
     id: Id
-    url: str
+    url: DatabaseUrl
+    pool_size: Annotated[int, Range(1, 1_000)] = 10
+    wait_seconds: Annotated[float, Range(0.1, 600)] = 2
+    statement_seconds: Annotated[float, Range(0.1, 3_600)] = 5
+    password_env: PasswordVariable = ""
+    search_path: SchemaName = ""
+    tls: TlsMode = "prefer"
+    tls_ca_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +362,8 @@ class Settings:
     runs: Runs = field(default_factory=Runs)
     limits: Limits = field(default_factory=Limits)
     audit: Audit = field(default_factory=Audit)
+    log: Log = field(default_factory=Log)
+    metrics: Metrics = field(default_factory=Metrics)
     databases: tuple[Database, ...] = ()
     models: tuple[Model, ...] = ()
     agents: tuple[Agent, ...] = ()

@@ -22,6 +22,8 @@ SECTIONS: dict[str, type] = {
     "runs": settings.Runs,
     "limits": settings.Limits,
     "audit": settings.Audit,
+    "log": settings.Log,
+    "metrics": settings.Metrics,
 }
 LISTS: dict[str, type] = {
     "databases": settings.Database,

@@ -54,19 +54,23 @@ class WorkerLock:
         os.close(self._file)
 
 
-def is_free(folder: Path, worker_id: str) -> bool:
+def is_free(folder: Path | None, worker_id: str) -> bool:
     """Whether the worker's file is there and nobody holds it. No file, no answer: False."""
-    return _is_free(_path(folder, worker_id))
+    return folder is not None and _is_free(_path(folder, worker_id))
 
 
-def remove(folder: Path, worker_id: str) -> None:
+def remove(folder: Path | None, worker_id: str) -> None:
     """Remove the file of a worker that is dead."""
+    if folder is None:
+        return
     with suppress(OSError):
         _path(folder, worker_id).unlink()
 
 
-def remove_strays(folder: Path, workers: Collection[str]) -> None:
+def remove_strays(folder: Path | None, workers: Collection[str]) -> None:
     """Remove files that nobody holds and that belong to none of the workers."""
+    if folder is None:
+        return
     with suppress(OSError):
         for path in list(folder.glob(f"*{_SUFFIX}")):
             if path.stem not in workers and _is_old(path) and _is_free(path):

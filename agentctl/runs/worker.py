@@ -160,6 +160,8 @@ def _row(worker_id: str) -> workers.WorkerRow:
 
 def _locked(database: Database, worker_id: str) -> WorkerLock | None:
     """The lock, or None where none can be had: then the pid and the beat have to tell."""
+    if database.lock_folder is None:
+        return None
     try:
         return WorkerLock.take(database.lock_folder, worker_id)
     except OSError as error:

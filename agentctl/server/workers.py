@@ -66,7 +66,7 @@ def serve(
         InvalidConfiguration: a tool cannot be used.
         InternalFailure: a worker did not end when it was told to, and was killed.
     """
-    log_to_stderr(one_of_many=True)
+    log_to_stderr(settings.log, one_of_many=True)
     with contextlib.closing(bind(settings.server.host, settings.server.port)) as listener:
         asyncio.run(_Parent(settings, listener, announce, announce_stop).run())
 
@@ -259,7 +259,7 @@ async def _prepare(settings: Settings) -> None:
     Verifier(settings)
     databases = Databases(settings, create=True)
     try:
-        databases.open_each()
+        await databases.open_each()
     finally:
         await databases.close()
 

@@ -78,7 +78,7 @@ class Service:
             InvalidConfiguration: a tool cannot be used.
         """
         databases, observer = self.hosting.databases, self.hosting.observer
-        databases.open_each()
+        await databases.open_each()
         self.hosting.catalog.prepare()
         await self._worker.enlist()
         await sweep(databases, observer, self._worker.id)

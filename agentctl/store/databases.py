@@ -57,10 +57,10 @@ class Databases(Mapping[str, Database]):
         """Those that are open."""
         return dict(self._open)
 
-    def open_each(self) -> None:
-        """Open all of them now."""
-        for database_id in self:
-            self[database_id]
+    async def open_each(self) -> None:
+        """Open all of them now, and see that they answer."""
+        for database in self.values():
+            await database.check()
 
     async def close(self) -> None:
         """Close those that are open."""

@@ -24,6 +24,8 @@ def database(id: str, url: str) -> str:
 
 
 SQLITE = '"sqlite:///" and the path of a file, like "sqlite:///agentctl.db"'
+POSTGRES = '"postgresql://user@host/name", or "postgresql:///name?host=/run/postgresql&user=me"'
+EITHER = f"{SQLITE}; or {POSTGRES}"
 
 WRONG = {
     AGENT + "[[agents]]\nid = 'other'\nmodel = 'fsat'": (
@@ -104,8 +106,27 @@ WRONG = {
     model("provider = 'demo'\nmodel = 'echo'\napi_key_env = 'KEY'"): (
         'models.m.api_key_env: does nothing with the provider "demo"'
     ),
-    database("main", "postgresql://me@host/name"): (
-        f"databases.main.url: must be {SQLITE}; this version has no other database"
+    database("main", "mysql://me@host/name"): f"databases.main.url: must be {EITHER}",
+    database("main", "postgresql://me@host/"): f"databases.main.url: must be {POSTGRES}",
+    database("main", "postgresql://me@host:port/name"): f"databases.main.url: must be {POSTGRES}",
+    database("main", "postgresql://me:secret@host/name"): (
+        "databases.main.url: must not hold a password"
+    ),
+    database("main", "postgresql:///name?host=/run&password=secret"): (
+        "databases.main.url: must not hold a password"
+    ),
+    database("main", "postgresql://me@host/name?sslmode=require"): (
+        'databases.main.url: must not have "sslmode" in its query'
+    ),
+    database("main", "postgresql://me@host/name") + "search_path = 'a-b'\n": (
+        "databases.main.search_path: must be the name of a schema: small letters, digits and "
+        '"_", not starting with a digit, not "a-b"'
+    ),
+    database("main", "postgresql://me@host/name") + "tls_ca_file = 'ca.pem'\n": (
+        'databases.main.tls_ca_file: does nothing with tls = "prefer"'
+    ),
+    database("main", "sqlite:///a.db") + "pool_size = 5\n": (
+        "databases.main.pool_size: does nothing for SQLite"
     ),
     database(
         "main", "sqlite:///:memory:"
@@ -115,7 +136,7 @@ WRONG = {
         f"databases.main.url: must be {SQLITE}, without a query"
     ),
     database("main", "sqlite:///a.db") + database("other", "sqlite:///./x/../a.db"): (
-        'databases.other.url: is the same file as database "main"'
+        'databases.other.url: is the same database as "main"'
     ),
 }
 

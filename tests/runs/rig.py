@@ -112,7 +112,7 @@ class Rig:
         databases = Databases(self.settings, create=create)
         try:
             if all:
-                databases.open_each()
+                await databases.open_each()
             yield databases
         finally:
             await databases.close()

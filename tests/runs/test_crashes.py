@@ -151,7 +151,7 @@ async def test_a_cancel_that_finds_the_worker_dead_ends_the_run(
 ) -> None:
     rig = Rig(world.folder)
     async with hosted(world) as service:
-        service.hosting.databases.open_each()
+        await service.hosting.databases.open_each()
         other = rig.process()
         try:
             other.tell("run r1 main")

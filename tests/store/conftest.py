@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
 
-from agentctl.config import settings
-from agentctl.store.database import Work
-from agentctl.store.open import open_database
+from agentctl.store.database import Database, Work
+from agentctl.store.open import open_sqlite
 from agentctl.store.sqlite import SqliteDatabase
 from tests.postgres import PostgresUnderTest, postgres_database, running_postgres
 from tests.store.statements import watched
@@ -22,16 +21,26 @@ T = TypeVar("T")
 class Store:
     """A database of either engine, for tests that are not asynchronous themselves."""
 
-    def __init__(self, database: SqliteDatabase | PostgresUnderTest) -> None:
+    def __init__(self, database: Database, runner: asyncio.Runner | None = None) -> None:
         self.database = database
+        self.runner = runner
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is SQLite."""
+        return isinstance(self.database, SqliteDatabase)
+
+    def run(self, awaited: Coroutine[Any, Any, T]) -> T:
+        """Run something asynchronous, on the event loop of the database if it has one."""
+        return asyncio.run(awaited) if self.runner is None else self.runner.run(awaited)
 
     def read(self, work: Work[T]) -> T:
         unit = cast(Work[Any], watched(cast(Work[Any], work)))
-        return cast(T, asyncio.run(self.database.read(unit)))
+        return cast(T, self.run(self.database.read(unit)))
 
     def write(self, work: Work[T]) -> T:
         unit = cast(Work[Any], watched(cast(Work[Any], work)))
-        return cast(T, asyncio.run(self.database.write(unit)))
+        return cast(T, self.run(self.database.write(unit)))
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +62,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sqlite(path: Path) -> Iterator[SqliteDatabase]:
-    database = open_database(settings.Database("main", f"sqlite:///{path}"), create=True)
+    database = open_sqlite("main", path, create=True)
     yield database
     database.close_now()
 
@@ -63,6 +72,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     if request.param == "sqlite":
         yield Store(request.getfixturevalue("sqlite"))
     else:
-        database: PostgresUnderTest = request.getfixturevalue("postgres")
-        asyncio.run(database.empty())
-        yield Store(database)
+        under_test: PostgresUnderTest = request.getfixturevalue("postgres")
+        under_test.runner.run(under_test.empty())
+        yield Store(under_test.database, under_test.runner)

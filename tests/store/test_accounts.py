@@ -71,7 +71,7 @@ def test_of_many_at_once_one_gets_the_name(store: Store) -> None:
         rows = (an_account(f"a{number}") for number in range(20))
         return await asyncio.gather(*(store.database.write(accounts.create(row)) for row in rows))
 
-    assert asyncio.run(all_at_once()).count(True) == 1
+    assert store.run(all_at_once()).count(True) == 1
 
 
 def test_an_account_is_revoked_once_expired_or_not(store: Store) -> None:

@@ -63,7 +63,7 @@ def test_claims_at_once_make_one_run(store: Store) -> None:
         return await asyncio.gather(*writes)
 
     store.write(sessions.create(a_session()))
-    (run_id,) = set(asyncio.run(all_at_once()))
+    (run_id,) = set(store.run(all_at_once()))
     assert [row.run_id for row in store.read(runs.of_session("s1"))] == [run_id]
 
 

@@ -131,11 +131,6 @@ def test_a_damaged_database_is_told(path: Path) -> None:
     assert refused(path).detail == "The database is damaged"
 
 
-def test_another_engine_is_not_taken(path: Path) -> None:
-    with pytest.raises(errors.InvalidConfiguration):
-        open_database(settings.Database("main", "mysql://host/name"), create=True)
-
-
 CREATE = """
 import sys
 from agentctl.config import settings
@@ -164,7 +159,7 @@ AS_NOBODY = """
 import asyncio, os, sys
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.store import open, sessions, sqlite, sqlite_connection, sqlite_writer
+from agentctl.store import open, sessions, sqlite, sqlite_connection, sqlite_schema, sqlite_writer
 from agentctl.store.visibility import EVERYONE
 from tests.store.made import a_session
 import concurrent.futures.thread

@@ -1,0 +1,79 @@
+"""The url of a database: a file of SQLite, or a database of a PostgreSQL server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from agentctl.config.place import Place, listed
+
+__all__ = ["checked_url", "is_sqlite", "shown_url", "sqlite_path"]
+
+SQLITE = "sqlite:///"
+POSTGRES = ("postgresql://", "postgres://")
+
+_PARAMETERS = ("host", "port", "user")
+"""What a query may name, for a folder of sockets: `postgresql:///name?host=/run/postgresql`."""
+
+_ELSEWHERE = "it may name host, port and user; tls, search_path and others have keys of their own"
+
+_SQLITE_FORM = '"sqlite:///" and the path of a file, like "sqlite:///agentctl.db"'
+_POSTGRES_FORM = (
+    '"postgresql://user@host/name", or "postgresql:///name?host=/run/postgresql&user=me"'
+)
+
+
+def checked_url(url: str, base: Path, place: Place) -> str:
+    """A url that a driver takes, the path of a file made absolute: `sqlite:///a.db` is in `base`.
+
+    Raises:
+        InvalidConfiguration: it is neither of SQLite nor of PostgreSQL, or not whole, or has a
+            password.
+    """
+    if url.startswith(SQLITE):
+        return _checked_sqlite(url, base, place)
+    if not url.startswith(POSTGRES):
+        place.refuse(f"must be {_SQLITE_FORM}; or {_POSTGRES_FORM}")
+    _check_postgres(url, place)
+    return url
+
+
+def is_sqlite(url: str) -> bool:
+    """Whether a checked url names a file of SQLite; else it is one of PostgreSQL."""
+    return url.startswith(SQLITE)
+
+
+def sqlite_path(url: str) -> Path:
+    """The file that a checked url of SQLite names."""
+    return Path(url.removeprefix(SQLITE))
+
+
+def shown_url(url: str) -> str:
+    """A checked url as people may see it: the path of a file, or the url, which has no password."""
+    return str(sqlite_path(url)) if is_sqlite(url) else url
+
+
+def _checked_sqlite(url: str, base: Path, place: Place) -> str:
+    path = url.removeprefix(SQLITE)
+    if not path.strip() or path.endswith("/") or ":memory:" in path or set(path) & set("?#"):
+        place.refuse(f"must be {_SQLITE_FORM}, without a query")
+    return SQLITE + os.path.normpath(base / path)
+
+
+def _check_postgres(url: str, place: Place) -> None:
+    try:
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
+        port = parts.port or int(query.get("port", 0))
+    except ValueError:
+        place.refuse(f"must be {_POSTGRES_FORM}")
+    if parts.password is not None or "password" in query:
+        place.refuse(
+            "must not hold a password",
+            hint="name the variable that holds it in password_env, or use a ~/.pgpass file",
+        )
+    if unknown := query.keys() - set(_PARAMETERS):
+        place.refuse(f"must not have {listed(sorted(unknown))} in its query", hint=_ELSEWHERE)
+    if parts.fragment or not parts.path.strip("/") or "/" in parts.path[1:] or port > 65_535:
+        place.refuse(f"must be {_POSTGRES_FORM}")

@@ -1,0 +1,299 @@
+"""The PostgreSQL driver: a pool of connections, a unit on one of them at a time.
+
+What PostgreSQL has undone is run again: a deadlock or a serialization failure up to three times, a
+connection that was lost once. A commit whose answer was lost is asked about on another connection,
+by the id of its transaction, so that nothing is lost and nothing is done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import asyncpg
+
+from agentctl import errors
+from agentctl.config.settings import Database as Entry
+from agentctl.store.database import Load, Sql, Statement, Steps, Work, unit
+from agentctl.store.postgres_apart import Apart
+from agentctl.store.postgres_connection import (
+    CONFLICTS,
+    LOST,
+    Connection,
+    InDoubt,
+    Longer,
+    arguments,
+    public_error,
+    run_steps,
+    transact,
+)
+from agentctl.store.postgres_listener import Listener
+from agentctl.store.postgres_schema import ready_schema
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+__all__ = ["PostgresDatabase"]
+
+T = TypeVar("T")
+
+CONFLICT_RETRIES = 3
+LOST_RETRIES = 1
+
+CLOSE_SECONDS = 2.0
+
+_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+_CLOCK = Sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+
+_STATUS = "SELECT pg_xact_status($1::text::xid8)"
+
+_ASK_AGAIN_SECONDS = 0.1
+
+
+class PostgresDatabase:
+    """A database of a PostgreSQL server (`database.Database`).
+
+    It connects, and looks at its schema, when it is first used or `check` is called.
+
+    Args:
+        entry: where it is, and the bounds on its use.
+        create: make the tables where there are none.
+    """
+
+    def __init__(self, entry: Entry, *, create: bool) -> None:
+        self.id = entry.id
+        self._entry = entry
+        self._create = create
+        self._closed = False
+        self._opening = asyncio.Lock()
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._apart = Apart(entry)
+        self._listener = Listener(entry)
+        self._writing: set[asyncio.Task[Any]] = set()
+        self._longer: set[CodeType] = set()
+        self._waiting = 0
+
+    @property
+    def lock_folder(self) -> Path | None:
+        """None: processes of many machines share no files. Their pids and their beats tell."""
+        return None
+
+    async def check(self) -> None:
+        """Connect, and see that the schema is ours.
+
+        Raises:
+            Unavailable: the database does not answer, or there are no tables.
+            SchemaMismatch: its schema is older or newer than this code.
+        """
+        try:
+            await self._opened()
+        except Exception as error:
+            raise public_error(error, self.id) from None
+
+    async def read(self, work: Work[T], *, large: bool = False) -> T:
+        """Run a unit that only reads, on one snapshot. `large` changes nothing: no read of any
+        size is on the event loop."""
+        return await self._patiently(self._read, work)
+
+    async def write(self, work: Work[T]) -> T:
+        """Run a unit in one transaction; returns once it is durable.
+
+        A unit that was handed over runs even when the waiting task is cancelled.
+        """
+        task = asyncio.create_task(self._patiently(self._write, work))
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+        return await asyncio.shield(task)
+
+    def write_now(self, work: Work[T]) -> T:
+        """Like `write`, for a thread without an event loop, which it holds up; tried once."""
+        return self._apart.write(work)
+
+    async def clock(self) -> int:
+        """What the time is for the database."""
+        return await self.read(_present())
+
+    def changes(self) -> int:
+        """A number that changes when the database was written to, by whichever server."""
+        self._refuse_when_closed()
+        self._listener.start()
+        return self._listener.heard
+
+    def load(self) -> Load:
+        """How busy the pool is."""
+        size, in_use = self._entry.pool_size, 0
+        if self._pool is not None:
+            in_use = self._pool.get_size() - self._pool.get_idle_size()
+        return Load("postgres", self._waiting, in_use, size)
+
+    async def close(self) -> None:
+        """Finish the writes that were handed over, then close every connection."""
+        self._closed = True
+        if self._writing:
+            await asyncio.wait(self._writing)
+        await self._listener.close()
+        await asyncio.to_thread(self._apart.close)
+        if self._pool is not None:
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._pool.close()
+            except Exception:
+                self._pool.terminate()
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise errors.Unavailable("The database is closed", cause=f"database {self.id!r}")
+
+    def _written(self, task: asyncio.Task[Any]) -> None:
+        """Nobody may be there any more to be told how it ended."""
+        self._writing.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _patiently(self, once: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -> T:
+        """Run a unit, again when what undid it had nothing to do with it."""
+        self._refuse_when_closed()
+        conflicts, losses = CONFLICT_RETRIES, LOST_RETRIES
+        while True:
+            try:
+                return await once(work)
+            except errors.AgentctlError:
+                raise
+            except CONFLICTS as error:
+                if not conflicts:
+                    raise public_error(error, self.id) from None
+                conflicts -= 1
+                await asyncio.sleep(random.uniform(0, 0.01))
+            except LOST as error:
+                if not losses or not self._is_worth_a_retry(error):
+                    raise public_error(error, self.id) from None
+                losses -= 1
+            except asyncpg.PostgresError as error:
+                raise public_error(error, self.id) from None
+
+    @staticmethod
+    def _is_worth_a_retry(error: BaseException) -> bool:
+        """Not when nobody answered at all, which the caller has waited for long enough."""
+        return not isinstance(error, TimeoutError | ConnectionRefusedError | FileNotFoundError)
+
+    async def _read(self, work: Work[T]) -> T:
+        """A single statement is a snapshot already. That a unit has more shows when it asks for the
+        second one: then it begins again inside a transaction, and so do its like from then on."""
+        async with self._borrowed() as connection:
+            if work.code not in self._longer:
+                with contextlib.suppress(Longer):
+                    return await run_steps(connection, iter(work), most=1)
+                self._longer.add(work.code)
+            await connection.execute(_SNAPSHOT)
+            result = await run_steps(connection, iter(work))
+            await connection.execute("COMMIT")
+            return result
+
+    async def _write(self, work: Work[T]) -> T:
+        try:
+            async with self._borrowed() as connection:
+                return await transact(connection, work)
+        except InDoubt as doubt:
+            if await self._was_committed(doubt.transaction):
+                result: T = doubt.result
+                return result
+            raise ConnectionResetError from None
+
+    async def _was_committed(self, transaction: str) -> bool:
+        """Ask what became of a transaction, for as long as the database may take to come back.
+
+        Raises:
+            Unavailable: nobody could tell in time.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._entry.statement_seconds
+        while clock() < deadline:
+            try:
+                async with self._borrowed() as connection:
+                    status = await connection.fetchval(_STATUS, transaction)
+            except (*LOST, errors.Unavailable):
+                status = None
+            if status in ("committed", "aborted"):
+                return bool(status == "committed")
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        raise errors.Unavailable(
+            "It is not known whether the change was made",
+            cause=f"database {self.id!r} went away while it was written to",
+            hint="look before you repeat it; a run is not doubled with the same Idempotency-Key",
+        )
+
+    @contextlib.asynccontextmanager
+    async def _borrowed(self) -> AsyncIterator[Connection]:
+        """A connection of the pool, in no transaction; given back in none, or closed."""
+        pool = await self._opened()
+        proxy = await self._acquired(pool)
+        connection: Connection = proxy  # type: ignore[assignment]
+        try:
+            yield connection
+        except BaseException as error:
+            if isinstance(error, (*LOST, asyncio.CancelledError, InDoubt)):
+                connection.terminate()
+            elif not connection.is_closed() and connection.is_in_transaction():
+                await _undo(connection)
+            raise
+        finally:
+            await pool.release(proxy)
+
+    async def _acquired(
+        self, pool: asyncpg.Pool[asyncpg.Record]
+    ) -> PoolConnectionProxy[asyncpg.Record]:
+        self._waiting += 1
+        try:
+            return await pool.acquire(timeout=self._entry.wait_seconds)
+        except TimeoutError:
+            if pool.get_idle_size() or pool.get_size() < pool.get_max_size():
+                raise
+            raise errors.Unavailable(
+                "The database is busy",
+                cause=f"all {pool.get_max_size()} connections of database {self.id!r} are in use",
+                hint="try again; see pool_size of [[databases]]",
+            ) from None
+        finally:
+            self._waiting -= 1
+
+    async def _opened(self) -> asyncpg.Pool[asyncpg.Record]:
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    self._pool = await self._open()
+        return self._pool
+
+    async def _open(self) -> asyncpg.Pool[asyncpg.Record]:
+        await ready_schema(self._entry, create=self._create)
+        self._refuse_when_closed()
+        return await asyncpg.create_pool(
+            **arguments(self._entry),
+            min_size=0,
+            max_size=self._entry.pool_size,
+            max_queries=1_000_000_000,
+            reset=_keep,
+        )
+
+
+@unit
+def _present() -> Steps[int]:
+    rows = yield Statement(_CLOCK)
+    present: int = rows[0][0]
+    return present
+
+
+async def _keep(connection: Connection) -> None:
+    """Nothing is reset: a unit leaves nothing behind but its transaction, which is ended."""
+
+
+async def _undo(connection: Connection) -> None:
+    try:
+        await connection.execute("ROLLBACK")
+    except (*LOST, asyncpg.PostgresError):
+        connection.terminate()

@@ -1,0 +1,128 @@
+"""The schema of a PostgreSQL database: made, checked, brought up to date.
+
+All of it is done under one lock, so that of several servers that start at once one makes the
+tables, and the others wait and find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agentctl import errors
+from agentctl.config.databases import shown_url
+from agentctl.config.settings import Database as Entry
+from agentctl.records.times import now
+from agentctl.store.postgres_connection import Connection, connect
+from agentctl.store.schema import TABLES, Migration, check_version, newer, pending
+
+__all__ = ["apply_pending", "has_tables", "ready_schema", "version"]
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl ' || current_schema()))"
+_TABLE_NAMES = """
+SELECT relname FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
+"""
+_VERSION = "SELECT max(version) FROM schema_version"
+_APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)"
+
+
+async def ready_schema(entry: Entry, *, create: bool) -> None:
+    """See that a database has the schema that this code needs.
+
+    Args:
+        entry: which database.
+        create: make the tables where there are none.
+
+    Raises:
+        Unavailable: there are none, or others.
+        SchemaMismatch: it is older or newer than this code.
+        What `postgres_connection.public_error` takes.
+    """
+    connection = await connect(entry)
+    try:
+        if create and not await has_tables(connection, entry):
+            await apply_pending(connection, entry, _nobody)
+        await _check_ours(connection, entry)
+        check_version(await version(connection), shown_url(entry.url))
+    finally:
+        await connection.close()
+
+
+async def apply_pending(
+    connection: Connection, entry: Entry, applied: Callable[[Migration], None]
+) -> None:
+    """Apply what is missing, each migration in a transaction of its own, under the lock.
+
+    Where there is nothing all of them are one transaction: nobody finds a schema that is old.
+
+    Args:
+        connection: to that database, in no transaction.
+        entry: which database.
+        applied: is told of each when it is durable.
+
+    Raises:
+        Unavailable: it has the tables of something else.
+        SchemaMismatch: it is newer than this code.
+    """
+    where = shown_url(entry.url)
+    if entry.search_path:
+        await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{entry.search_path}"')
+    await connection.execute("SET statement_timeout = 0")
+    while True:
+        async with connection.transaction():
+            await connection.execute(_LOCK)
+            found = await version(connection) if await has_tables(connection, entry) else 0
+            todo = pending("postgres", found)[: 1 if found else None]
+            for migration in todo:
+                await connection.execute(migration.text)
+                await connection.execute(_APPLIED, migration.number, now())
+        if not todo:
+            check_newer(found, where)
+            return
+        for migration in todo:
+            applied(migration)
+
+
+def check_newer(found: int, where: str) -> None:
+    """Refuse a database that a later agentctl has changed."""
+    from agentctl.store.schema import SCHEMA_VERSION
+
+    if found > SCHEMA_VERSION:
+        raise newer(found, where)
+
+
+async def version(connection: Connection) -> int:
+    """The number of the last migration that was applied; 0 for none."""
+    found: int | None = await connection.fetchval(_VERSION)
+    return found or 0
+
+
+async def _check_ours(connection: Connection, entry: Entry) -> None:
+    if not await has_tables(connection, entry):
+        raise errors.Unavailable(
+            "There is no database yet",
+            cause=f"{shown_url(entry.url)} has no tables",
+            hint="`agentctl serve` makes them, and so does `agentctl db migrate`",
+        )
+
+
+async def has_tables(connection: Connection, entry: Entry) -> bool:
+    """Whether our tables are there.
+
+    Raises:
+        Unavailable: only some of them are, or others.
+    """
+    names = {row[0] for row in await connection.fetch(_TABLE_NAMES)}
+    if names >= TABLES:
+        return True
+    if names & TABLES:
+        raise errors.Unavailable(
+            "The database is not one of agentctl",
+            cause=f"{shown_url(entry.url)} has other tables; they were left as they are",
+            hint="name another database, or another schema in search_path",
+        )
+    return False
+
+
+def _nobody(_: Migration) -> None:
+    """Who makes a database that is not there is told nothing."""
