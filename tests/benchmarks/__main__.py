@@ -1,99 +1,136 @@
-"""How long commands take, as ratios to a bare Typer program in the same run.
+"""`make bench`: everything in one table, and in docs/benchmarks.md.
 
-`make bench`. Runs alternate, so that a slower or busier machine moves both sides; the medians are
-compared. Nothing fails here: the numbers are to be read.
+    python -m tests.benchmarks [PART ...]    only these parts, nothing is written
+
+Nothing fails for being slow: the numbers are to be read. AgentOS is measured in an environment of
+its own, which `make bench` makes.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROUNDS = 15
+from tests.benchmarks import cancellation, commands, processes, reads, runs, streams, verification
+from tests.benchmarks.load import require_wrk
+from tests.benchmarks.measure import Row, text
+from tests.benchmarks.places import AGENTOS_PYTHON, agentos, endpoint, floors, ours, seed_agentos
+from tests.benchmarks.report import write
+from tests.benchmarks.seeding import seed
+from tests.benchmarks.work import Session, make_work, many_sessions, sized
 
-BARE = """
-import typer
-
-app = typer.Typer()
-
-
-@app.command()
-def hello(name: str = "world") -> None:
-    "Greet somebody."
-    print(f"hello {name}")
+OLD = 1_500_000_000
 
 
-app()
-"""
+class Bench(NamedTuple):
+    """Where the benchmarks work: a folder of their own, and a model's endpoint."""
+
+    folder: Path
+    endpoint: str
+
+    @property
+    def model_url(self) -> str:
+        return f"{self.endpoint}/v1"
 
 
-class Case(NamedTuple):
-    """A command, what it is compared with, and the ratio to reach."""
-
-    command: tuple[str, ...]
-    bare: tuple[str, ...]
-    goal: float
-
-
-CASES = [
-    Case(("--help",), ("--help",), 1.3),
-    Case(("sessions", "--help"), ("--help",), 2),
-    Case(("--version",), ("--help",), 0.8),
-    Case(("token", "mint", "--sub", "me", "--scope", "agents:read"), (), 2),
-    Case(("teams", "list"), (), 2),
-    Case(("sessions", "list"), (), 2.5),
-]
-
-
-def seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> float:
-    """The wall-clock time of one command.
-
-    Raises:
-        CalledProcessError: it did not exit with 0.
-    """
-    start = time.perf_counter()
-    subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=True, timeout=60)
-    return time.perf_counter() - start
+def beside_agentos(bench: Bench) -> Iterator[Row]:
+    """Both servers on the same work, and the floors, all of them up for as long as this takes."""
+    sessions = [*sized(), Session("append-999", 999, OLD), *many_sessions()]
+    work = make_work(bench.folder / "work", bench.model_url, sessions)
+    seed(work)
+    seed_agentos(work)
+    with ours(work) as one, agentos(work) as other, floors(work) as floor:
+        memory = processes.Memory(one, other)
+        yield from reads.against_agentos(one, other)
+        yield from reads.against_floors(one, floor)
+        yield from runs.rates(one, other)
+        yield from memory.rows()
+        yield from runs.first_words(one, other, bench.endpoint)
+        yield from runs.appends(one, other)
+    yield from processes.starts(work)
 
 
-def measured(case: Case, folder: Path, environ: Mapping[str, str]) -> tuple[float, float]:
-    """Median seconds of the command and of the bare program, run in turns after a first of each."""
-    ours = [sys.executable, "-m", "agentctl", *case.command]
-    bare = [sys.executable, str(folder / "bare.py"), *case.bare]
-    pairs = [
-        (seconds(ours, folder, environ), seconds(bare, folder, environ)) for _ in range(ROUNDS + 1)
-    ][1:]
-    return statistics.median(one for one, _ in pairs), statistics.median(one for _, one in pairs)
+def long_sessions(bench: Bench) -> Iterator[Row]:
+    """What a session of 10,000 runs costs."""
+    sessions = [*sized((1, 1_000, 10_000)), *many_sessions(400)]
+    work = make_work(bench.folder / "long", bench.model_url, sessions)
+    seed(work)
+    with ours(work) as place:
+        yield from reads.long_session(place)
+        yield from runs.long_append(place)
 
 
-def prepared(folder: Path) -> dict[str, str]:
-    """A configuration, keys, and a database with one session; the environment for commands."""
-    (folder / "bare.py").write_text(BARE, encoding="utf-8")
-    environ = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG"}}
-    environ |= {"HOME": str(folder), "NO_COLOR": "1"}
-    for command in (["init"], ["runs", "start", "--agent", "writer", "--message", "hello"]):
-        seconds([sys.executable, "-m", "agentctl", *command], folder, environ)
-    return environ
+def two_workers(bench: Bench) -> Iterator[Row]:
+    """One worker against two."""
+    work = make_work(bench.folder / "workers", bench.model_url, sized((1,)))
+    seed(work)
+    yield from processes.workers(work)
 
 
-def lines(folder: Path) -> Iterator[str]:
-    """One line a command."""
-    environ = prepared(folder)
-    yield f"{'command':<52}{'ms':>7}{'bare':>7}{'ratio':>7}{'goal':>7}"
-    for case in CASES:
-        ours, bare = measured(case, folder, environ)
-        name = " ".join(("agentctl", *case.command))
-        yield (f"{name:<52}{ours * 1000:>7.0f}{bare * 1000:>7.0f}{ours / bare:>7.2f}{case.goal:>7}")
+def hung_calls(bench: Bench) -> Iterator[Row]:
+    """Cancels of runs whose model does not answer."""
+    (folder := bench.folder / "cancels").mkdir()
+    yield from cancellation.of_hung_calls(folder, 30)
+
+
+def many_streams(bench: Bench) -> Iterator[Row]:
+    """A thousand streams at once."""
+    yield from streams.concurrent(bench.folder / "streams", bench.endpoint)
+
+
+def starts_of_commands(bench: Bench) -> Iterator[Row]:
+    """Commands beside a bare Typer program."""
+    (folder := bench.folder / "commands").mkdir()
+    yield from commands.against_typer(folder)
+
+
+def tokens(_: Bench) -> Iterator[Row]:
+    """The verification of a token."""
+    yield from verification.against_pyjwt()
+
+
+PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "agentos": beside_agentos,
+    "long": long_sessions,
+    "streams": many_streams,
+    "cancels": hung_calls,
+    "commands": starts_of_commands,
+    "tokens": tokens,
+    "workers": two_workers,
+}
+
+
+def measured(parts: list[str]) -> Iterator[Row]:
+    """The rows of some parts, each when it is known."""
+    with tempfile.TemporaryDirectory() as directory, endpoint() as url:
+        for part in parts:
+            yield from PARTS[part](Bench(Path(directory), url))
+
+
+def main(parts: list[str]) -> None:
+    """Measure and print; all parts: write the document too."""
+    require_wrk()
+    if not AGENTOS_PYTHON.exists():
+        raise SystemExit("bench: AgentOS is not there; `make bench` installs it")
+    for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
+        del os.environ[name]
+    start, rows = time.monotonic(), list[Row]()
+    for row in measured(parts or list(PARTS)):
+        rows.append(row)
+        print(
+            f"{time.monotonic() - start:>5.0f} s  {' | '.join(row.cells)}",
+            file=sys.stderr,
+            flush=True,
+        )
+    print(text(rows))
+    if not parts:
+        write(rows, time.monotonic() - start)
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as directory:
-        for line in lines(Path(directory)):
-            print(line, flush=True)
+    main(sys.argv[1:])

@@ -25,6 +25,7 @@ from agentctl.auth.principal import local
 from agentctl.operations import CancelRequest, Operations, RunRequest
 from agentctl.remote.client import RemoteOperations
 from agentctl.service.service import Service
+from tests.benchmarks.measure import Row, at_most, noted
 from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.process import inherited, serving
 from tests.world import ADMIN, World, make_world
@@ -154,8 +155,28 @@ def lines(results: dict[str, list[Cancelled]]) -> Iterator[str]:
 
 
 def _spread(values: list[float]) -> str:
-    p99 = statistics.quantiles(values, n=100, method="inclusive")[98]
-    return f"{statistics.median(values):>7.0f}{p99:>7.0f}{max(values):>7.0f}"
+    return f"{statistics.median(values):>7.0f}{_p99(values):>7.0f}{max(values):>7.0f}"
+
+
+def _p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[98]
+
+
+GOALS = {
+    "same process, in turn": 250.0,
+    "another process, in turn": 1_000.0,
+    "local command, in turn": 1_000.0,
+}
+"""Milliseconds of the row, p99 (design.md 4)."""
+
+
+def of_hung_calls(folder: Path, count: int) -> Iterator[Row]:
+    """What the goals are for, as rows; the figure is the p99 of so many cancels."""
+    results = run(folder, count)
+    for name, goal in GOALS.items():
+        work = f"cancel of a hung call, by {name.partition(',')[0]}: p99"
+        assert all(cancelled.final for cancelled in results[name]), name
+        yield noted(work, [_p99([one.row for one in results[name]])], " ms", at_most(goal))
 
 
 def run(folder: Path, count: int) -> dict[str, list[Cancelled]]:

@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Load", "quiet", "require_wrk", "resident"]
+__all__ = ["Batch", "Load", "quiet", "require_wrk", "resident"]
 
 CONNECTIONS = 16
 
@@ -37,9 +39,9 @@ def require_wrk() -> str:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass
 class Load:
-    """The same request over and over to one server.
+    """The same request over and over to one server, which has answered it once beforehand.
 
     Attributes:
         url: what is asked for.
@@ -55,6 +57,7 @@ class Load:
     form: str | None = None
     post: bool = False
     seconds: int = 1
+    warm: bool = field(default=False, init=False)
 
     def __call__(self) -> float:
         """Requests a second in one round.
@@ -62,6 +65,7 @@ class Load:
         Raises:
             RuntimeError: an answer was no success, or there was none.
         """
+        self._ask_once()
         with tempfile.TemporaryDirectory() as folder:
             command = [
                 require_wrk(),
@@ -84,6 +88,18 @@ class Load:
             raise RuntimeError(f"{self.url}: {bad[0]}")
         return self._rate(said)
 
+    def _ask_once(self) -> None:
+        if not self.warm:
+            self.ask()
+        self.warm = True
+
+    def ask(self) -> None:
+        """One request, and its answer."""
+        data = self.form.encode() if self.form is not None else b"" if self.post else None
+        request = urllib.request.Request(self.url, data, dict(self.headers))
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answer.read()
+
     def _script(self, folder: Path) -> Path:
         """What wrk is to send."""
         lines = []
@@ -101,6 +117,28 @@ class Load:
         if found is None or float(found[1]) == 0:
             raise RuntimeError(f"{self.url}: no answer within {self.seconds} s")
         return float(found[1])
+
+
+@dataclass
+class Batch:
+    """The same over as many connections, but a number of requests, timed until all are answered.
+
+    For what is so slow that next to nothing is complete when the time of a round is up.
+    """
+
+    load: Load
+    requests: int
+
+    def __call__(self) -> float:
+        """Requests a second."""
+        self.load.ask()
+        start = time.perf_counter()
+        with ThreadPoolExecutor(CONNECTIONS) as clients:
+            for asked in [clients.submit(self.load.ask) for _ in range(self.requests)]:
+                asked.result()
+        took = time.perf_counter() - start
+        quiet(self.load.process_id)
+        return self.requests / took
 
 
 def quiet(process_id: int) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tests.benchmarks.client import Client, asked, form
+from tests.benchmarks.load import Batch
 from tests.benchmarks.measure import Row, at_least, at_most, compared, turns
 from tests.benchmarks.places import Place
 from tests.benchmarks.reads import AGENT
@@ -22,16 +23,15 @@ WORDS = 10
 def rates(ours: Place, theirs: Place) -> Iterator[Row]:
     """Runs a second, each in a session of its own."""
     path = f"/agents/{AGENT}/runs"
-    for work, stream, words, goal in (
-        ("runs, plain", False, 3, at_least(1.5)),
-        (f"runs, streamed, {WORDS} words", True, WORDS, None),
+    for work, stream, words, requests, goal in (
+        ("runs, plain", False, 3, 160, at_least(1.5)),
+        (f"runs, streamed, {WORDS} words", True, WORDS, 64, None),
     ):
         body = form(stream=stream, words=words)
-        acts = {
-            "ours": ours.post(path, body, seconds=3),
-            "theirs": theirs.post(path, body, seconds=3),
-        }
-        found = turns(acts, 3)
+        load = theirs.post(path, body)
+        found = turns(
+            {"ours": ours.post(path, body, seconds=2), "theirs": Batch(load, requests)}, 3
+        )
         yield compared(work, found["ours"], "AgentOS", found["theirs"], "/s", goal)
 
 

@@ -1,4 +1,4 @@
-"""Sessions of the benchmarks in a database of ours, written through the store's own repositories."""
+"""Sessions of the benchmarks in our database, written through the store's own repositories."""
 
 from __future__ import annotations
 

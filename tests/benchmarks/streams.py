@@ -15,7 +15,6 @@ import os
 import resource
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,11 +26,11 @@ from typing import Any, NamedTuple
 
 import httpx2
 
+from tests.benchmarks.measure import Row, noted
 from tests.benchmarks.paced import word
+from tests.benchmarks.places import endpoint
 from tests.process import ServerProcess, inherited, started
 from tests.world import ADMIN, World, make_world
-
-ROOT = Path(__file__).parents[2]
 
 FILES = 16_384
 """Open files that each process may have."""
@@ -223,18 +222,6 @@ class Place:
 
 
 @contextmanager
-def endpoint() -> Iterator[str]:
-    """The URL of a paced endpoint of our own."""
-    command = [sys.executable, "-m", "tests.benchmarks.paced"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.terminate()
-
-
-@contextmanager
 def placed(folder: Path, url: str) -> Iterator[Place]:
     """A server of its own."""
     folder.mkdir()
@@ -244,10 +231,24 @@ def placed(folder: Path, url: str) -> Iterator[Place]:
         yield Place(server, url, world)
 
 
-async def at_once(place: Place, count: int) -> str:
-    """Open all streams, let them go, read them all; a line."""
+class AtOnce(NamedTuple):
+    """Very many streams at once: times in seconds, memory in bytes, `each` in KB a stream."""
+
+    firsts: list[float]
+    opened: float
+    took: float
+    cpu: float
+    before: int
+    waiting: int
+    peak: int
+    after: int
+    each: float
+
+
+async def at_once(place: Place, count: int, asked: Asked) -> AtOnce:
+    """Open all streams, let them go, read them all."""
     usage = Usage(place.server.process.pid)
-    streams = place.streams(count, SHORT)
+    streams = place.streams(count, asked)
     start = time.perf_counter()
     await asyncio.gather(*(stream.open() for stream in streams))
     async with asyncio.TaskGroup() as reading:
@@ -260,13 +261,33 @@ async def at_once(place: Place, count: int) -> str:
     took = time.perf_counter() - start - opened
     await place.all_ended()
     usage.end()
-    firsts = [stream.first_seconds * 1000 for stream in streams]
-    p99 = statistics.quantiles(firsts, n=100, method="inclusive")[98]
+    firsts = [stream.first_seconds for stream in streams]
+    return AtOnce(
+        firsts, opened, took, usage.cpu_seconds, usage.before, waiting, usage.peak, usage.now,
+        usage.growth(count),
+    )  # fmt: skip
+
+
+def line(count: int, found: AtOnce) -> str:
+    """One round of so many streams."""
+    p99 = statistics.quantiles(found.firsts, n=100, method="inclusive")[98]
     return (
-        f"{count:>7}{statistics.median(firsts):>10.0f}{p99:>8.0f}{opened:>8.1f}{took:>9.1f}"
-        f"{usage.cpu_seconds:>8.1f}{_mb(usage.before):>8}{_mb(waiting):>8}{_mb(usage.peak):>8}"
-        f"{_mb(usage.now):>8}{usage.growth(count):>10.0f}"
+        f"{count:>7}{statistics.median(found.firsts) * 1000:>10.0f}{p99 * 1000:>8.0f}"
+        f"{found.opened:>8.1f}{found.took:>9.1f}{found.cpu:>8.1f}{_mb(found.before):>8}"
+        f"{_mb(found.waiting):>8}{_mb(found.peak):>8}{_mb(found.after):>8}{found.each:>10.0f}"
     )
+
+
+def concurrent(folder: Path, url: str, count: int = STREAMS) -> Iterator[Row]:
+    """One round of short answers, every stream checked, as rows."""
+    allow_files()
+    with placed(folder, url) as place:
+        asyncio.run(warmed(place))
+        found = asyncio.run(at_once(place, count, SHORT._replace(words=5, seconds=0.1)))
+    work = f"{count:,} streams at once"
+    yield noted(f"{work}: CPU of the server for each", [found.cpu / count * 1_000], " ms")
+    yield noted(f"{work}: memory for each", [found.each], " KB")
+    yield noted(f"{work}: until each has had its first event", [found.opened], " s")
 
 
 async def reading(place: Place, name: str, *, slow: bool) -> str:
@@ -309,7 +330,7 @@ def lines(folder: Path, count: int) -> Iterator[str]:
                 f"{'CPU s':>8}{'MB':>8}{'open':>8}{'peak':>8}{'after':>8}{'KB each':>10}"
             )
             for _ in range(ROUNDS):
-                yield asyncio.run(at_once(place, count))
+                yield line(count, asyncio.run(at_once(place, count, SHORT)))
         yield ""
         yield (
             f"{'readers':>7} {'':<9}{'s':>8}{'CPU s':>9}{'MB':>8}"
@@ -321,7 +342,7 @@ def lines(folder: Path, count: int) -> Iterator[str]:
                 yield asyncio.run(reading(place, name, slow=slow))
 
 
-def _allow_files() -> None:
+def allow_files() -> None:
     """For this process and those that it starts."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
@@ -331,7 +352,7 @@ def _allow_files() -> None:
 if __name__ == "__main__":
     for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
         del os.environ[name]
-    _allow_files()
+    allow_files()
     with tempfile.TemporaryDirectory() as directory:
         for line in lines(Path(directory), int(sys.argv[1]) if sys.argv[1:] else STREAMS):
             print(line, flush=True)

@@ -1,4 +1,4 @@
-"""The work that both sides do: the same agents, teams, sessions, texts, keys and stub of a model."""
+"""The work that both sides do: the same agents, teams, sessions, texts, keys and model."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ANSWER = "The first one, for its price and because it comes with somebody who re
 
 AGENTS = [
     {
-        "id": id,
-        "name": id.title(),
-        "description": f"Answers questions about {id}",
-        "instructions": f"You know about {id}. Answer briefly, and name where you have it from.",
+        "id": topic,
+        "name": topic.title(),
+        "description": f"Answers questions about {topic}",
+        "instructions": f"You know about {topic}. Answer briefly, and name where you have it from.",
     }
-    for id in ("offers", "contracts", "deliveries")
+    for topic in ("offers", "contracts", "deliveries")
 ]
 
 TEAMS = [

@@ -1,0 +1,66 @@
+"""Servers as processes: how long they take to start, what memory they have, one worker or two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from tests.benchmarks.client import Client, form
+from tests.benchmarks.measure import Row, at_most, compared, turns
+from tests.benchmarks.places import Place, agentos, ours
+from tests.benchmarks.reads import AGENT
+from tests.benchmarks.work import Work
+
+__all__ = ["Memory", "starts", "workers"]
+
+
+class Memory:
+    """What both sides have resident: made when nobody has asked them for anything yet."""
+
+    def __init__(self, ours: Place, theirs: Place) -> None:
+        self._sides = ours, theirs
+        self._idle = self._now()
+
+    def _now(self) -> tuple[float, float]:
+        ours, theirs = self._sides
+        return ours.memory, theirs.memory
+
+    def rows(self) -> Iterator[Row]:
+        """To be asked for when the load is over."""
+        for name, (one, other) in (("idle", self._idle), ("after that load", self._now())):
+            goal = at_most(0.5) if name != "idle" else None
+            yield compared(f"memory, {name}", [one], "AgentOS", [other], " MB", goal)
+
+
+def starts(work: Work) -> Iterator[Row]:
+    """From the start of the process to its first answer."""
+    found = turns({"ours": _start(work, ours), "theirs": _start(work, agentos)}, 4)
+    yield compared("start of the server", found["ours"], "AgentOS", found["theirs"], " s")
+
+
+def _start(
+    work: Work, place: Callable[[Work], AbstractContextManager[Place]]
+) -> Callable[[], float]:
+    def act() -> float:
+        start = time.perf_counter()
+        with place(work) as server, Client(server.port, {}) as client:
+            client.get("/health")
+            return time.perf_counter() - start
+
+    return act
+
+
+def workers(work: Work) -> Iterator[Row]:
+    """Two workers beside one, on the same machine, which the load shares with them."""
+    with ours(work) as one, ours(work, "--workers", "2") as two:
+        for name, path, body in (
+            ("session detail, 1 run", "/sessions/runs-1", None),
+            ("runs, plain", f"/agents/{AGENT}/runs", form(stream=False)),
+        ):
+            loads = {
+                "one": one.get(path) if body is None else one.post(path, body, seconds=2),
+                "two": two.get(path) if body is None else two.post(path, body, seconds=2),
+            }
+            found = turns(loads, 3)
+            yield compared(f"{name}, 2 workers", found["two"], "1 worker", found["one"], "/s")
