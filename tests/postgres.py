@@ -105,3 +105,20 @@ def postgres_database(url: str) -> Iterator[PostgresUnderTest]:
         finally:
             runner.run(under_test.database.close())
             runner.run(drop_schema(under_test.entry))
+
+
+@contextmanager
+def postgres_schemas(url: str) -> Iterator[dict[str, str]]:
+    """Where the two databases of a world are when they are schemas of one; gone at the end."""
+    own = uuid4().hex
+    entries = [
+        settings.Database(name, url, search_path=f"{name}_{own}") for name in ("main", "second")
+    ]
+    try:
+        yield {
+            entry.id: f'url = "{entry.url}"\nsearch_path = "{entry.search_path}"'
+            for entry in entries
+        }
+    finally:
+        for entry in entries:
+            asyncio.run(drop_schema(entry))

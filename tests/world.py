@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -57,6 +58,10 @@ MODELS = (
 """Behaviours of the stub endpoint; the agent of each has its name with `-` for `:`."""
 
 
+FILES = {"main": 'url = "sqlite:///main.db"', "second": 'url = "sqlite:///second.db"'}
+"""Two databases of SQLite in the folder."""
+
+
 @dataclass(frozen=True)
 class World:
     """A folder with `agentctl.toml` in it."""
@@ -83,30 +88,39 @@ class World:
         return Verifier(self.settings).principal(f"Bearer {token}")
 
 
-def make_world(folder: Path, model_url: str, *, extra: str = "", server: str = "") -> World:
+def make_world(
+    folder: Path,
+    model_url: str,
+    *,
+    extra: str = "",
+    server: str = "",
+    databases: Mapping[str, str] = FILES,
+) -> World:
     """Write a configuration with a key pair, tools and one agent for each behaviour of the stub.
 
     Args:
         folder: an existing, empty folder.
         model_url: base URL of the stub endpoint.
         extra: more TOML at the end; `server`: more lines for `[server]`.
+        databases: the lines of `main` and of `second` that say where they are.
     """
     private = generate("RS256")
     write_private_key(folder / "keys" / "signing.pem", private)
     (folder / "keys" / "signing.pub.pem").write_bytes(public_pem(private, "RS256"))
     (folder / "world_tools.py").write_text(TOOLS)
-    (folder / "agentctl.toml").write_text(_config(model_url, extra, server))
+    (folder / "agentctl.toml").write_text(_config(model_url, extra, server, databases))
     return World(folder)
 
 
-def _config(model_url: str, extra: str, server: str) -> str:
+def _config(model_url: str, extra: str, server: str, databases: Mapping[str, str]) -> str:
     agents = [_agent(model) for model in MODELS]
     models = [
         f'[[models]]\nid = "{_id(model)}"\nprovider = "openai"\nmodel = "{model}"\n'
         f'base_url = "{model_url}"\n'
         for model in MODELS
     ]
-    return "\n".join([_HEAD.format(server=server), *models, *agents, _TAIL, extra])
+    places = [f'[[databases]]\nid = "{id}"\n{lines}\n' for id, lines in databases.items()]
+    return "\n".join([_HEAD.format(server=server), *places, *models, *agents, _TAIL, extra])
 
 
 def _id(model: str) -> str:
@@ -134,14 +148,6 @@ verification_key_files = ["keys/signing.pub.pem"]
 
 [signing]
 key_file = "keys/signing.pem"
-
-[[databases]]
-id = "main"
-url = "sqlite:///main.db"
-
-[[databases]]
-id = "second"
-url = "sqlite:///second.db"
 """
 
 _TAIL = """
