@@ -117,7 +117,11 @@ def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Steps[Ending]:
         yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
         requested = yield from runs.state(run.run_id)
         if requested is not None:
-            ending = cancelled(requested.cancel_requested_by or actor, requested.cancel_reason)
+            ending = cancelled(
+                requested.cancel_requested_by or actor,
+                requested.cancel_reason,
+                requested.cancel_requested_at,
+            )
     if run.recorder is not None:
         last = wire.ended(run.identity, ending, run.transcript, end.finished_at)
         batch = run.stream.rest(last)
@@ -134,6 +138,7 @@ def _ending_of(state: runs.RunState) -> Ending:
         error_detail=state.error_detail,
         actor=state.cancel_requested_by,
         reason=state.cancel_reason,
+        requested_at=state.cancel_requested_at,
     )
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from agentctl import errors
 from agentctl.config.settings import Settings
+from agentctl.records.about import add_about
 from agentctl.records.ids import new_id
 from agentctl.runs.admission import Replayed, Submission, admit, admit_member
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, cancelled, failed
 from agentctl.runs.supervision import Supervision
+from agentctl.runs.tally import RunTally
 from agentctl.runs.tasks import Tasks
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog, Component
@@ -51,6 +53,7 @@ class Engine:
 
     Attributes:
         stopping: set once the process ends its runs, and nobody is to wait here any longer.
+        tally: counts them.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Engine:
         worker: Worker,
     ) -> None:
         self.stopping = asyncio.Event()
+        self.tally = RunTally()
         self._worker = worker
         self._databases = databases
         self._catalog = catalog
@@ -71,7 +75,7 @@ class Engine:
         self._closing: Ending | None = None
         # Beginnings, supervisors and ends of runs: what needs the databases.
         self._lives = Tasks()
-        self._supervision = Supervision(catalog, self._lives, Tasks())
+        self._supervision = Supervision(catalog, self._lives, Tasks(), self.tally)
 
     @property
     def draining(self) -> bool:
@@ -109,10 +113,12 @@ class Engine:
         """
         self._check_room()
         run = self._new_run(submission)
+        add_about(session_id=run.session_id, run_id=run.run_id)
         self._beginning += 1
         try:
             await self._begin(run, lambda owner: admit(run, submission, self._catalog, owner))
         except Replayed as replayed:
+            add_about(run_id=replayed.run_id)
             return Earlier(replayed.run_id)
         except asyncio.CancelledError:
             if not submission.goes_on:
@@ -189,6 +195,7 @@ class Engine:
         owner = self._worker.id
         await run.database.write(admission(owner))
         self._live[run.run_id] = run
+        self.tally.begin(run.component.kind)
         run.begin(owner)
         stopping = self._closing
         if owner != self._worker.id:

@@ -4,7 +4,9 @@ Two ways to know. The process is gone: its lock file is free, or its pid is nobo
 process's; known at once. Or it is silent: its beat did not change for `DEATH_SECONDS`. Silence is
 measured on a clock of our own that only moves while we look and the database takes writes: a
 process that slept itself, or a database that was locked for a while, makes nobody look dead, and
-the clocks of the machines do not matter.
+the clocks of the machines do not matter. A command does not live long enough to witness anything;
+where processes of other machines cannot be told by their locks, it takes the database's word for
+how long ago the beat was, which is a time of the same clock.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ class Observer:
 
     Attributes:
         complaints: of what keeps its process from looking, or from ending what the dead left.
+        oldest_beat: of the workers that the last survey found, in microseconds; None: of nobody.
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class Observer:
         self._death_seconds = death_seconds
         self._clock = clock
         self.complaints = Complaints(logging.getLogger("agentctl.runs"))
+        self.oldest_beat: int | None = None
+        self.lasting = False
         self._heard: dict[str, _Heard] = {}
         self._witnessed = 0.0
         self._looked_at = clock()
@@ -86,15 +91,23 @@ class Observer:
             return Death.GONE
         self._look()
         row = await self._databases.system.read(workers.get(owner))
-        return Death.GONE if row is None else self._judged(row)
+        return Death.GONE if row is None else self._judged(row, await self._present())
 
     async def survey(self) -> dict[str, Death | None]:
         """Every worker that has a row: how it is known to be dead, or None."""
         self._look()
         rows = await self._databases.system.read(workers.listed())
+        self.oldest_beat = min((row.beat for row in rows), default=None)
         present = {row.worker_id for row in rows}
         self._heard = {owner: heard for owner, heard in self._heard.items() if owner in present}
-        return {row.worker_id: self._judged(row) for row in rows}
+        at = await self._present()
+        return {row.worker_id: self._judged(row, at) for row in rows}
+
+    async def _present(self) -> int | None:
+        """The database's time, where that is to decide; else None."""
+        database = self._databases.system
+        by_clock = not self.lasting and database.lock_folder is None
+        return await database.clock() if by_clock else None
 
     def _look(self) -> None:
         """Move our clock on: by the time since the last look that found something written.
@@ -108,11 +121,13 @@ class Observer:
         self._witnessed += min(present - self._looked_at, self._death_seconds / 3)
         self._looked_at, self._version = present, version
 
-    def _judged(self, row: WorkerRow) -> Death | None:
+    def _judged(self, row: WorkerRow, present: int | None) -> Death | None:
         folder = self._databases.system.lock_folder
         process = ProcessIdentity(row.host, row.boot_id, row.pid, row.process_start)
         if locks.is_free(folder, row.worker_id) or is_gone(process):
             return Death.GONE
+        if present is not None:
+            return Death.SILENT if present - row.beat >= self._death_seconds * 1_000_000 else None
         heard = self._heard.get(row.worker_id)
         if heard is None or heard.beat != row.beat:
             self._heard[row.worker_id] = _Heard(row.beat, self._witnessed)

@@ -6,7 +6,7 @@ one conditional update on (status, attempt), and the count of affected rows deci
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = ["FINAL", "Ending", "FinalStatus", "cancelled", "completed", "failed", "is_final"]
@@ -29,6 +29,7 @@ class Ending:
         status: the terminal state.
         error_code, error_detail: why it ended as ERROR (contract.md 5); public.
         actor, reason: who asked for the cancel, and why, when it ends as CANCELLED.
+        requested_at: when, in microseconds, once that was read back; no part of what it is.
     """
 
     status: FinalStatus
@@ -36,6 +37,7 @@ class Ending:
     error_detail: str | None = None
     actor: str | None = None
     reason: str | None = None
+    requested_at: int | None = field(default=None, compare=False)
 
 
 def completed() -> Ending:
@@ -48,6 +50,6 @@ def failed(code: str, detail: str) -> Ending:
     return Ending("ERROR", error_code=code, error_detail=detail)
 
 
-def cancelled(actor: str, reason: str | None) -> Ending:
+def cancelled(actor: str, reason: str | None, requested_at: int | None = None) -> Ending:
     """Somebody asked for it to stop."""
-    return Ending("CANCELLED", actor=actor, reason=reason)
+    return Ending("CANCELLED", actor=actor, reason=reason, requested_at=requested_at)

@@ -11,10 +11,12 @@ import asyncio
 import logging
 
 from agentctl import errors
+from agentctl.records.about import work_about
 from agentctl.records.times import now
 from agentctl.runs import endings, wire
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, cancelled, completed, failed
+from agentctl.runs.tally import RunTally
 from agentctl.runs.tasks import Tasks
 from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.failures import RunFailure
@@ -41,15 +43,18 @@ class Supervision:
         catalog: what is hosted.
         lives: takes the tasks that need the databases: they are waited for when the engine closes.
         works: takes the tasks of the components themselves.
+        tally: is told of every end.
     """
 
-    def __init__(self, catalog: Catalog, lives: Tasks, works: Tasks) -> None:
+    def __init__(self, catalog: Catalog, lives: Tasks, works: Tasks, tally: RunTally) -> None:
         self._catalog = catalog
+        self._tally = tally
         self._lives = lives
         self._works = works
 
     async def supervise(self, run: LiveRun) -> None:
         """Work a run whose row is there; `run.ended` is the end that is stored."""
+        work_about(session_id=run.session_id, run_id=run.run_id)
         stored = _FAILED
         try:
             ending = await self._worked(run)
@@ -68,11 +73,16 @@ class Supervision:
 
     async def _settled(self, run: LiveRun, ending: Ending) -> Ending:
         """The end that is stored. Storing it goes on for as long as it takes; this does not."""
-        storing = self._lives.start(
-            endings.settle(run, ending, lambda late: self._note_stop(run, late))
-        )
+        storing = self._lives.start(self._store(run, ending))
         await asyncio.wait({storing}, timeout=SETTLE_SECONDS)
         return storing.result() if storing.done() else ending
+
+    async def _store(self, run: LiveRun, ending: Ending) -> Ending:
+        stored = await endings.settle(run, ending, lambda late: self._note_stop(run, late))
+        requested_at = stored.requested_at if stored.status == "CANCELLED" else None
+        took = None if requested_at is None else (now() - requested_at) / 1_000_000
+        self._tally.end(run.component.kind, stored.status, took)
+        return stored
 
     async def _worked(self, run: LiveRun) -> Ending:
         try:

@@ -77,6 +77,7 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
         InvalidConfiguration: a tool cannot be used.
         RuntimeError: a route has no row in the policy table.
     """
+    from agentctl.server.access import log_access
     from agentctl.server.refusals import Refusals
     from agentctl.service.service import Service
 
@@ -87,6 +88,7 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
         await service.prepare()
         async with Refusals(service.hosting.audit).counting() as refusals:
             door.service, door.verifier, door.refusals = service, verifier, refusals
+            door.watchers = [log_access]
             try:
                 with verifier.watching():
                     yield

@@ -10,11 +10,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
+from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentctl.errors import AgentctlError, BadRequest, InternalFailure, Unauthenticated, Unavailable
+from agentctl.records.about import add_about, begin_about
 from agentctl.records.ids import new_id
+from agentctl.server.access import Finished
 from agentctl.server.answers import failure
 from agentctl.server.door import CALLER, Caller, Door
 
@@ -58,17 +61,23 @@ class Reply:
 
 
 class _Dressed(Reply):
-    """Adds the header fields of every answer; takes the body away for HEAD."""
+    """Adds the header fields of every answer; takes the body away for HEAD.
 
-    __slots__ = ("bodiless", "request_id")
+    Attributes:
+        status: of the answer, once it began.
+    """
+
+    __slots__ = ("bodiless", "request_id", "status")
 
     def __init__(self, send: Send, request_id: str, *, bodiless: bool) -> None:
         super().__init__(send)
         self.request_id = request_id
         self.bodiless = bodiless
+        self.status: int | None = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            self.status = message["status"]
             message["headers"] = dressed(message["headers"], self.request_id)
         elif self.bodiless:
             message["body"] = b""
@@ -91,9 +100,12 @@ class Authentication:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        began = perf_counter()
         request_id = new_id()
+        begin_about(request_id=request_id)
         head = scope["method"] == "HEAD"
         reply = _Dressed(send, request_id, bodiless=head)
+        asked = scope["method"]
         if head:  # a copy: the server below still has to know that it was HEAD
             scope = {**scope, "method": "GET"}
         try:
@@ -102,6 +114,17 @@ class Authentication:
             await self.app(scope, receive, reply)
         except Exception as error:
             await answer_failure(error, request_id, reply, scope, receive)
+        finally:
+            self._tell(scope, asked, reply.status, perf_counter() - began)
+
+    def _tell(self, scope: Scope, method: str, status: int | None, seconds: float) -> None:
+        route, caller = scope.get("route"), scope.get(CALLER)
+        operation = getattr(route, "operation", None)
+        principal = None if caller is None else caller.principal
+        identity = None if principal is None else principal.identity
+        finished = Finished(operation, method, status, seconds, identity)
+        for told in self.door.watchers:
+            told(finished)
 
     async def _caller(self, headers: Fields, request_id: str) -> Caller:
         assert self.door.verifier is not None
@@ -109,6 +132,7 @@ class Authentication:
             principal = await self.door.verifier.identify(_authorization(headers))
         except (Unauthenticated, Unavailable) as error:
             return Caller(self.door, request_id, None, error)
+        add_about(principal=principal.identity)
         return Caller(self.door, request_id, principal)
 
 

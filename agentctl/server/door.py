@@ -12,8 +12,11 @@ from agentctl.auth.principal import Principal
 from agentctl.errors import Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
+    from agentctl.server.access import Watcher
     from agentctl.server.refusals import Refusals
     from agentctl.service.service import Acting, Service
 
@@ -35,6 +38,7 @@ class Door:
         verifier: turns an Authorization header into a principal; None while not running.
         refusals: counts the 401s; None while not running.
         description: the OpenAPI document, as bytes without a base path.
+        watchers: are told of every request that is finished.
     """
 
     settings: Settings
@@ -42,6 +46,7 @@ class Door:
     verifier: Verifier | None = None
     refusals: Refusals | None = None
     description: bytes = b"{}"
+    watchers: Sequence[Watcher] = ()
 
     @property
     def open_service(self) -> Service:

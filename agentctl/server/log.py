@@ -1,39 +1,184 @@
-"""Where the log of a server goes."""
+"""The log of a server: where it goes, and how a line of it reads.
+
+One event is one line, whatever is in it: control characters are written out, and only a traceback
+follows on lines of its own, set in, where people read it. Each line is one write, so that lines of
+several processes do not get into each other.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import logging
+import os
+import re
 import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from agentctl.records.text import printable
+import orjson
 
-__all__ = ["log_to_stderr"]
+from agentctl.records.about import about
+from agentctl.records.text import clean, printable
 
-_ALONE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_ONE_OF_MANY = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
+if TYPE_CHECKING:
+    from agentctl.config.settings import Log
+
+__all__ = ["FIELDS", "log_to_stderr"]
+
+FIELDS = "fields"
+"""Attribute of a log record that has more fields for its line, by name."""
+
+LONGEST_VALUE = 256
+"""Characters of a field that are written: ids and names are given by callers."""
+
+Field = str | int | float | None
+
+_PLAIN = re.compile(r"[A-Za-z0-9._:@/+*-]+")
+_FOREIGN = logging.WARNING
 
 
-def log_to_stderr(*, one_of_many: bool = False) -> None:
+def log_to_stderr(log: Log, *, one_of_many: bool = False) -> None:
     """Send the log to stderr, unless the program has already said where it goes.
 
+    Libraries are heard from warnings on, whatever the level: some tell what they are given.
+
     Args:
+        log: form and level.
         one_of_many: other processes write there as well: each line has the process's id.
     """
     root = logging.getLogger()
     if root.handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter(_ONE_OF_MANY if one_of_many else _ALONE))
+    level = getattr(logging, log.level.upper())
+    handler = _Lines()
+    process = os.getpid() if one_of_many else None
+    handler.setFormatter((_Json if log.format == "json" else _Readable)(process))
     root.addHandler(handler)
-    root.setLevel(logging.WARNING)
+    root.setLevel(max(level, _FOREIGN))
+    logging.getLogger("agentctl").setLevel(level)
+    # What no line shows need not be found out for each.
+    logging.logThreads = logging.logMultiprocessing = False
 
 
-class _Formatter(logging.Formatter):
-    """Records that nothing in them can pass for, and that do nothing to a terminal.
+class _Lines(logging.Handler):
+    """Writes each line to stderr with one system call."""
 
-    What tools and providers say is in them: it is written out, and lines behind the first of a
-    record are set in.
+    def __init__(self) -> None:
+        super().__init__()
+        self._number: int | None = None
+        with contextlib.suppress(OSError, AttributeError, io.UnsupportedOperation):
+            self._number = sys.stderr.fileno()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record. Whoever was to read it may be gone, and the work goes on."""
+        try:
+            line = self.format(record) + "\n"
+        except Exception:
+            self.handleError(record)
+            return
+        with contextlib.suppress(OSError, ValueError):
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        if self._number is None:
+            sys.stderr.write(line)
+            return
+        rest = line.encode("utf-8", "backslashreplace")
+        while rest:
+            rest = rest[os.write(self._number, rest) :]
+
+
+class _Form(logging.Formatter):
+    """What both forms have in common.
+
+    Args:
+        process: the id that each line is to have, or None.
+    """
+
+    def __init__(self, process: int | None) -> None:
+        super().__init__()
+        self._process = process
+        self._second = -1
+        self._shown = ""
+
+    def _time(self, created: float) -> str:
+        """RFC 3339, UTC, in milliseconds."""
+        second = int(created)
+        shown = self._shown
+        if second != self._second:
+            shown = self._shown = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._second = second
+        return f"{shown}.{int((created - second) * 1_000):03d}Z"
+
+    def _traceback(self, record: logging.LogRecord) -> str:
+        said = self.formatException(record.exc_info) if record.exc_info else ""
+        return "\n".join(filter(None, [said, record.stack_info]))
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Field]:
+    """What a line has beside its message: of the event itself, and what it is about."""
+    more: Mapping[str, Field] = getattr(record, FIELDS, {})
+    found: dict[str, Field] = {**more, **about()}
+    for name, value in found.items():
+        if isinstance(value, str) and len(value) > LONGEST_VALUE:
+            found[name] = value[:LONGEST_VALUE] + "…"
+    return found
+
+
+class _Readable(_Form):
+    """For people: `2026-11-20T15:46:44.123Z WARNING agentctl.runs: message (run_id=...)`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and set in below it the traceback, if there is one."""
+        process = "" if self._process is None else f" [{self._process}]"
+        told = " ".join(
+            f"{name}={_quoted(value)}"
+            for name, value in _fields(record).items()
+            if value is not None
+        )
+        line = (
+            f"{self._time(record.created)} {record.levelname}{process} {record.name}: "
+            f"{printable(record.getMessage())}"
+        )
+        line += f" ({told})" if told else ""
+        traceback = printable(self._traceback(record), lines=True)
+        return f"{line}\n{traceback}".replace("\n", "\n    ") if traceback else line
+
+
+def _quoted(value: Field) -> str:
+    """A value that cannot be taken for the end of one, or for another field."""
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(printable(text), ensure_ascii=False)
+
+
+class _Json(_Form):
+    """For programs: one object a line, ASCII only. `time`, `level`, `logger` and `message` are
+    always there, in this order.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), lines=True).replace("\n", "\n    ")
+        """The line."""
+        said: dict[str, Field] = {
+            "time": self._time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if self._process is not None:
+            said["process"] = self._process
+        said.update(_fields(record))
+        if traceback := self._traceback(record):
+            said["exception"] = traceback
+        return _json(said)
+
+
+def _json(said: dict[str, Field]) -> str:
+    with contextlib.suppress(TypeError):
+        text = orjson.dumps(said)
+        if text.isascii() and b"\x7f" not in text:
+            return text.decode("ascii")
+    kept = {name: clean(value) if isinstance(value, str) else value for name, value in said.items()}
+    return json.dumps(kept, separators=(",", ":")).replace("\x7f", "\\u007f")

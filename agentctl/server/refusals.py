@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextvars import Context
 
 from agentctl.auth.steps import ACCOUNT_CHECKS, CHECKS
 from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
@@ -60,7 +61,8 @@ class Refusals:
         """Count one. Causes are names of checks, of which there is a fixed number."""
         self._counts[_cause(failure)] += 1
         if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush_later())
+            # About all that is counted, and not about the request that happened to be the first.
+            self._flushing = asyncio.create_task(self._flush_later(), context=Context())
 
     async def _flush_later(self) -> None:
         """Until nothing is left; what cannot be written is tried again."""

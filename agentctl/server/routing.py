@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import gate, policy
 from agentctl.errors import Unauthenticated, ValidationFailed
+from agentctl.records.about import add_about
 from agentctl.records.routes import Route, RouteTable, hides_a_slash
 from agentctl.server.authentication import Reply, answer_failure
 from agentctl.server.door import CALLER, Call
@@ -30,6 +31,9 @@ from agentctl.server.parameters import Parameters
 __all__ = ["Dispatch", "Endpoint", "Operation", "check_routes"]
 
 Endpoint = Callable[..., Awaitable[Response]]
+
+_TOLD = frozenset({"session_id", "run_id"})
+"""Parameters of the path that lines of the log carry."""
 
 
 class Operation(APIRoute):
@@ -66,6 +70,7 @@ class Operation(APIRoute):
             AgentctlError: the request is refused.
         """
         path = call.scope["path_params"]
+        add_about(**{name: path[name] for name in path.keys() & _TOLD})
         try:
             gate.admit(call.caller.principal, call.caller.failure, self.operation, path)
             return await self._answer(call, path)

@@ -74,7 +74,7 @@ def serve(
         InvalidKey: the verification keys are refused, or there are none.
         InvalidConfiguration: a tool cannot be used.
     """
-    log_to_stderr()
+    log_to_stderr(settings.log)
     with contextlib.closing(bind(settings.server.host, settings.server.port)) as listener:
         serve_on(listener, settings, _Alone(listener, announce, announce_stop))
 

@@ -35,11 +35,11 @@ def main() -> None:
 
 
 def _work(listening: socket.socket, line: _Line) -> None:
-    log_to_stderr(one_of_many=True)
     text = line.next()
     if text is None:
         sys.exit(1)
     settings = settings_from_text(text.decode())
+    log_to_stderr(settings.log, one_of_many=True)
     try:
         from agentctl.server.serve import serve_on
 

@@ -19,7 +19,7 @@ The file is TOML. It is looked for in this order: `--config FILE`, the variable 
 `agentctl.toml` in the current folder, `agentctl.toml` in the user's configuration directory. It is
 read at start only, the key files that it names excepted. Relative paths are relative to the file.
 
-Keys of the first six tables can be set by the environment, which wins over the file. A list is
+Keys of the first eight tables can be set by the environment, which wins over the file. A list is
 written there as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A variable
 of this form that names no key is refused, as is every key that is unknown, of the wrong type, a
 reference to nothing, or without effect.

@@ -453,7 +453,7 @@ def test_credentials_that_do_not_hold_are_told_apart_by_nobody(scene: Scene) -> 
     assert kept.pop()[0] == 401
 
 
-_BEGINS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \[\d+\] \S+: ")
+_BEGINS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ \[\d+\] \S+: ")
 
 
 def test_nobody_writes_lines_of_the_log(scene: Scene) -> None:

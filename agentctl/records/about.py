@@ -1,0 +1,38 @@
+"""What the work at hand is about: the ids that each line of the log carries.
+
+They stand in a context variable, so they follow a request or a run into the tasks and threads that
+work for it. Nothing is done with them until a line is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+
+__all__ = ["about", "add_about", "begin_about", "work_about"]
+
+_NOTHING: Mapping[str, str] = {}
+
+_about: ContextVar[dict[str, str] | None] = ContextVar("agentctl_about", default=None)
+
+
+def about() -> Mapping[str, str]:
+    """The ids by name: `request_id`, `principal`, `session_id`, `run_id`, as far as known."""
+    return _about.get() or _NOTHING
+
+
+def begin_about(**known: str) -> None:
+    """Something new begins in this context: what was known before is about something else."""
+    _about.set(known)
+
+
+def add_about(**known: str) -> None:
+    """More is known now, to all that works on the same; nothing where nothing has begun."""
+    current = _about.get()
+    if current is not None:
+        current.update(known)
+
+
+def work_about(**known: str) -> None:
+    """A part begins, in a task of its own: it is about the same, and about this beside."""
+    _about.set({**about(), **known})
