@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentctl.cli.findings import show_findings, sum_up
 from agentctl.cli.options import Config, Output
-from agentctl.cli.output import Format, chosen_format, show_list, write_line
-from agentctl.cli.table import Column
-from agentctl.cli.terminal import note, printable
+from agentctl.cli.output import chosen_format
 from agentctl.errors import AgentctlError, InvalidConfiguration, UsageFailed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.service.checkup.finding import Finding
 
-__all__ = ["EXAMPLE", "SomethingWrong", "doctor"]
+__all__ = ["EXAMPLE", "doctor"]
 
 EXAMPLE = "agentctl doctor --config agentctl.toml"
-
-_COLUMNS = [
-    Column("verdict"),
-    Column("check"),
-    Column("what", look="whole"),
-    Column("remedy", look="whole"),
-]
-
-
-class SomethingWrong(AgentctlError):
-    """Something about an installation has to be mended."""
-
-    error_code = "SOMETHING_WRONG"
 
 
 def doctor(
@@ -59,8 +43,8 @@ def doctor(
     form = chosen_format(output)
     findings: list[Finding] = []
     run_until_done(_examine(_settings(config), findings))
-    _show(findings, form)
-    _sum_up(findings)
+    show_findings(findings, form)
+    sum_up(findings)
 
 
 def _settings(config: Config) -> Settings | AgentctlError:
@@ -84,33 +68,3 @@ async def _examine(settings: Settings | AgentctlError, findings: list[Finding]) 
     for step in steps(settings):
         async with waiting(f"looking at {step.name}"):
             findings += await run(step)
-
-
-def _show(findings: list[Finding], form: Format) -> None:
-    from agentctl.records.document import document_of
-
-    if form != "table":
-        records = [asdict(finding) for finding in findings]
-        show_list(document_of(records), _COLUMNS, form, id_field="check")
-        return
-    widest = max(len(finding.check) for finding in findings)
-    for finding in findings:
-        head = f"{finding.verdict:5}  {finding.check:{widest}}  "
-        write_line(head + printable(finding.what))
-        if finding.remedy is not None:
-            write_line(" " * len(head) + "-> " + printable(finding.remedy))
-
-
-def _sum_up(findings: list[Finding]) -> None:
-    """Say how it is.
-
-    Raises:
-        SomethingWrong: something has to be mended.
-    """
-    tally = Tally(finding.verdict for finding in findings)
-    notes = {0: "", 1: ", 1 note"}.get(tally["note"], f", {tally['note']} notes")
-    if not tally["wrong"]:
-        note(f"nothing is wrong{notes}")
-        return
-    things = "1 thing is" if tally["wrong"] == 1 else f"{tally['wrong']} things are"
-    raise SomethingWrong(f"{things} wrong{notes}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agentctl.cli import contexts
 from agentctl.cli.credentials import VARIABLE, given_token, token_from_file
 from agentctl.cli.interrupts import run_until_done
+from agentctl.cli.mismatch import naming
 from agentctl.cli.options import AsUser, ContextName, InsecureHttp, LocalConfig, TokenFile, Url
 from agentctl.cli.terminal import note
 from agentctl.errors import NotFound, UsageFailed
@@ -171,7 +172,8 @@ async def _through_door(
 ) -> None:
     async with open_door(connection, local) as door:
         try:
-            await body(door, **values)
+            with naming(connection.config):
+                await body(door, **values)
         except NotFound as failure:
             _say_where_to_look(failure, door)
             raise

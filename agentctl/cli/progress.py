@@ -33,6 +33,10 @@ class Counter:
     total: int | None = None
     done: int = 0
 
+    def show(self, what: str, done: int, total: int | None) -> None:
+        """Go on to something else, or further in it."""
+        self.what, self.done, self.total = what, done, total or None
+
     def __str__(self) -> str:
         if self.total is None:
             return f"{self.done} {self.what}"

@@ -27,6 +27,7 @@ _BRANCHES = {
     "runs": "runs:app",
     "accounts": "accounts:app",
     "auth": "auth:app",
+    "db": "db:app",
     "audit": "audit:app",
     "context": "context:app",
     "config": "config:app",

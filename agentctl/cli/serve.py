@@ -10,6 +10,7 @@ import typer
 
 from agentctl import __version__
 from agentctl.cli.durations import spoken
+from agentctl.cli.mismatch import naming
 from agentctl.cli.options import Config
 from agentctl.cli.terminal import note
 from agentctl.errors import UsageFailed
@@ -67,11 +68,12 @@ def serve(
         from agentctl.server.serve import serve as serve_settings
     else:
         from agentctl.server.workers import serve as serve_settings
-    serve_settings(
-        settings,
-        announce=lambda url: _announce(settings, url, demo=demo),
-        announce_stop=lambda runs: _announce_stop(settings, runs),
-    )
+    with naming(config):
+        serve_settings(
+            settings,
+            announce=lambda url: _announce(settings, url, demo=demo),
+            announce_stop=lambda runs: _announce_stop(settings, runs),
+        )
     note("stopped")
 
 

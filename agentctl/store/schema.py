@@ -49,6 +49,7 @@ TABLES = frozenset(
         "workers",
     }
 )
+"""Those of the first migration: a database that has them is one of ours, however old."""
 
 _PIECE = re.compile(
     r"""

@@ -16,6 +16,7 @@ __all__ = [
     "check_file",
     "emptied",
     "folder_of_locks",
+    "log_of",
     "not_ours",
     "nothing_yet",
     "size_of",
@@ -67,6 +68,12 @@ def was_used(path: Path) -> bool:
     return folder_of_locks(path).is_dir()
 
 
+def log_of(path: Path) -> Path:
+    """The write-ahead log of a file, beside it."""
+    real = path.resolve()
+    return real.with_name(f"{real.name}-wal")
+
+
 def size_of(path: Path) -> int:
     """Bytes of a file; 0 when it is not there."""
     try:
@@ -94,7 +101,7 @@ def _check_header(path: Path) -> None:
         )
     whole = _whole_size(header)
     # A checkpoint writes the header first; until it ends, the rest is in the log.
-    if size_of(path) < whole and size_of(_beside(path, "wal")) == 0 and size_of(path) < whole:
+    if size_of(path) < whole and size_of(log_of(path)) == 0 and size_of(path) < whole:
         raise errors.Unavailable(
             "The database is damaged",
             cause=f"{path} has {size_of(path)} of its {whole} bytes",
@@ -116,7 +123,8 @@ def _check_log(path: Path) -> None:
     SQLite makes the log before its index and removes it after it, so that an index without a log,
     seen twice, has lost it.
     """
-    log, index = _beside(path, "wal"), _beside(path, "shm")
+    log = log_of(path)
+    index = log.with_name(f"{log.name.removesuffix('wal')}shm")
     if all(index.exists() and not log.exists() for _ in range(2)):
         raise errors.Unavailable(
             "The database has lost its log",
@@ -127,18 +135,13 @@ def _check_log(path: Path) -> None:
 
 def _check_orphan(path: Path) -> None:
     """Refuse to make a file whose log is still there: SQLite would remove the log."""
-    log = _beside(path, "wal")
+    log = log_of(path)
     if size_of(log):
         raise errors.Unavailable(
             "The database's file is gone, and its log is not",
             cause=f"{path} is not there, {log} is",
             hint=f"put the file back, or a backup; to begin anew: rm {shlex.quote(str(log))}",
         )
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    real = path.resolve()
-    return real.with_name(f"{real.name}-{suffix}")
 
 
 def nothing_yet(path: Path) -> errors.Unavailable:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
+from agentctl.records.sizes import spoken_bytes
 from agentctl.records.times import now, spoken
 from agentctl.service.checkup.filesystems import NETWORK, filesystem_of
 from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
@@ -47,7 +48,7 @@ async def check_database(entry: Database) -> AsyncIterator[Finding]:
         yield ok(check, f"{path} is one of ours, schema {SCHEMA_VERSION}")
         damage = await sqlite_checkup.integrity(path)
         if damage is None:
-            yield ok(check, f"nothing in its {_size(path.stat().st_size)} is damaged")
+            yield ok(check, f"nothing in its {spoken_bytes(path.stat().st_size)} is damaged")
         else:
             yield wrong(check, f"it is damaged: {damage}", "restore it from a backup")
         await asyncio.to_thread(sqlite_checkup.take_write_lock, path)
@@ -92,20 +93,14 @@ def _around(check: str, path: Path) -> Iterator[Finding]:
     yield _free(check, shutil.disk_usage(folder).free)
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and (size := log.stat().st_size) > _LARGE_LOG:
-        text = f"its write-ahead log has grown to {_size(size)}: something reads for very long"
+        text = (
+            f"its write-ahead log has grown to {spoken_bytes(size)}: something reads for very long"
+        )
         yield note(check, text, "restart what reads it; the log shrinks with the next checkpoint")
 
 
 def _free(check: str, free: int) -> Finding:
-    text, remedy = f"{_size(free)} are free on its disk", "free some space"
+    text, remedy = f"{spoken_bytes(free)} are free on its disk", "free some space"
     if free < _LEAST_FREE:
         return wrong(check, text, remedy)
     return note(check, text, remedy) if free < _LITTLE_FREE else ok(check, text)
-
-
-def _size(count: int) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1_000:
-            return f"{count:.0f} {unit}"
-        count //= 1_000
-    return f"{count} TB"

@@ -1,0 +1,290 @@
+"""`agentctl db`: databases as a whole. Everything here works locally, on what is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.help import Branch
+from agentctl.cli.interrupts import run_until_done
+from agentctl.cli.mismatch import naming
+from agentctl.cli.options import Config, Output
+from agentctl.cli.output import Format, chosen_format, show_list, show_record, write_line
+from agentctl.cli.progress import Counter, waiting
+from agentctl.cli.table import Column, Columns
+from agentctl.cli.terminal import note
+from agentctl.errors import NotFound, UsageFailed
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Database
+    from agentctl.service.databases.status import Status
+    from agentctl.store.schema import Migration
+
+__all__ = ["app"]
+
+app = Branch(
+    help="Look at databases, migrate, check and copy them.",
+    epilog="Example: agentctl db status",
+)
+
+Url = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="Refused: it works locally only")
+]
+OnlyDb = Annotated[
+    str | None, typer.Option("--db", metavar="ID", help="Only this database, else all of them")
+]
+
+_STATUS = Columns(
+    tsv=[
+        Column(name)
+        for name in (
+            "db_id", "engine", "state", "schema", "newest", "pending", "bytes", "wal_bytes",
+            "sessions", "runs", "estimated", "url", "problem",
+        )
+    ],
+    table=[
+        Column("db_id", heading="id"),
+        Column("state"),
+        Column("engine"),
+        Column("schema", lambda record: _of(record["schema"], record["newest"])),
+        Column("pending", lambda record: ", ".join(record["pending"]), look="text"),
+        Column("bytes", lambda record: _size(record["bytes"]), heading="size"),
+        Column("wal_bytes", lambda record: _size(record["wal_bytes"]), heading="log"),
+        Column("sessions", lambda record: _about(record, "sessions")),
+        Column("runs", lambda record: _about(record, "runs")),
+        Column("url", look="text"),
+    ],
+)  # fmt: skip
+_MIGRATIONS = Columns(
+    tsv=[Column("db_id"), Column("migration"), Column("outcome"), Column("statements")],
+    table=[
+        Column("db_id"),
+        Column("migration"),
+        Column("outcome"),
+        Column("statements", lambda record: "; ".join(record["statements"]), look="text"),
+    ],
+)
+_BACKUP = [
+    Column(name)
+    for name in (
+        "file", "db_id", "bytes", "seconds", "taken_at", "schema", "sessions", "runs", "rows",
+        "sha256",
+    )
+]  # fmt: skip
+
+
+@app.command("status", epilog="Example: agentctl db status -o json")
+def show_status(
+    config: Config = None, db: OnlyDb = None, output: Output = None, url: Url = None
+) -> None:
+    """Show each database: where it is, its schema, what it lacks, how large it is.
+
+    The exit code is 7 when one is not there or cannot be used, else 1 when the schema of one is
+    too old or too new.
+    """
+    form = chosen_format(output)
+    entries = _entries(config, db, url)
+    found: list[Status] = []
+
+    async def look() -> None:
+        from agentctl.service.databases.status import status_of
+
+        for entry in entries:
+            async with waiting(f"looking at {entry.id}"):
+                found.append(await status_of(entry))
+
+    run_until_done(look())
+    _show([each.record() for each in found], _STATUS, form, "db_id")
+    failures = [each.failure for each in found if each.failure is not None]
+    for failure in sorted(failures, key=lambda each: -each.exit_code)[:1]:
+        with naming(config):
+            raise failure
+
+
+@app.command("migrate", epilog="Example: agentctl db migrate --dry-run")
+def migrate(
+    config: Config = None,
+    db: OnlyDb = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and change nothing")
+    ] = False,
+    output: Output = None,
+    url: Url = None,
+) -> None:
+    """Bring databases up to date; one that is not there is made.
+
+    Each migration is applied as a whole or not at all. Make a backup first, and stop the servers:
+    they wait while a migration is applied.
+    """
+    form = chosen_format(output)
+    entries = _entries(config, db, url)
+    records: list[dict[str, object]] = []
+    try:
+        run_until_done(_migrate(entries, records, dry_run=dry_run))
+    finally:
+        if records or form != "table":
+            _show(records, _MIGRATIONS, form, "migration")
+
+
+async def _migrate(
+    entries: Sequence[Database], records: list[dict[str, object]], *, dry_run: bool
+) -> None:
+    from agentctl.config.databases import shown_url
+    from agentctl.service.databases.migrate import Plan, migrate, plan_of
+
+    def applied(plan: Plan, migration: Migration) -> None:
+        records.append(_migration(plan.entry, migration, "applied"))
+        counter.done += 1
+
+    for entry in entries:
+        plan, where = await plan_of(entry), f"{entry.id} ({shown_url(entry.url)})"
+        counter = Counter(f"migrations of {entry.id}", len(plan.migrations))
+        if not plan.migrations:
+            note(f"{where} is up to date, schema {plan.version}")
+        elif dry_run:
+            records += [_migration(entry, each, "pending") for each in plan.migrations]
+            note(f"{where} would be {_verb(plan)}; nothing was changed")
+        else:
+            async with waiting(counter):
+                await migrate(plan, applied)
+            note(f"{where} was {_verb(plan)}")
+
+
+def _verb(plan: Any) -> str:
+    count = len(plan.migrations)
+    if plan.version is None:
+        return "made"
+    return f"migrated, {count} step{'' if count == 1 else 's'} from schema {plan.version}"
+
+
+def _migration(entry: Database, migration: Migration, outcome: str) -> dict[str, object]:
+    return {
+        "db_id": entry.id,
+        "migration": migration.name,
+        "outcome": outcome,
+        "statements": migration.summary(),
+    }
+
+
+@app.command("check", epilog="Example: agentctl db check --db main")
+def check(config: Config = None, db: OnlyDb = None, output: Output = None, url: Url = None) -> None:
+    """Look for damage: pages, schema, and what must hold between rows. Nothing is changed.
+
+    All of a database is read, which may take long; servers go on meanwhile. Exit code 1 when
+    something is wrong.
+    """
+    from agentctl.cli.findings import show_findings, sum_up
+
+    form = chosen_format(output)
+    entries = _entries(config, db, url)
+    findings: list[Any] = []
+    run_until_done(_check(entries, findings))
+    show_findings(findings, form)
+    sum_up(findings)
+
+
+async def _check(entries: Sequence[Database], findings: list[Any]) -> None:
+    from agentctl.service.databases.check import check_database
+
+    for entry in entries:
+        counter = Counter("")
+        async with waiting(counter):
+            async for finding in check_database(entry, counter.show):
+                findings.append(finding)
+
+
+@app.command("backup", epilog="Example: agentctl db backup /backups/agentctl-2026-11-20.db")
+def back_up(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; never overwritten")],
+    config: Config = None,
+    db: Annotated[
+        str | None, typer.Option("--db", metavar="ID", help="Id of the database, else the first")
+    ] = None,
+    output: Output = None,
+    url: Url = None,
+) -> None:
+    """Copy a SQLite database to a new file while it is written to, and check the copy.
+
+    It holds everything that was committed when it began. For PostgreSQL the command that does it
+    is printed instead.
+    """
+    form = chosen_format(output)
+    entry = _entries(config, db, url)[0]
+    from agentctl.config.databases import is_sqlite
+
+    if is_sqlite(entry.url):
+        run_until_done(_back_up(entry, file, form))
+    else:
+        _print_dump(entry, file)
+
+
+async def _back_up(entry: Database, file: Path, form: Format) -> None:
+    from agentctl.records.document import document_of
+    from agentctl.service.databases.backup import back_up
+
+    counter = Counter("")
+    async with waiting(counter):
+        made = await back_up(entry, file.absolute(), counter.show)
+    show_record(document_of(made), _BACKUP, form, id_field="file")
+    note(
+        f"copied {entry.id} to {made['file']} and checked it; to restore it, see docs/databases.md"
+    )
+
+
+def _print_dump(entry: Database, file: Path) -> None:
+    from agentctl.service.databases.dump import dump_line, restore_line
+
+    write_line(dump_line(entry, file))
+    note("nothing was copied: this line does it, where PostgreSQL's own programs are")
+    password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
+    note(f"  the password: {password}a file that PGPASSFILE names")
+    note(f"  to restore it into an empty database: {restore_line(entry, file)}")
+
+
+def _entries(config: Path | None, db: str | None, url: str | None) -> Sequence[Database]:
+    """The configured databases, or the one that is meant.
+
+    Raises:
+        UsageFailed: a server is named.
+        NotFound: there is no such database.
+    """
+    from agentctl.config import load
+
+    if url is not None:
+        raise UsageFailed(
+            f"this works locally only, not on {url}",
+            cause="it works on the database itself, which no server gives to others",
+            hint="run it where the database is, with --config FILE",
+        )
+    settings = load(config)
+    if db is None:
+        return settings.databases
+    chosen = [entry for entry in settings.databases if entry.id == db]
+    if not chosen:
+        ids = ", ".join(entry.id for entry in settings.databases)
+        raise NotFound(f"Database {db!r} not found", hint=f"there are: {ids}")
+    return chosen
+
+
+def _show(records: list[dict[str, object]], columns: Columns, form: Format, id_field: str) -> None:
+    from agentctl.records.document import document_of
+
+    show_list(document_of(records), columns, form, id_field=id_field)
+
+
+def _of(version: object, newest: object) -> str:
+    return "" if version is None else f"{version} of {newest}"
+
+
+def _about(record: Mapping[str, Any], name: str) -> str:
+    count = record[name]
+    return "" if count is None else f"{'about ' if record['estimated'] else ''}{count}"
+
+
+def _size(count: int | None) -> str:
+    from agentctl.records.sizes import spoken_bytes
+
+    return "" if count is None else spoken_bytes(count)

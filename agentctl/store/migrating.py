@@ -1,0 +1,120 @@
+"""Bringing a configured database up to date, on either engine, and what is there before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentctl.config.databases import is_sqlite, sqlite_path
+from agentctl.store.schema import Engine, Migration, migrations
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Database as Entry
+
+__all__ = ["engine_of", "migrate", "stored_version"]
+
+Applied = Callable[[Migration], None]
+
+LONGEST_SECONDS = 86_400.0
+"""What a statement of a migration may take: an index of a large table takes its time."""
+
+
+def engine_of(entry: Entry) -> Engine:
+    """What holds a configured database."""
+    return "sqlite" if is_sqlite(entry.url) else "postgres"
+
+
+async def stored_version(entry: Entry) -> int | None:
+    """The number of the last migration of a database; None: there is no database yet.
+
+    Raises:
+        Unavailable: it cannot be read, or is not one of ours.
+    """
+    if not is_sqlite(entry.url):
+        return await _postgres_version(entry)
+    from agentctl.store.sqlite_apart import apart
+    from agentctl.store.sqlite_connection import run_unit
+    from agentctl.store.sqlite_file import check_file, emptied, was_used
+    from agentctl.store.sqlite_schema import stored_version as stored
+
+    path = sqlite_path(entry.url)
+    check_file(path, create=True)
+    if not path.exists():
+        return None
+    found = await apart(path, lambda connection, _: run_unit(connection, stored(path)))
+    if found is None and was_used(path):
+        raise emptied(path)
+    return found
+
+
+async def migrate(entry: Entry, applied: Applied) -> None:
+    """Apply what is missing; a database that is not there is made.
+
+    Args:
+        entry: which database.
+        applied: is told of each migration once it is durable, on any thread.
+
+    Raises:
+        SchemaMismatch: it is newer than this code.
+        Unavailable: it cannot be used, or is not one of ours.
+    """
+    if not is_sqlite(entry.url):
+        await _migrate_postgres(entry, applied)
+        return
+    from agentctl.store.sqlite_file import check_file
+    from agentctl.store.sqlite_schema import migrate as migrate_file
+
+    path = sqlite_path(entry.url)
+    check_file(path, create=True)
+    if await asyncio.to_thread(_made, entry.id, path):
+        for migration in migrations("sqlite"):
+            applied(migration)
+        return
+    await migrate_file(path, applied)
+
+
+def _made(id: str, path: Path) -> bool:
+    import apsw
+
+    from agentctl.store.sqlite_connection import public_error
+    from agentctl.store.sqlite_file import cannot_create, with_path
+    from agentctl.store.sqlite_schema import create_if_absent
+
+    try:
+        return create_if_absent(path)
+    except apsw.Error as error:
+        raise with_path(public_error(error, id), path) from None
+    except OSError as error:
+        raise cannot_create(path, error) from None
+
+
+async def _postgres_version(entry: Entry) -> int | None:
+    from agentctl.store.postgres_connection import connect, public_error
+    from agentctl.store.postgres_schema import has_tables, version
+
+    try:
+        connection = await connect(entry)
+        try:
+            return await version(connection) if await has_tables(connection, entry) else None
+        finally:
+            await connection.close()
+    except Exception as error:
+        raise public_error(error, entry.id) from None
+
+
+async def _migrate_postgres(entry: Entry, applied: Applied) -> None:
+    from dataclasses import replace
+
+    from agentctl.store.postgres_connection import connect, public_error
+    from agentctl.store.postgres_schema import apply_pending
+
+    try:
+        connection = await connect(replace(entry, statement_seconds=LONGEST_SECONDS))
+        try:
+            await apply_pending(connection, entry, applied)
+        finally:
+            await connection.close()
+    except Exception as error:
+        raise public_error(error, entry.id) from None

@@ -1,0 +1,92 @@
+"""How large a database is, told quickly: no table is read as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from agentctl.config.databases import is_sqlite, sqlite_path
+
+if TYPE_CHECKING:
+    import apsw
+
+    from agentctl.config.settings import Database as Entry
+    from agentctl.store.sqlite_apart import Stop
+
+__all__ = ["EXACT", "Sizes", "sizes_of"]
+
+EXACT = 100_000
+"""Rows of a table that are counted; more are estimated."""
+
+_TABLES = ("sessions", "runs")
+
+_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {{}} LIMIT {EXACT + 1}) AS some"
+
+_ROWID = "SELECT max(rowid) FROM {}"
+
+_TUPLES = """
+SELECT reltuples::bigint FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relname = '{}'
+"""
+
+_BYTES = """
+SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+"""
+
+
+class Sizes(NamedTuple):
+    """Bytes and rows.
+
+    Attributes:
+        log: bytes of the write-ahead log beside a SQLite file; None for PostgreSQL.
+        estimated: there are more rows than are counted.
+    """
+
+    bytes: int
+    log: int | None
+    sessions: int
+    runs: int
+    estimated: bool
+
+
+async def sizes_of(entry: Entry) -> Sizes:
+    """The sizes of a database that has our tables. Raises Unavailable."""
+    if not is_sqlite(entry.url):
+        return await _of_server(entry)
+    from agentctl.store.sqlite_apart import apart
+    from agentctl.store.sqlite_file import log_of, size_of
+
+    path = sqlite_path(entry.url)
+    sessions, runs = await apart(path, _count)
+    return Sizes(size_of(path), size_of(log_of(path)), sessions, runs, max(sessions, runs) > EXACT)
+
+
+def _count(connection: apsw.Connection, _: Stop) -> list[int]:
+    def number(sql: str) -> int:
+        return int(str(connection.execute(sql).fetchall()[0][0]))
+
+    found = [number(_COUNT.format(table)) for table in _TABLES]
+    return [
+        rows if rows <= EXACT else max(number(_ROWID.format(table)), rows)
+        for table, rows in zip(_TABLES, found, strict=True)
+    ]
+
+
+async def _of_server(entry: Entry) -> Sizes:
+    from agentctl.store.postgres_connection import connect, public_error
+
+    try:
+        connection = await connect(entry)
+        try:
+            rows = []
+            for table in _TABLES:
+                found: int = await connection.fetchval(_COUNT.format(table))
+                if found > EXACT:
+                    found = max(await connection.fetchval(_TUPLES.format(table)), found)
+                rows.append(found)
+            size: int = await connection.fetchval(_BYTES)
+        finally:
+            await connection.close()
+    except Exception as error:
+        raise public_error(error, entry.id) from None
+    return Sizes(size, None, rows[0], rows[1], max(rows) > EXACT)
