@@ -17,9 +17,17 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import pytest
 
 from agentctl.config import settings
 from agentctl.store.postgres import PostgresDatabase
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """Import this into a conftest: the server of this run of the tests."""
+    with running_postgres() as url:
+        yield url
 
 
 @contextmanager

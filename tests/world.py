@@ -119,7 +119,7 @@ def _config(model_url: str, extra: str, server: str, databases: Mapping[str, str
         f'base_url = "{model_url}"\n'
         for model in MODELS
     ]
-    places = [f'[[databases]]\nid = "{id}"\n{lines}\n' for id, lines in databases.items()]
+    places = [f'[[databases]]\nid = "{name}"\n{lines}\n' for name, lines in databases.items()]
     return "\n".join([_HEAD.format(server=server), *places, *models, *agents, _TAIL, extra])
 
 

@@ -81,6 +81,7 @@ class Service:
         await databases.open_each()
         self.hosting.catalog.prepare()
         await self._worker.enlist()
+        observer.lasting = True
         await sweep(databases, observer, self._worker.id)
         keep_days = self.settings.audit.keep_days
         watch = watch_workers(databases, observer, self._worker, audit_days=keep_days)

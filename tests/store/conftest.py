@@ -12,8 +12,10 @@ import pytest
 from agentctl.store.database import Database, Work
 from agentctl.store.open import open_sqlite
 from agentctl.store.sqlite import SqliteDatabase
-from tests.postgres import PostgresUnderTest, postgres_database, running_postgres
+from tests.postgres import PostgresUnderTest, postgres_database, postgres_url
 from tests.store.statements import watched
+
+__all__ = ["Store", "path", "postgres", "postgres_url", "sqlite", "store"]
 
 T = TypeVar("T")
 
@@ -41,12 +43,6 @@ class Store:
     def write(self, work: Work[T]) -> T:
         unit = cast(Work[Any], watched(cast(Work[Any], work)))
         return cast(T, self.run(self.database.write(unit)))
-
-
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    with running_postgres() as url:
-        yield url
 
 
 @pytest.fixture(scope="session")

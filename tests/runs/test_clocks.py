@@ -1,0 +1,49 @@
+"""Who is dead on another machine, as a command that is soon over can know it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from agentctl.config import settings
+from agentctl.runs.liveness import DEATH_SECONDS, Death, Observer
+from agentctl.store import workers
+from agentctl.store.databases import Databases
+from agentctl.store.workers import WorkerRow
+from tests.postgres import postgres_schemas, postgres_url
+
+__all__ = ["postgres_url"]
+
+FAR = WorkerRow("far", "far", "boot/1", 1, 1, beat=1, started_at=1)
+
+
+@pytest.fixture
+def configured(postgres_url: str) -> Iterator[settings.Settings]:
+    with postgres_schemas(postgres_url) as places:
+        search_path = places["main"].partition('search_path = "')[2].rstrip('"')
+        entry = settings.Database("main", postgres_url, search_path=search_path)
+        yield settings.Settings(databases=(entry,))
+
+
+async def test_a_command_takes_the_databases_word_for_the_age_of_a_beat(
+    configured: settings.Settings,
+) -> None:
+    databases = Databases(configured, create=True)
+    try:
+        system = databases.system
+        await system.write(workers.enlist(FAR))
+        await system.write(workers.enlist(replace(FAR, worker_id="old")))
+        observer = Observer(databases, death_seconds=0.5)
+        assert await observer.survey() == {"far": None, "old": None}
+        began = await system.clock()
+        while await system.clock() - began < 600_000:
+            await system.write(workers.beat("far", 0))
+        assert await observer.survey() == {"far": None, "old": Death.SILENT}
+        assert await observer.dead("old") is Death.SILENT
+        lasting = Observer(databases, death_seconds=DEATH_SECONDS)
+        lasting.lasting = True
+        assert await lasting.survey() == {"far": None, "old": None}
+    finally:
+        await databases.close()
