@@ -1,0 +1,81 @@
+"""Migrates a file again and again, killed before its first statement, its second, ...
+
+    python -m tests.store.killed FROM COPY
+
+writes for each time a line of JSON: how the process ended, what schema it left, what is wrong with
+the file, and of what schema it is when it was migrated once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from agentctl.config import settings
+from agentctl.store import migrating, sqlite_shape
+
+
+def main(source: Path, copy: Path) -> None:
+    number, status = 0, 1
+    while status:
+        number += 1
+        for path in copy.parent.glob(f"{copy.name}*"):
+            path.unlink()
+        if source.exists():
+            shutil.copy(source, copy)
+        pid = os.fork()
+        if pid == 0:
+            _die_at(number)
+            _migrate(copy)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        left = _state(copy)
+        _migrate(copy)
+        print(json.dumps({"status": status, "left": left, "then": _state(copy)}))
+
+
+def _die_at(number: int) -> None:
+    seen = 0
+
+    def trace(*_: Any) -> bool:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    apsw.connection_hooks.append(lambda connection: setattr(connection, "exec_trace", trace))
+
+
+def _migrate(path: Path) -> None:
+    entry = settings.Database("main", f"sqlite:///{path}")
+    asyncio.run(migrating.migrate(entry, lambda _: None))
+
+
+def _state(path: Path) -> list[Any]:
+    """The version, None for none; and what differs from it or is damaged."""
+    if not path.exists():
+        return [None, []]
+    connection = apsw.Connection(str(path))
+    try:
+        found = sqlite_shape.shape(connection)
+        version = None
+        if found:
+            ((version,),) = connection.execute("SELECT max(version) FROM schema_version")
+        wrong = [text for text, _ in sqlite_shape.differences(found, version or 0)]
+        wrong += [row[0] for row in connection.execute("PRAGMA integrity_check")]
+        return [version, [text for text in wrong if text != "ok"]]
+    finally:
+        connection.close(True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,199 @@
+"""Migrations: whole or not at all, by one process, never backwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from uuid import uuid4
+
+import apsw
+import asyncpg
+import pytest
+
+from agentctl import errors
+from agentctl.config import settings
+from agentctl.store import sqlite_shape
+from agentctl.store.migrating import migrate, stored_version
+from agentctl.store.open import open_database
+from agentctl.store.postgres_shape import differences
+from agentctl.store.schema import SCHEMA_VERSION, Migration, migrations
+from tests.process import unmeasured
+from tests.store.old import old_file, old_schema
+
+ROOT = Path(__file__).parents[2]
+NEWER = [migration.name for migration in migrations("sqlite")[1:]]
+
+
+def entry(path: Path) -> settings.Database:
+    return settings.Database("main", f"sqlite:///{path}")
+
+
+def killed(source: Path, copy: Path) -> list[dict[str, list[object]]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.store.killed", str(source), str(copy)],
+        cwd=ROOT, env=unmeasured(os.environ), capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("before", [1, None])
+def test_killed_at_any_statement_it_leaves_the_old_schema_or_the_new_one(
+    tmp_path: Path, before: int | None
+) -> None:
+    source = tmp_path / "old.db"
+    if before is not None:
+        old_file(source)
+    told = killed(source, tmp_path / "copy.db")
+    statements = sum(len(each.statements()) for each in migrations("sqlite")[before or 0 :])
+    assert len(told) > statements
+    assert [each["status"] for each in told] == [9] * (len(told) - 1) + [0]
+    for each in told:
+        version, wrong = each["left"]
+        assert version in (before, SCHEMA_VERSION)
+        assert wrong == []
+        assert each["then"] == [SCHEMA_VERSION, []]
+
+
+def test_of_several_at_once_one_migrates_and_the_others_find_it_done(path: Path) -> None:
+    old_file(path)
+    applied: list[str] = []
+
+    async def race() -> None:
+        each = (migrate(entry(path), lambda step: applied.append(step.name)) for _ in range(6))
+        await asyncio.gather(*each)
+
+    asyncio.run(race())
+    assert sorted(applied) == NEWER
+    assert asyncio.run(stored_version(entry(path))) == SCHEMA_VERSION
+
+
+def test_it_waits_for_who_writes_and_its_task_can_be_cancelled_meanwhile(path: Path) -> None:
+    old_file(path)
+
+    async def wait() -> None:
+        with closing(apsw.Connection(str(path))) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            given_up = asyncio.create_task(migrate(entry(path), lambda _: None))
+            waits = asyncio.create_task(migrate(entry(path), lambda _: None))
+            await asyncio.wait([given_up, waits], timeout=0.3)
+            given_up.cancel()
+            await asyncio.wait([given_up], timeout=10)
+            assert given_up.cancelled()
+            assert not waits.done()
+            holder.execute("COMMIT")
+            await asyncio.wait_for(waits, 10)
+
+    asyncio.run(wait())
+    assert asyncio.run(stored_version(entry(path))) == SCHEMA_VERSION
+
+
+def test_a_newer_or_foreign_database_is_not_touched(path: Path) -> None:
+    open_database(entry(path), create=True).close_now()  # type: ignore[attr-defined]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO schema_version VALUES (99, 0)")
+        connection.commit()
+    before = path.read_bytes()
+    with pytest.raises(errors.SchemaMismatch, match="newer"):
+        asyncio.run(migrate(entry(path), lambda _: None))
+    assert path.read_bytes() == before
+    other = path.with_name("other.db")
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE notes (text)")
+        connection.commit()
+    before = other.read_bytes()
+    with pytest.raises(errors.Unavailable, match="not an agentctl database"):
+        asyncio.run(migrate(entry(other), lambda _: None))
+    assert other.read_bytes() == before
+
+
+def test_a_migrated_file_is_like_a_new_one_and_keeps_its_rows(path: Path) -> None:
+    old_file(path)
+    asyncio.run(migrate(entry(path), lambda _: None))
+    connection = apsw.Connection(str(path))
+    assert list(sqlite_shape.differences(sqlite_shape.shape(connection), SCHEMA_VERSION)) == []
+    assert connection.execute("SELECT count(*) FROM runs").fetchall() == [(1,)]
+    connection.execute("CREATE INDEX mine ON runs (input); DROP INDEX runs_parent")
+    found = sqlite_shape.differences(sqlite_shape.shape(connection), SCHEMA_VERSION)
+    assert list(found) == [
+        ("index runs_parent is missing", False),
+        ("index mine is not one of ours", True),
+    ]
+    connection.close()
+
+
+def test_statements_are_told_without_comments_and_functions_stay_whole() -> None:
+    text = "-- a;\nCREATE INDEX a\n  ON b (c); /* ; */ CREATE FUNCTION f() AS $$ x; y; $$;\n"
+    migration = Migration(1, "0001_a", f"{text}UPDATE b SET c = ';';")
+    assert migration.statements() == [
+        "CREATE INDEX a ON b (c)",
+        "CREATE FUNCTION f() AS $$ x; y; $$",
+        "UPDATE b SET c = ';'",
+    ]
+    assert migration.summary() == [
+        "CREATE INDEX a ON b",
+        "CREATE FUNCTION f",
+        "UPDATE b SET c = ';'",
+    ]
+
+
+@asynccontextmanager
+async def old_postgres(url: str) -> AsyncIterator[tuple[settings.Database, asyncpg.Connection]]:  # type: ignore[type-arg]
+    name = f"test_{uuid4().hex}"
+    connection = await asyncpg.connect(url)
+    try:
+        await old_schema(connection, name)
+        yield settings.Database("main", url, search_path=name), connection
+    finally:
+        await connection.execute(f"DROP SCHEMA {name} CASCADE")
+        await connection.close()
+
+
+def test_of_several_at_once_one_migrates_postgres(postgres_url: str) -> None:
+    async def race() -> None:
+        applied: list[str] = []
+        async with old_postgres(postgres_url) as (entry, connection):
+            each = (migrate(entry, lambda step: applied.append(step.name)) for _ in range(3))
+            await asyncio.gather(*each)
+            assert applied == NEWER
+            assert await differences(connection, SCHEMA_VERSION) == []
+            assert await connection.fetchval("SELECT count(*) FROM runs") == 1
+            await connection.execute("DROP INDEX runs_parent")
+            assert await differences(connection, SCHEMA_VERSION) == ["index runs_parent is missing"]
+
+    asyncio.run(race())
+
+
+_MIGRATOR = """
+SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_class ON pg_class.oid = relation
+WHERE relname = 'audit_log' AND relnamespace = current_schema()::regnamespace AND NOT granted
+"""
+
+
+def test_a_migration_of_postgres_that_is_killed_leaves_nothing(postgres_url: str) -> None:
+    async def kill() -> None:
+        async with old_postgres(postgres_url) as (entry, connection):
+            transaction = connection.transaction()
+            await transaction.start()
+            await connection.execute("LOCK TABLE audit_log IN ROW EXCLUSIVE MODE")
+            migrating = asyncio.create_task(migrate(entry, lambda _: None))
+            async with asyncio.timeout(10):
+                while not await connection.fetch(_MIGRATOR):
+                    await asyncio.sleep(0.02)
+            await asyncio.wait([migrating], timeout=10)
+            assert isinstance(migrating.exception(), errors.Unavailable)
+            await transaction.rollback()
+            assert await stored_version(entry) == 1
+            assert await differences(connection, 1) == []
+            await migrate(entry, lambda _: None)
+            assert await stored_version(entry) == SCHEMA_VERSION
+
+    asyncio.run(kill())
