@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
 
-.PHONY: demo test lint docs bench serve lock clean
+.PHONY: demo test lint docs bench bench-quick bench-scale serve lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo
@@ -30,8 +30,23 @@ lint: $(VENV)/.installed-test
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py
 
-bench: $(VENV)/.installed-test
+# All figures beside AgentOS and the floors, under 10 minutes; writes docs/benchmarks.md. Needs wrk.
+bench: $(VENV)/.installed-test .bench/.installed
 	$(BIN)/python -m tests.benchmarks
+
+# The hot paths beside the floors, under a minute; fails when a ratio has clearly fallen. Needs wrk.
+bench-quick: $(VENV)/.installed-test
+	$(BIN)/python -m tests.benchmarks.quick
+
+# Lists and appends among a million sessions: takes long, and some disk.
+bench-scale: $(VENV)/.installed-test
+	$(BIN)/python -m tests.benchmarks.scale
+
+.bench/.installed: tests/benchmarks/agentos-requirements.txt
+	@echo 'Making an environment for AgentOS in .bench/agentos'
+	@$(PYTHON) -m venv .bench/agentos
+	@.bench/agentos/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@touch $@
 
 lock: $(VENV)/.installed
 	$(PIP) install 'uv>=0.13'
@@ -44,7 +59,7 @@ lock: $(VENV)/.installed
 	mv requirements-test.lock.new requirements-test.lock
 
 clean:
-	rm -rf $(VENV) .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .bench .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

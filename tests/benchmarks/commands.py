@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.benchmarks.measure import Row, at_most, compared, turns
+from tests.benchmarks.measure import Act, Row, at_most, compared, turns
 from tests.process import inherited
 
-__all__ = ["against_typer"]
+__all__ = ["acts", "against_typer", "prepare"]
+
 
 ROUNDS = 11
 
@@ -61,30 +62,41 @@ def seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> flo
     return time.perf_counter() - start
 
 
-def prepared(folder: Path) -> dict[str, str]:
-    """A configuration, keys, and a database with one session; the environment for commands."""
+def environment(folder: Path) -> dict[str, str]:
+    """That of every command."""
+    return inherited() | {"HOME": str(folder), "NO_COLOR": "1"}
+
+
+def prepare(folder: Path) -> None:
+    """The bare program, a configuration, keys, and a database with one session."""
     (folder / "bare.py").write_text(BARE, encoding="utf-8")
-    environ = inherited() | {"HOME": str(folder), "NO_COLOR": "1"}
+    environ = environment(folder)
     for command in (["init"], ["runs", "start", "--agent", "writer", "--message", "hello"]):
         seconds([sys.executable, "-m", "agentctl", *command], folder, environ)
-    return environ
+
+
+def acts(folder: Path, command: tuple[str, ...], bare: tuple[str, ...]) -> dict[str, Act]:
+    """A command of ours and the bare program, in a folder that has been prepared."""
+    environ = environment(folder)
+
+    def started(*command: str) -> Act:
+        whole = [sys.executable, *command]
+        return lambda: seconds(whole, folder, environ) * 1_000
+
+    floor = "bare Typer" + (" --help" if bare else "")
+    return {
+        "ours": started("-m", "agentctl", *command),
+        floor: started(str(folder / "bare.py"), *bare),
+    }
 
 
 def against_typer(folder: Path) -> Iterator[Row]:
     """One row a command, each after a first start that is not counted."""
-    environ = prepared(folder)
-
-    def started(*command: str) -> Callable[[], float]:
-        whole = [sys.executable, *command]
-        return lambda: seconds(whole, folder, environ) * 1_000
-
+    prepare(folder)
     for case in CASES:
-        acts = {
-            "ours": started("-m", "agentctl", *case.command),
-            "bare": started(str(folder / "bare.py"), *case.bare),
-        }
-        found = {name: took[1:] for name, took in turns(acts, ROUNDS).items()}
+        pair = acts(folder, case.command, case.bare)
+        found = {name: took[1:] for name, took in turns(pair, ROUNDS).items()}
+        (floor,) = set(pair) - {"ours"}
         work = " ".join(("agentctl", *case.command[:2]))
-        floor = "bare Typer" + (" --help" if case.bare else "")
         goal = at_most(case.goal)
-        yield compared(work, found["ours"], floor, found["bare"], " ms", goal)
+        yield compared(work, found["ours"], floor, found[floor], " ms", goal)

@@ -39,7 +39,7 @@ def require_wrk() -> str:
     return found
 
 
-@dataclass
+@dataclass(eq=False)
 class Load:
     """The same request over and over to one server, which has answered it once beforehand.
 
@@ -119,7 +119,7 @@ class Load:
         return float(found[1])
 
 
-@dataclass
+@dataclass(eq=False)
 class Batch:
     """The same over as many connections, but a number of requests, timed until all are answered.
 

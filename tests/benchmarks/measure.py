@@ -10,11 +10,25 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-__all__ = ["Row", "Target", "at_least", "at_most", "compared", "markdown", "noted", "text", "turns"]
+__all__ = [
+    "Act",
+    "Row",
+    "Target",
+    "at_least",
+    "at_most",
+    "compared",
+    "markdown",
+    "noted",
+    "text",
+    "turns",
+]
 
 Act = Callable[[], float]
 """Does the work for a while; returns a rate, a time or a size."""
+
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -48,7 +62,7 @@ class Row:
     Attributes:
         work: what was done.
         ours, theirs: the medians with their unit, as text.
-        against: whose `theirs` is.
+        against: whose `theirs` is; empty: nobody's, this is a plain figure.
         ratios: ours to theirs, one a round; for a plain figure, the figure itself.
         target: None: for information.
     """
@@ -70,20 +84,22 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        spread = f"{number(min(self.ratios))} to {number(max(self.ratios))}"
         verdict = {None: "", True: "yes", False: "NO"}[self.reached]
         target = "" if self.target is None else str(self.target)
-        ratio = number(self.median)
+        ratio = spread = ""
+        if self.against:
+            spread = f"{number(min(self.ratios))} to {number(max(self.ratios))}"
+            ratio = number(self.median)
         return [self.work, self.ours, self.against, self.theirs, ratio, spread, target, verdict]
 
 
 HEAD = ["work", "agentctl", "against", "", "ratio", "spread", "target", "reached"]
 
 
-def turns(acts: Mapping[str, Act], rounds: int) -> dict[str, list[float]]:
+def turns(acts: Mapping[Name, Act], rounds: int) -> dict[Name, list[float]]:
     """Every act once in every round, in an order that turns from round to round."""
     names = list(acts)
-    found: dict[str, list[float]] = {name: [] for name in names}
+    found: dict[Name, list[float]] = {name: [] for name in names}
     for count in range(rounds):
         for name in names if count % 2 == 0 else reversed(names):
             found[name].append(acts[name]())
@@ -114,7 +130,7 @@ def number(value: float) -> str:
     """Three digits that count."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
 def text(rows: Iterable[Row]) -> str:

@@ -10,7 +10,7 @@ from tests.benchmarks.load import Batch, Load
 from tests.benchmarks.measure import Row, Target, at_least, at_most, compared, turns
 from tests.benchmarks.places import Place
 
-__all__ = ["AGENT", "against_agentos", "against_floors", "long_session"]
+__all__ = ["AGENT", "against_agentos", "against_floors", "cancels", "long_session"]
 
 AGENT = "offers"
 
@@ -26,7 +26,7 @@ def against_agentos(ours: Place, theirs: Place) -> Iterator[Row]:
         yield _pair(work, ours, theirs, f"/sessions/runs-{size}", rounds, requests, at_least(goal))
     yield _pair("teams, 5 configured", ours, theirs, "/teams", 3, 48, at_least(150))
     yield _pair("list 20 of 400 sessions", ours, theirs, "/sessions?limit=20", 3, 48, at_least(100))
-    rates = turns({"ours": _cancel(ours), "theirs": _cancel(theirs)}, 3)
+    rates = turns({"ours": cancels(ours), "theirs": cancels(theirs)}, 3)
     goal = at_least(8)
     yield compared("cancel", rates["ours"], "AgentOS", rates["theirs"], "/s", goal)
 
@@ -40,7 +40,7 @@ def _pair(
     return compared(work, rates["ours"], "AgentOS", rates["theirs"], "/s", goal)
 
 
-def _cancel(place: Place) -> Load:
+def cancels(place: Place) -> Load:
     """Cancel a run that has ended, again and again: what AgentOS does is the same for any run."""
     with Client(place.port, place.work.headers) as client:
         run = client.run(AGENT)

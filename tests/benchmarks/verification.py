@@ -132,6 +132,13 @@ def against_pyjwt() -> Iterator[Row]:
         yield compared(work, found[name], floor, found[floor], " µs", at_most(goal))
 
 
+def acts_of(name: str) -> dict[str, Callable[[], float]]:
+    """One way of verifying an RS256 token, and bare PyJWT: microseconds of a call."""
+    _, acts = next(cases(ROWS))
+    floor = "bare PyJWT"
+    return {"ours": partial(microseconds, acts[name]), floor: partial(microseconds, acts[floor])}
+
+
 def lines() -> Iterator[str]:
     """One line a case."""
     yield f"{'algorithm':<10}{'what':<16}{'us':>8}{'ratio':>8}"

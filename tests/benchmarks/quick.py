@@ -1,0 +1,99 @@
+"""`make bench-quick`: the hot paths beside the floors, in under a minute.
+
+Exit code 1: a ratio is clearly worse than it was. A path that looks so is measured once more, and
+the median of all rounds counts, because machines are shared.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from tests.benchmarks import commands, reads, verification
+from tests.benchmarks.client import form
+from tests.benchmarks.load import require_wrk
+from tests.benchmarks.measure import Act, Row, Target, at_least, at_most, compared, text, turns
+from tests.benchmarks.places import Place, endpoint, floors, ours
+from tests.benchmarks.seeding import seed
+from tests.benchmarks.work import make_work, many_sessions, sized
+
+ROUNDS = 3
+
+LIMITS: dict[str, Target] = {
+    "session detail, 1 run": at_least(0.28),
+    "session detail, 1,000 runs": at_least(0.28),
+    "teams": at_least(0.6),
+    "list of 20 sessions": at_least(0.1),
+    "cancel of a run that ended": at_least(0.2),
+    "runs, plain": at_least(0.01),
+    "agentctl --help": at_most(1.5),
+    "agentctl teams list": at_most(2.6),
+    "verification of a token": at_most(1.6),
+    "verification of a token, again": at_most(0.15),
+}
+"""What a ratio must not fall below, or rise above: what it was, with room for noise."""
+
+Acts = Mapping[str, Act]
+"""`ours` and the floor, by its name; paths may share a floor."""
+
+
+def paths(one: Place, floor: Place, folder: Path) -> dict[str, tuple[str, Acts]]:
+    """Every path with the unit of its figures."""
+    constant = {"FastAPI, constant": floor.get("/fastapi")}
+    large = {"bare ASGI, read by apsw": floor.get("/point/runs-1000")}
+    run = one.post(f"/agents/{reads.AGENT}/runs", form(stream=False))
+    return {
+        "session detail, 1 run": ("/s", {"ours": one.get("/sessions/runs-1")} | constant),
+        "session detail, 1,000 runs": ("/s", {"ours": one.get("/sessions/runs-1000")} | large),
+        "teams": ("/s", {"ours": one.get("/teams")} | constant),
+        "list of 20 sessions": ("/s", {"ours": one.get("/sessions?limit=20")} | constant),
+        "cancel of a run that ended": ("/s", {"ours": reads.cancels(one)} | constant),
+        "runs, plain": ("/s", {"ours": run} | constant),
+        "agentctl --help": (" ms", commands.acts(folder, ("--help",), ("--help",))),
+        "agentctl teams list": (" ms", commands.acts(folder, ("teams", "list"), ())),
+        "verification of a token": (" µs", verification.acts_of("first time")),
+        "verification of a token, again": (" µs", verification.acts_of("again")),
+    }
+
+
+def measured(all_paths: Mapping[str, tuple[str, Acts]]) -> Iterator[Row]:
+    """A few rounds of everything; and as many again of what looks bad."""
+    acts = {act: act for _, path in all_paths.values() for act in path.values()}
+    found = turns(acts, ROUNDS)
+    for work, (unit, path) in all_paths.items():
+        row = _row(work, unit, path, found)
+        if not row.reached:
+            again = _row(work, unit, path, turns({act: act for act in path.values()}, ROUNDS))
+            row = replace(again, ratios=row.ratios + again.ratios)
+        yield row
+
+
+def _row(work: str, unit: str, path: Acts, found: Mapping[Act, Sequence[float]]) -> Row:
+    (floor,) = set(path) - {"ours"}
+    return compared(work, found[path["ours"]], floor, found[path[floor]], unit, LIMITS[work])
+
+
+def main() -> int:
+    """Measure and print; the exit code."""
+    require_wrk()
+    for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
+        del os.environ[name]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        url = stack.enter_context(endpoint())
+        work = make_work(folder / "work", f"{url}/v1", [*sized((1, 1_000)), *many_sessions(40)])
+        seed(work)
+        one, floor = stack.enter_context(ours(work)), stack.enter_context(floors(work))
+        commands.prepare(folder)
+        rows = list(measured(paths(one, floor, folder)))
+    print(text(rows))
+    return 0 if all(row.reached for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
