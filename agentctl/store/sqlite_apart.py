@@ -58,4 +58,4 @@ async def apart(
         doing.exception()
         raise
     except apsw.Error as error:
-        raise public_error(error, path.name) from None
+        raise public_error(error, str(path)) from None
