@@ -40,6 +40,7 @@ from agentctl.service.auditing import Note, Record
 from agentctl.store import idempotency, runs
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.runs import RunRow
+from agentctl.store.totals import Totals, totals_of
 
 __all__ = ["RunOperations", "run_documents"]
 
@@ -260,7 +261,8 @@ class RunOperations(Access):
             created_after=filter.created_after,
             created_before=filter.created_before,
         )
-        return Document(await database.read(_page(query, filter.page), large=True))
+        work = _page(query, filter.page, totals_of(database))
+        return Document(await database.read(work, large=True))
 
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
         """One run, wherever it is."""
@@ -381,8 +383,8 @@ def run_documents(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
 
 
 @unit
-def _page(query: runs.RunQuery, page: Page) -> Steps[bytes]:
-    found = yield from runs.page(query)
+def _page(query: runs.RunQuery, page: Page, known: Totals) -> Steps[bytes]:
+    found = yield from runs.page(query, known)
     items = yield from run_documents(found.rows)
     return documents.page_document(items, page, found)
 

@@ -32,6 +32,7 @@ from agentctl.service.runs import run_documents
 from agentctl.store import runs, sessions
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.sessions import SessionRow
+from agentctl.store.totals import totals_of
 from agentctl.store.visibility import EVERYONE
 
 __all__ = ["SessionOperations"]
@@ -52,7 +53,8 @@ class SessionOperations(Access):
         """A page of the sessions that the caller sees."""
         async with self.audited("get_sessions"):
             database = self.database_of(filter.where)
-            found = await database.read(sessions.page(self._query(filter)), large=True)
+            work = sessions.page(self._query(filter), totals_of(database))
+            found = await database.read(work, large=True)
             items = map(documents.summary_document, found.rows)
             return Document(documents.page_document(items, filter.page, found))
 
@@ -131,13 +133,17 @@ class SessionOperations(Access):
         await self.database_of(where).read(self._seen_session(session_id, where))
 
     @unit
-    def _seen_session(self, session_id: str, where: Where) -> Steps[SessionRow]:
-        """The session as the caller may see it; `where` narrows.
+    def _seen_session(
+        self, session_id: str, where: Where, *, held: bool = False
+    ) -> Steps[SessionRow]:
+        """The session as the caller may see it; `where` narrows. Held, it stays like that until
+        the transaction ends.
 
         Raises:
             NotFound: it is not there, not the caller's, or not what `where` says.
         """
-        row = yield from sessions.get(session_id, self.visibility)
+        find = sessions.hold if held else sessions.get
+        row = yield from find(session_id, self.visibility)
         if (
             row is None
             or (where.type is not None and row.session_type != where.type)
@@ -170,7 +176,7 @@ class SessionOperations(Access):
 
     @unit
     def _changed(self, session_id: str, patch: SessionPatch, where: Where) -> Steps[SessionRow]:
-        yield from self._seen_session(session_id, where)
+        yield from self._seen_session(session_id, where, held=True)
         changes = _changes(patch)
         changed = yield from sessions.update(session_id, self.visibility, changes, now())
         if changed is None:
@@ -203,8 +209,11 @@ class SessionOperations(Access):
 
     @unit
     def _deleted(self, session_ids: list[str], where: Where) -> Steps[None]:
+        # All of them are held before any goes, in an order that is the same for everybody.
+        for session_id in sorted(session_ids) if len(session_ids) > 1 else ():
+            yield from sessions.hold(session_id, self.visibility)
         for session_id in session_ids:
-            yield from self._seen_session(session_id, where)
+            yield from self._seen_session(session_id, where, held=True)
             live = yield from runs.live_in_session(session_id)
             if live:
                 raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.listing import Cursor, Filter, Listed, Listing, Order, Slice
+from agentctl.store.listing import Cursor, Filter, Lead, Listed, Listing, Order, Slice
 
 __all__ = [
     "LISTING",
@@ -88,7 +88,7 @@ LISTING = Listing(
     sorts=("created_at",),
     free={"name": Filter("name", "= :name")},
     choices=(),
-    leads=("name",),
+    leads=(Lead(("name",), ("created_at",)),),
 )
 
 

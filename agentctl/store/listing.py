@@ -4,8 +4,9 @@ A filter that may be absent, written as `(:x is null or column = :x)`, keeps a d
 the column's index. So there is one statement for each set of filters that is present, built of
 fixed pieces; values are always parameters.
 
-Of several filters one leads: it is the only one that is written so that an index serves it. SQLite
-has no statistics of our tables and would as soon walk all sessions of a type as the few of a user.
+Of several filters one index leads: what it begins with is all that is written so that an index
+serves it. SQLite has no statistics of our tables and would as soon walk all sessions of a type as
+the few of a user.
 """
 
 from __future__ import annotations
@@ -17,11 +18,25 @@ from itertools import chain, combinations, product
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
+from agentctl.store.totals import Totals
 
-__all__ = ["COUNTED", "Cursor", "Filter", "Listed", "Listing", "Order", "Slice", "prefix_range"]
+__all__ = [
+    "COUNTED",
+    "Cursor",
+    "Filter",
+    "Lead",
+    "Listed",
+    "Listing",
+    "Order",
+    "Slice",
+    "prefix_range",
+]
 
 COUNTED = 10_000
 """Up to here a total is exact (contract.md 4)."""
+
+SPARE = 1_000
+"""Rows beyond that are counted as well: so many may go before it is counted again."""
 
 R = TypeVar("R")
 
@@ -83,6 +98,24 @@ class Filter(NamedTuple):
     how: str
 
 
+class Lead(NamedTuple):
+    """An index that a list can be read by.
+
+    Attributes:
+        compared: what it begins with, all of which must be asked for.
+        sorts: the columns of which one stands behind that, in this index or in another like it.
+            None at all: it has an order of its own, and all that match are to be sorted. So it
+            leads no more once it leaves more than `COUNTED` rows: then a page is found sooner in
+            the order that is asked for.
+    """
+
+    compared: tuple[str, ...]
+    sorts: tuple[str, ...] = ()
+
+
+NO_LEAD = Lead(())
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What can be listed of a table.
@@ -94,11 +127,10 @@ class Listing:
         sorts: the columns that it can be ordered by.
         free: filters that can be present in any combination, by name.
         choices: groups of filters, of which one set at a time is present, or none.
-        leads: what is compared, the most selective first. Each has an index with the sorted
-            columns behind it, `unordered` excepted.
-        unordered: what has an index in its own order only; it leads no more once it leaves more
-            than `COUNTED` rows: then a page is found sooner in the order that is asked for.
+        leads: the most selective first.
+        implied: what is compared by filters that others imply, and that only lead.
         promoted: what a caller may have lead for the sake of its value.
+        removals: the column that counts rows which were removed; "": totals are not remembered.
     """
 
     table: str
@@ -107,9 +139,10 @@ class Listing:
     sorts: tuple[str, ...]
     free: Mapping[str, Filter]
     choices: tuple[tuple[Mapping[str, Filter], ...], ...]
-    leads: tuple[str, ...]
-    unordered: str = ""
-    promoted: tuple[str, ...] = ()
+    leads: tuple[Lead, ...]
+    implied: tuple[str, ...] = ()
+    promoted: tuple[Lead, ...] = ()
+    removals: str = ""
 
     @unit
     def page(
@@ -117,7 +150,8 @@ class Listing:
         filters: Mapping[str, Value],
         part: Slice,
         make: Callable[..., R],
-        promote: str = "",
+        promote: Lead = NO_LEAD,
+        known: Totals | None = None,
     ) -> Steps[Listed[R]]:
         """Read a page and count what the filters leave.
 
@@ -126,32 +160,40 @@ class Listing:
             part: which page.
             make: makes a row of the columns.
             promote: one of `promoted`, to lead.
+            known: what is known of the database; it learns. Without it every row is counted.
         """
         present = tuple(filters)
-        lead = self._lead(present, promote)
-        capped = bool((yield Statement(self.probe(present, lead), filters)))
-        total = COUNTED
-        if capped:
-            lead = self._lead(present, promote, without=self.unordered)
-        else:
-            total = (yield Statement(self.count(present, lead), filters))[0][0]
+        counting = self.count(present, self.lead(present, promote))
+        found = yield from self._count(counting, filters, known)
+        capped = found > COUNTED
+        lead = self.lead(present, promote, part.sort, unordered=not capped)
         sql = self.select(present, lead, part.sort, part.order, part.after is not None)
-        found = yield Statement(sql, {**filters, **part.parameters()})
-        rows = [make(*row) for row in found[: part.limit]]
-        last = rows[-1] if len(found) > part.limit else None
+        found_rows = yield Statement(sql, {**filters, **part.parameters()})
+        rows = [make(*row) for row in found_rows[: part.limit]]
+        last = rows[-1] if len(found_rows) > part.limit else None
         following = None if last is None else (getattr(last, part.sort), getattr(last, self.id))
-        return Listed(rows, total, capped, following)
+        return Listed(rows, min(found, COUNTED), capped, following)
 
-    def probe(self, present: tuple[str, ...], lead: str) -> Sql:
-        """The statement that finds a row behind the first `COUNTED`: quicker than counting them."""
-        return _probe(self.table, self._conditions(present, lead))
+    @unit
+    def _count(self, sql: Sql, filters: Mapping[str, Value], known: Totals | None) -> Steps[int]:
+        """How many rows the filters leave; of more than `COUNTED` it is only said that it is so."""
+        if known is None or not self.removals:
+            return int((yield Statement(sql, filters))[0][0])
+        key = (sql, *sorted(filters.items()))
+        removed = (yield Statement(_removed(self.removals)))[0][0]
+        if known.is_beyond(key, removed):
+            return COUNTED + 1
+        found: int = (yield Statement(sql, filters))[0][0]
+        if found > COUNTED:
+            known.learn(key, removed, found - COUNTED)
+        return found
 
-    def count(self, present: tuple[str, ...], lead: str) -> Sql:
-        """The statement that counts rows."""
+    def count(self, present: tuple[str, ...], lead: Lead) -> Sql:
+        """The statement that counts rows, some more than `COUNTED` at most."""
         return _count(self.table, self._conditions(present, lead))
 
     def select(
-        self, present: tuple[str, ...], lead: str, sort: str, order: Order, after: bool
+        self, present: tuple[str, ...], lead: Lead, sort: str, order: Order, after: bool
     ) -> Sql:
         """The statement that reads a page; with `after` it follows (:after_key, :after_id)."""
         sign = ">" if order == "asc" else "<"
@@ -159,22 +201,21 @@ class Listing:
         if after:
             conditions = (*conditions, f"({sort}, {self.id}) {sign} (:after_key, :after_id)")
         ordered = f"{sort} {order}, {self.id} {order}"
-        if lead and lead == self.unordered:
+        if lead.compared and not lead.sorts:
             return _select_by_id(self.table, self.columns, self.id, conditions, ordered)
         return _select(self.table, self.columns, conditions, ordered)
 
     def variants(self) -> Iterator[Sql]:
         """Every statement that `page` can run."""
+        if self.removals:
+            yield _removed(self.removals)
         orders: tuple[Order, ...] = ("asc", "desc")
-        for present in self.combinations():
-            for promote in ("", *self.promoted):
-                lead = self._lead(present, promote)
-                yield self.probe(present, lead)
-                yield self.count(present, lead)
-                for without in ("", self.unordered):
-                    lead = self._lead(present, promote, without)
-                    for sort, order, after in product(self.sorts, orders, (False, True)):
-                        yield self.select(present, lead, sort, order, after)
+        for present, promote in product(self.combinations(), (NO_LEAD, *self.promoted)):
+            yield self.count(present, self.lead(present, promote))
+            for sort, unordered in product(self.sorts, (True, False)):
+                lead = self.lead(present, promote, sort, unordered)
+                for order, after in product(orders, (False, True)):
+                    yield self.select(present, lead, sort, order, after)
 
     def combinations(self) -> Iterator[tuple[str, ...]]:
         """Every set of filters that can be present."""
@@ -182,13 +223,29 @@ class Listing:
         for subset, *chosen in product(subsets, *self.choices):
             yield (*subset, *chain.from_iterable(chosen))
 
-    def _lead(self, present: tuple[str, ...], promote: str, without: str = "") -> str:
-        """What leads of the filters that are present, or nothing."""
-        compared = {known.compared for name, known in self._known().items() if name in present}
-        ranked = (promote, *self.leads)
-        return next((lead for lead in ranked if lead in compared and lead != without), "")
+    def lead(
+        self,
+        present: tuple[str, ...],
+        promote: Lead = NO_LEAD,
+        sort: str = "",
+        unordered: bool = True,
+    ) -> Lead:
+        """What leads when these filters are present.
 
-    def _conditions(self, present: tuple[str, ...], lead: str, cursor: str = "") -> tuple[str, ...]:
+        Args:
+            sort: what it must be in the order of; "" for whatever, to count.
+            unordered: also what is in its own order only.
+        """
+        compared = {known.compared for name, known in self._known().items() if name in present}
+        for lead in (promote, *self.leads):
+            ordered = sort in lead.sorts if lead.sorts else unordered
+            if lead.compared and compared.issuperset(lead.compared) and (ordered or not sort):
+                return lead
+        return NO_LEAD
+
+    def _conditions(
+        self, present: tuple[str, ...], lead: Lead, cursor: str = ""
+    ) -> tuple[str, ...]:
         """The filters that are present, each written so that it finds an index, or that it cannot.
 
         Args:
@@ -199,14 +256,15 @@ class Listing:
             self._condition(known, lead, cursor)
             for name, known in self._known().items()
             if name in present
+            and (known.compared not in self.implied or known.compared in lead.compared)
         )
 
-    def _condition(self, known: Filter, lead: str, cursor: str) -> str:
+    def _condition(self, known: Filter, lead: Lead, cursor: str) -> str:
         compared, how = known
         if compared in self.sorts:
             bounded = cursor and how.startswith(cursor)
             return f"{compared} + 0 {how}" if bounded else f"{compared} {how}"
-        return f"{compared} {how}" if compared == lead else f"{compared} || '' {how}"
+        return f"{compared} {how}" if compared in lead.compared else f"{compared} || '' {how}"
 
     def _known(self) -> dict[str, Filter]:
         groups = chain.from_iterable(self.choices)
@@ -235,13 +293,14 @@ def _where(conditions: tuple[str, ...]) -> str:
 
 
 @cache
-def _probe(table: str, conditions: tuple[str, ...]) -> Sql:
-    return Sql(f"SELECT 1 FROM {table}{_where(conditions)} LIMIT 1 OFFSET {COUNTED}")
+def _removed(column: str) -> Sql:
+    return Sql(f"SELECT {column} FROM removals WHERE id = 1")
 
 
 @cache
 def _count(table: str, conditions: tuple[str, ...]) -> Sql:
-    return Sql(f"SELECT count(*) FROM {table}{_where(conditions)}")
+    some = f"SELECT 1 FROM {table}{_where(conditions)} LIMIT {COUNTED + SPARE}"
+    return Sql(f"SELECT count(*) FROM ({some}) AS counted")
 
 
 @cache

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agentctl.store.database import Steps, Value, unit
-from agentctl.store.listing import Filter, Listed, Listing, Slice
+from agentctl.store.listing import Filter, Lead, Listed, Listing, Slice
 from agentctl.store.run_reads import COLUMNS
 from agentctl.store.run_rows import RunQuery, RunRow
+from agentctl.store.totals import Totals
 from agentctl.store.visibility import OWNER_FILTERS
 
 __all__ = ["LISTING", "RunList", "page"]
@@ -25,11 +26,14 @@ _RANGE = {
 _EVER: dict[str, Value] = {"created_after": 0, "created_before": 2**63 - 1}
 """Bounds of all times: one that is not given is there all the same, to have fewer statements."""
 
+_CREATED = ("created_at",)
+_STATUS = Lead(("status",), _CREATED)
+
 LISTING = Listing(
     table="runs",
     columns=COLUMNS,
     id="run_id",
-    sorts=("created_at",),
+    sorts=_CREATED,
     free={
         name: Filter(name, f"= :{name}")
         for name in ("session_id", "user_id", "component_id", "component_type")
@@ -39,16 +43,25 @@ LISTING = Listing(
         ({}, {"status": Filter("status", "= :status")}, {"live": _LIVE}),
         ({}, _RANGE),
     ),
-    # Few runs are live at a time, whatever else is asked for.
-    leads=("runs.status", "session_id", "user_id", "component_id", "status", "component_type"),
-    unordered="runs.status",
-    promoted=("status",),
+    leads=(
+        # Few runs are live at a time, whatever else is asked for.
+        Lead(("runs.status",)),
+        *(Lead((compared,), _CREATED) for compared in ("session_id", "user_id", "component_id")),
+        _STATUS,
+        Lead(("component_type",), _CREATED),
+    ),
+    promoted=(_STATUS,),
+    removals="runs",
 )
 
 
 @unit
-def page(query: RunQuery) -> Steps[RunList]:
-    """One page of the runs that are visible, and how many there are."""
+def page(query: RunQuery, known: Totals | None = None) -> Steps[RunList]:
+    """One page of the runs that are visible, and how many there are.
+
+    Args:
+        known: what is known of the database (`totals.totals_of`).
+    """
     filters = query.visibility.filters()
     filters |= _given(query, (*LISTING.free, "status"))
     if query.live:
@@ -56,8 +69,10 @@ def page(query: RunQuery) -> Steps[RunList]:
     if bounds := _given(query, _EVER):
         filters |= _EVER | bounds
     part = Slice("created_at", query.sort_order, query.limit, query.offset, query.after)
-    promote = "status" if query.status in ("PENDING", "RUNNING") else ""
-    return (yield from LISTING.page(filters, part, RunRow, promote))
+    # Runs leave these lists without being removed.
+    if query.live or query.status in ("PENDING", "RUNNING"):
+        return (yield from LISTING.page(filters, part, RunRow, _STATUS))
+    return (yield from LISTING.page(filters, part, RunRow, known=known))
 
 
 def _given(query: RunQuery, names: Iterable[str]) -> dict[str, Value]:

@@ -7,12 +7,13 @@ from dataclasses import astuple, fields
 from itertools import combinations
 
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
-from agentctl.store.listing import Filter, Listed, Listing, Slice, prefix_range
+from agentctl.store.session_list import LISTING, SessionList, page
 from agentctl.store.session_rows import Foreign, SessionQuery, SessionRow, SummaryRow
 from agentctl.store.usage import NO_USAGE, added
-from agentctl.store.visibility import OWNER_FILTERS, VISIBLE, Visibility
+from agentctl.store.visibility import EVERYONE, VISIBLE, Visibility
 
 __all__ = [
+    "LISTING",
     "Foreign",
     "SessionList",
     "SessionQuery",
@@ -22,6 +23,7 @@ __all__ = [
     "create",
     "delete",
     "get",
+    "hold",
     "new_session",
     "open_for_run",
     "page",
@@ -31,12 +33,11 @@ __all__ = [
 ]
 
 
-SessionList = Listed[SummaryRow]
-
 _NAMES = tuple(field.name for field in fields(SessionRow))
 _COLUMNS = ", ".join(_NAMES)
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {VISIBLE}")
+_HOLD = Sql(f"{_GET} FOR UPDATE")
 
 _CREATE = Sql(
     f"INSERT INTO sessions ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
@@ -72,6 +73,14 @@ _WRITE_USAGE = Sql(
     " WHERE session_id = :session_id"
 )
 
+# Of the newest run: the row itself tells that it is, also when it had to be waited for.
+_NEWEST_STATUS = Sql(
+    "UPDATE sessions SET last_status = :last_status"
+    " WHERE session_id = :session_id AND run_count = :seq RETURNING session_id"
+)
+
+_LOCK = Sql("SELECT session_id FROM sessions WHERE session_id = :session_id FOR UPDATE")
+
 # A statement of its own, after one that has locked the session's row: on PostgreSQL it sees the
 # runs that were committed while this transaction waited for the lock.
 _LAST_STATUS = Sql(
@@ -80,9 +89,14 @@ _LAST_STATUS = Sql(
     " AND runs.seq > :seq AND runs.parent_run_id IS NULL)"
 )
 
-# Runs before the session, in the order in which the end of a run takes its locks.
+# The session first is held, then its runs go, then it goes itself: see `delete`.
 _DELETE_RUNS = Sql("DELETE FROM runs WHERE session_id = :session_id")
-_DELETE = Sql("DELETE FROM sessions WHERE session_id = :session_id RETURNING session_id")
+_DELETE = Sql("DELETE FROM sessions WHERE session_id = :session_id RETURNING run_count")
+
+# What takes a row out of a list counts it, or `totals` would take the list for longer than it is.
+_COUNT_REMOVALS = Sql(
+    "UPDATE removals SET sessions = sessions + :sessions, runs = runs + :runs WHERE id = 1"
+)
 
 _CHANGEABLE = ("metadata", "session_name", "session_state")
 
@@ -95,30 +109,19 @@ _UPDATES = {
     for names in combinations(_CHANGEABLE, count)
 }
 
-_PREFIX = "lower(session_name)"
-_NAME_FROM = {"name_from": Filter(_PREFIX, ">= :name_from")}
-_NAME_TO = {"name_to": Filter(_PREFIX, "< :name_to")}
-
-LISTING = Listing(
-    table="sessions",
-    columns=", ".join(field.name for field in fields(SummaryRow)),
-    id="session_id",
-    sorts=("created_at", "updated_at"),
-    free={
-        "user_id": Filter("user_id", "= :user_id"),
-        "component_id": Filter("component_id", "= :component_id"),
-        "session_type": Filter("session_type", "= :session_type"),
-    },
-    choices=(OWNER_FILTERS, ({}, _NAME_FROM, _NAME_FROM | _NAME_TO)),
-    leads=("user_id", _PREFIX, "component_id", "session_type"),
-    unordered=_PREFIX,
-)
-
 
 @unit
 def get(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
     """The session, or None when there is none that is visible."""
     rows = yield Statement(_GET, {"session_id": session_id, **visibility.parameters()})
+    return SessionRow(*rows[0]) if rows else None
+
+
+@unit
+def hold(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
+    """Like `get`, to change it: until the transaction ends nobody else changes or removes it, or
+    begins a run in it."""
+    rows = yield Statement(_HOLD, {"session_id": session_id, **visibility.parameters()})
     return SessionRow(*rows[0]) if rows else None
 
 
@@ -167,11 +170,10 @@ def open_for_run(row: SessionRow, visibility: Visibility) -> Steps[SessionRow | 
     """
     if (yield from create(row)):
         return row
-    found = yield Statement(_GET, {"session_id": row.session_id, "everyone": 1, "viewer": None})
-    if not found:
+    stored = yield from hold(row.session_id, EVERYONE)
+    if stored is None:
         # Deleted between the two statements; SQLite cannot get here.
         return (yield from open_for_run(row, visibility))
-    stored = SessionRow(*found[0])
     if not visibility.sees(stored.user_id) or stored.session_type != row.session_type:
         return Foreign(stored)
     if stored.component_data is not None:
@@ -203,35 +205,24 @@ def update(
     values: dict[str, Value] = {"session_id": session_id, "now": now, **changes}
     sql = _UPDATES[tuple(sorted(changes))]
     rows = yield Statement(sql, {**values, **visibility.parameters()})
-    return SessionRow(*rows[0]) if rows else None
+    if not rows:
+        return None
+    if "session_name" in changes:
+        yield Statement(_COUNT_REMOVALS, {"sessions": 1, "runs": 0})
+    return SessionRow(*rows[0])
 
 
 @unit
 def delete(session_id: str) -> Steps[bool]:
-    """Remove a session with its runs and their events; False when there is none."""
+    """Remove a session with its runs and their events; False when there is none.
+
+    Who must not remove a live run holds the session before looking for one.
+    """
     yield Statement(_DELETE_RUNS, {"session_id": session_id})
     rows = yield Statement(_DELETE, {"session_id": session_id})
+    for (run_count,) in rows:
+        yield Statement(_COUNT_REMOVALS, {"sessions": 1, "runs": run_count})
     return bool(rows)
-
-
-@unit
-def page(query: SessionQuery) -> Steps[SessionList]:
-    """One page of the sessions that are visible, and how many there are."""
-    part = Slice(query.sort_by, query.sort_order, query.limit, query.offset, query.after)
-    return (yield from LISTING.page(_filters(query), part, SummaryRow))
-
-
-def _filters(query: SessionQuery) -> dict[str, Value]:
-    filters = query.visibility.filters()
-    for name in LISTING.free:
-        value = getattr(query, name)
-        if value is not None:
-            filters[name] = value
-    if query.name_prefix:
-        filters["name_from"], end = prefix_range(query.name_prefix)
-        if end is not None:
-            filters["name_to"] = end
-    return filters
 
 
 @unit
@@ -282,4 +273,8 @@ def add_usage(
 @unit
 def set_last_status(session_id: str, seq: int, status: str) -> Steps[None]:
     """Note the state of a top-level run, unless a newer one has been created."""
-    yield Statement(_LAST_STATUS, {"session_id": session_id, "seq": seq, "last_status": status})
+    values: dict[str, Value] = {"session_id": session_id, "seq": seq, "last_status": status}
+    if (yield Statement(_NEWEST_STATUS, values)):
+        return
+    yield Statement(_LOCK, {"session_id": session_id})
+    yield Statement(_LAST_STATUS, values)

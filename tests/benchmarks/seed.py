@@ -23,7 +23,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agentctl.config import settings
 from agentctl.records.times import now
-from agentctl.store.open import SCHEMA_VERSION, migrations, open_database
+from agentctl.store.open import open_database
+from agentctl.store.schema import migrations
 from tests.benchmarks.population import RUN_COLUMNS, SESSION_COLUMNS, Batch, Population
 
 __all__ = ["fill"]
@@ -49,6 +50,13 @@ class _Target(Protocol):
     async def end(self) -> None: ...
 
 
+async def _make(url: str) -> None:
+    """Make the file or the tables, unless they are there."""
+    database = open_database(settings.Database("main", url), create=True)
+    await database.check()
+    await database.close()
+
+
 class _Sqlite:
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,8 +64,7 @@ class _Sqlite:
     async def begin(self) -> list[str]:
         import apsw
 
-        opened = open_database(settings.Database("main", f"{_SQLITE}{self._path}"), create=True)
-        opened.close_now()
+        await _make(f"{_SQLITE}{self._path}")
         self._connection = apsw.Connection(str(self._path))
         rows = self._connection.execute("SELECT count(*) FROM sessions").fetchall()
         if rows[0][0]:
@@ -94,8 +101,8 @@ class _Sqlite:
         self._connection.execute(sql).fetchall()
 
     async def end(self) -> None:
-        for version in range(1, SCHEMA_VERSION + 1):
-            await self.run(f"INSERT INTO schema_version VALUES ({version}, {now()})")
+        for migration in migrations("sqlite"):
+            await self.run(f"INSERT INTO schema_version VALUES ({migration.number}, {now()})")
         self._connection.pragma("journal_mode", "WAL")
         self._connection.close()
 
@@ -107,10 +114,8 @@ class _Postgres:
     async def begin(self) -> list[str]:
         import asyncpg
 
+        await _make(self._url)
         self._connection: Any = await asyncpg.connect(self._url, command_timeout=3_600)
-        if await self._connection.fetchval("SELECT to_regclass('sessions')") is None:
-            for text in migrations("postgres"):
-                await self.run(text)
         count = await self._connection.fetchval("SELECT count(*) FROM sessions")
         if count:
             await self._connection.close()
@@ -163,8 +168,8 @@ class _Postgres:
     async def end(self) -> None:
         for table in ("sessions", "runs"):
             await self.run(f"VACUUM (ANALYZE) {table}")
-        for version in range(1, SCHEMA_VERSION + 1):
-            await self.run(f"INSERT INTO schema_version VALUES ({version}, {now()})")
+        for migration in migrations("postgres"):
+            await self.run(f"INSERT INTO schema_version VALUES ({migration.number}, {now()})")
         await self._connection.close()
 
 

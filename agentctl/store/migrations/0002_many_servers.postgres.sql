@@ -42,3 +42,40 @@ $$;
 
 CREATE TRIGGER workers_beat BEFORE INSERT OR UPDATE OF beat ON workers
     FOR EACH ROW EXECUTE FUNCTION agentctl_beat();
+
+-- How many rows have ever left the lists. Of a list that had more rows than are counted this tells
+-- that it still has, without counting again (docs/decisions/0025). One row.
+CREATE TABLE removals (
+    id       BIGINT NOT NULL PRIMARY KEY CHECK (id = 1),
+    sessions BIGINT NOT NULL,
+    runs     BIGINT NOT NULL
+);
+
+INSERT INTO removals (id, sessions, runs) VALUES (1, 0, 0);
+
+-- Lists of one user's sessions by a second filter; lists by the beginning of names that very many
+-- share, in their order; and, behind what orders an index, whatever else can be asked for, so that
+-- rows are counted without being read.
+CREATE INDEX sessions_user_type ON sessions (user_id, session_type, created_at, session_id);
+CREATE INDEX sessions_user_component
+    ON sessions (user_id, component_id, created_at, session_id, session_type);
+CREATE INDEX sessions_user_name
+    ON sessions (user_id, lower(session_name), created_at, session_id, session_type, component_id);
+CREATE INDEX sessions_start ON sessions (substr(lower(session_name), 1, 3), created_at, session_id);
+DROP INDEX sessions_name;
+CREATE INDEX sessions_name
+    ON sessions (lower(session_name), created_at, session_id, session_type, component_id);
+DROP INDEX sessions_component_created;
+CREATE INDEX sessions_component_created
+    ON sessions (component_id, created_at, session_id, session_type);
+DROP INDEX sessions_user_updated;
+CREATE INDEX sessions_user_updated
+    ON sessions (user_id, updated_at, session_id, session_type, component_id);
+DROP INDEX runs_user_created;
+CREATE INDEX runs_user_created
+    ON runs (user_id, created_at, run_id, status, component_type, component_id);
+DROP INDEX runs_component_created;
+CREATE INDEX runs_component_created
+    ON runs (component_id, created_at, run_id, status, component_type);
+DROP INDEX runs_status_created;
+CREATE INDEX runs_status_created ON runs (status, created_at, run_id, component_type);
