@@ -68,11 +68,13 @@ def serve(
         from agentctl.server.serve import serve as serve_settings
     else:
         from agentctl.server.workers import serve as serve_settings
+    metrics = list[str]()
     with naming(config):
         serve_settings(
             settings,
-            announce=lambda url: _announce(settings, url, demo=demo),
+            announce=lambda url: _announce(settings, url, metrics, demo=demo),
             announce_stop=lambda runs: _announce_stop(settings, runs),
+            announce_metrics=metrics.append,
         )
     note("stopped")
 
@@ -113,7 +115,7 @@ def _check_openness(settings: Settings, insecure_no_auth: bool) -> None:
     )
 
 
-def _announce(settings: Settings, url: str, *, demo: bool) -> None:
+def _announce(settings: Settings, url: str, metrics: list[str], *, demo: bool) -> None:
     from agentctl.cli.demo import lines_to_paste
 
     note(f"agentctl {__version__} listens on {url}, configured by {settings.path}")
@@ -123,6 +125,8 @@ def _announce(settings: Settings, url: str, *, demo: bool) -> None:
         note("authorization: none, whoever can reach it is an administrator")
     if settings.server.workers > 1:
         note(f"workers: {settings.server.workers} processes")
+    for shown in metrics:
+        note(f"metrics: {shown}")
     if demo and settings.path is not None:
         lines = lines_to_paste(settings.path, url)
         for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):

@@ -14,14 +14,18 @@ BACKLOG = 2048
 """Connections that the kernel keeps waiting."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, key: str | None = None) -> socket.socket:
     """A listening socket. Programs that this process starts do not get it.
+
+    Args:
+        host, port: where; port 0 takes any that is free.
+        key: of the configuration, that says so; None: those that have options as well.
 
     Raises:
         PortInUse: another program listens there.
         UsageFailed: the host is no address of this machine, or the port may not be taken.
     """
-    listener = _unbound(host)
+    listener = _unbound(host, key)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -29,7 +33,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.set_inheritable(False)
     except OSError as error:
         listener.close()
-        raise _refusal(error, host, port) from error
+        raise _refusal(error, host, port, key) from error
     return listener
 
 
@@ -50,31 +54,33 @@ def base_url(listener: socket.socket) -> str:
     return f"http://{shown}:{port}"
 
 
-def _unbound(host: str) -> socket.socket:
+def _unbound(host: str, key: str | None) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:
-        raise UsageFailed(
-            f"{host} is no address of this machine", hint="see host in [server], or --host"
-        ) from error
+        raise _no_address(host, key) from error
     return socket.socket(family, socket.SOCK_STREAM)
 
 
-def _refusal(error: OSError, host: str, port: int) -> Exception:
+def _no_address(host: str, key: str | None) -> Exception:
+    hint = f"see {key}" if key else "see host in [server], or --host"
+    return UsageFailed(f"{host} is no address of this machine", hint=hint)
+
+
+def _refusal(error: OSError, host: str, port: int, key: str | None) -> Exception:
     if error.errno == errno.EADDRINUSE:
+        another = f"with {key}" if key else "with --port"
+        if key is None and port < 65_535:
+            another += f", for example --port {port + 1}"
         return PortInUse(
             f"port {port} on {host} is in use",
             cause="another program listens there",
-            hint=f"stop it, or choose another with --port, for example --port {port + 1}"
-            if port < 65_535
-            else "stop it, or choose another with --port",
+            hint=f"stop it, or choose another {another}",
         )
     if error.errno == errno.EACCES:
         return UsageFailed(
             f"port {port} on {host} needs more rights", hint="choose a port from 1024 on"
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return UsageFailed(
-            f"{host} is no address of this machine", hint="see host in [server], or --host"
-        )
+        return _no_address(host, key)
     return Unavailable(f"cannot listen on {host}, port {port}", cause=os.strerror(error.errno or 0))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentctl.errors import AgentctlError, Unavailable
+from agentctl.server.gathering import MetricsLine
 from agentctl.server.line import DRAIN, END, GO_ON, failure_from_line
 
 __all__ = ["Backoff", "WorkerProcess"]
@@ -52,6 +53,7 @@ class WorkerProcess:
     Attributes:
         failure: why it ended, when it said so.
         steps: how many steps of its end it has taken.
+        metrics: the line over which it is asked for them.
     """
 
     def __init__(
@@ -59,8 +61,10 @@ class WorkerProcess:
         process: subprocess.Popen[bytes],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        metrics: MetricsLine,
         stepped: Callable[[], None],
     ) -> None:
+        self.metrics = metrics
         self._process = process
         self._reader = reader
         self._writer = writer
@@ -92,9 +96,9 @@ class WorkerProcess:
         Raises:
             Unavailable: the system starts no more processes.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            handed = (listener.fileno(), theirs.fileno())
+        (ours, theirs), (asking, asked) = socket.socketpair(), socket.socketpair()
+        with theirs, asked:
+            handed = (listener.fileno(), theirs.fileno(), asked.fileno())
             try:
                 process = subprocess.Popen(
                     [*_command(), *map(str, handed)],
@@ -104,12 +108,13 @@ class WorkerProcess:
                 )
             except OSError as error:
                 ours.close()
+                asking.close()
                 raise Unavailable(
                     "No worker process can be started", cause=os.strerror(error.errno or 0)
                 ) from None
         reader, writer = await asyncio.open_connection(sock=ours)
         writer.write(settings.encode() + b"\n")
-        return cls(process, reader, writer, stepped)
+        return cls(process, reader, writer, await MetricsLine.open(asking), stepped)
 
     @property
     def pid(self) -> int:
@@ -188,6 +193,7 @@ class WorkerProcess:
         await asyncio.wait({listening}, timeout=LAST_WORDS_SECONDS)
         listening.cancel()
         self._writer.close()
+        self.metrics.close()
         self._begun.set()
         self._counted.set()
 

@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 
+from agentctl.server import scrape
 from agentctl.server.app import create_app, running
+from agentctl.server.lag import LoopLag
 from agentctl.server.listener import base_url, bind
 from agentctl.server.log import log_to_stderr
 from agentctl.server.protocol import limited
+from agentctl.server.traffic import Traffic
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -45,6 +48,9 @@ class Overseer(Protocol):
     def guiding(self, server: Server) -> AbstractContextManager[None]:
         """Entered, inside the event loop, before anything is opened; left when all is closed."""
 
+    def showing(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
+        """Entered while it serves, where metrics are wanted: `text` makes them for a place."""
+
     async def meet(self, seconds: float) -> None:
         """Wait until those that serve together have come as far in their ends, up to a time."""
 
@@ -54,6 +60,7 @@ def serve(
     *,
     announce: Callable[[str], None],
     announce_stop: Callable[[int | None], None] | None = None,
+    announce_metrics: Callable[[str], None] | None = None,
 ) -> None:
     """Serve a configuration in this process until SIGTERM or SIGINT.
 
@@ -65,18 +72,26 @@ def serve(
         settings: the configuration; port 0 takes any that is free.
         announce: is told the base URL once requests are answered.
         announce_stop: is told of the first signal, with the number of runs that are waited for.
+        announce_metrics: is told, before that, where metrics are shown, if they are.
 
     Raises:
         PortInUse: another program listens there.
-        UsageFailed: the host is no address of this machine, or the port may not be taken.
+        UsageFailed: the host is no address of this machine, or the port may not be taken, or the
+            package for metrics is missing.
         Unavailable: a database cannot be used.
         SchemaMismatch: a database is older or newer than this code.
         InvalidKey: the verification keys are refused, or there are none.
         InvalidConfiguration: a tool cannot be used.
     """
     log_to_stderr(settings.log)
-    with contextlib.closing(bind(settings.server.host, settings.server.port)) as listener:
-        serve_on(listener, settings, _Alone(listener, announce, announce_stop))
+    with contextlib.ExitStack() as stack:
+        metrics = scrape.bound(settings)
+        if metrics is not None:
+            stack.enter_context(metrics)
+        listener = stack.enter_context(bind(settings.server.host, settings.server.port))
+        if metrics is not None and announce_metrics is not None:
+            announce_metrics(scrape.address(metrics))
+        serve_on(listener, settings, _Alone(listener, announce, announce_stop, metrics))
 
 
 def serve_on(listener: socket.socket, settings: Settings, overseer: Overseer) -> None:
@@ -113,7 +128,9 @@ class _Alone:
         listener: socket.socket,
         announce: Callable[[str], None],
         announce_stop: Callable[[int | None], None] | None,
+        metrics: socket.socket | None,
     ) -> None:
+        self._metrics = metrics
         self._listener = listener
         self._announce = announce
         self._announce_stop = announce_stop
@@ -130,14 +147,38 @@ class _Alone:
     def guiding(self, server: Server) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
+    def showing(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
+        async def render() -> str:
+            return text(0)
+
+        assert self._metrics is not None
+        return scrape.scraped(self._metrics, render)
+
     async def meet(self, seconds: float) -> None:
         """Nobody is waited for."""
 
 
 async def _serve(server: Server, app: FastAPI, listener: socket.socket, overseer: Overseer) -> None:
     with _heard(server.stop), overseer.guiding(server):
-        async with running(app):
+        async with running(app), _watched(app, overseer):
             await server.serve(sockets=[listener])
+
+
+@contextlib.asynccontextmanager
+async def _watched(app: FastAPI, overseer: Overseer) -> AsyncIterator[None]:
+    """Sample how late the loop is, and count and show what is wanted, while the block lasts."""
+    door, lag = app.state.door, LoopLag()
+    with lag.sampled():
+        if not door.settings.metrics.listen:
+            yield
+            return
+        from agentctl.server.metrics import Metrics
+
+        hosting, traffic = door.open_service.hosting, Traffic()
+        metrics = Metrics(traffic, lag, hosting.engine, hosting.observer, hosting.databases.opened)
+        door.watchers = [*door.watchers, traffic.count]
+        async with overseer.showing(metrics.text):
+            yield
 
 
 @contextlib.contextmanager

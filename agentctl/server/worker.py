@@ -1,7 +1,8 @@
 """One of several processes of a server: `python -m agentctl.server.worker`, started by its parent.
 
-The arguments are two file descriptors: the listening socket, and the line to the parent (see
-`line`). When the line closes the parent is gone: the worker drains and ends as well.
+The arguments are three file descriptors: the listening socket, the line to the parent (see `line`),
+and the one over which it asks for metrics (see `gathering`). When the line closes the parent is
+gone: the worker drains and ends as well.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import contextlib
 import json
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.handover import settings_from_text
+from agentctl.server.gathering import answered
 from agentctl.server.line import DRAIN, END, GO_ON, failure_to_line
 from agentctl.server.listener import taken_over
 from agentctl.server.log import log_to_stderr
@@ -29,9 +32,9 @@ _CHUNK = 65_536
 
 def main() -> None:
     """Serve until the parent says so, a signal does, or the parent is gone; ends the process."""
-    listening, line = (taken_over(int(number)) for number in sys.argv[1:3])
-    with listening, line:
-        _work(listening, _Line(line))
+    listening, line, metrics = (taken_over(int(number)) for number in sys.argv[1:4])
+    with listening, line, metrics:
+        _work(listening, _Line(line, metrics))
 
 
 def _work(listening: socket.socket, line: _Line) -> None:
@@ -52,8 +55,9 @@ def _work(listening: socket.socket, line: _Line) -> None:
 class _Line:
     """The worker's end of the line, and so the overseer of its server."""
 
-    def __init__(self, ours: socket.socket) -> None:
+    def __init__(self, ours: socket.socket, metrics: socket.socket) -> None:
         self._socket = ours
+        self._metrics = metrics
         self._unread = b""
         self._alone = False
         self._go_on = asyncio.Event()
@@ -78,6 +82,10 @@ class _Line:
     def stopping(self, runs: int) -> None:
         """The server drains, and waits for so many runs."""
         self.tell(stopping=runs)
+
+    def showing(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
+        """Tell the parent the metrics when it asks, while the block lasts."""
+        return answered(self._metrics, text)
 
     async def meet(self, seconds: float) -> None:
         """Wait until every worker has come as far, up to a time; not at all without a parent."""

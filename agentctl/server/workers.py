@@ -14,10 +14,13 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from agentctl.config.handover import settings_to_text
 from agentctl.errors import AgentctlError, InternalFailure, Unavailable
+from agentctl.server import scrape
+from agentctl.server.gathering import gathered
 from agentctl.server.listener import base_url, bind
 from agentctl.server.log import log_to_stderr
 from agentctl.server.process import Backoff, WorkerProcess
@@ -44,6 +47,7 @@ def serve(
     *,
     announce: Callable[[str], None],
     announce_stop: Callable[[int | None], None] | None = None,
+    announce_metrics: Callable[[str], None] | None = None,
 ) -> None:
     """Serve a configuration with `server.workers` processes until SIGTERM or SIGINT.
 
@@ -56,10 +60,12 @@ def serve(
         announce: is told the base URL once every worker answers requests.
         announce_stop: is told of the first signal, with the number of runs that are waited for, or
             None when not every worker said so in time.
+        announce_metrics: is told, before that, where metrics are shown, if they are.
 
     Raises:
         PortInUse: another program listens there.
-        UsageFailed: the host is no address of this machine, or the port may not be taken.
+        UsageFailed: the host is no address of this machine, or the port may not be taken, or the
+            package for metrics is missing.
         Unavailable: a database cannot be used, or no process can be started.
         SchemaMismatch: a database is older or newer than this code.
         InvalidKey: the verification keys are refused, or there are none.
@@ -67,8 +73,14 @@ def serve(
         InternalFailure: a worker did not end when it was told to, and was killed.
     """
     log_to_stderr(settings.log, one_of_many=True)
-    with contextlib.closing(bind(settings.server.host, settings.server.port)) as listener:
-        asyncio.run(_Parent(settings, listener, announce, announce_stop).run())
+    with contextlib.ExitStack() as stack:
+        metrics = scrape.bound(settings)
+        if metrics is not None:
+            stack.enter_context(metrics)
+        listener = stack.enter_context(bind(settings.server.host, settings.server.port))
+        if metrics is not None and announce_metrics is not None:
+            announce_metrics(scrape.address(metrics))
+        asyncio.run(_Parent(settings, listener, metrics, announce, announce_stop).run())
 
 
 class _Parent:
@@ -79,16 +91,20 @@ class _Parent:
         _places: where no worker has served yet; `_complete` once there is no such place.
         _signals: how many told it to stop; `_stopping` from the first one on.
         _killed: processes that did not end in time.
+        _at: the last worker of each place.
     """
 
     def __init__(
         self,
         settings: Settings,
         listener: socket.socket,
+        metrics: socket.socket | None,
         announce: Callable[[str], None],
         announce_stop: Callable[[int | None], None] | None,
     ) -> None:
         self._settings = settings
+        self._metrics = metrics
+        self._at: dict[int, WorkerProcess] = {}
         self._text = settings_to_text(settings)
         self._listener = listener
         self._announce = announce
@@ -105,14 +121,25 @@ class _Parent:
         with self._heard():
             await _prepare(self._settings)
             try:
-                await self._serve()
+                async with self._shown():
+                    await self._serve()
             finally:
                 await self._leave_none()
         if self._killed:
             raise _did_not_end(self._killed)
 
+    def _shown(self) -> AbstractAsyncContextManager[None]:
+        """Show the metrics of all workers where that is wanted, while the block lasts."""
+        if self._metrics is None:
+            return contextlib.nullcontext()
+        return scrape.scraped(self._metrics, self._gathered)
+
+    async def _gathered(self) -> str:
+        return await gathered({place: worker.metrics.ask for place, worker in self._at.items()})
+
     async def _serve(self) -> None:
         first = [await self._start() for _ in range(self._settings.server.workers)]
+        self._at = dict(enumerate(first))
         await asyncio.gather(*(worker.begun() for worker in first))
         if not self._signals and not any(worker.is_ready for worker in first):
             raise _refusal(first)
@@ -132,6 +159,7 @@ class _Parent:
         """See that there is a worker in this place, until a signal."""
         backoff = Backoff()
         while True:
+            self._at[place] = worker
             await worker.begun()
             if worker.is_ready:
                 self._has_served(place)

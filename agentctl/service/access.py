@@ -21,6 +21,7 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import Observer
 from agentctl.runtime.catalog import SESSION_TABLE, Catalog, Component
 from agentctl.service.auditing import Audit, Record
+from agentctl.service.readiness import Readiness
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.visibility import Visibility
@@ -52,6 +53,7 @@ class Hosting:
     observer: Observer
     accounts: AccountTokens
     audit: Audit
+    readiness: Readiness
     verifier: Callable[[], Verifier]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import agentctl
-from agentctl import errors
 from agentctl.auth import policy
 from agentctl.records.document import Document, document_of
 from agentctl.records.kinds import KINDS, Kind
@@ -23,7 +22,6 @@ from agentctl.records.system import (
 )
 from agentctl.runtime.catalog import Component
 from agentctl.service.access import Access
-from agentctl.store.probe import probe
 
 __all__ = ["ComponentOperations"]
 
@@ -68,19 +66,11 @@ class ComponentOperations(Access):
 
     async def _readiness(self) -> ReadinessRecord:
         checks: dict[str, Literal["ok", "failed", "stale"]] = {
-            "database": "ok" if await self._databases_answer() else "failed",
+            "database": "ok" if await self.hosting.readiness.databases_answer() else "failed",
             "runs": "failed" if self.hosting.engine.draining else "ok",
         }
         ready = "failed" not in checks.values()
         return ReadinessRecord(status="ready" if ready else "unavailable", checks=checks)
-
-    async def _databases_answer(self) -> bool:
-        try:
-            for database in self.hosting.databases.values():
-                await database.read(probe())
-        except errors.AgentctlError:
-            return False
-        return True
 
     async def get_info(self) -> Document[InfoRecord]:
         """Versions, counts and the authorization mode."""

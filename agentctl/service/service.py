@@ -26,6 +26,7 @@ from agentctl.service.auditing import Audit
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.directory import Directory
+from agentctl.service.readiness import Readiness
 from agentctl.store.databases import Databases
 
 if TYPE_CHECKING:
@@ -129,13 +130,16 @@ class Service:
             watches.start(watch_requests(engine, databases, changes))
             stack.push_async_callback(engine.close)
             canceller = Canceller(engine, observer, changes)
+            readiness = Readiness(databases)
+            stack.push_async_callback(readiness.close)
             directory = Directory(databases)
             stack.push_async_callback(directory.close)
             accounts = AccountTokens(directory, admin_scope=settings.authorization.admin_scope)
             verifier = functools.cache(lambda: _verifier(settings, accounts))
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, observer, accounts,
-                audit=Audit(databases, reads=settings.audit.reads), verifier=verifier,
+                audit=Audit(databases, reads=settings.audit.reads), readiness=readiness,
+                verifier=verifier,
             )  # fmt: skip
             yield cls(hosting, worker, watches)
 

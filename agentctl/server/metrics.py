@@ -1,0 +1,165 @@
+"""What a server shows to Prometheus. Loaded only where that is configured.
+
+Nothing is counted here: the parts of the server keep their own numbers, which are read when
+somebody asks. No label has values that callers choose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from agentctl import __version__
+from agentctl.records.durations import Durations
+from agentctl.records.kinds import KINDS
+from agentctl.records.times import now
+from agentctl.runs.engine import Engine
+from agentctl.runs.liveness import Observer
+from agentctl.runs.states import FinalStatus
+from agentctl.server.lag import LoopLag
+from agentctl.server.traffic import Traffic
+from agentctl.store.database import Database, Load
+
+__all__ = ["Metrics"]
+
+PREFIX = "agentctl"
+
+_REQUEST = ("operation", "method", "status")
+_DATABASE = ("database", "kind")
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Where the numbers are.
+
+    Attributes:
+        opened: answers the open databases by id.
+    """
+
+    traffic: Traffic
+    lag: LoopLag
+    engine: Engine
+    observer: Observer
+    opened: Callable[[], Mapping[str, Database]]
+
+    def text(self, worker: int) -> str:
+        """All of them now, in Prometheus's text format 0.0.4.
+
+        Args:
+            worker: which process of the server this is, from 0: a label of every number.
+        """
+        return generate_latest(_Labelled(self, {"worker": str(worker)})).decode()
+
+    def families(self) -> Iterator[Metric]:
+        """All of them without that label."""
+        yield _gauge("info", "Which version serves.", ("version",), [((__version__,), 1)])
+        yield from self._requests()
+        yield from self._runs()
+        yield from self._stores()
+        lag = self.lag.samples
+        yield _histogram(
+            "loop_lag_seconds", "How late the event loop was, sampled.", (), [((), lag)]
+        )
+        yield from ProcessCollector(namespace=PREFIX, registry=None).collect()
+
+    def _requests(self) -> Iterator[Metric]:
+        kinds = list(self.traffic.kinds())
+        counts = [(tuple(kind), counted.count) for kind, counted in kinds]
+        yield _counter("requests", "Requests that were answered or given up.", _REQUEST, counts)
+        text = "From the head of a request to the end of its answer."
+        yield _histogram("request_seconds", text, _REQUEST, kinds)
+
+    def _runs(self) -> Iterator[Metric]:
+        tally = self.engine.tally
+        # Those that are still zero as well: a rate needs to have seen the beginning.
+        started = [((kind,), tally.started[kind]) for kind in KINDS]
+        yield _counter("runs_started", "Runs whose row was committed.", ("kind",), started)
+        ended = [
+            ((kind, end.lower()), tally.ended[kind, end])
+            for kind in KINDS
+            for end in get_args(FinalStatus)
+        ]
+        yield _counter("runs_ended", "Runs whose end was stored.", ("kind", "status"), ended)
+        kinds = Counter(run.component.kind for run in self.engine.live_runs())
+        live = [((kind,), kinds[kind]) for kind in KINDS]
+        yield _gauge("runs_live", "Runs that are worked on.", ("kind",), live)
+        text = "From the request of a cancel to the final row."
+        yield _histogram("cancel_seconds", text, (), [((), tally.cancels)])
+
+    def _stores(self) -> Iterator[Metric]:
+        loads = {name: database.load() for name, database in self.opened().items()}
+
+        def shown(of: Callable[[Load], int]) -> list[tuple[Labels, float]]:
+            return [((name, load.kind), of(load)) for name, load in loads.items()]
+
+        text = "Units of work that wait for a connection or for their turn to write."
+        yield _gauge("database_waiting", text, _DATABASE, shown(lambda load: load.waiting))
+        text = "Connections at work."
+        yield _gauge("database_in_use", text, _DATABASE, shown(lambda load: load.in_use))
+        text = "Connections that there can be."
+        yield _gauge("database_size", text, _DATABASE, shown(lambda load: load.size))
+        oldest = self.observer.oldest_beat
+        ages = [] if oldest is None else [((), max(now() - oldest, 0) / 1_000_000)]
+        text = "Since the oldest beat of any process that works on the same databases."
+        yield _gauge("oldest_beat_age_seconds", text, (), ages)
+
+
+class _Labelled(Collector):
+    """The metrics with further labels on each number."""
+
+    def __init__(self, metrics: Metrics, labels: Mapping[str, str]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family."""
+        for family in self._metrics.families():
+            family.samples = [
+                sample._replace(labels={**self._labels, **sample.labels})
+                for sample in family.samples
+            ]
+            yield family
+
+
+def _gauge(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family
+
+
+def _counter(
+    name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]
+) -> Metric:
+    """The text format adds `_total` to the name."""
+    family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family
+
+
+def _histogram(
+    name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, Durations]]
+) -> Metric:
+    family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+    for label_values, counted in values:
+        buckets = [(_bound(bound), float(count)) for bound, count in counted.up_to()]
+        family.add_metric(label_values, buckets, counted.total)
+    return family
+
+
+def _bound(seconds: float) -> str:
+    return "+Inf" if seconds == float("inf") else str(seconds)
