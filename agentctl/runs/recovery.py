@@ -22,7 +22,6 @@ from agentctl.runs.wire import LOST_STEP
 from agentctl.store import events, runs
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.runs import RunEnd, RunRow
-from agentctl.store.visibility import EVERYONE
 
 __all__ = ["LOST_STEP", "recover"]
 
@@ -91,8 +90,9 @@ async def _ended(database: Database, run: RunRow, silent: bool) -> bool:
 
 @unit
 def _end(run_id: str, owner: str | None, silent: bool) -> Steps[bool]:
-    """End one run as it stands now: a cancel may have been requested a moment ago."""
-    run = yield from runs.get(run_id, EVERYONE)
+    """End one run as it stands now: a cancel may have been requested a moment ago, and neither
+    that nor its events can come between any more."""
+    run = yield from runs.hold(run_id)
     if run is None or is_final(run.status) or run.owner != owner:
         return False
     root_id = yield from root_of(run)

@@ -212,7 +212,8 @@ class Record:
         try:
             yield
         except errors.AgentctlError as error:
-            if self._appending:
+            # What is refused was refused by the change itself, whatever an earlier try came to.
+            if self._appending and error.status >= 500:
                 raise _unrecorded(error) from error
             raise
         self._done = True

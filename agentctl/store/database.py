@@ -14,9 +14,10 @@ database has undone it: what it leaves in Python must not matter then.
 Statements are `Sql`: the portable subset of SQLite and PostgreSQL, parameters as `:name`, columns
 of TEXT and BIGINT only, `cast(:x as text)` where a type is not evident, `NULLS LAST` spelled out,
 RETURNING for what was changed, `FOR UPDATE` or `FOR SHARE` at the end of a SELECT of rows that must
-not change before the commit (SQLite, which has one writer, is not shown that). Text is ordered by
-code point and `lower()` folds ASCII letters only, on both (see the migrations). The suite has a
-real PostgreSQL parse every one of them.
+not change before the commit (SQLite, which has one writer, is not shown that). Who holds the row of
+a session waits for none of its live runs: the end of a run takes that row behind the run's own.
+Text is ordered by code point and `lower()` folds ASCII letters only, on both (see the migrations).
+The suite has a real PostgreSQL parse every one of them.
 """
 
 from __future__ import annotations
@@ -169,12 +170,12 @@ _TOKEN = re.compile(
 )
 
 
-_LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)\s*\Z")
+_LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?=\s*\Z|\s+ON CONFLICT\b)")
 
 
 @cache
 def compile_colon(sql: Sql) -> str:
-    """The statement as SQLite takes it: without the lock on its rows at its end."""
+    """The statement as SQLite takes it: without the lock on the rows of its SELECT."""
     return _LOCK.sub("", sql)
 
 

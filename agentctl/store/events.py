@@ -24,13 +24,14 @@ class EventRow:
     events: str
 
 
-# What is late is dropped: of a run that is deleted, has ended, or has gone to another worker. A
-# batch that is written again, because nobody knew whether it had been stored, is stored once.
+# What is late is dropped: of a run that is deleted, has ended, or has gone to another worker. The
+# lock on its row keeps others from ending it before the batch is stored. A batch that is written
+# again, because nobody knew whether it had been stored, is stored once.
 _APPEND = Sql(
     "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
     " SELECT run_id, cast(:first_seq as bigint), cast(:last_seq as bigint), cast(:events as text)"
     " FROM runs WHERE run_id = :run_id AND attempt = :attempt"
-    " AND status IN ('PENDING', 'RUNNING')"
+    " AND status IN ('PENDING', 'RUNNING') FOR UPDATE"
     " ON CONFLICT (run_id, first_seq) DO UPDATE"
     " SET last_seq = excluded.last_seq, events = excluded.events RETURNING run_id"
 )

@@ -16,6 +16,7 @@ __all__ = [
     "children",
     "get",
     "histories",
+    "hold",
     "live_in_session",
     "live_of",
     "live_owners",
@@ -33,6 +34,7 @@ LIVE = "status IN ('PENDING', 'RUNNING')"
 _STATE = ", ".join(field.name for field in fields(RunState))
 
 _GET = Sql(f"SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND {VISIBLE}")
+_HOLD = Sql(f"SELECT {COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
 _GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {VISIBLE}")
 
 _OF_SESSION = Sql(
@@ -86,6 +88,13 @@ _NO_LIMIT = 2**63 - 1
 def get(run_id: str, visibility: Visibility) -> Steps[RunRow | None]:
     """The run, or None when there is none that is visible."""
     rows = yield Statement(_GET, {"run_id": run_id, **visibility.parameters()})
+    return RunRow(*rows[0]) if rows else None
+
+
+@unit
+def hold(run_id: str) -> Steps[RunRow | None]:
+    """The run, which nobody else changes before the transaction ends; None when there is none."""
+    rows = yield Statement(_HOLD, {"run_id": run_id})
     return RunRow(*rows[0]) if rows else None
 
 
