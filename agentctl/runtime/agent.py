@@ -1,51 +1,64 @@
 """One run of an agent: the model and its tools in turn, until the model has no more calls.
 
-The model always streams, so that partial text exists whatever the caller asked for.
+The model always streams, so that partial text exists whatever the caller asked for. The model
+library speaks to the providers; the turns are taken here (docs/decisions/0026).
 """
 
 from __future__ import annotations
 
-from copy import copy
+import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-from pydantic_ai import Agent as LibraryAgent
-from pydantic_ai.exceptions import AgentRunError
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.exceptions import AgentRunError, UnexpectedModelBehavior
 from pydantic_ai.messages import (
-    AgentStreamEvent,
-    FunctionToolResultEvent,
+    ModelMessage,
+    ModelResponse,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
     TextPartDelta,
 )
-from pydantic_ai.usage import UsageLimits
 
 from agentctl.runtime.classify import classified
 from agentctl.runtime.conversation import Conversation
-from agentctl.runtime.conversion import calls_of, clean_response, counters, to_model
+from agentctl.runtime.conversion import (
+    answers,
+    calls_of,
+    clean_response,
+    counters,
+    question,
+    to_model,
+)
+from agentctl.runtime.failures import RunFailure
 from agentctl.runtime.leftovers import leave
 
 if TYPE_CHECKING:
-    from pydantic_ai.agent import CallToolsNode, ModelRequestNode
-    from pydantic_ai.run import AgentRun
+    from pydantic_ai.messages import ModelResponseStreamEvent
 
     from agentctl.runtime.catalog import Catalog, Component
     from agentctl.runtime.context import RunContext
     from agentctl.runtime.runners import Runner
-
-    LibraryRun = AgentRun[Conversation, str | None]
 
 __all__ = ["MAXIMUM_MODEL_CALLS", "converse", "run_agent"]
 
 MAXIMUM_MODEL_CALLS = 50
 """Model calls of one run; a model that still calls tools then ends the run with MODEL_REJECTED."""
 
+_TOO_MANY_CALLS = "The model did not come to an end within the model calls that a run may make"
 
 _TEXTS = ("args", "args_delta", "content", "content_delta", "tool_name_delta")
 """Where pieces of an answer other than text carry what arrived."""
 
 _PIECE_BYTES = 16
+
+_NOTHING_SAID = {
+    "length": "the answer was cut off before it began",
+    "content_filter": "the answer was filtered",
+}
+"""Why an answer may be empty though the model had something to say."""
 
 
 async def run_agent(
@@ -78,68 +91,94 @@ async def converse(
     Raises:
         RunFailure: the model or a tool ended the run.
     """
-    limits = UsageLimits(request_limit=MAXIMUM_MODEL_CALLS)
     try:
-        async with runner.agent.iter(
-            prompt, message_history=to_model(history), deps=conversation, usage_limits=limits
-        ) as run:
-            await _drive(run, conversation)
+        await _take_turns(
+            runner, [*to_model(history), question(prompt, runner.system)], conversation
+        )
     except (AgentRunError, httpx2.HTTPError) as error:
         raise classified(error, conversation.context.run_id, runner.secret) from error
-    finally:
-        for task in conversation.helpers:
-            leave(task)
 
 
-async def _drive(run: LibraryRun, conversation: Conversation) -> None:
-    async for node in run:
-        if LibraryAgent.is_model_request_node(node):
-            await _listen(run, node, conversation)
-        elif LibraryAgent.is_call_tools_node(node):
-            await _act(run, node, conversation)
-            if conversation.routed is not None:
-                return
+async def _take_turns(
+    runner: Runner, messages: list[ModelMessage], conversation: Conversation
+) -> None:
+    for turn in range(MAXIMUM_MODEL_CALLS):
+        response = await _listen(runner, messages, conversation, first=turn == 0)
+        clean_response(response)
+        calls = calls_of(response)
+        conversation.end_answer(calls)
+        if not calls:
+            return
+        results = await _act(calls, conversation)
+        if conversation.routed is not None:
+            return
+        messages += [response, answers(calls, results, runner.system)]
+    raise RunFailure("MODEL_REJECTED", _TOO_MANY_CALLS)
 
 
 async def _listen(
-    run: LibraryRun, node: ModelRequestNode[Conversation, str | None], conversation: Conversation
-) -> None:
+    runner: Runner, messages: list[ModelMessage], conversation: Conversation, *, first: bool
+) -> ModelResponse:
     """One call of the model. Text and usage so far are kept however it ends."""
     conversation.context.checkpoint()
     conversation.begin_answer()
-    before = copy(run.usage)
-    async with node.stream(run.ctx) as stream:
+    async with model_request_stream(
+        runner.model,
+        messages,
+        model_settings=runner.first_settings if first else None,
+        model_request_parameters=runner.parameters,
+        instrument=False,
+    ) as stream:
         try:
             async for event in stream:
                 _heard(event, conversation)
         finally:
-            conversation.context.transcript.set_usage(counters(stream.usage, before))
+            conversation.context.transcript.set_usage(counters(stream.usage))
+        response = stream.get()
+    _check_said(response)
+    return response
 
 
-async def _act(
-    run: LibraryRun, node: CallToolsNode[Conversation, str | None], conversation: Conversation
-) -> None:
-    """The calls of one answer. Known tools note themselves, unknown ones are noted here."""
-    clean_response(node.model_response)
-    conversation.end_answer(calls_of(node.model_response))
-    calls = {part.tool_call_id: part for part in node.model_response.tool_calls}
-    async with node.stream(run.ctx) as events:
-        async for event in events:
-            if not isinstance(event, FunctionToolResultEvent):
-                continue
-            call = calls.get(event.tool_call_id)
-            if call is not None and call.tool_name not in conversation.actions:
-                conversation.refuse_call(call.tool_call_id, call.tool_name, call.args_as_dict())
+def _check_said(response: ModelResponse) -> None:
+    """An empty answer is one, unless the provider says that it is not.
+
+    Raises:
+        UnexpectedModelBehavior: the model was kept from answering.
+    """
+    why = _NOTHING_SAID.get(response.finish_reason or "")
+    if why and not response.tool_calls and not (response.text or "").strip():
+        raise UnexpectedModelBehavior(why)
 
 
-def _heard(event: AgentStreamEvent, conversation: Conversation) -> None:
+async def _act(calls: Sequence[dict[str, Any]], conversation: Conversation) -> list[str]:
+    """Carry out the calls of one answer, all at the same time; what the model is told of each."""
+    if len(calls) == 1:
+        return [await _called(calls[0], conversation)]
+    tasks = [asyncio.create_task(_called(call, conversation)) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            leave(task)
+        raise
+
+
+async def _called(call: dict[str, Any], conversation: Conversation) -> str:
+    return await conversation.call(call["id"], call["name"], call["arguments"])
+
+
+def _heard(event: ModelResponseStreamEvent, conversation: Conversation) -> None:
     """Pass on what an event adds to the answer; what is not text only counts."""
-    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-        conversation.say(event.part.content)
-    elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-        conversation.say(event.delta.content_delta)
-    elif isinstance(event, PartStartEvent | PartDeltaEvent):
-        conversation.hear(_size(event))
+    if isinstance(event, PartDeltaEvent):
+        if isinstance(event.delta, TextPartDelta):
+            conversation.say(event.delta.content_delta)
+        else:
+            conversation.hear(_size(event))
+    elif isinstance(event, PartStartEvent):
+        if isinstance(event.part, TextPart):
+            conversation.say(event.part.content)
+        else:
+            conversation.hear(_size(event))
 
 
 def _size(event: PartStartEvent | PartDeltaEvent) -> int:

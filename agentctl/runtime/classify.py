@@ -13,7 +13,6 @@ from pydantic_ai.exceptions import (
     ModelRequestTimeout,
     ModelTimeoutError,
     UnexpectedModelBehavior,
-    UsageLimitExceeded,
 )
 
 from agentctl.config.effective import MASK
@@ -31,8 +30,6 @@ _LOGGED = 2_000
 _SECRET_CHARACTERS = 8
 """What is shorter is no key that is kept secret, and may be a part of any word."""
 
-_TOO_MANY_CALLS = "The model did not come to an end within the model calls that a run may make"
-
 
 def classified(
     error: AgentRunError | httpx2.HTTPError, run_id: str, secret: str = ""
@@ -49,8 +46,6 @@ def classified(
         said = said.replace(secret, MASK)
     said = said[:_LOGGED]
     _log.warning("run %s: the model failed: %s: %s", run_id, type(error).__name__, said)
-    if isinstance(error, UsageLimitExceeded):
-        return RunFailure("MODEL_REJECTED", _TOO_MANY_CALLS)
     return RunFailure(_code(error))
 
 

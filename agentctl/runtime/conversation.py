@@ -7,7 +7,6 @@ library.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,9 @@ __all__ = ["MAXIMUM_CALLS", "MAXIMUM_FAILURES", "NOT_AN_OBJECT", "Conversation"]
 
 MAXIMUM_FAILURES = 3
 """After so many failures of one tool in a row the run ends with TOOL_FAILED."""
+
+MAXIMUM_UNKNOWN = 3
+"""After so many calls of tools that are not there the run ends with MODEL_REJECTED."""
 
 MAXIMUM_CALLS = 128
 """Calls of tools in one answer: they are carried out at the same time."""
@@ -49,7 +51,6 @@ class Conversation:
     Attributes:
         routed: the answer of the member that the message was passed on to, in mode route.
         routing: whether a member is answering in the place of the leader.
-        helpers: tasks that work for the run, to be ended with it.
     """
 
     def __init__(
@@ -65,7 +66,6 @@ class Conversation:
         self.actions = actions
         self.routed: str | None = None
         self.routing = False
-        self.helpers: list[asyncio.Task[Any]] = []
         self._speaks = speaks
         self._transcript = context.transcript
         self._separate = False
@@ -73,6 +73,7 @@ class Conversation:
         self._kept = 0
         self._arriving = 0
         self._failures: Counter[str] = Counter()
+        self._unknown = 0
 
     def begin(self, system: str) -> None:
         """Note what the model is told at the start: instructions (`""`: none) and the message."""
@@ -141,23 +142,28 @@ class Conversation:
         """Carry out a call; returns what the model is told.
 
         Raises:
-            RunFailure: the tool failed once too often in a row.
+            RunFailure: the tool failed, or one that is not there was called, once too often.
         """
         self.context.checkpoint()
         self._open(call_id, name, arguments)
-        if NOT_AN_OBJECT in arguments:
+        action = self.actions.get(name)
+        if action is None:
+            outcome = self._missing(name)
+        elif NOT_AN_OBJECT in arguments:
             outcome = Outcome("The arguments are not a JSON object", failed=True)
         else:
-            outcome = await self.actions[name].perform(arguments, self)
+            outcome = await action.perform(arguments, self)
         text = clean(outcome.text)
         self._close(call_id, text, error=outcome.failed)
         self._count(name, outcome)
         return text
 
-    def refuse_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
-        """Note a call of a tool that is not there. The library has told the model by itself."""
-        self._open(call_id, name, arguments)
-        self._close(call_id, f"There is no tool {name}", error=True)
+    def _missing(self, name: str) -> Outcome:
+        """A call of a tool that is not there: the model is told, and asked again."""
+        self._unknown += 1
+        if self._unknown > MAXIMUM_UNKNOWN:
+            raise RunFailure("MODEL_REJECTED", "The model called tools that are not there")
+        return Outcome(f"There is no tool {name}", failed=True, counts=False)
 
     def _open(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         self.context.emit(ToolCallStarted(self._transcript.open_call(call_id, name, arguments)))

@@ -18,13 +18,23 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.usage import RunUsage
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RequestUsage
 
+from agentctl.records.components import ToolRecord
 from agentctl.records.text import clean
 from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.transcript import CANCELLED_RESULT
 
-__all__ = ["calls_of", "clean_response", "counters", "to_model"]
+__all__ = [
+    "answers",
+    "calls_of",
+    "clean_response",
+    "counters",
+    "definition",
+    "question",
+    "to_model",
+]
 
 _MAXIMUM_DEPTH = 100
 """Objects and arrays within each other in the arguments of a call; JSON writers have a limit."""
@@ -108,25 +118,45 @@ def _cleaned(value: Any, depth: int = 1) -> Any:
     return str(value) if isinstance(value, int) and value not in _INTEGERS else value
 
 
-def counters(after: RunUsage, before: RunUsage) -> dict[str, int]:
-    """The nine counters of what was used between two states of a run's usage."""
-
-    def spent(name: str) -> int:
-        return int(getattr(after, name)) - int(getattr(before, name))
-
-    input_tokens, output_tokens = spent("input_tokens"), spent("output_tokens")
-    audio_in, audio_out = spent("input_audio_tokens"), spent("output_audio_tokens")
+def counters(usage: RequestUsage) -> dict[str, int]:
+    """The nine counters of what one call of a model has used so far."""
+    audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
     return {
-        "input_tokens": input_tokens,
-        "output_tokens": output_tokens,
-        "total_tokens": input_tokens + output_tokens,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
         "audio_input_tokens": audio_in,
         "audio_output_tokens": audio_out,
         "audio_total_tokens": audio_in + audio_out,
-        "cache_read_tokens": spent("cache_read_tokens"),
-        "cache_write_tokens": spent("cache_write_tokens"),
-        "reasoning_tokens": spent("output_reasoning_tokens"),
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "reasoning_tokens": usage.output_reasoning_tokens,
     }
+
+
+def definition(tool: ToolRecord) -> ToolDefinition:
+    """A tool as a model is told of it: with the schema that the listing shows."""
+    return ToolDefinition(
+        name=tool["name"],
+        description=tool["description"],
+        parameters_json_schema=tool["parameters"],
+    )
+
+
+def question(prompt: str, system: str) -> ModelRequest:
+    """What the model is asked, under its instructions (`""`: none)."""
+    return ModelRequest(parts=[UserPromptPart(prompt)], instructions=system or None)
+
+
+def answers(
+    calls: Iterable[Mapping[str, Any]], results: Iterable[str], system: str
+) -> ModelRequest:
+    """What came of the calls of an answer, in their order, under the same instructions."""
+    parts = [
+        ToolReturnPart(call["name"], result, tool_call_id=call["id"])
+        for call, result in zip(calls, results, strict=True)
+    ]
+    return ModelRequest(parts=parts, instructions=system or None)
 
 
 def _request(message: Mapping[str, Any]) -> ModelRequest:

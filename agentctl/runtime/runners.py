@@ -1,8 +1,7 @@
-"""The model library's agents, built once a component, and the models that they share."""
+"""What runs of a component need, built once, and the models that components share."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,19 +13,17 @@ from agentctl.runtime.leadership import leader_instructions, member_actions
 from agentctl.runtime.models import Connection, connect
 
 if TYPE_CHECKING:
-    from pydantic_ai import Agent as LibraryAgent
+    from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
-    from pydantic_ai.tools import RunContext as LibraryContext
 
     from agentctl.config import settings as config
     from agentctl.records.kinds import Kind
     from agentctl.runtime.catalog import Catalog, Component
-    from agentctl.runtime.conversation import Conversation
 
 __all__ = ["Runner", "Runners"]
 
-_RETRIES = 1
-"""How often a model is asked again that called a tool which is not there."""
+_A_MEMBER: ModelSettings = {"tool_choice": "required"}
+"""Mode route: the first thing that a leader does is to pick a member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +31,18 @@ class Runner:
     """What runs of one agent, or of one team's leader, need.
 
     Attributes:
-        agent: the library's agent; its dependencies are the run's conversation.
+        model: what answers.
+        parameters: the tools that the model is told of.
+        first_settings: of the first call of the model in a run.
         actions: what the model may call, by name.
         system: the instructions that the model gets; `""` for none.
         routes: whether a member answers in the place of the leader (mode route).
         secret: the key that the model's provider is sent, which it may repeat; empty: none.
     """
 
-    agent: LibraryAgent[Conversation, str | None]
+    model: Model
+    parameters: ModelRequestParameters
+    first_settings: ModelSettings | None
     actions: Mapping[str, Action]
     system: str
     routes: bool
@@ -76,29 +77,24 @@ class Runners:
             await connection.close()
 
     def _built(self, component: Component) -> Runner:
-        from pydantic_ai import Agent as LibraryAgent
+        from pydantic_ai.models import ModelRequestParameters
 
-        from agentctl.runtime.conversation import Conversation
-        from agentctl.runtime.helpers import KnownHelpers
-        from agentctl.runtime.toolset import ActionToolset
+        from agentctl.runtime.conversion import definition
 
-        # Its banner on the first run in a process has no place on our stderr.
-        os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
         system, actions = self._equipment(component)
         routes = isinstance(component.spec, Team) and component.spec.mode == "route"
         connection = self._connection(self._catalog.model(component))
-        agent: LibraryAgent[Conversation, str | None] = LibraryAgent(
-            connection.model,
-            output_type=[str, type(None)],
-            instructions=system or None,
-            deps_type=Conversation,
-            name=component.id,
-            model_settings=_first_a_member if routes else None,
-            retries=_RETRIES,
-            toolsets=[ActionToolset(actions)] if actions else None,
-            capabilities=[KnownHelpers()],
+        return Runner(
+            model=connection.model,
+            parameters=ModelRequestParameters(
+                function_tools=[definition(action.record()) for action in actions.values()]
+            ),
+            first_settings=_A_MEMBER if routes else None,
+            actions=actions,
+            system=system,
+            routes=routes,
+            secret=connection.secret,
         )
-        return Runner(agent, actions, system, routes, connection.secret)
 
     def _equipment(self, component: Component) -> tuple[str, dict[str, Action]]:
         """Instructions and actions."""
@@ -122,8 +118,3 @@ class Runners:
             limits = self._catalog.settings.limits
             self._connections[model.id] = connect(model, limits.run_bytes)
         return self._connections[model.id]
-
-
-def _first_a_member(context: LibraryContext[Conversation]) -> ModelSettings:
-    """Mode route: the first thing that a leader does is to pick a member."""
-    return {"tool_choice": "required"} if context.run_step <= 1 else {}

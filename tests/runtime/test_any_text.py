@@ -97,10 +97,7 @@ async def one_answer(
     clean_response(response)
     conversation.end_answer(calls_of(response))
     for part in response.tool_calls:
-        if part.tool_name == "tool":
-            await conversation.call(part.tool_call_id, part.tool_name, part.args_as_dict())
-        else:
-            conversation.refuse_call(part.tool_call_id, part.tool_name, part.args_as_dict())
+        await conversation.call(part.tool_call_id, part.tool_name, part.args_as_dict())
 
 
 def strings(value: Any) -> list[str]:
