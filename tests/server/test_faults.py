@@ -1,0 +1,187 @@
+"""A server whose disk fills up, whose file is locked, or that has no file descriptor left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apsw
+import httpx2
+import pytest
+
+from tests.process import AGENTCTL, ServerProcess, serving
+from tests.world import ADMIN, World, make_world
+
+MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && ulimit -n 256 && exec "$@"'
+FEW_FILES = 'ulimit -n 256 && exec "$@"'
+
+LARGE = {"text": "x" * 100_000}
+
+
+@contextlib.contextmanager
+def calling(server: ServerProcess, world: World) -> Iterator[httpx2.Client]:
+    headers = {"Authorization": f"Bearer {world.token('ann', ADMIN)}"}
+    with httpx2.Client(base_url=server.url, headers=headers, timeout=30) as client:
+        yield client
+
+
+def create(
+    client: httpx2.Client, name: str, metadata: Any = None, db: str = "main"
+) -> httpx2.Response:
+    body = {"session_id": name, "agent_id": "echo", "metadata": metadata}
+    return client.post(f"/sessions?db_id={db}", json=body)
+
+
+def is_unavailable(answer: httpx2.Response) -> bool:
+    """Whether it is a whole refusal, for now."""
+    if answer.status_code != 503:
+        return False
+    assert answer.json()["error_code"] == "UNAVAILABLE"
+    assert int(answer.headers["Retry-After"]) > 0
+    return True
+
+
+def all_sessions(client: httpx2.Client, db: str = "main") -> set[str]:
+    answer = client.get(f"/sessions?limit=100&db_id={db}")
+    assert answer.status_code == 200
+    return {session["session_id"] for session in answer.json()["data"]}
+
+
+def until(holds: Callable[[], bool], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def can_mount(folder: Path) -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    words = ["unshare", "-m", "sh", "-c", MOUNTED, str(folder), "true"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+class Disk:
+    """That of a server: its own small one where one can be mounted, else a bound on its files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self.is_own = can_mount(folder)
+        self.program = ("sh", "-c", FEW_FILES, "sh", *AGENTCTL)
+        if self.is_own:
+            self.program = ("unshare", "-m", "sh", "-c", MOUNTED, str(folder), *AGENTCTL)
+
+    def fill(self, server: ServerProcess) -> None:
+        if not self.is_own:
+            most = max(path.stat().st_size for path in self._folder.glob("main.db*"))
+            self._bound(server, most)
+            return
+        with self._ballast(server).open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    def free(self, server: ServerProcess) -> None:
+        if self.is_own:
+            self._ballast(server).unlink()
+        else:
+            self._bound(server, resource.RLIM_INFINITY)
+
+    def _ballast(self, server: ServerProcess) -> Path:
+        """A file on the server's disk, which only its own mounts show."""
+        return Path(f"/proc/{server.process.pid}/root{self._folder}/ballast")
+
+    @staticmethod
+    def _bound(server: ServerProcess, size: int) -> None:
+        hard = resource.RLIM_INFINITY
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server on a small disk, with few file descriptors, and a client of it."""
+
+    world: World
+    disk: Disk
+    server: ServerProcess
+    client: httpx2.Client
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, model_endpoint: Any) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("faults")
+    disk = Disk(folder / "disk")
+    files = {"main": 'url = "sqlite:///disk/main.db"', "second": 'url = "sqlite:///second.db"'}
+    world = make_world(folder, model_endpoint.base_url, databases=files)
+    with serving(world.path, program=disk.program) as server, calling(server, world) as client:
+        yield Place(world, disk, server, client)
+
+
+def test_on_a_full_disk_reads_go_on_and_writes_come_back_with_room(place: Place) -> None:
+    client = place.client
+    kept = {f"s{n}" for n in range(3) if create(client, f"s{n}").status_code == 201}
+    place.disk.fill(place.server)
+    refused = set()
+    for n in range(40):
+        answer = create(client, f"full{n}", LARGE)
+        (refused if is_unavailable(answer) else kept).add(f"full{n}")
+        assert answer.status_code in (201, 503)
+    assert len(refused) > 20
+    run = client.post("/agents/echo/runs", data={"message": "x", "stream": "false"})
+    assert is_unavailable(run)
+    assert all_sessions(client) == kept
+    assert client.get("/sessions/s1").status_code == 200
+    place.disk.free(place.server)
+    until(lambda: create(client, "after", LARGE).status_code in (201, 409))
+    run = client.post("/agents/echo/runs", data={"message": "x", "stream": "false"})
+    assert (run.status_code, run.json()["status"]) == (200, "COMPLETED")
+    assert all_sessions(client) == kept | {"after", run.json()["session_id"]}
+
+
+def test_a_lock_that_another_program_holds_is_told_and_over_with_it(place: Place) -> None:
+    client = place.client
+    assert create(client, "s1", db="second").status_code == 201
+    with closing(apsw.Connection(str(place.world.folder / "second.db"))) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        assert is_unavailable(create(client, "s2", db="second"))
+        assert all_sessions(client, "second") == {"s1"}
+        holder.execute("ROLLBACK")
+    assert create(client, "s2", db="second").status_code == 201
+
+
+def test_without_file_descriptors_it_waits_and_comes_back(place: Place) -> None:
+    url, pid = httpx2.URL(place.server.url), place.server.process.pid
+    with ExitStack() as crowd:
+        for _ in range(300):
+            crowd.enter_context(socket.create_connection((url.host, url.port), timeout=5))
+        before = _cpu(pid)
+        time.sleep(1)
+        assert _cpu(pid) - before < 0.5
+        assert len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250
+    with calling(place.server, place.world) as client:
+        until(lambda: _answers(client))
+        assert create(client, "crowd").status_code == 201
+        assert "crowd" in all_sessions(client)
+
+
+def _answers(client: httpx2.Client) -> bool:
+    try:
+        return client.get("/health").status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of processor time that it has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
