@@ -16,13 +16,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.benchmarks import cancellation, commands, processes, reads, runs, streams, verification
+from tests.benchmarks import (
+    cancellation,
+    commands,
+    engines,
+    processes,
+    reads,
+    runs,
+    streams,
+    verification,
+)
 from tests.benchmarks.load import require_wrk
 from tests.benchmarks.measure import Row, text
 from tests.benchmarks.places import AGENTOS_PYTHON, agentos, endpoint, floors, ours, seed_agentos
 from tests.benchmarks.report import write
 from tests.benchmarks.seeding import seed
-from tests.benchmarks.work import Session, make_work, many_sessions, sized
+from tests.benchmarks.work import SHORT_RUNS, Session, make_work, many_sessions, sized
 
 OLD = 1_500_000_000
 
@@ -57,7 +66,7 @@ def beside_agentos(bench: Bench) -> Iterator[Row]:
 
 def long_sessions(bench: Bench) -> Iterator[Row]:
     """What a session of 10,000 runs costs."""
-    sessions = [*sized((1, 1_000, 10_000)), *many_sessions(400)]
+    sessions = [*sized((1, 1_000, 10_000)), *many_sessions(400, SHORT_RUNS)]
     work = make_work(bench.folder / "long", bench.model_url, sessions)
     seed(work)
     with ours(work) as place:
@@ -94,6 +103,11 @@ def tokens(_: Bench) -> Iterator[Row]:
     yield from verification.against_pyjwt()
 
 
+def both_engines(bench: Bench) -> Iterator[Row]:
+    """PostgreSQL beside SQLite."""
+    yield from engines.beside_each_other(bench.folder, bench.model_url)
+
+
 PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "agentos": beside_agentos,
     "long": long_sessions,
@@ -102,6 +116,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "commands": starts_of_commands,
     "tokens": tokens,
     "workers": two_workers,
+    "engines": both_engines,
 }
 
 

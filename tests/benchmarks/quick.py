@@ -20,7 +20,7 @@ from tests.benchmarks.load import require_wrk
 from tests.benchmarks.measure import Act, Row, Target, at_least, at_most, compared, text, turns
 from tests.benchmarks.places import Place, endpoint, floors, ours
 from tests.benchmarks.seeding import seed
-from tests.benchmarks.work import make_work, many_sessions, sized
+from tests.benchmarks.work import SHORT_RUNS, make_work, many_sessions, sized
 
 ROUNDS = 3
 
@@ -86,7 +86,9 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = stack.enter_context(endpoint())
-        work = make_work(folder / "work", f"{url}/v1", [*sized((1, 1_000)), *many_sessions(40)])
+        work = make_work(
+            folder / "work", f"{url}/v1", [*sized((1, 1_000)), *many_sessions(40, SHORT_RUNS)]
+        )
         seed(work)
         one, floor = stack.enter_context(ours(work)), stack.enter_context(floors(work))
         commands.prepare(folder)

@@ -25,7 +25,9 @@ def against_agentos(ours: Place, theirs: Place) -> Iterator[Row]:
         work = f"session detail, {size:,} run{'s' * (size > 1)}"
         yield _pair(work, ours, theirs, f"/sessions/runs-{size}", rounds, requests, at_least(goal))
     yield _pair("teams, 5 configured", ours, theirs, "/teams", 3, 48, at_least(150))
-    yield _pair("list 20 of 400 sessions", ours, theirs, "/sessions?limit=20", 3, 48, at_least(100))
+    for runs, page in ((50, 1), (5, 20)):
+        work, path = f"list 20 of 400 sessions, of {runs} runs", f"/sessions?limit=20&page={page}"
+        yield _pair(work, ours, theirs, path, 3, 48, at_least(100))
     rates = turns({"ours": cancels(ours), "theirs": cancels(theirs)}, 3)
     goal = at_least(8)
     yield compared("cancel", rates["ours"], "AgentOS", rates["theirs"], "/s", goal)

@@ -32,13 +32,15 @@ so is a ratio above 1; for times and memory less is.
   agents and five teams, the same RS256 key, authorization with scopes on, SQLite, the same stub of
   a model; 16 connections of wrk. AgentOS's database is filled through its own classes, ours through
   the store's own repositories; its versions are in `tests/benchmarks/agentos-requirements.txt`.
-- A session has a question of 160 and an answer of 480 characters in every run. The 400 sessions of
-  the list have five runs each.
+- A session has a question of 160 and an answer of 480 characters in every run. Of the
+  400 sessions of the list the newer half, which the first page shows, has 50 runs each, the older
+  half has five.
 - Cancel: of a run that has ended, which is the same work for AgentOS as that of any other. Cancels
   of hung calls are from the recorded request until the row is final; a run that was not final by
   its answer would have stopped the benchmark.
 - Floors: a constant of 1 KB from bare ASGI and from a FastAPI route, and bare ASGI that reads the
   same session with apsw and checks nothing, all on the same uvicorn.
+- PostgreSQL: a server of its own on the same machine, with its own defaults, over a socket.
 - Memory is the resident set of the server's processes.
 
 ## To repeat it

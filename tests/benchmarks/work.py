@@ -53,7 +53,11 @@ TEAMS = [
     for number in range(5)
 ]
 
-LISTED, LISTED_RUNS = 400, 5
+LISTED = 400
+
+SHORT_RUNS, LONG_RUNS = 5, 50
+"""Of the older and of the newer half of the sessions to list."""
+
 SIZES = (1, 100, 1_000)
 
 
@@ -71,9 +75,16 @@ def sized(sizes: Iterable[int] = SIZES) -> list[Session]:
     return [Session(f"runs-{size}", size, 1_500_000_000) for size in sizes]
 
 
-def many_sessions(count: int = LISTED, runs: int = LISTED_RUNS) -> list[Session]:
-    """Sessions to list."""
-    return [Session(f"listed-{number}", runs, 1_600_000_000 + number) for number in range(count)]
+def many_sessions(count: int = LISTED, longer: int = LONG_RUNS) -> list[Session]:
+    """Sessions to list; the newer half of them has so many runs each."""
+    return [
+        Session(
+            f"listed-{number}",
+            SHORT_RUNS if number < count // 2 else longer,
+            1_600_000_000 + number,
+        )
+        for number in range(count)
+    ]
 
 
 @dataclass(frozen=True)
