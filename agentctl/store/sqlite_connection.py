@@ -14,6 +14,7 @@ import apsw
 from agentctl import errors
 from agentctl.records.complaints import Complaints
 from agentctl.store.database import Row, Work, compile_colon
+from agentctl.store.sqlite_sharing import Patience, keep_log_short
 
 __all__ = [
     "WAL_BYTES",
@@ -114,6 +115,9 @@ def connect_writer(path: Path) -> apsw.Connection:
     connection.pragma("synchronous", "FULL")
     connection.pragma("foreign_keys", True)
     connection.pragma("journal_size_limit", WAL_BYTES)
+    patience = Patience(WAIT_MILLISECONDS / 1_000)
+    connection.set_busy_handler(patience)
+    keep_log_short(connection, patience)
     return connection
 
 

@@ -1,0 +1,130 @@
+"""64 writers on one SQLite file, for some seconds: how long a write takes, and how the log grows.
+
+    python -m tests.benchmarks.writers [SECONDS]
+
+First all of them in one process, whose writer thread commits for many at a time, then 16 in each of
+4 processes, which wait for each other's lock. A write is a run that is created, which also changes
+the row of its session; each is on the disk when it is answered (`synchronous=FULL`). Meanwhile a
+reader in this process keeps reading. Nothing may fail, and least of all with "database is locked".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from agentctl.errors import AgentctlError
+from agentctl.store import runs, sessions
+from agentctl.store.open import open_sqlite
+from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.sqlite_file import log_of, size_of
+from agentctl.store.visibility import EVERYONE
+from tests.store.made import a_run, a_session
+
+WRITERS = 64
+PROCESSES = 4
+GOAL_MS = 100.0
+
+
+@dataclass
+class Written:
+    """What some writers did: milliseconds of each write, and what was refused, by its text."""
+
+    latencies: list[float]
+    failures: list[str]
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
+    print("| writers | writes/s | p50 ms | p99 ms | slowest ms | failed | largest WAL |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for processes in (1, PROCESSES):
+        with tempfile.TemporaryDirectory(prefix="agentctl-writers-") as folder:
+            path = Path(folder) / "agentctl.db"
+            open_sqlite("main", path, create=True).close_now()
+            written, log = asyncio.run(_measure(path, processes, seconds))
+            _show(processes, written, log, seconds)
+
+
+def _show(processes: int, written: Written, log: int, seconds: float) -> None:
+    each = f"{WRITERS} in one process"
+    if processes > 1:
+        each = f"{WRITERS // processes} in each of {processes} processes"
+    times = sorted(written.latencies)
+    p99 = statistics.quantiles(times, n=100)[98]
+    print(
+        f"| {each} | {len(times) / seconds:,.0f} | {statistics.median(times):.1f} | {p99:.1f}"
+        f" | {times[-1]:.1f} | {len(written.failures)} | {log / 1e6:.1f} MB |"
+    )
+    for failure in sorted(set(written.failures)):
+        print(f"  failed: {failure}")
+
+
+async def _measure(path: Path, processes: int, seconds: float) -> tuple[Written, int]:
+    """Let them write, and read meanwhile; what they did, and the largest size of the log."""
+    work = asyncio.create_task(_all(path, processes, seconds))
+    reader, largest = open_sqlite("main", path, create=False), 0
+    while not work.done():
+        largest = max(largest, size_of(log_of(path)))
+        await reader.read(sessions.get("s0", EVERYONE), large=True)
+        await asyncio.sleep(0.05)
+    await reader.close()
+    return await work, largest
+
+
+async def _all(path: Path, processes: int, seconds: float) -> Written:
+    if processes == 1:
+        return await _write(path, 0, WRITERS, seconds)
+    each = WRITERS // processes
+    begun = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.benchmarks.writers", "--of",
+            str(path), str(n * each), str(each), str(seconds),
+            stdout=subprocess.PIPE,
+        )
+        for n in range(processes)
+    ]  # fmt: skip
+    together = Written([], [])
+    for output, _ in await asyncio.gather(*(process.communicate() for process in begun)):
+        part = Written(**json.loads(output))
+        together.latencies += part.latencies
+        together.failures += part.failures
+    return together
+
+
+async def _write(path: Path, first: int, count: int, seconds: float) -> Written:
+    database, written = open_sqlite("main", path, create=False), Written([], [])
+    end = time.monotonic() + seconds
+    numbers = range(first, first + count)
+    await asyncio.gather(*(_one(database, f"s{n}", end, written) for n in numbers))
+    await database.close()
+    return written
+
+
+async def _one(database: SqliteDatabase, session_id: str, end: float, written: Written) -> None:
+    await database.write(sessions.create(a_session(session_id)))
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        began = time.perf_counter()
+        try:
+            await database.write(runs.create(a_run(f"{session_id}-{number}", session_id)))
+        except AgentctlError as failure:
+            written.failures.append(failure.detail)
+        written.latencies.append((time.perf_counter() - began) * 1_000)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--of"]:
+        path, first, count, seconds = sys.argv[2:]
+        part = asyncio.run(_write(Path(path), int(first), int(count), float(seconds)))
+        print(json.dumps(asdict(part)))
+    else:
+        main()

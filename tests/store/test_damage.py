@@ -1,0 +1,169 @@
+"""Files that have lost something: refused as they are, and never begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from agentctl import errors
+from agentctl.config import settings
+from agentctl.store import sessions
+from agentctl.store.migrating import migrate, stored_version
+from agentctl.store.open import open_database, open_sqlite
+from agentctl.store.sqlite_file import folder_of_locks, log_of
+from agentctl.store.visibility import EVERYONE
+from tests.store.made import a_session
+
+SESSIONS = [f"s{n:03}" for n in range(300)]
+
+LEFT_BEHIND = """
+import os, sys
+from agentctl.store import open, sessions
+from tests.store.made import a_session
+database = open.open_sqlite("main", sys.argv[1], create=True)
+database.write_now(sessions.create(a_session("s1")))
+os._exit(0)
+"""
+
+
+def filled(path: Path) -> None:
+    database = open_sqlite("main", path, create=True)
+    for name in SESSIONS:
+        database.write_now(sessions.create(a_session(name, metadata=name * 100)))
+    folder_of_locks(path).mkdir()
+    database.close_now()
+
+
+def left_behind(path: Path) -> None:
+    """A file and its log as a process leaves them that was killed."""
+    code = LEFT_BEHIND.replace("sys.argv[1]", f"__import__('pathlib').Path({str(path)!r})")
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=60
+    )
+    folder_of_locks(path).mkdir()
+    assert log_of(path).stat().st_size
+
+
+@contextmanager
+def untouched(folder: Path) -> Iterator[None]:
+    """Whatever is in a folder is byte for byte what it was."""
+
+    def content() -> dict[str, bytes | None]:
+        return {
+            each.name: each.read_bytes() if each.is_file() else None for each in folder.iterdir()
+        }
+
+    before = content()
+    yield
+    assert content() == before
+
+
+def refused(path: Path) -> errors.AgentctlError:
+    """Why every door refuses the file."""
+    entry = settings.Database("main", f"sqlite:///{path}")
+    ways: list[Callable[[], object]] = [
+        lambda: open_database(entry, create=True),
+        lambda: asyncio.run(migrate(entry, lambda _: None)),
+        lambda: asyncio.run(stored_version(entry)),
+    ]
+    caught = []
+    for way in ways:
+        with untouched(path.parent), pytest.raises(errors.Unavailable) as failure:
+            way()
+        caught.append(failure.value)
+    assert len({each.detail for each in caught}) == 1
+    return caught[0]
+
+
+@pytest.mark.parametrize("pages", [1, 8])
+def test_a_file_that_was_cut_off_is_refused(path: Path, pages: int) -> None:
+    filled(path)
+    os.truncate(path, pages * 4096)
+    error = refused(path)
+    assert error.detail == "The database is damaged"
+    assert f"{path} has {pages * 4096} of its " in (error.cause or "")
+    assert "backup" in (error.hint or "")
+
+
+def test_an_empty_file_that_was_a_database_is_refused_until_that_is_meant(path: Path) -> None:
+    filled(path)
+    os.truncate(path, 0)
+    error = refused(path)
+    assert error.detail == "The database is empty, and was not"
+    assert error.hint == (f"restore it from a backup; to begin anew: rm -r {folder_of_locks(path)}")
+    folder_of_locks(path).rmdir()
+    open_sqlite("main", path, create=True).close_now()
+
+
+def test_a_file_whose_log_was_taken_away_is_refused_until_that_is_meant(path: Path) -> None:
+    left_behind(path)
+    log = log_of(path)
+    log.unlink()
+    error = refused(path)
+    assert error.detail == "The database has lost its log"
+    assert f"{log} is gone" in (error.cause or "")
+    index = path.with_name(f"{path.name}-shm")
+    assert (error.hint or "").endswith(f"to go on without: rm {index}")
+    index.unlink()
+    database = open_sqlite("main", path, create=False)
+    assert database.read_now(sessions.get("s1", EVERYONE)) is None
+    database.close_now()
+
+
+def test_a_log_without_its_file_is_not_thrown_away(path: Path) -> None:
+    left_behind(path)
+    kept = path.with_name("kept.db")
+    path.rename(kept)
+    assert refused(path).detail == "The database's file is gone, and its log is not"
+    kept.rename(path)
+    database = open_sqlite("main", path, create=False)
+    assert database.read_now(sessions.get("s1", EVERYONE)) is not None
+    database.close_now()
+
+
+@pytest.mark.parametrize("junk", ["zeroed", "random"])
+def test_of_a_damaged_page_only_what_is_on_it_is_refused(path: Path, junk: str) -> None:
+    filled(path)
+    page = 4096 * _page_of(path, SESSIONS[200])
+    content = bytearray(path.read_bytes())
+    content[page : page + 4096] = (
+        bytes(4096) if junk == "zeroed" else random.Random(5).randbytes(4096)
+    )
+    path.write_bytes(content)
+    database = open_sqlite("main", path, create=True)
+    with pytest.raises(errors.Unavailable, match="The database is damaged") as caught:
+        database.read_now(sessions.get(SESSIONS[200], EVERYONE))
+    assert "backup" in (caught.value.hint or "")
+    assert database.read_now(sessions.get(SESSIONS[0], EVERYONE)) is not None
+    database.close_now()
+
+
+def _page_of(path: Path, session_id: str) -> int:
+    """The number, from 0, of the page that holds the row of a session."""
+    needle = f"{session_id * 100}".encode()
+    return path.read_bytes().index(needle) // 4096
+
+
+def test_a_link_to_a_file_is_like_the_file(path: Path) -> None:
+    """The log and the locks are beside the file itself."""
+    left_behind(path)
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    database = open_sqlite("main", link, create=False)
+    assert database.read_now(sessions.get("s1", EVERYONE)) is not None
+    database.close_now()
+    copy = path.with_name("copy.db")
+    shutil.copy(path, copy)
+    connection = apsw.Connection(str(copy))
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
