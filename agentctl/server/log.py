@@ -36,7 +36,7 @@ LONGEST_VALUE = 256
 
 Field = str | int | float | None
 
-_PLAIN = re.compile(r"[A-Za-z0-9._:@/+*-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9._:@/+*~-]+")
 _FOREIGN = logging.WARNING
 
 

@@ -1,0 +1,334 @@
+"""What a server tells of itself: its log, one event a line, and its metrics."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agentctl.cli.root import app
+from tests.docs.pages import ROOT
+from tests.endpoint import ModelEndpoint
+from tests.server.several import until
+from tests.server.watched import Watched, watched
+from tests.world import World
+
+MESSAGE = "words that a user sends to a model"
+ROW = re.compile(r"^\| `(agentctl_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def seen(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Watched]:
+    """One process, read by programs."""
+    with watched(tmp_path_factory.mktemp("seen"), model_endpoint.base_url) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def pair(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Watched]:
+    """Two processes, read by people."""
+    folder, url = tmp_path_factory.mktemp("pair"), model_endpoint.base_url
+    with watched(folder, url, "--workers", "2", form="readable") as server:
+        yield server
+
+
+def of_request(seen: Watched, request_id: str) -> list[dict[str, object]]:
+    return [line for line in seen.lines() if line.get("request_id") == request_id]
+
+
+def run(seen: Watched, agent: str, session_id: str, message: str = MESSAGE) -> tuple[str, str]:
+    """Start a run and wait for its end; the ids of the request and of the run."""
+    body = {"message": message, "session_id": session_id, "stream": False}
+    answer = seen.client.post(f"/agents/{agent}/runs", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-request-id"], answer.json()["run_id"]
+
+
+def test_a_finished_request_has_a_line(seen: Watched) -> None:
+    request_id, run_id = run(seen, "echo", "s1")
+    until(lambda: of_request(seen, request_id))
+    (line,) = of_request(seen, request_id)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(line.pop("time")))
+    assert 0 < float(str(line.pop("duration_ms"))) < 30_000
+    assert line == {
+        "level": "info",
+        "logger": "agentctl.access",
+        "message": "request finished",
+        "operation": "create_agent_run",
+        "method": "POST",
+        "status": 200,
+        "via": "http",
+        "request_id": request_id,
+        "principal": "me",
+        "session_id": "s1",
+        "run_id": run_id,
+    }
+
+
+def test_what_was_asked_for_in_vain_has_one_as_well(seen: Watched) -> None:
+    odd = "%0a%7b%22forged%22%3a1%7d%1b[2J%e2%80%ae" + "a" * 5_000
+    answers = [
+        seen.client.get("/nothing-that-there-is"),
+        seen.client.get(f"/sessions/{odd}"),
+        seen.client.get("/agents", headers={"Authorization": "Bearer none"}),
+        seen.client.head("/agents"),
+    ]
+    wanted = [
+        (None, "GET", 404, "me"),
+        ("get_session_by_id", "GET", 404, "me"),
+        ("get_agents", "GET", 401, None),
+        ("get_agents", "HEAD", 200, "me"),
+    ]
+    for answer, fields in zip(answers, wanted, strict=True):
+        request_id = answer.headers["x-request-id"]
+        until(lambda request_id=request_id: of_request(seen, request_id))  # type: ignore[misc]
+        (line,) = of_request(seen, request_id)
+        found = (line["operation"], line["method"], line["status"], line.get("principal"))
+        assert found == fields
+        assert len(str(line.get("session_id", ""))) < 300
+    assert "nothing-that-there-is" not in seen.served.said
+
+
+def test_what_a_run_says_is_about_the_run(seen: Watched) -> None:
+    request_id, run_id = run(seen, "http-500", "s2")
+    until(lambda: len(of_request(seen, request_id)) >= 2)
+    warnings = [line for line in of_request(seen, request_id) if line["level"] == "warning"]
+    assert any("the model failed" in str(line["message"]) for line in warnings)
+    for line in warnings:
+        assert (line["run_id"], line["session_id"]) == (run_id, "s2")
+        assert line["principal"] == "me"
+    assert MESSAGE not in seen.served.said
+
+
+def test_a_member_s_run_is_told_from_the_run_above(seen: Watched) -> None:
+    body = {"message": "hello", "session_id": "s3", "stream": False}
+    answer = seen.client.post("/teams/choir/runs", json=body)
+    request_id, run_id = answer.headers["x-request-id"], answer.json()["run_id"]
+    until(lambda: len(of_request(seen, request_id)) >= 2)
+    levels = {line["run_id"]: line["level"] for line in of_request(seen, request_id)}
+    assert levels.pop(run_id) == "info"
+    assert set(levels.values()) == {"warning"}
+
+
+def test_an_event_is_a_line_whatever_is_in_it(seen: Watched) -> None:
+    request_id, _ = run(seen, "explode", "s4", "{}")
+    until(lambda: len(of_request(seen, request_id)) >= 2)
+    (failed,) = [line for line in of_request(seen, request_id) if "exception" in line]
+    assert "tool-text\n1999-01-01" in str(failed["exception"])
+    written = seen.served.said
+    assert written.isascii()
+    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f]", written) is None
+    notes = [line for line in written.splitlines() if line[:1] != "{"]
+    assert [note.split(" ")[0] for note in notes] == ["agentctl", "authorization:", "metrics:"]
+
+
+def test_a_loop_that_is_held_up_is_complained_of(seen: Watched) -> None:
+    assert seen.value("agentctl_loop_lag_seconds_count") > 0
+    run(seen, "hold", "s5", '{"seconds": 1.4}')
+    said = "the event loop was held up for 1."
+    until(lambda: any(said in line["message"] for line in seen.lines()))
+    slow = seen.value("agentctl_loop_lag_seconds_count")
+    slow -= seen.value("agentctl_loop_lag_seconds_bucket", le="1.0")
+    assert slow == 1
+
+
+READABLE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ (\[\d+\] )?agentctl\.\w+: .*")
+
+
+def test_people_read_it_as_well(pair: Watched) -> None:
+    """Two processes: their lines come out whole. A traceback is set in below its line."""
+    _, run_id = run(pair, "explode", "s1", "{}")
+    pair.client.get("/sessions/s 1 request_id=forged%0A")
+    for _ in range(20):
+        pair.client.get("/agents", headers={"Connection": "close"})
+    until(lambda: pair.served.said.count("operation=get_agents") == 20)
+    said = pair.served.said
+    assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
+    lines = said.splitlines()[4:]
+    for line in lines:
+        assert READABLE.fullmatch(line) or line.startswith("    "), line
+    finished = [line for line in lines if "operation=create_agent_run" in line]
+    assert len(finished) == 1
+    assert f"run_id={run_id}" in finished[0]
+    assert 'session_id="s 1 request_id=forged' in said
+    pids = {line.split("[")[1].split("]")[0] for line in lines if "get_agents" in line}
+    assert all(pid.isdecimal() for pid in pids)
+
+
+def start(seen: Watched, agent: str, *, background: bool = False) -> str:
+    body = {"message": "hello", "session_id": agent, "stream": False, "background": background}
+    answer = seen.client.post(f"/agents/{agent}/runs", json=body)
+    assert answer.status_code in (200, 202), answer.text
+    run_id: str = answer.json()["run_id"]
+    return run_id
+
+
+def test_requests_are_counted_by_operation(seen: Watched) -> None:
+    def counts() -> list[float]:
+        labels = {"operation": "get_agents", "method": "GET"}
+        return [
+            seen.value("agentctl_requests_total", **labels, status="2xx"),
+            seen.value("agentctl_requests_total", **labels, status="4xx"),
+            seen.value("agentctl_request_seconds_count", **labels, status="2xx"),
+            seen.value("agentctl_request_seconds_bucket", **labels, status="2xx", le="60.0"),
+            seen.value("agentctl_requests_total", operation="none", method="other"),
+        ]
+
+    before = counts()
+    for _ in range(3):
+        assert seen.client.get("/agents").status_code == 200
+    seen.client.get("/agents", headers={"Authorization": "Bearer no"})
+    seen.client.get("/agents/absent-one")
+    for number in range(4):
+        seen.client.request("PURGE", f"/path-{number}")
+    more = [now - then for now, then in zip(counts(), before, strict=True)]
+    assert more == [3, 1, 3, 3, 4]
+    text = seen.anybody.get(seen.metrics_url).text
+    assert "path-" not in text
+    assert "absent-one" not in text
+
+
+def test_runs_are_counted_from_the_beginning_to_the_end(seen: Watched) -> None:
+    def counts() -> list[float]:
+        ends = ("completed", "error", "cancelled")
+        return [
+            seen.value("agentctl_runs_started_total", kind="agent"),
+            *(seen.value("agentctl_runs_ended_total", kind="agent", status=end) for end in ends),
+            seen.value("agentctl_cancel_seconds_count"),
+        ]
+
+    before = counts()
+    start(seen, "echo")
+    start(seen, "http-500")
+    run_id = start(seen, "hang", background=True)
+    assert seen.value("agentctl_runs_live", kind="agent") == 1
+    answer = seen.client.post(f"/agents/hang/runs/{run_id}/cancel")
+    assert answer.json()["cancel"] == "stopped"
+    more = [now - then for now, then in zip(counts(), before, strict=True)]
+    assert more == [3, 1, 1, 1, 1]
+    assert seen.value("agentctl_runs_live") == 0
+    assert 0 < seen.value("agentctl_cancel_seconds_sum") < 5
+    assert run_id not in seen.anybody.get(seen.metrics_url).text
+
+
+def test_the_page_lists_them_all(seen: Watched) -> None:
+    """Names, types and labels."""
+    page = (ROOT / "docs/observability.md").read_text()
+    listed = {name: (kind, labels) for name, kind, labels in ROW.findall(page)}
+    samples = seen.scrape()
+    found = {}
+    text = seen.anybody.get(seen.metrics_url).text
+    for family, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
+        labels = {
+            label
+            for sample in samples
+            if sample.name in (family, f"{family}_bucket")
+            for label in sample.labels
+        }
+        shown = ", ".join(f"`{label}`" for label in sorted(labels - {"worker", "le"}))
+        found[family] = (kind, shown)
+    assert listed.pop("agentctl_worker_up") == ("gauge", "")
+    assert listed == found
+    assert {sample.labels["worker"] for sample in samples} == {"0"}
+
+
+def test_databases_and_beats_are_looked_at(seen: Watched) -> None:
+    assert {
+        sample.labels["database"]
+        for sample in seen.scrape()
+        if sample.name == "agentctl_database_size"
+    } == {"main", "second"}
+    assert seen.value("agentctl_database_size", database="main", kind="sqlite") == 6
+    assert 0 <= seen.value("agentctl_oldest_beat_age_seconds") < 30
+    assert seen.value("agentctl_process_resident_memory_bytes") > 1_000_000
+
+
+def test_there_is_nothing_else_at_that_address(seen: Watched) -> None:
+    base = seen.metrics_url.removesuffix("/metrics")
+    for path in ("/", "/health", "/agents", "/metrics/", "/metricsx", "//metrics"):
+        assert seen.anybody.get(base + path, headers=seen.client.headers).status_code == 404, path
+    assert seen.anybody.post(seen.metrics_url).status_code == 405
+    assert seen.anybody.get(seen.metrics_url + "?name=x").status_code == 200
+    assert seen.client.get("/metrics").status_code == 404
+    host, port = base.removeprefix("http://").split(":")
+    with (
+        socket.create_connection((host, int(port))) as slow,
+        socket.create_connection((host, int(port))) as wrong,
+    ):
+        slow.sendall(b"GET /metr")
+        wrong.sendall(b"\x16\x03\x01" + b"x" * 40_000)
+        wrong.settimeout(10)
+        assert wrong.recv(1) == b""
+        assert seen.value("agentctl_info") == 1
+
+
+def test_every_worker_is_there_and_one_that_is_held_up_is_missed(pair: Watched) -> None:
+    before = pair.value("agentctl_requests_total", operation="get_models")
+    for _ in range(30):
+        pair.client.get("/models", headers={"Connection": "close"})
+    assert pair.value("agentctl_requests_total", operation="get_models") == before + 30
+    up = {s.labels["worker"] for s in pair.scrape() if s.name == "agentctl_worker_up"}
+    assert up == {"0", "1"}
+    pid = children(pair.served.process.pid)[0]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert pair.value("agentctl_worker_up") == 1
+        assert time.monotonic() - began < 5
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: pair.value("agentctl_worker_up") == 2)
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while pid in children(pair.served.process.pid) or pair.value("agentctl_worker_up") < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def children(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def serve(world: World, listen: str, *more: str) -> tuple[int, str]:
+    """What a start says that is refused."""
+    text = "\n".join([world.path.read_text(), "[metrics]", f'listen = "{listen}"', *more])
+    world.path.write_text(text)
+    done = CliRunner().invoke(app, ["serve", "--config", str(world.path)], prog_name="agentctl")
+    return done.exit_code, done.stderr
+
+
+def test_without_the_package_it_says_which(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    code, said = serve(world, "127.0.0.1:0")
+    assert code == 2
+    assert "pip install 'agentctl[metrics]'" in said
+    assert "Traceback" not in said
+
+
+def test_an_address_that_is_taken_is_named(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = serve(world, f"127.0.0.1:{port}")
+    assert code != 0
+    assert f"port {port} on 127.0.0.1 is in use" in said
+    assert "metrics.listen" in said
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9464", "[::]:9464", "example.org:9464"])
+def test_others_are_let_in_only_when_that_is_said(world: World, listen: str) -> None:
+    code, said = serve(world, listen)
+    assert code == 2
+    assert "metrics.listen" in said
+    assert "allow_remote = true" in said

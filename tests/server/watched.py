@@ -1,0 +1,112 @@
+"""A server that is looked into from a test: the lines of its log and its metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import orjson
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from tests.process import ServerProcess, serving
+from tests.world import ADMIN, World, make_world
+
+__all__ = ["Watched", "watched"]
+
+TOOLS = '''
+import time
+
+
+async def hold(seconds: float) -> str:
+    """Hold the whole process up."""
+    time.sleep(seconds)
+    return "held"
+
+
+def explode() -> str:
+    """Fail."""
+    text = "tool-text\\n1999-01-01T00:00:00.000Z ERROR forged: line"
+    raise RuntimeError(text + "\\x1b[2J\\x9b2J\\u202e")
+'''
+
+MODEL = """
+[[models]]
+id = "{name}"
+provider = "openai"
+model = "tool:{name}"
+base_url = "{url}"
+
+[[agents]]
+id = "{name}"
+model = "{name}"
+tools = ["watched_tools:{name}"]
+"""
+
+LOG = '[log]\nformat = "{form}"\nlevel = "{level}"\n\n[metrics]\nlisten = "127.0.0.1:0"\n'
+
+_METRICS = re.compile(r"^metrics: (http://\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A running server.
+
+    Attributes:
+        client: asks it as an administrator.
+        anybody: asks whoever is to be asked without a token.
+    """
+
+    world: World
+    served: ServerProcess
+    client: httpx2.Client
+    anybody: httpx2.Client
+
+    @property
+    def metrics_url(self) -> str:
+        found = _METRICS.search(self.served.wait_for("metrics: "))
+        assert found is not None
+        return found[1]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has logged so far, which is JSON."""
+        return [orjson.loads(line) for line in self.served.said.splitlines() if line[:1] == "{"]
+
+    def scrape(self) -> list[Sample]:
+        """Its metrics, read as Prometheus reads them."""
+        answer = self.anybody.get(self.metrics_url)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        families = list(text_string_to_metric_families(answer.text))
+        assert len({family.name for family in families}) == len(families)
+        return [sample for family in families for sample in family.samples]
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of the samples of a name that have these labels."""
+        return sum(
+            sample.value
+            for sample in self.scrape()
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+
+@contextlib.contextmanager
+def watched(
+    folder: Path, url: str, *options: str, form: str = "json", level: str = "info"
+) -> Iterator[Watched]:
+    """Serve a world of its own, with the models of an endpoint."""
+    tools = "".join(MODEL.format(name=name, url=url) for name in ("hold", "explode"))
+    (folder / "watched_tools.py").write_text(TOOLS)
+    world = make_world(folder, url, extra=tools + LOG.format(form=form, level=level))
+    headers = {"Authorization": f"Bearer {world.token('me', ADMIN)}"}
+    with (
+        serving(world.path, *options) as served,
+        httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client,
+        httpx2.Client(timeout=10) as anybody,
+    ):
+        yield Watched(world, served, client, anybody)
