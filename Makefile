@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
 
-.PHONY: demo test lint docs bench bench-quick bench-scale serve lock clean
+.PHONY: demo test coverage lint docs bench bench-quick bench-scale serve lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo
@@ -19,6 +19,9 @@ serve: $(VENV)/.installed
 	@$(BIN)/agentctl serve
 
 test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+coverage: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term
 
 lint: $(VENV)/.installed-test

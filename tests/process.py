@@ -12,8 +12,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["AGENTCTL", "ServerProcess", "inherited", "serving", "started", "unmeasured"]
+from tests.forks import Forked, may_fork
+
+__all__ = [
+    "AGENTCTL",
+    "ServerProcess",
+    "begun",
+    "inherited",
+    "serving",
+    "started",
+    "unmeasured",
+]
 
 AGENTCTL = (sys.executable, "-m", "agentctl")
 
@@ -36,6 +47,20 @@ def inherited() -> dict[str, str]:
 def unmeasured(environment: Mapping[str, str]) -> dict[str, str]:
     """The same without measuring coverage, which loads modules and writes into our folder."""
     return {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
+
+
+def begun(
+    *arguments: str, env: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[Any]:
+    """Start `agentctl ARGUMENTS`, forked where that is as good as a new interpreter.
+
+    Args:
+        env: the environment, else this one's; `options`: further ones of `subprocess.Popen`.
+    """
+    environment = dict(os.environ if env is None else env)
+    if may_fork(environment):
+        return Forked(arguments, env=environment, **options)
+    return subprocess.Popen([*AGENTCTL, *arguments], env=environment, **options)
 
 
 @dataclass(frozen=True)
@@ -67,9 +92,9 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def serving(
-    config: Path, *options: str, program: Sequence[str] = AGENTCTL
+    config: Path, *options: str, program: Sequence[str] | None = None
 ) -> Iterator[ServerProcess]:
-    """Serve a configuration on a free port."""
+    """Serve a configuration on a free port; `program` as for `started`."""
     log, place = config.parent / "server.log", ("--config", str(config), "--port", "0")
     with started(*place, *options, log=log, program=program) as server:
         yield server
@@ -80,20 +105,23 @@ def started(
     *options: str,
     log: Path,
     environment: Mapping[str, str] | None = None,
-    program: Sequence[str] = AGENTCTL,
+    program: Sequence[str] | None = None,
 ) -> Iterator[ServerProcess]:
     """`agentctl serve` with these options, once it listens; what it says goes to `log`.
 
     A server that still runs on leaving is told to stop, and must do so with exit code 0.
+
+    Args:
+        program: what to run in a new interpreter, for a test that is about one.
     """
+    env = dict(os.environ if environment is None else environment)
     with log.open("wb") as said:
-        process = subprocess.Popen(
-            [*program, "serve", *options],
-            env=dict(os.environ if environment is None else environment),
-            cwd=log.parent,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-        )
+        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": said}
+        if program is None:
+            process = begun("serve", *options, env=env, cwd=log.parent, **streams)
+        else:
+            line = [*program, "serve", *options]
+            process = subprocess.Popen(line, env=env, cwd=log.parent, **streams)
     try:
         yield ServerProcess(_wait_for_url(process, log), process, log)
         if process.poll() is None:

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from agentctl.cli.root import app
 from tests.cli.demo import Demo, serving
-from tests.process import AGENTCTL, inherited
+from tests.process import AGENTCTL, begun, inherited
 
 TIMEOUT = 60
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,16 @@ def agentctl(environment: dict[str, str], home: Path) -> Agentctl:
         input: str | bytes | None = None,
         cwd: Path | None = None,
     ) -> Finished:
-        ended = subprocess.run(
-            [*AGENTCTL, *args],
-            env=environment | dict(env or {}),
-            input=input.encode() if isinstance(input, str) else input or b"",
-            capture_output=True,
-            cwd=cwd or home,
-            timeout=TIMEOUT,
-            check=False,
-        )
-        out, err = ended.stdout.decode(), ended.stderr.decode()
+        typed = input.encode() if isinstance(input, str) else input or b""
+        with begun(*args, env=environment | dict(env or {}), cwd=cwd or home, **PIPES) as process:
+            try:
+                raw, said = process.communicate(typed, TIMEOUT)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+        err = said.decode()
         assert "Traceback" not in err, err
-        return Finished(ended.returncode, out, err, ended.stdout)
+        return Finished(process.returncode, raw.decode(), err, raw)
 
     return run
 

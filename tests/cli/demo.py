@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentctl.operations import RunRequest
 from agentctl.remote import RemoteOperations
-from tests.process import AGENTCTL, inherited, started
+from tests.process import begun, inherited, started
 
 __all__ = ["Demo", "serving"]
 
@@ -57,7 +57,9 @@ def _environment(folder: Path) -> dict[str, str]:
 def _mint(config: Path) -> str:
     """A token that allows everything."""
     claims = ["--sub", "ada", "--scope", "agent_os:admin", "--yes"]
-    command = [*AGENTCTL, "token", "mint", *claims, "--config", str(config)]
-    minted = subprocess.run(command, env=_environment(config.parent), capture_output=True)
-    assert minted.returncode == 0, minted.stderr
-    return minted.stdout.decode().strip()
+    place = ("--config", str(config))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with begun("token", "mint", *claims, *place, env=_environment(config.parent), **pipes) as mint:
+        minted, said = mint.communicate()
+    assert mint.returncode == 0, said
+    return minted.decode().strip()

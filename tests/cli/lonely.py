@@ -10,7 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from tests.process import AGENTCTL
+from tests.process import begun
 
 __all__ = ["in_database", "lonely_config", "wait_for_line", "working"]
 
@@ -58,8 +58,8 @@ def working(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A command that goes on while the block lasts; what it says on stderr goes to `log`."""
     with log.open("wb") as said:
-        process = subprocess.Popen(
-            [*AGENTCTL, *args],
+        process = begun(
+            *args,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

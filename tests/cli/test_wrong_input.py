@@ -183,7 +183,7 @@ def test_a_missing_a_broken_and_an_expired_token(agentctl: Agentctl, demo: Demo)
     check(agentctl(*command), 4, hint="agentctl token mint")
     broken = {"AGENTCTL_TOKEN": demo.token[:-4] + "AAAA"}
     check(agentctl(*command, env=broken), 4, hint="agentctl token")
-    while agentctl("token", "verify", "--config", str(demo.config), input=expired).code == 0:
+    while agentctl("token", "verify", "-", "--config", str(demo.config), input=expired).code == 0:
         pass
     check(agentctl(*command, env={"AGENTCTL_TOKEN": expired}), 4, hint="agentctl token")
     assert expired not in agentctl(*command, env={"AGENTCTL_TOKEN": expired}).stderr

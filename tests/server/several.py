@@ -13,7 +13,7 @@ import apsw
 import httpx2
 
 from agentctl.operations import StreamEvent
-from tests.process import AGENTCTL, ServerProcess, serving
+from tests.process import ServerProcess, serving
 from tests.world import ADMIN, World
 
 __all__ = ["Several", "alive", "following", "several", "until"]
@@ -113,7 +113,7 @@ class Several:
 
 
 @contextlib.contextmanager
-def several(world: World, *, program: Sequence[str] = AGENTCTL) -> Iterator[Several]:
+def several(world: World, *, program: Sequence[str] | None = None) -> Iterator[Several]:
     """Serve a world with two processes; none of them is there any more at the end."""
     with serving(world.path, "--workers", "2", program=program) as served:
         token = world.token("me", ADMIN)

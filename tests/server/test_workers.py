@@ -44,7 +44,7 @@ def pair(
     text = world.path.read_text().replace('verification_key_files = ["keys/signing.pub.pem"]', KEYS)
     world.path.write_text(text)
     (world.folder / "keys" / "signing.pem").write_text(SECRET)
-    with several(world) as server:
+    with several(world, program=AGENTCTL) as server:
         yield server
 
 
