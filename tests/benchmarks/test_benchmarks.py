@@ -1,0 +1,61 @@
+"""The code of the benchmarks runs: tiny, so that it is known before somebody needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import orjson
+
+from agentctl.auth.principal import local
+from agentctl.service.service import Service
+from tests.benchmarks import report
+from tests.benchmarks.load import quiet, resident
+from tests.benchmarks.measure import at_least, at_most, compared, noted, text, turns
+from tests.benchmarks.seeding import seed
+from tests.benchmarks.work import make_work, sized
+from tests.world import World
+
+
+def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:
+    order: list[str] = []
+    acts = {
+        "ours": lambda: order.append("ours") or 300.0,
+        "theirs": lambda: order.append("theirs") or 100.0,
+    }
+    found = turns(acts, 2)
+    assert order == ["ours", "theirs", "theirs", "ours"]
+    rate = compared("reads", found["ours"], "theirs", found["theirs"], "/s", at_least(2))
+    time = compared("starts", [3.0, 9.0], "theirs", [2.0, 3.0], " ms", at_most(2))
+    figure = noted("cancels", [17.0], " ms", at_most(250))
+    assert (rate.median, rate.reached) == (3.0, True)
+    assert (time.median, time.reached) == (2.25, False)
+    assert figure.reached
+    table = text([rate, time, figure])
+    assert "300/s" in table
+    assert "1.50 to 3.00" in table
+    document = report.document([rate, time, figure], 60, "tokens")
+    assert "| starts | 6.00 ms | theirs | 2.50 ms | 2.25 | 1.50 to 3.00 | ≤ 2 | NO |" in document
+
+
+def test_a_process_is_found_at_rest_and_has_memory() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as waiting:
+        quiet(waiting.pid)
+        assert 0 < resident(waiting.pid) < resident(os.getpid())
+
+
+def test_what_is_seeded_is_there(tmp_path: Path) -> None:
+    work = make_work(tmp_path / "work", "http://127.0.0.1:9/v1", sized((2,)))
+    seed(work)
+
+    async def detail() -> bytes:
+        async with Service.open(World(work.folder).settings) as service:
+            return (await service.acting_as(local("me")).get_session_by_id("runs-2")).raw
+
+    found = orjson.loads(asyncio.run(detail()))
+    assert [entry["role"] for entry in found["chat_history"]] == [
+        "system", "user", "assistant", "user", "assistant",
+    ]  # fmt: skip
+    assert found["total_tokens"] == 120
