@@ -25,7 +25,7 @@ from agentctl.auth.accounts import new_token
 from agentctl.cli.root import app
 from tests.auth.forge import b64, ec_pair, fixed, hs, token
 from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, inherited, started
+from tests.process import AGENTCTL, ServerProcess, inherited, started
 from tests.server.wire import wire
 
 MARK = "kestrel"
@@ -380,7 +380,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoin
     scene = Scene(folder, {"hmac secret": SECRET, "api key": API_KEY})
     environment = inherited() | {"LEAK_KEY": API_KEY, "AGENTCTL_TOKEN": jwt("unused")}
     log = folder / "log"
-    with started("--config", str(path), log=log, environment=environment) as server:
+    options = ("--config", str(path))
+    with started(*options, log=log, environment=environment, program=AGENTCTL) as server:
         with httpx2.Client(base_url=server.url, timeout=PATIENCE) as client:
             ask_everything(scene, client)
         ask_badly(scene, int(server.url.rpartition(":")[2]))
