@@ -25,6 +25,7 @@ from agentctl.service.audit import AuditOperations
 from agentctl.service.auditing import Audit
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
+from agentctl.service.databases.ground import warn_of_ground
 from agentctl.service.directory import Directory
 from agentctl.service.readiness import Readiness
 from agentctl.store.databases import Databases
@@ -80,6 +81,7 @@ class Service:
         """
         databases, observer = self.hosting.databases, self.hosting.observer
         await databases.open_each()
+        warn_of_ground(self.settings)
         self.hosting.catalog.prepare()
         await self._worker.enlist()
         observer.lasting = True

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from agentctl.config.databases import is_sqlite, sqlite_path
+from agentctl.store.database import Work
 from agentctl.store.schema import Engine, Migration, migrations
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database as Entry
 
-__all__ = ["engine_of", "migrate", "stored_version"]
+__all__ = ["engine_of", "migrate", "read_long", "stored_version"]
+
+T = TypeVar("T")
 
 Applied = Callable[[Migration], None]
 
@@ -47,6 +50,25 @@ async def stored_version(entry: Entry) -> int | None:
     if found is None and was_used(path):
         raise emptied(path)
     return found
+
+
+async def read_long(entry: Entry, work: Work[T]) -> T:
+    """Run a unit that only reads, on one snapshot, however long that takes. Raises Unavailable."""
+    if is_sqlite(entry.url):
+        from agentctl.store.sqlite_apart import apart
+        from agentctl.store.sqlite_connection import run_unit_on_snapshot
+
+        path = sqlite_path(entry.url)
+        return await apart(path, lambda connection, _: run_unit_on_snapshot(connection, work))
+    from dataclasses import replace
+
+    from agentctl.store.postgres import PostgresDatabase
+
+    database = PostgresDatabase(replace(entry, statement_seconds=LONGEST_SECONDS), create=False)
+    try:
+        return await database.read(work)
+    finally:
+        await database.close()
 
 
 async def migrate(entry: Entry, applied: Applied) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +30,12 @@ T = TypeVar("T")
 
 READERS = 4
 """Threads for large reads."""
+
+READ_SECONDS = 30.0
+"""How long a large read may take: while it lasts, the log cannot begin anew."""
+
+STEPS = 100_000
+"""Instructions of SQLite between two looks at that: some milliseconds."""
 
 
 class SqliteDatabase:
@@ -183,6 +190,8 @@ class SqliteDatabase:
     def _read_apart(self, work: Work[T]) -> T:
         try:
             with self._borrowed() as connection:
+                end = time.monotonic() + READ_SECONDS
+                connection.set_progress_handler(lambda: time.monotonic() > end, STEPS)
                 return run_unit_on_snapshot(connection, work)
         except apsw.Error as error:
             raise public_error(error, self.id) from None

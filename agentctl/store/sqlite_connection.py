@@ -48,12 +48,16 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
         "The database is busy",
         "another process holds its lock; try again",
     ),
+    apsw.InterruptError: ("The database takes too long", "ask for less at once"),
     apsw.FullError: ("The database's disk is full", "free some space"),
     apsw.IOError: (
         "The database cannot be read or written",
         "check the disk and the permissions of the file and its folder",
     ),
-    apsw.CorruptError: ("The database is damaged", "restore it from a backup"),
+    apsw.CorruptError: (
+        "The database is damaged",
+        "look at it with `agentctl db check`, and restore it from a backup",
+    ),
     apsw.NotADBError: (
         "The file is not a database",
         "name another file in [[databases]] url",

@@ -5,16 +5,17 @@ Nothing is changed, and nobody waits: all of it is read on snapshots.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any
 
 from agentctl.config.databases import is_sqlite, shown_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
 from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
 from agentctl.store import invariants
-from agentctl.store.database import Database as Open
-from agentctl.store.migrating import stored_version
-from agentctl.store.open import open_database
+from agentctl.store.database import Work
+from agentctl.store.migrating import read_long, stored_version
 from agentctl.store.schema import MIGRATE, check_version
 
 __all__ = ["At", "check_database"]
@@ -92,27 +93,24 @@ async def _of_server(entry: Database, check: str, version: int) -> AsyncIterator
 
 
 async def _of_rows(entry: Database, check: str, at: At) -> AsyncIterator[Finding]:
-    database = open_database(entry, create=False)
-    try:
-        at("tables searched", 0, None)
-        broken = await database.read(invariants.loose_ends(), large=True)
-        found = [(f"{each.what}: {', '.join(each.ids)}, ...") for each in broken]
-        found += await _walked(database, at)
-    finally:
-        await database.close()
+    read = partial(read_long, entry)
+    at("tables searched", 0, None)
+    broken = await read(invariants.loose_ends())
+    found = [(f"{each.what}: {', '.join(each.ids)}, ...") for each in broken]
+    found += await _walked(read, at)
     for text in found:
         yield wrong(check, text, _BY_HAND)
     if not found:
         yield ok(check, "the counters of its sessions are those of their runs")
 
 
-async def _walked(database: Open, at: At) -> list[str]:
+async def _walked(read: Callable[[Work[Any]], Awaitable[Any]], at: At) -> list[str]:
     """Walk all sessions; what is wrong, with how many, and one of them."""
-    total = await database.read(invariants.count_sessions(), large=True)
+    total = await read(invariants.count_sessions())
     last, done, found = "", 0, dict[str, list[str]]()
     while True:
         at("sessions looked at", done, total)
-        page = await database.read(invariants.walk(last, PAGE), large=True)
+        page = await read(invariants.walk(last, PAGE))
         if not page.sessions:
             return [f"{what}: {len(ids)} sessions, {ids[0]} is one" for what, ids in found.items()]
         for what, session_id in page.broken:

@@ -1,0 +1,132 @@
+"""Copies that are made while the file is written to, and reads that last too long."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from agentctl import errors
+from agentctl.store import invariants, runs, sessions
+from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.sqlite_backup import back_up, rows_of
+from agentctl.store.sqlite_connection import run_unit_on_snapshot
+from agentctl.store.sqlite_file import log_of
+from tests.store.made import a_run, a_session
+
+
+def nobody(what: str, done: int, total: int) -> None:
+    """Is not interested in how far it is."""
+
+
+@unit
+def pair(number: int) -> Steps[None]:
+    yield from sessions.create(a_session(f"s{number}", metadata="x" * 1_000))
+    yield from runs.create(a_run(f"r{number}", f"s{number}"))
+
+
+def test_a_copy_is_one_state_and_has_all_that_was_acknowledged(
+    sqlite: SqliteDatabase, path: Path
+) -> None:
+    acknowledged: list[int] = []
+
+    async def write(first: int) -> None:
+        for number in range(first, 100_000, 4):
+            await sqlite.write(pair(number))
+            acknowledged.append(number)
+
+    async def main() -> None:
+        writers = [asyncio.create_task(write(first)) for first in range(4)]
+        for turn in range(4):
+            while len(acknowledged) < 50 * (turn + 1):
+                await asyncio.sleep(0.001)
+            before = {f"s{number}" for number in acknowledged}
+            made = await back_up(path, path.with_name(f"copy{turn}.db"), nobody)
+            check(made.path, before, made.digest)
+        assert len(acknowledged) > len(before)
+        for writer in writers:
+            writer.cancel()
+        await asyncio.wait(writers)
+
+    asyncio.run(main())
+    assert not list(path.parent.glob("*.part*"))
+
+
+def check(copy: Path, before: set[str], digest: str) -> None:
+    with closing(apsw.Connection(str(copy))) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        found = {row[0] for row in connection.execute("SELECT session_id FROM sessions")}
+        assert before <= found
+        page = run_unit_on_snapshot(connection, invariants.walk("", 10_000))
+        assert (page.sessions, page.broken) == (len(found), [])
+        assert run_unit_on_snapshot(connection, invariants.loose_ends()) == []
+        assert rows_of(connection, lambda _: None)[1] == digest
+
+
+def test_a_copy_that_is_no_longer_wanted_leaves_nothing(
+    sqlite: SqliteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentctl.store.sqlite_backup.PAGES", 1)
+    for number in range(200):
+        sqlite.write_now(pair(number))
+    before = sorted(each.name for each in path.parent.iterdir())
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def cancel(what: str, done: int, total: int) -> None:
+            loop.call_soon_threadsafe(copying.cancel)
+
+        copying = asyncio.create_task(back_up(path, path.with_name("copy.db"), cancel))
+        await asyncio.wait([copying], timeout=20)
+        assert copying.cancelled()
+
+    asyncio.run(main())
+    assert sorted(each.name for each in path.parent.iterdir()) == before
+
+
+def test_what_a_killed_backup_left_is_named_and_not_overwritten(
+    sqlite: SqliteDatabase, path: Path
+) -> None:
+    part = path.with_name("copy.db.part")
+    part.write_text("left")
+    with pytest.raises(errors.Unavailable) as caught:
+        asyncio.run(back_up(path, path.with_name("copy.db"), nobody))
+    assert f"remove {part}" in (caught.value.hint or "")
+    assert part.read_text() == "left"
+
+
+@unit
+def endless() -> Steps[None]:
+    sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+    yield Statement(Sql("SELECT count(*) FROM sessions"))
+    yield Statement(Sql(f"{sql} SELECT max(i) FROM n"))
+
+
+def test_a_read_that_lasts_too_long_is_ended_and_the_log_begins_anew(
+    sqlite: SqliteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentctl.store.sqlite.READ_SECONDS", 0.5)
+    most = 0
+
+    async def main() -> None:
+        nonlocal most
+        reading = asyncio.create_task(sqlite.read(endless(), large=True))
+        number = 0
+        while not reading.done() or number < 200:
+            number += 1
+            await sqlite.write(sessions.create(a_session(f"s{number}", metadata="x" * 50_000)))
+            if not reading.done():
+                most = log_of(path).stat().st_size
+        assert isinstance(reading.exception(), errors.Unavailable)
+        assert "takes too long" in str(reading.exception())
+        assert await sqlite.read(invariants.count_sessions(), large=True) == number
+        for more in range(200):
+            await sqlite.write(sessions.create(a_session(f"t{more}", metadata="x" * 50_000)))
+
+    asyncio.run(main())
+    assert log_of(path).stat().st_size < most + 10_000_000
