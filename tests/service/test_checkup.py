@@ -20,6 +20,7 @@ from agentctl.config.settings import (
     Agent,
     Authorization,
     Database,
+    Metrics,
     Model,
     Server,
     Settings,
@@ -180,6 +181,18 @@ def test_who_else_may_read(tmp_path: Path) -> None:
 def exposure(host: str = "127.0.0.1", origins: tuple[str, ...] = (), **given: bool) -> list[str]:
     settings = Settings(Server(host=host, cors_origins=origins), Authorization(**given))
     return [finding.verdict for finding in configuration.check_exposure(settings)]
+
+
+def test_metrics_that_others_may_read_are_mentioned() -> None:
+    for listen, verdicts in {
+        "": ["ok"],
+        "127.0.0.1:9464": ["ok"],
+        "[::1]:9464": ["ok"],
+        "0.0.0.0:9464": ["ok", "note"],
+    }.items():
+        settings = Settings(metrics=Metrics(listen=listen, allow_remote=True))
+        found = configuration.check_exposure(settings)
+        assert [finding.verdict for finding in found] == verdicts
 
 
 def test_exposure() -> None:

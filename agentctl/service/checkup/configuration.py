@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentctl.config import require_keys
-from agentctl.config.hosts import is_loopback
+from agentctl.config.hosts import is_loopback, split_address
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidConfiguration
 from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
@@ -56,6 +56,10 @@ def check_exposure(settings: Settings) -> Iterator[Finding]:
         yield wrong(check, text, 'enabled = true in [authorization], or host = "127.0.0.1"')
     if "*" in server.cors_origins:
         yield _any_origin(given)
+    listen = settings.metrics.listen
+    if listen and not is_loopback(split_address(listen)[0]):
+        text = f"metrics at {listen} are open to other machines, and no token is asked for"
+        yield note(check, text, 'listen = "127.0.0.1:9464" in [metrics]')
 
 
 def _any_origin(given: Authorization) -> Finding:
