@@ -14,11 +14,11 @@ __all__ = ["LISTING", "SessionList", "page"]
 
 SessionList = Listed[SummaryRow]
 
-_PREFIX = "lower(session_name)"
+_NAME = "lower(session_name)"
 _START_LENGTH = 3
-_START = f"substr({_PREFIX}, 1, {_START_LENGTH})"
-_NAME_FROM = {"name_from": Filter(_PREFIX, ">= :name_from")}
-_NAME_TO = _NAME_FROM | {"name_to": Filter(_PREFIX, "< :name_to")}
+_START = f"substr({_NAME}, 1, {_START_LENGTH})"
+_NAME_FROM = {"name_from": Filter(_NAME, ">= :name_from")}
+_NAME_TO = _NAME_FROM | {"name_to": Filter(_NAME, "< :name_to")}
 _NAME_START = _NAME_TO | {"name_start": Filter(_START, "= :name_start")}
 
 _BOTH = ("created_at", "updated_at")
@@ -36,11 +36,11 @@ LISTING = Listing(
     },
     choices=(OWNER_FILTERS, ({}, _NAME_FROM, _NAME_TO, _NAME_START)),
     leads=(
-        Lead(("user_id", _PREFIX)),
+        Lead(("user_id", _NAME)),
         Lead(("user_id", "component_id"), _CREATED),
         Lead(("user_id", "session_type"), _CREATED),
         Lead(("user_id",), _BOTH),
-        Lead((_PREFIX,)),
+        Lead((_NAME,)),
         # Where very many names begin alike they are a large part of those with these characters.
         Lead((_START,), _CREATED),
         Lead(("component_id",), _BOTH),

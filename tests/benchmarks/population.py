@@ -129,7 +129,7 @@ class Population:
             return ""
         if at < 0.4:
             return f"{FREQUENT_NAME}{self._random.choice(_TOPICS)}"
-        if at < 0.4004:
+        if at < 0.4 + max(0.0004, 30 / self.sessions):
             return f"{RARE_NAME}{number}"
         return f"{self._random.choice(_TOPICS).capitalize()}, {number}"
 

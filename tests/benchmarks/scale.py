@@ -23,6 +23,7 @@ from agentctl.store.database import Database, Sql, Statement, Steps, Work, unit
 from agentctl.store.open import open_database
 from agentctl.store.run_rows import NewRun, RunEnd, RunQuery
 from agentctl.store.session_rows import SessionQuery
+from agentctl.store.totals import Totals, totals_of
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.benchmarks.population import (
     COMPONENTS,
@@ -64,13 +65,13 @@ class Case(NamedTuple):
     """A query; `write` for one that changes rows."""
 
     name: str
-    ask: Callable[[Sample], Work[Any] | list[Work[Any]]]
+    ask: Callable[[Sample, Totals], Work[Any] | list[Work[Any]]]
     write: bool = False
 
 
 _SAMPLES = Sql(
     "SELECT session_id, session_type, component_id, user_id FROM sessions"
-    " WHERE created_at >= :since ORDER BY created_at LIMIT 100"
+    " WHERE created_at >= :since ORDER BY created_at LIMIT 8"
 )
 
 
@@ -82,12 +83,12 @@ def _samples() -> Steps[list[Sample]]:
 
 def _sessions(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
     query = SessionQuery(visibility, **given)
-    return Case(f"sessions, {name}", lambda _: sessions.page(query))
+    return Case(f"sessions, {name}", lambda _, known: sessions.page(query, known))
 
 
 def _runs(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
     query = RunQuery(visibility, **given)
-    return Case(f"runs, {name}", lambda _: run_list.page(query))
+    return Case(f"runs, {name}", lambda _, known: run_list.page(query, known))
 
 
 def _session_cases() -> Iterator[Case]:
@@ -139,17 +140,19 @@ def _run_cases() -> Iterator[Case]:
     yield _runs("since half a year", created_after=MIDDLE[0])
     yield Case(
         "runs, session",
-        lambda sample: run_list.page(RunQuery(EVERYONE, session_id=sample.session_id)),
+        lambda sample, known: run_list.page(
+            RunQuery(EVERYONE, session_id=sample.session_id), known
+        ),
     )
 
 
 @unit
-def _detail(sample: Sample) -> Steps[None]:
+def _detail(sample: Sample, _: Totals) -> Steps[None]:
     yield from sessions.get(sample.session_id, EVERYONE)
     yield from runs.histories(sample.session_id)
 
 
-def _append(sample: Sample) -> list[Work[Any]]:
+def _append(sample: Sample, _: Totals) -> list[Work[Any]]:
     run_id, at = str(uuid4()), now()
     run = NewRun(
         run_id, sample.session_id, None, sample.session_type, sample.component_id, sample.user_id,
@@ -162,7 +165,7 @@ def _append(sample: Sample) -> list[Work[Any]]:
     return [runs.create(run), runs.start(run_id, 1, "worker", at), runs.finish(end)]
 
 
-def _new_session(sample: Sample) -> Work[Any]:
+def _new_session(sample: Sample, _: Totals) -> Work[Any]:
     return sessions.create(
         sessions.new_session(
             str(uuid4()), sample.session_type, component_id=sample.component_id,
@@ -183,7 +186,7 @@ def cases() -> list[Case]:
 
 
 async def _timed(database: Database, case: Case, sample: Sample) -> float:
-    asked = case.ask(sample)
+    asked = case.ask(sample, totals_of(database))
     begun = time.perf_counter()
     for work in asked if isinstance(asked, list) else [asked]:
         await (database.write(work) if case.write else database.read(work))
@@ -218,7 +221,7 @@ async def _main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", default="", help="only queries with this in their name")
     given = parser.parse_args()
-    databases = [
+    databases: list[Database] = [
         open_database(settings.Database("main", url), create=False)
         for url in (given.small, given.large)
     ]

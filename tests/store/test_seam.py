@@ -113,6 +113,7 @@ def _shape(engine: Engine) -> list[list[str]]:
     """The statements word by word, without what is of one engine alone."""
     statements = [each for step in migrations(engine) for each in step.statements()]
     plain = ";".join(statements).replace(' COLLATE "C"', "").replace(") STRICT", ")")
+    plain = plain.replace(" INCLUDE (session_name)", "")
     plain = plain.replace("BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "INTEGER PRIMARY KEY")
     plain = plain.replace("PRIMARY KEY AUTOINCREMENT", "PRIMARY KEY").replace("BIGINT", "INTEGER")
     shapes = [statement.split() for statement in plain.split(";")]
