@@ -19,6 +19,7 @@ and never holds a secret. The private reason of a failure goes to the log and no
     |-- HeaderTooLarge            431
     |-- InternalFailure           500
     |-- Unavailable               503  (database or server)
+    |   `-- OutcomeUnknown        a change that was made, or was not: nobody can tell
     |-- UsageFailed               a command line that cannot be carried out
     |   |-- InvalidConfiguration
     |   `-- InvalidKey            a key that is refused when it is loaded
@@ -47,6 +48,7 @@ __all__ = [
     "InvalidToken",
     "MethodNotAllowed",
     "NotFound",
+    "OutcomeUnknown",
     "PortInUse",
     "Refused",
     "RunFailed",
@@ -250,6 +252,10 @@ class Unavailable(AgentctlError):
 
     def headers(self) -> dict[str, str]:
         return {"Retry-After": "1"}
+
+
+class OutcomeUnknown(Unavailable):
+    """The database went away at the commit, and nobody can tell what became of it."""
 
 
 class UsageFailed(AgentctlError):

@@ -17,7 +17,7 @@ from agentctl.store.database import Steps, Work, unit
 from agentctl.store.sessions import SessionRow
 from agentctl.store.visibility import Visibility
 
-__all__ = ["Idempotency", "Replayed", "Submission", "admit", "admit_member"]
+__all__ = ["Idempotency", "Replayed", "Submission", "admit", "admit_member", "unless_there"]
 
 NAME_LENGTH = 60
 """Characters of a first message that become the session's name (contract.md 3)."""
@@ -131,6 +131,13 @@ def admit_member(run: LiveRun, worker_id: str) -> Steps[None]:
         NotFound: the session was deleted meanwhile.
     """
     yield from _create(run, worker_id, background=False, session_name=None)
+
+
+@unit
+def unless_there(run: LiveRun, admission: Work[None]) -> Steps[None]:
+    """Admit a run, unless it was admitted before without anybody being told."""
+    if (yield from runs.state(run.run_id)) is None:
+        yield from admission
 
 
 @unit

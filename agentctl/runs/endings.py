@@ -11,6 +11,7 @@ from typing import Any, cast
 import orjson
 
 from agentctl import errors
+from agentctl.records.complaints import Complaints
 from agentctl.records.text import clean
 from agentctl.records.times import now
 from agentctl.runs import wire
@@ -27,6 +28,7 @@ RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
 """Pauses between attempts to write an end while the database does not take it; the last repeats."""
 
 _log = logging.getLogger("agentctl.runs")
+_complaints = Complaints(_log)
 
 
 async def load_history(run: LiveRun) -> list[dict[str, Any]]:
@@ -75,7 +77,7 @@ async def settle(run: LiveRun, ending: Ending, stopped: Callable[[bool], None]) 
             end = end or _run_end(run, ending)
             stored = await _stored(run, ending, end)
         except errors.Unavailable:
-            _log.warning("run %s: its end could not be written yet", run.run_id)
+            _complaints.make("ends of runs could not be written yet")
         except Exception:
             # What it leaves cannot be kept: the end has to do without.
             _log.exception("run %s: its end could not be written", run.run_id)

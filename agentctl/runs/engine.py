@@ -6,15 +6,18 @@ How one run is worked is in `runs.supervision`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.records.about import add_about
 from agentctl.records.ids import new_id
-from agentctl.runs.admission import Replayed, Submission, admit, admit_member
+from agentctl.runs.admission import Replayed, Submission, admit, admit_member, unless_there
 from agentctl.runs.live import LiveRun
+from agentctl.runs.patience import patiently
 from agentctl.runs.states import Ending, cancelled, failed
 from agentctl.runs.supervision import Supervision
 from agentctl.runs.tally import RunTally
@@ -22,6 +25,7 @@ from agentctl.runs.tasks import Tasks
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog, Component
 from agentctl.runtime.context import MemberResult
+from agentctl.store import runs
 from agentctl.store.database import Database, Work
 
 __all__ = ["CLIENT_LEFT", "Earlier", "Engine"]
@@ -31,6 +35,12 @@ CLOSE_SECONDS = 5.0
 
 CLIENT_LEFT = "The client went away"
 """The reason of the cancel of a run whose caller did not wait for it."""
+
+SEARCHES, SEARCH_SECONDS = 600, 1.0
+"""How often, and with which pause, it is looked for a row that may be there: PostgreSQL ends the
+transaction of a connection that is gone after twice the time of a statement."""
+
+_UNHEARD = cancelled("system:database", "Its caller could not be told that it was there")
 
 _LOST = failed("WORKER_LOST", "The process that worked on the run was taken for dead")
 
@@ -75,6 +85,7 @@ class Engine:
         self._closing: Ending | None = None
         # Beginnings, supervisors and ends of runs: what needs the databases.
         self._lives = Tasks()
+        self._searches = Tasks()
         self._supervision = Supervision(catalog, self._lives, Tasks(), self.tally)
 
     @property
@@ -143,6 +154,7 @@ class Engine:
             user_id=submission.user_id,
             parent=None,
             recorded=submission.recorded,
+            goes_on=submission.goes_on or submission.idempotency is not None,
             database=self._databases[submission.component.database],
             spawn=self._run_member,
             limits=self._settings.limits,
@@ -191,9 +203,47 @@ class Engine:
     async def _commit_and_launch(
         self, run: LiveRun, admission: Callable[[str], Work[None]]
     ) -> None:
+        try:
+            if run.parent is None:
+                owner = await self._commit(run, admission)
+            else:
+                commit = partial(self._commit, run, admission)
+                owner = await patiently(commit, stopped=run.stop_requested)
+        except errors.Unavailable:
+            if run.in_doubt:
+                self._searches.start(self._search(run))
+            raise
+        self._launch(run, owner)
+
+    async def _commit(self, run: LiveRun, admission: Callable[[str], Work[None]]) -> str:
+        """Write the row, unless an earlier attempt has; returns the worker that it names."""
         await self._worker.enlist()
         owner = self._worker.id
-        await run.database.write(admission(owner))
+        work = admission(owner)
+        try:
+            await run.database.write(unless_there(run, work) if run.in_doubt else work)
+        except errors.OutcomeUnknown:
+            run.in_doubt = True
+            raise
+        return owner
+
+    async def _search(self, run: LiveRun) -> None:
+        """Look for a row that may be there or not, and that nobody else would work on or end.
+
+        Its caller was told so. A commit that was sent may still arrive for a while.
+        """
+        for _ in range(SEARCHES):
+            with contextlib.suppress(errors.Unavailable):
+                state = await run.database.read(runs.state(run.run_id))
+                if state is not None:
+                    if not run.goes_on:
+                        run.stop(_UNHEARD)
+                    self._launch(run, state.owner or "")
+                    return
+            await asyncio.sleep(SEARCH_SECONDS)
+
+    def _launch(self, run: LiveRun, owner: str) -> None:
+        """Work on a run whose row is there."""
         self._live[run.run_id] = run
         self.tally.begin(run.component.kind)
         run.begin(owner)
@@ -239,5 +289,6 @@ class Engine:
     async def close(self) -> None:
         """Cancel what is worked on, see `cancel_runs`, and let go of whoever waits here."""
         self.stopping.set()
+        await self._searches.end()
         await self.cancel_runs()
         await self._lives.end()

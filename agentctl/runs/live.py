@@ -31,6 +31,7 @@ class LiveRun:
     Args:
         parent: the run that asked for this one, or None for a root.
         recorded: whether a root's events are kept for those who follow it; a member's go with it.
+        goes_on: whether it is worked on although its caller was not told of it.
         database: where the run's row is.
         spawn: how the engine makes a member's run.
         time_limit: seconds that the work may take.
@@ -40,6 +41,7 @@ class LiveRun:
         identity: what its events say of it.
         owner: the worker that its row names.
         recorder: stores the events of a root that is recorded, once its row is there.
+        in_doubt: nobody knows whether its row is there.
         finished_at: when its work had ended or was given up, in microseconds: one time for its
             row, for the event that is stored, and for the one that is told.
     """
@@ -56,6 +58,7 @@ class LiveRun:
         user_id: str | None,
         parent: LiveRun | None,
         recorded: bool,
+        goes_on: bool = False,
         database: Database,
         spawn: Spawn,
         limits: Limits,
@@ -67,6 +70,7 @@ class LiveRun:
         self.component = component
         self.message = message
         self.user_id = user_id
+        self.goes_on = goes_on
         self.parent = parent
         self.database = database
         self.limits = limits
@@ -76,6 +80,7 @@ class LiveRun:
         self.stream: Stream = parent.stream if parent is not None else Stream(recorded=recorded)
         self.recorder: Recorder | None = None
         self.owner = ""
+        self.in_doubt = False
         self.finished_at: int | None = None
         self.previous_system: str | None = None
         self.children: list[LiveRun] = []

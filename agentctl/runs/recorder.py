@@ -11,6 +11,7 @@ import asyncio
 import logging
 
 from agentctl import errors
+from agentctl.records.complaints import Complaints
 from agentctl.runs.stream import BATCH_BYTES, Stream
 from agentctl.store import events
 from agentctl.store.database import Database
@@ -23,6 +24,7 @@ RETRY_SECONDS = 1.0
 """Pause after a write that the database did not take."""
 
 _log = logging.getLogger("agentctl.runs")
+_complaints = Complaints(_log)
 
 
 class Recorder:
@@ -76,7 +78,7 @@ class Recorder:
         try:
             await self._store_waiting()
         except errors.Unavailable:
-            _log.warning("run %s: its events could not be stored yet", self._run_id)
+            _complaints.make("events of runs could not be stored yet")
             self._retry()
         except Exception:
             _log.exception("run %s: its events are not stored any more", self._run_id)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from agentctl import errors
 from agentctl.records.about import work_about
 from agentctl.records.times import now
 from agentctl.runs import endings, wire
 from agentctl.runs.live import LiveRun
+from agentctl.runs.patience import patiently
 from agentctl.runs.states import Ending, cancelled, completed, failed
 from agentctl.runs.tally import RunTally
 from agentctl.runs.tasks import Tasks
@@ -22,6 +24,7 @@ from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.failures import RunFailure
 from agentctl.runtime.leftovers import ended
 from agentctl.store import runs
+from agentctl.store.database import Steps, unit
 
 __all__ = ["Supervision"]
 
@@ -32,6 +35,7 @@ SETTLE_SECONDS = 8.0
 """How long followers of a run wait for its end to be stored before they are told of it anyway."""
 
 _FAILED = failed("INTERNAL", "The run failed inside the server")
+_AWAY = failed("INTERNAL", "The database was away for longer than the run waits for it")
 
 _log = logging.getLogger("agentctl.runs")
 
@@ -87,15 +91,14 @@ class Supervision:
     async def _worked(self, run: LiveRun) -> Ending:
         try:
             return await self._work(run)
+        except errors.Unavailable:
+            return run.stopping or _AWAY
         except Exception:
             _log.exception("run %s could not be worked", run.run_id)
             return _FAILED
 
     async def _work(self, run: LiveRun) -> Ending:
-        started = run.stopping is None and await run.database.write(
-            runs.start(run.run_id, run.attempt, run.owner, now())
-        )
-        if not started:
+        if not await _started(run):
             return run.stopping or cancelled("system", None)
         if run.stream.recorded:
             run.stream.publish(*wire.started(run.identity))
@@ -114,8 +117,27 @@ class Supervision:
     async def _execute(self, run: LiveRun) -> None:
         from agentctl.runtime.execute import execute
 
-        history = await endings.load_history(run)
+        load = partial(endings.load_history, run)
+        history = await patiently(load, stopped=run.stop_requested)
         await execute(run.component, run.message, history, run, self._catalog)
+
+
+async def _started(run: LiveRun) -> bool:
+    """Whether the run is to be worked on: it has been claimed, and nobody asked for its end."""
+    if run.stopping is not None:
+        return False
+    return await patiently(
+        lambda: run.database.write(_claim(run, now())), stopped=run.stop_requested
+    )
+
+
+@unit
+def _claim(run: LiveRun, at: int) -> Steps[bool]:
+    """Claim the run, or find that an attempt to do so, whose answer was lost, has."""
+    if (yield from runs.start(run.run_id, run.attempt, run.owner, at)):
+        return True
+    state = yield from runs.state(run.run_id)
+    return state is not None and (state.status, state.attempt) == ("RUNNING", run.attempt)
 
 
 async def _end_work(run: LiveRun, work: asyncio.Task[None]) -> None:
@@ -162,5 +184,7 @@ def _ending(run: LiveRun, work: asyncio.Task[None]) -> Ending:
         return run.stopping
     if isinstance(failure, RunFailure):
         return failed(failure.code, failure.detail)
+    if isinstance(failure, errors.Unavailable):
+        return _AWAY
     _log.error("run %s failed", run.run_id, exc_info=failure)
     return _FAILED

@@ -10,6 +10,7 @@ import asyncio
 import logging
 
 from agentctl import errors
+from agentctl.records.complaints import Complaints
 from agentctl.runs.changes import Changes, Look
 from agentctl.runs.engine import Engine
 from agentctl.runs.states import cancelled
@@ -24,7 +25,7 @@ LOOK_SECONDS = 0.02
 RETRY_SECONDS = 1.0
 """How long a look is put off that the database did not answer."""
 
-_log = logging.getLogger("agentctl.runs")
+_complaints = Complaints(logging.getLogger("agentctl.runs"))
 
 
 async def watch_requests(engine: Engine, databases: Databases, changes: Changes) -> None:
@@ -39,7 +40,7 @@ async def watch_requests(engine: Engine, databases: Databases, changes: Changes)
                 if _moved(looks, database, changes):
                     await _hear(engine, database)
             except errors.AgentctlError:
-                _log.warning("cancel requests of database %s could not be read", database_id)
+                _complaints.make("cancel requests of database %s could not be read", database_id)
                 looks.pop(database_id, None)
                 await asyncio.sleep(RETRY_SECONDS)
 

@@ -2,7 +2,8 @@
 
 What PostgreSQL has undone is run again: a deadlock or a serialization failure up to three times, a
 connection that was lost once. A commit whose answer was lost is asked about on another connection,
-by the id of its transaction, so that nothing is lost and nothing is done twice.
+by the id of its transaction, so that nothing is lost and nothing is done twice; what PostgreSQL
+cannot tell after a crash is called unknown (docs/decisions/0027).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import asyncpg
 
@@ -24,6 +25,7 @@ from agentctl.store.postgres_apart import Apart
 from agentctl.store.postgres_connection import (
     CONFLICTS,
     LOST,
+    RECOVERED,
     Connection,
     InDoubt,
     Longer,
@@ -31,6 +33,7 @@ from agentctl.store.postgres_connection import (
     public_error,
     run_steps,
     transact,
+    unknown_outcome,
 )
 from agentctl.store.postgres_listener import Listener
 from agentctl.store.postgres_schema import ready_schema
@@ -51,7 +54,7 @@ _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 _CLOCK = Sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 
-_STATUS = "SELECT pg_xact_status($1::text::xid8)"
+_STATUS = f"SELECT pg_xact_status($1::text::xid8), {RECOVERED}"
 
 _ASK_AGAIN_SECONDS = 0.1
 
@@ -78,6 +81,7 @@ class PostgresDatabase:
         self._writing: set[asyncio.Task[Any]] = set()
         self._longer: set[CodeType] = set()
         self._waiting = 0
+        self._trusted_from = float("-inf")
 
     @property
     def lock_folder(self) -> Path | None:
@@ -171,6 +175,7 @@ class PostgresDatabase:
                 conflicts -= 1
                 await asyncio.sleep(random.uniform(0, 0.01))
             except LOST as error:
+                self._distrust()
                 if not losses or not self._is_worth_a_retry(error):
                     raise public_error(error, self.id) from None
                 losses -= 1
@@ -200,39 +205,52 @@ class PostgresDatabase:
             async with self._borrowed() as connection:
                 return await transact(connection, work)
         except InDoubt as doubt:
-            if await self._was_committed(doubt.transaction):
+            if await self._was_committed(doubt):
                 result: T = doubt.result
                 return result
             raise ConnectionResetError from None
 
-    async def _was_committed(self, transaction: str) -> bool:
+    async def _was_committed(self, doubt: InDoubt) -> bool:
         """Ask what became of a transaction, for as long as the database may take to come back.
 
         Raises:
-            Unavailable: nobody could tell in time.
+            OutcomeUnknown: nobody could tell in time.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._entry.statement_seconds
+        self._distrust()
         while clock() < deadline:
-            try:
-                async with self._borrowed() as connection:
-                    status = await connection.fetchval(_STATUS, transaction)
-            except (*LOST, errors.Unavailable):
-                status = None
-            if status in ("committed", "aborted"):
-                return bool(status == "committed")
+            outcome = await self._asked(doubt)
+            if outcome is not None:
+                return outcome
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        raise errors.Unavailable(
-            "It is not known whether the change was made",
-            cause=f"database {self.id!r} went away while it was written to",
-            hint="look before you repeat it; a run is not doubled with the same Idempotency-Key",
-        )
+        raise unknown_outcome()
+
+    async def _asked(self, doubt: InDoubt) -> bool | None:
+        try:
+            async with self._borrowed() as connection:
+                told = await connection.fetchrow(_STATUS, doubt.transaction)
+        except asyncpg.InvalidParameterValueError:
+            # No transaction had this id yet: a crash has made PostgreSQL forget ours.
+            return False
+        except (*LOST, asyncpg.PostgresError, errors.Unavailable):
+            return None
+        return None if told is None else doubt.outcome(*told)
+
+    def _distrust(self) -> None:
+        """A connection was lost; the others may be as dead without knowing: no unit begins on one
+        of them any more."""
+        self._trusted_from = asyncio.get_running_loop().time()
 
     @contextlib.asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[Connection]:
         """A connection of the pool, in no transaction; given back in none, or closed."""
         pool = await self._opened()
         proxy = await self._acquired(pool)
+        while cast(_Pooled, proxy).born <= self._trusted_from:
+            proxy.terminate()
+            await pool.release(proxy)
+            proxy = await self._acquired(pool)
         connection: Connection = proxy  # type: ignore[assignment]
         try:
             yield connection
@@ -278,7 +296,18 @@ class PostgresDatabase:
             max_size=self._entry.pool_size,
             max_queries=1_000_000_000,
             reset=_keep,
+            connection_class=_Pooled,
         )
+
+
+class _Pooled(asyncpg.Connection):
+    """A connection that knows since when it is there, on the clock of its event loop."""
+
+    __slots__ = ("born",)
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.born = asyncio.get_running_loop().time()
 
 
 @unit
@@ -295,5 +324,7 @@ async def _keep(connection: Connection) -> None:
 async def _undo(connection: Connection) -> None:
     try:
         await connection.execute("ROLLBACK")
-    except (*LOST, asyncpg.PostgresError):
+    except BaseException as error:
         connection.terminate()
+        if not isinstance(error, (*LOST, asyncpg.PostgresError)):
+            raise

