@@ -29,7 +29,13 @@ NOT_RUN = {
 }
 """The lines that no test runs, and why."""
 
-DEMO_PAGES = ("README.md", "docs/quickstart.md", "docs/api.md", "docs/cli.md")
+DEMO_PAGES = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/api.md",
+    "docs/cli.md",
+    "docs/databases.md",
+)
 OTHER_PAGES = ("docs/authorization.md",)
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
