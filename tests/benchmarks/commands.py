@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.benchmarks.measure import Act, Row, at_most, compared, turns
 from tests.process import inherited
 
-__all__ = ["acts", "against_typer", "prepare"]
+__all__ = ["acts", "against_typer", "prepare", "processor_seconds"]
 
 
 ROUNDS = 11
@@ -75,13 +76,26 @@ def prepare(folder: Path) -> None:
         seconds([sys.executable, "-m", "agentctl", *command], folder, environ)
 
 
-def acts(folder: Path, command: tuple[str, ...], bare: tuple[str, ...]) -> dict[str, Act]:
+def processor_seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> float:
+    """What one command takes of the processor."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds(command, folder, environ)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def acts(
+    folder: Path,
+    command: tuple[str, ...],
+    bare: tuple[str, ...],
+    measure: Callable[[list[str], Path, Mapping[str, str]], float] = seconds,
+) -> dict[str, Act]:
     """A command of ours and the bare program, in a folder that has been prepared."""
     environ = environment(folder)
 
     def started(*command: str) -> Act:
         whole = [sys.executable, *command]
-        return lambda: seconds(whole, folder, environ) * 1_000
+        return lambda: measure(whole, folder, environ) * 1_000
 
     floor = "bare Typer" + (" --help" if bare else "")
     return {

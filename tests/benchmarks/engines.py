@@ -19,7 +19,8 @@ from agentctl.service.service import Service
 from agentctl.store import sessions
 from agentctl.store.visibility import Visibility
 from tests.benchmarks.client import form
-from tests.benchmarks.measure import Row, compared, turns
+from tests.benchmarks.load import beside
+from tests.benchmarks.measure import Row, compared
 from tests.benchmarks.places import Place, ours
 from tests.benchmarks.reads import AGENT
 from tests.benchmarks.seeding import seed
@@ -76,13 +77,11 @@ def _over_http(file: Place, server: Place) -> Iterator[Row]:
         ("list 20 of 100 sessions", "/sessions?limit=20", None),
         ("runs, plain", *run),
     ):
-        loads = {
-            name: place.get(path) if body is None else place.post(path, body, seconds=2)
-            for name, place in (("file", file), ("server", server))
-        }
-        found = turns(loads, 3)
-        name = f"{work}, on PostgreSQL"
-        yield compared(name, found["server"], "SQLite", found["file"], "/s")
+        loads = [
+            place.get(path) if body is None else place.post(path, body, seconds=2)
+            for place in (server, file)
+        ]
+        yield beside(f"{work}, on PostgreSQL", loads[0], "SQLite", loads[1], 3)
 
 
 def _bare(work: Work, engine: str, driver: str, opened: Any) -> Iterator[Row]:

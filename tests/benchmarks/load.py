@@ -1,20 +1,27 @@
-"""Load by wrk: so many requests a second, from one thread over 16 connections."""
+"""Load by wrk: so many requests a second, from one thread over 16 connections.
+
+Beside the rate stands what a request cost the server in time of the processor, which hardly depends
+on what else the machine has to do at that moment.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-__all__ = ["Batch", "Load", "quiet", "require_wrk", "resident"]
+from tests.benchmarks.measure import Row, Target, compared, turns
+
+__all__ = ["Batch", "Load", "beside", "quiet", "require_wrk", "resident"]
 
 CONNECTIONS = 16
 
@@ -22,6 +29,7 @@ QUIET_SECONDS = 60.0
 """How long a server may take to finish what it was asked before."""
 
 _RATE = re.compile(r"Requests/sec:\s+([\d.]+)")
+_COUNT = re.compile(r"(\d+) requests in")
 _BAD = re.compile(r"(?:Non-2xx or 3xx responses|Socket errors): (.*)")
 
 _HERTZ = os.sysconf("SC_CLK_TCK")
@@ -58,14 +66,16 @@ class Load:
     post: bool = False
     seconds: int = 1
     warm: bool = field(default=False, init=False)
+    costs: list[float] = field(default_factory=list, init=False)
 
     def __call__(self) -> float:
-        """Requests a second in one round.
+        """Requests a second in one round. `costs` gets seconds of the processor for each.
 
         Raises:
             RuntimeError: an answer was no success, or there was none.
         """
         self._ask_once()
+        before = processor_seconds(self.process_id)
         with tempfile.TemporaryDirectory() as folder:
             command = [
                 require_wrk(),
@@ -86,7 +96,17 @@ class Load:
         quiet(self.process_id)
         if bad := _BAD.search(said):
             raise RuntimeError(f"{self.url}: {bad[0]}")
-        return self._rate(said)
+        rate, count = _RATE.search(said), _COUNT.search(said)
+        if rate is None or count is None or not int(count[1]):
+            raise RuntimeError(f"{self.url}: no answer within {self.seconds} s")
+        used = processor_seconds(self.process_id) - before
+        self.costs.append(used / int(count[1]))
+        return float(rate[1])
+
+    def by_processor(self) -> float:
+        """Requests in a second of the server's time of the processor, in one round."""
+        self()
+        return 1 / self.costs[-1]
 
     def _ask_once(self) -> None:
         if not self.warm:
@@ -112,12 +132,6 @@ class Load:
         script.write_text("\n".join(lines))
         return script
 
-    def _rate(self, said: str) -> float:
-        found = _RATE.search(said)
-        if found is None or float(found[1]) == 0:
-            raise RuntimeError(f"{self.url}: no answer within {self.seconds} s")
-        return float(found[1])
-
 
 @dataclass(eq=False)
 class Batch:
@@ -132,36 +146,64 @@ class Batch:
     def __call__(self) -> float:
         """Requests a second."""
         self.load.ask()
-        start = time.perf_counter()
+        before, start = processor_seconds(self.load.process_id), time.perf_counter()
         with ThreadPoolExecutor(CONNECTIONS) as clients:
             for asked in [clients.submit(self.load.ask) for _ in range(self.requests)]:
                 asked.result()
         took = time.perf_counter() - start
         quiet(self.load.process_id)
+        used = processor_seconds(self.load.process_id) - before
+        self.load.costs.append(used / self.requests)
         return self.requests / took
+
+    @property
+    def costs(self) -> list[float]:
+        """As of a `Load`."""
+        return self.load.costs
+
+
+def beside(
+    work: str,
+    ours: Load,
+    against: str,
+    theirs: Load | Batch,
+    rounds: int,
+    target: Target | None = None,
+) -> Row:
+    """Two loads in turn, as a row."""
+    rates = turns({"ours": ours, "theirs": theirs}, rounds)
+    by_processor = statistics.median(theirs.costs) / statistics.median(ours.costs)
+    row = compared(work, rates["ours"], against, rates["theirs"], "/s", target)
+    return replace(row, by_processor=by_processor)
 
 
 def quiet(process_id: int) -> None:
     """Wait until a process does next to nothing: what it was asked before must not count later."""
     deadline = time.monotonic() + QUIET_SECONDS
-    before = _cpu(process_id)
+    before = processor_seconds(process_id)
     while time.monotonic() < deadline:
         time.sleep(0.1)
-        now = _cpu(process_id)
+        now = processor_seconds(process_id)
         if now - before <= 0.02:
             return
         before = now
     raise RuntimeError("the server does not come to rest")
 
 
-def _cpu(process_id: int) -> float:
+def processor_seconds(process_id: int) -> float:
+    """Time of the processor that a process and its children have used."""
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _HERTZ
+    own = (int(fields[11]) + int(fields[12])) / _HERTZ
+    return own + sum(map(processor_seconds, _children(process_id)))
 
 
 def resident(process_id: int) -> float:
     """Memory that a process and its children have, in MB."""
-    children = Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()
     pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[1])
     own = pages * os.sysconf("SC_PAGE_SIZE") / 1_048_576
-    return own + sum(resident(int(child)) for child in children)
+    return own + sum(map(resident, _children(process_id)))
+
+
+def _children(process_id: int) -> list[int]:
+    text = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
+    return [int(child) for child in text.split()]

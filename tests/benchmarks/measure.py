@@ -65,6 +65,7 @@ class Row:
         against: whose `theirs` is; empty: nobody's, this is a plain figure.
         ratios: ours to theirs, one a round; for a plain figure, the figure itself.
         target: None: for information.
+        by_processor: the ratio of what the two sides get done in the same time of the processor.
     """
 
     work: str
@@ -73,6 +74,7 @@ class Row:
     theirs: str
     ratios: tuple[float, ...]
     target: Target | None = None
+    by_processor: float | None = None
 
     @property
     def median(self) -> float:
@@ -90,10 +92,21 @@ class Row:
         if self.against:
             spread = f"{number(min(self.ratios))} to {number(max(self.ratios))}"
             ratio = number(self.median)
-        return [self.work, self.ours, self.against, self.theirs, ratio, spread, target, verdict]
+        cpu = "" if self.by_processor is None else number(self.by_processor)
+        return [
+            self.work,
+            self.ours,
+            self.against,
+            self.theirs,
+            ratio,
+            spread,
+            cpu,
+            target,
+            verdict,
+        ]
 
 
-HEAD = ["work", "agentctl", "against", "", "ratio", "spread", "target", "reached"]
+HEAD = ["work", "agentctl", "against", "", "ratio", "spread", "by CPU", "target", "reached"]
 
 
 def turns(acts: Mapping[Name, Act], rounds: int) -> dict[Name, list[float]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from tests.benchmarks.client import Client, form
+from tests.benchmarks.load import beside
 from tests.benchmarks.measure import Row, at_most, compared, turns
 from tests.benchmarks.places import Place, agentos, ours
 from tests.benchmarks.reads import AGENT
@@ -58,9 +59,8 @@ def workers(work: Work) -> Iterator[Row]:
             ("session detail, 1 run", "/sessions/runs-1", None),
             ("runs, plain", f"/agents/{AGENT}/runs", form(stream=False)),
         ):
-            loads = {
-                "one": one.get(path) if body is None else one.post(path, body, seconds=2),
-                "two": two.get(path) if body is None else two.post(path, body, seconds=2),
-            }
-            found = turns(loads, 3)
-            yield compared(f"{name}, 2 workers", found["two"], "1 worker", found["one"], "/s")
+            loads = [
+                place.get(path) if body is None else place.post(path, body, seconds=2)
+                for place in (two, one)
+            ]
+            yield beside(f"{name}, 2 workers", loads[0], "1 worker", loads[1], 3)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 from tests.benchmarks.client import Client
-from tests.benchmarks.load import Batch, Load
+from tests.benchmarks.load import Batch, Load, beside
 from tests.benchmarks.measure import Row, Target, at_least, at_most, compared, turns
 from tests.benchmarks.places import Place
 
@@ -28,18 +28,15 @@ def against_agentos(ours: Place, theirs: Place) -> Iterator[Row]:
     for runs, page in ((50, 1), (5, 20)):
         work, path = f"list 20 of 400 sessions, of {runs} runs", f"/sessions?limit=20&page={page}"
         yield _pair(work, ours, theirs, path, 3, 48, at_least(100))
-    rates = turns({"ours": cancels(ours), "theirs": cancels(theirs)}, 3)
-    goal = at_least(8)
-    yield compared("cancel", rates["ours"], "AgentOS", rates["theirs"], "/s", goal)
+    yield beside("cancel", cancels(ours), "AgentOS", cancels(theirs), 3, at_least(8))
 
 
 def _pair(
     work: str, ours: Place, theirs: Place, path: str, rounds: int, requests: int, goal: Target
 ) -> Row:
     load = theirs.get(path)
-    acts = {"ours": ours.get(path), "theirs": Batch(load, requests) if requests else load}
-    rates = turns(acts, rounds)
-    return compared(work, rates["ours"], "AgentOS", rates["theirs"], "/s", goal)
+    other = Batch(load, requests) if requests else load
+    return beside(work, ours.get(path), "AgentOS", other, rounds, goal)
 
 
 def cancels(place: Place) -> Load:
@@ -51,22 +48,14 @@ def cancels(place: Place) -> Load:
 
 def against_floors(ours: Place, floors: Place) -> Iterator[Row]:
     """The hot reads beside what their frameworks and the driver cost at least."""
-    rates = turns(
-        {
-            "detail": ours.get("/sessions/runs-1"),
-            "teams": ours.get("/teams"),
-            "FastAPI, constant": floors.get("/fastapi"),
-            "bare ASGI, constant": floors.get("/bare"),
-            "bare ASGI, read by apsw": floors.get("/point"),
-        },
-        5,
-    )
-    goals = {"FastAPI, constant": at_least(0.45)}
-    for floor in ("FastAPI, constant", "bare ASGI, constant", "bare ASGI, read by apsw"):
-        detail, goal = "session detail, 1 run", goals.get(floor)
-        yield compared(detail, rates["detail"], floor, rates[floor], "/s", goal)
-    floor = "FastAPI, constant"
-    yield compared("teams, 5 configured", rates["teams"], floor, rates[floor], "/s")
+    detail, teams, constant = "session detail, 1 run", "teams, 5 configured", "FastAPI, constant"
+    for work, path, name, floor, goal in (
+        (detail, "/sessions/runs-1", constant, "/fastapi", at_least(0.45)),
+        (detail, "/sessions/runs-1", "bare ASGI, constant", "/bare", None),
+        (detail, "/sessions/runs-1", "bare ASGI, read by apsw", "/point", None),
+        (teams, "/teams", constant, "/fastapi", None),
+    ):
+        yield beside(work, ours.get(path), name, floors.get(floor), 5, goal)
 
 
 def long_session(ours: Place) -> Iterator[Row]:

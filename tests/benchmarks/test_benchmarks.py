@@ -37,7 +37,7 @@ def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:
     assert "300/s" in table
     assert "1.50 to 3.00" in table
     document = report.document([rate, time, figure], 60, "tokens")
-    assert "| starts | 6.00 ms | theirs | 2.50 ms | 2.25 | 1.50 to 3.00 | ≤ 2 | NO |" in document
+    assert "| starts | 6.00 ms | theirs | 2.50 ms | 2.25 | 1.50 to 3.00 |  | ≤ 2 | NO |" in document
 
 
 def test_a_process_is_found_at_rest_and_has_memory() -> None:
