@@ -97,12 +97,12 @@ class AccountOperations(Access):
                 order=page.sort_order,
                 limit=page.limit,
                 offset=paging.offset_of(page),
-                after=paging.decode_cursor(page),
+                after=paging.decode_cursor("service accounts", page),
             )
             found = await self.hosting.databases.system.read(work, large=True)
             moment = now()
             items = (orjson.dumps(_record(row, moment)) for row in found.rows)
-            return Document(documents.page_document(items, page, found))
+            return Document(documents.page_document("service accounts", items, page, found))
 
     async def revoke_service_account(self, account_id: str) -> None:
         """End an account: at once here, within a second where else its token is in use.

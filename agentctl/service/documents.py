@@ -154,15 +154,19 @@ def summary_document(row: SummaryRow) -> bytes:
     return _object(members)
 
 
-def page_document(items: Iterable[bytes], page: Page, found: Listed[Any]) -> bytes:
-    """A page of a list (contract.md 4): its documents, what was asked for, and what was found."""
+def page_document(noun: str, items: Iterable[bytes], page: Page, found: Listed[Any]) -> bytes:
+    """A page of a list (contract.md 4): its documents, what was asked for, and what was found.
+
+    Args:
+        noun: what is listed, for the cursor.
+    """
     meta = {
         "page": page.page,
         "limit": page.limit,
         "total_count": found.total,
         "total_pages": -(-found.total // page.limit),
         "total_is_capped": found.capped,
-        "next_cursor": encode_cursor(page, found.next),
+        "next_cursor": encode_cursor(noun, page, found.next),
     }
     return _object({"data": array(items), "meta": orjson.dumps(meta)})
 

@@ -33,30 +33,30 @@ def offset_of(page: Page) -> int:
     return 0 if page.cursor is not None else offset
 
 
-def encode_cursor(page: Page, position: Position | None) -> str | None:
-    """The cursor for what follows a page. It is bound to the order that it was made for."""
+def encode_cursor(noun: str, page: Page, position: Position | None) -> str | None:
+    """The cursor for what follows a page. It is bound to what is listed, and in which order."""
     if position is None:
         return None
     key, row_id = position
-    text = f"{page.sort_by}:{page.sort_order}:{key}:{row_id}"
+    text = f"{noun}:{page.sort_by}:{page.sort_order}:{key}:{row_id}"
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def decode_cursor(page: Page) -> Position | None:
+def decode_cursor(noun: str, page: Page) -> Position | None:
     """Where the page of a cursor begins.
 
     Raises:
-        ValidationFailed: it is not one of ours, or was made for another order.
+        ValidationFailed: it is not one of ours, or was made for another list or order.
     """
     if page.cursor is None:
         return None
     try:
         padded = page.cursor + "=" * (-len(page.cursor) % 4)
         text = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
-        sort_by, sort_order, key, row_id = text.split(":", 3)
+        *bound, key, row_id = text.split(":", 4)
         position = int(key), checked_text("cursor", row_id)
     except (ValueError, binascii.Error):
         raise errors.ValidationFailed("cursor must be a next_cursor of an earlier answer") from None
-    if (sort_by, sort_order) != (page.sort_by, page.sort_order) or abs(position[0]) >= 2**63:
-        raise errors.ValidationFailed("cursor belongs to a list in another order")
+    if bound != [noun, page.sort_by, page.sort_order] or abs(position[0]) >= 2**63:
+        raise errors.ValidationFailed("cursor belongs to another list, or to one in another order")
     return position

@@ -256,7 +256,7 @@ class RunOperations(Access):
             sort_order=filter.page.sort_order,
             limit=filter.page.limit,
             offset=paging.offset_of(filter.page),
-            after=paging.decode_cursor(filter.page),
+            after=paging.decode_cursor("runs", filter.page),
             live=filter.live,
             created_after=filter.created_after,
             created_before=filter.created_before,
@@ -386,7 +386,7 @@ def run_documents(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
 def _page(query: runs.RunQuery, page: Page, known: Totals) -> Steps[bytes]:
     found = yield from runs.page(query, known)
     items = yield from run_documents(found.rows)
-    return documents.page_document(items, page, found)
+    return documents.page_document("runs", items, page, found)
 
 
 def _check_cancel(request: CancelRequest) -> None:

@@ -56,7 +56,7 @@ class SessionOperations(Access):
             work = sessions.page(self._query(filter), totals_of(database))
             found = await database.read(work, large=True)
             items = map(documents.summary_document, found.rows)
-            return Document(documents.page_document(items, filter.page, found))
+            return Document(documents.page_document("sessions", items, filter.page, found))
 
     def _query(self, filter: SessionFilter) -> sessions.SessionQuery:
         page = filter.page
@@ -70,7 +70,7 @@ class SessionOperations(Access):
             sort_order=page.sort_order,
             limit=page.limit,
             offset=paging.offset_of(page),
-            after=paging.decode_cursor(page),
+            after=paging.decode_cursor("sessions", page),
         )
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from agentctl.operations import (
     BulkDeletion,
     NewSession,
     Page,
+    RunFilter,
     RunRequest,
     SessionFilter,
     SessionPatch,
@@ -216,15 +218,35 @@ async def test_a_page_that_cannot_be_is_refused(world: World, page: Page, named:
             await user(service).get_sessions(SessionFilter(page=page))
 
 
-async def test_a_cursor_is_bound_to_its_order(world: World) -> None:
+async def test_a_cursor_is_bound_to_its_list_and_order(world: World) -> None:
     async with hosted(world) as service:
         port = user(service)
         for session_id in ("s1", "s2"):
             await port.create_session(NewSession(session_id=session_id))
         answer = (await port.get_sessions(SessionFilter(page=Page(limit=1)))).value
-        turned = Page(limit=1, cursor=answer["meta"]["next_cursor"], sort_order="asc")
+        cursor = answer["meta"]["next_cursor"]
+        turned = Page(limit=1, cursor=cursor, sort_order="asc")
         with pytest.raises(errors.ValidationFailed, match="cursor"):
             await port.get_sessions(SessionFilter(page=turned))
+        with pytest.raises(errors.ValidationFailed, match="cursor"):
+            await port.get_runs(RunFilter(page=Page(limit=1, cursor=cursor)))
+
+
+FORGED = [
+    "", "sessions", "sessions:created_at:desc", "sessions:created_at:desc:1",
+    "sessions:created_at:desc:one:s1", "sessions:created_at:desc:1e3:s1",
+    f"sessions:created_at:desc:{2**63}:s1", f"sessions:created_at:desc:{'9' * 5000}:s1",
+    "sessions:created_at:desc:1:s\x001", "sessions:session_id:desc:1:s1", "a:b:c:d:e:f",
+]  # fmt: skip
+
+
+async def test_a_forged_cursor_is_refused(world: World) -> None:
+    async with hosted(world) as service:
+        for text in FORGED:
+            cursor = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+            for wrong in (cursor, f"{cursor}!", f" {cursor}"):
+                with pytest.raises(errors.ValidationFailed, match="cursor"):
+                    await user(service).get_sessions(SessionFilter(page=Page(cursor=wrong)))
 
 
 async def test_a_session_with_a_live_run_is_not_deleted_unless_that_is_cancelled(

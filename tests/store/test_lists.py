@@ -80,6 +80,40 @@ def test_cursors_meet_every_session_once_under_equal_times(
     assert keys == sorted(keys, reverse=sort_order == "desc")
 
 
+@pytest.mark.parametrize("sort_order", ["asc", "desc"])
+def test_what_stays_is_met_once_while_others_come_and_go(store: Store, sort_order: Any) -> None:
+    store.write(some_sessions())
+    chance = random.Random(3)
+    stay = {f"s{number:02}" for number in chance.sample(range(60), 40)}
+    going = sorted({f"s{number:02}" for number in range(60)} - stay)
+    chance.shuffle(going)
+    pages: list[list[str]] = []
+
+    @unit
+    def changed() -> Steps[None]:
+        for _ in range(min(2, len(going))):
+            yield from sessions.delete(going.pop())
+        # Of the same times as others: before, behind and on the row that the next page follows.
+        for number in (0, 30, 59):
+            yield from sessions.create(
+                a_session(f"s{number}-{len(pages)}", now=START + number // 10)
+            )
+
+    def page(after: Cursor | None) -> Work[Listed[Any]]:
+        return sessions.page(SessionQuery(EVERYONE, sort_order=sort_order, limit=7, after=after))
+
+    part = store.read(page(None))
+    while True:
+        pages.append([row.session_id for row in part.rows])
+        if part.next is None:
+            break
+        store.write(changed())
+        part = store.read(page(part.next))
+    met = [session_id for ids in pages for session_id in ids]
+    assert len(met) == len(set(met))
+    assert stay <= set(met)
+
+
 def test_pages_by_offset_are_the_same_list(store: Store) -> None:
     store.write(some_sessions())
     whole = store.read(sessions.page(SessionQuery(EVERYONE, limit=60)))
