@@ -1,12 +1,13 @@
 """The audit: rows that are appended, read newest first, and removed when they are old.
 
-They are read by walking back from the newest row, so that appending, which every change pays for,
-keeps no index but that of `seq`.
+They are read by walking back from the newest row, by the index of one filter where one is given;
+times need no index, because later rows have later ones but for a clock that was set back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, unit
@@ -95,14 +96,22 @@ _APPEND = Sql(
 
 _ENDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
 
-_WINDOW = Sql(
-    f"SELECT {', '.join(AuditRow._fields)} FROM audit_log"
-    " WHERE seq >= :floor AND seq < :before AND at >= :since"
-    " AND (cast(:principal as text) IS NULL OR principal = cast(:principal as text))"
-    " AND (cast(:operation as text) IS NULL OR operation = cast(:operation as text))"
-    " AND (cast(:outcome as text) IS NULL OR outcome = cast(:outcome as text))"
-    " ORDER BY seq DESC LIMIT :limit"
-)
+_FILTERS = ("principal", "operation", "outcome")
+"""The more selective ones first; each leads an index."""
+
+
+def _window(present: tuple[str, ...]) -> Sql:
+    """A look by the index of the first filter; the others are kept from choosing theirs."""
+    lead = [f" AND {name} = :{name}" for name in present[:1]]
+    others = [f" AND coalesce({name}, '') = :{name}" for name in present[1:]]
+    return Sql(
+        f"SELECT {', '.join(AuditRow._fields)} FROM audit_log"
+        f" WHERE seq >= :floor AND seq < :before{''.join([*lead, *others])} AND at >= :since"
+        " ORDER BY seq DESC LIMIT :limit"
+    )
+
+
+_WINDOWS = {names: _window(names) for count in range(4) for names in combinations(_FILTERS, count)}
 
 _NEWEST = Sql("SELECT max(at) FROM audit_log WHERE seq >= :floor AND seq < :before")
 
@@ -135,9 +144,12 @@ def page(query: AuditQuery) -> Steps[Found]:
     before = highest + 1 if query.before is None else min(query.before, highest + 1)
     rows: list[Row] = []
     size = FIRST_WINDOW
+    present = tuple(name for name in _FILTERS if getattr(query, name) is not None)
     while before > lowest and len(rows) <= query.limit:
         floor = max(before - size, lowest)
-        rows += yield Statement(_WINDOW, _values(query, floor, before, len(rows)))
+        rows += yield Statement(
+            _WINDOWS[present], _values(query, present, floor, before, len(rows))
+        )
         if query.since is not None and (yield from _all_older(query.since, floor, before)):
             break
         before, size = floor, 2 * size
@@ -145,16 +157,16 @@ def page(query: AuditQuery) -> Steps[Found]:
     return Found(shown, shown[-1].seq if len(rows) > query.limit else None)
 
 
-def _values(query: AuditQuery, floor: int, before: int, found: int) -> dict[str, Value]:
+def _values(
+    query: AuditQuery, present: tuple[str, ...], floor: int, before: int, found: int
+) -> dict[str, Value]:
     """Those of a look; one row more than the page is read, to know whether there is another."""
     return {
         "floor": floor,
         "before": before,
         "since": ALWAYS if query.since is None else query.since,
-        "principal": query.principal,
-        "operation": query.operation,
-        "outcome": query.outcome,
         "limit": query.limit + 1 - found,
+        **{name: getattr(query, name) for name in present},
     }
 
 

@@ -193,5 +193,5 @@ def test_the_walk_reads_the_key_and_sorts_nothing(store: Store) -> None:
         rows = yield Statement(Sql(f"EXPLAIN QUERY PLAN {sql}"), values)
         return [row[3] for row in rows]
 
-    (step,) = store.database.read_now(explain(audit._WINDOW))
+    (step,) = store.database.read_now(explain(audit._WINDOWS[()]))
     assert step.startswith("SEARCH audit_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)")

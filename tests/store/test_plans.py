@@ -232,6 +232,16 @@ def test_every_other_statement_searches_by_an_index(sqlite: SqliteDatabase) -> N
         assert not [step for step in steps if "TEMP B-TREE" in step] or "owner" in sql, (sql, steps)
 
 
+@pytest.mark.parametrize("name", ["principal", "operation", "outcome"])
+def test_the_audit_is_read_by_the_index_of_a_filter(sqlite: SqliteDatabase, name: str) -> None:
+    found = [sql for sql, module in ALL.items() if module == "audit" and f"AND {name} = :" in sql]
+    assert len(found) == {"principal": 4, "operation": 2, "outcome": 1}[name]
+    for sql in found:
+        (step,) = plan(sqlite, sql)
+        wanted = f"INDEX audit_log_{name} ({name}=? AND seq>? AND seq<?)"
+        assert wanted in step or wanted.replace("seq", "rowid") in step
+
+
 def test_live_runs_are_found_without_reading_the_others(sqlite: SqliteDatabase) -> None:
     found = {
         sql: plan(sqlite, sql)[0]

@@ -7,7 +7,6 @@ CREATE INDEX idempotency_created ON idempotency (created_at);
 CREATE INDEX audit_log_principal ON audit_log (principal, seq);
 CREATE INDEX audit_log_operation ON audit_log (operation, seq);
 CREATE INDEX audit_log_outcome ON audit_log (outcome, seq);
-CREATE INDEX audit_log_at ON audit_log (at, seq);
 
 -- Further statements of this migration stand below this line.
 
