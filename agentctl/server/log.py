@@ -134,11 +134,7 @@ class _Readable(_Form):
     def format(self, record: logging.LogRecord) -> str:
         """The line, and set in below it the traceback, if there is one."""
         process = "" if self._process is None else f" [{self._process}]"
-        told = " ".join(
-            f"{name}={_quoted(value)}"
-            for name, value in _fields(record).items()
-            if value is not None
-        )
+        told = _told(_fields(record))
         line = (
             f"{self._time(record.created)} {record.levelname}{process} {record.name}: "
             f"{printable(record.getMessage())}"
@@ -148,9 +144,15 @@ class _Readable(_Form):
         return f"{line}\n{traceback}".replace("\n", "\n    ") if traceback else line
 
 
-def _quoted(value: Field) -> str:
-    """A value that cannot be taken for the end of one, or for another field."""
-    text = str(value)
+def _told(fields: Mapping[str, Field]) -> str:
+    """Fields as `name=value`, in quotes where a value could be taken for the next field."""
+    texts = {name: str(value) for name, value in fields.items() if value is not None}
+    if texts and not _PLAIN.fullmatch("".join(texts.values())):
+        texts = {name: _quoted(text) for name, text in texts.items()}
+    return " ".join([f"{name}={text}" for name, text in texts.items()])
+
+
+def _quoted(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else json.dumps(printable(text), ensure_ascii=False)
 
 

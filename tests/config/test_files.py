@@ -121,7 +121,7 @@ def test_a_wrong_key_names_its_line(file: Path) -> None:
         "\n[[agents]]\nid = 'a'",
         "\n[[server]]\nport = 1",
         "\n[[agent]]\nid = 'a'",
-        "\n[metrics]\na = 1",
+        "\n[telemetry]\na = 1",
     ],
 )
 def test_what_is_missing_or_no_table_of_ours_names_the_line_of_its_table(

@@ -1,0 +1,123 @@
+"""What lines of the log and metrics cost: the same requests to servers that differ in these only.
+
+    python -m tests.benchmarks.seeing [ROUNDS]
+    python -m tests.benchmarks.seeing readable|json 2> FILE
+
+For each the requests a second, as a ratio to the server that tells nothing, and the CPU time of the
+server for one request. The second form has no server: it writes lines, which other work on the
+machine disturbs less.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import get_args
+
+from agentctl.config.settings import Log, LogFormat
+from agentctl.records.about import add_about, begin_about
+from agentctl.server.access import Finished, log_access
+from agentctl.server.log import log_to_stderr
+from agentctl.server.traffic import Traffic
+from tests.benchmarks.load import Load
+from tests.benchmarks.measure import turns
+from tests.benchmarks.seeding import seed
+from tests.benchmarks.work import Session, make_work
+from tests.process import inherited, started
+
+ROUNDS = 7
+SECONDS = 1
+LINES = 20_000
+
+PATHS = ("/agents", "/sessions/runs-1")
+
+VARIANTS: dict[str, dict[str, str]] = {
+    "neither": {},
+    "log, readable": {"AGENTCTL_LOG__LEVEL": "info"},
+    "log, json": {"AGENTCTL_LOG__LEVEL": "info", "AGENTCTL_LOG__FORMAT": "json"},
+    "metrics": {"AGENTCTL_METRICS__LISTEN": "127.0.0.1:0"},
+}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One round against one server: its rate, and its CPU time for a request in microseconds."""
+
+    load: Load
+
+    def __call__(self) -> tuple[float, float]:
+        before = cpu_seconds(self.load.process_id)
+        rate = self.load()
+        spent = cpu_seconds(self.load.process_id) - before
+        return rate, spent / (rate * self.load.seconds) * 1_000_000
+
+
+def cpu_seconds(process_id: int) -> float:
+    """The CPU time that the scheduler has counted for the process, all its threads."""
+    tasks = Path(f"/proc/{process_id}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def main(rounds: int) -> None:
+    """Start all servers, ask them in turns, and print a table."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        work = make_work(folder / "work", "http://127.0.0.1:9", [Session("runs-1", 1, 1)])
+        seed(work)
+        servers = {}
+        for number, (name, more) in enumerate(VARIANTS.items()):
+            config = ("--config", str(work.folder / "agentctl.toml"), "--port", "0")
+            log = work.folder / f"server-{number}.log"
+            server = started(*config, log=log, environment=inherited() | more)
+            servers[name] = stack.enter_context(server)
+        for path in PATHS:
+            acts = {
+                name: Turn(
+                    Load(server.url + path, server.process.pid, work.headers, seconds=SECONDS)
+                )
+                for name, server in servers.items()
+            }
+            show(path, turns(acts, rounds))  # type: ignore[type-var,arg-type]
+
+
+def show(path: str, found: dict[str, list[tuple[float, float]]]) -> None:
+    """Print the medians of a path."""
+    plain = found["neither"]
+    for name, turned in found.items():
+        ratios = [one[0] / other[0] for one, other in zip(turned, plain, strict=True)]
+        rate, spent = (median(column) for column in zip(*turned, strict=True))
+        more = spent - median(one[1] for one in plain)
+        print(
+            f"| `GET {path}` | {name} | {rate:,.0f} | {median(ratios):.2f} | {spent:.0f} us "
+            f"| {more:+.0f} us |"
+        )
+
+
+def lines(form: LogFormat) -> None:
+    """Write lines to stderr, and print what one takes, and what counting a request does."""
+    log_to_stderr(Log(form, "info"))
+    request = Finished("get_agents", "GET", 200, 0.00123, "user-4711")
+    traffic = Traffic()
+    for what, act in (("a line", log_access), ("counting", traffic.count)):
+        took = []
+        for _ in range(ROUNDS):
+            began = time.process_time()
+            for _ in range(LINES):
+                begin_about(request_id="01a1f9b9-a779-74d5-a5d9-1075b3a26fef")
+                add_about(principal="user-4711")
+                act(request)
+            took.append((time.process_time() - began) / LINES * 1_000_000)
+        print(f"{form}, {what}: {median(took):.1f} us, {min(took):.1f} to {max(took):.1f}")
+
+
+if __name__ == "__main__":
+    given = sys.argv[1] if len(sys.argv) > 1 else str(ROUNDS)
+    if given in get_args(LogFormat):
+        lines("json" if given == "json" else "readable")
+    else:
+        main(int(given))
