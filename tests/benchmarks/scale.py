@@ -62,11 +62,12 @@ class Sample(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A query; `write` for one that changes rows."""
+    """A query; `write` for one that changes rows, `large` for one that the service reads so."""
 
     name: str
     ask: Callable[[Sample, Totals], Work[Any] | list[Work[Any]]]
     write: bool = False
+    large: bool = False
 
 
 _SAMPLES = Sql(
@@ -83,12 +84,12 @@ def _samples() -> Steps[list[Sample]]:
 
 def _sessions(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
     query = SessionQuery(visibility, **given)
-    return Case(f"sessions, {name}", lambda _, known: sessions.page(query, known))
+    return Case(f"sessions, {name}", lambda _, known: sessions.page(query, known), large=True)
 
 
 def _runs(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
     query = RunQuery(visibility, **given)
-    return Case(f"runs, {name}", lambda _, known: run_list.page(query, known))
+    return Case(f"runs, {name}", lambda _, known: run_list.page(query, known), large=True)
 
 
 def _session_cases() -> Iterator[Case]:
@@ -143,6 +144,7 @@ def _run_cases() -> Iterator[Case]:
         lambda sample, known: run_list.page(
             RunQuery(EVERYONE, session_id=sample.session_id), known
         ),
+        large=True,
     )
 
 
@@ -189,7 +191,7 @@ async def _timed(database: Database, case: Case, sample: Sample) -> float:
     asked = case.ask(sample, totals_of(database))
     begun = time.perf_counter()
     for work in asked if isinstance(asked, list) else [asked]:
-        await (database.write(work) if case.write else database.read(work))
+        await (database.write(work) if case.write else database.read(work, large=case.large))
     return (time.perf_counter() - begun) * 1e6
 
 
