@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -22,6 +23,7 @@ from agentctl.store.migrating import migrate, stored_version
 from agentctl.store.open import open_database, open_sqlite
 from agentctl.store.sqlite_file import folder_of_locks, log_of
 from agentctl.store.visibility import EVERYONE
+from tests.process import unmeasured
 from tests.store.made import a_session
 
 SESSIONS = [f"s{n:03}" for n in range(300)]
@@ -29,6 +31,7 @@ SESSIONS = [f"s{n:03}" for n in range(300)]
 LEFT_BEHIND = """
 import os, sys
 from agentctl.store import open, sessions
+from tests.process import unmeasured
 from tests.store.made import a_session
 database = open.open_sqlite("main", sys.argv[1], create=True)
 database.write_now(sessions.create(a_session("s1")))
@@ -165,5 +168,22 @@ def test_a_link_to_a_file_is_like_the_file(path: Path) -> None:
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
     connection = apsw.Connection(str(copy))
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+def test_what_a_failing_disk_did_not_take_is_not_acknowledged(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.store.eio", str(path)],
+        cwd=Path(__file__).parents[2], env=unmeasured(os.environ), capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    kept = [name for name, told in said["told"].items() if told == "kept"]
+    assert kept == ["s0", "s3", "s4", "s7"]
+    assert set(said["told"].values()) == {"kept", "The database cannot be read or written"}
+    assert said["there"] == kept
+    connection = apsw.Connection(str(path))
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()

@@ -1,0 +1,73 @@
+"""Writes to a file whose disk fails now and then: `python -m tests.store.eio FILE`.
+
+Every write and every flush of the file and its log fails while the disk is broken. Prints what was
+told of each write, and what is there in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from agentctl import errors
+from agentctl.store import sessions
+from agentctl.store.open import open_sqlite
+from agentctl.store.visibility import EVERYONE
+from tests.store.made import a_session
+
+broken = {"write": False, "sync": False}
+
+
+class _Disk(apsw.VFS):
+    def __init__(self) -> None:
+        super().__init__("failing", "unix", makedefault=True)
+
+    def xOpen(self, name: Any, flags: list[int]) -> Any:  # noqa: N802 - SQLite's name
+        return _File(name, flags)
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, name: Any, flags: list[int]) -> None:
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
+        self._refuse("write")
+        super().xWrite(data, offset)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        self._refuse("sync")
+        super().xSync(flags)
+
+    @staticmethod
+    def _refuse(what: str) -> None:
+        if broken[what]:
+            raise apsw.IOError
+
+
+def main(path: Path) -> None:
+    database = open_sqlite("main", path, create=True)
+    told: dict[str, str] = {}
+    for what in ("write", "sync"):
+        for state in (False, True, True, False):
+            broken[what] = state
+            name = f"s{len(told)}"
+            told[name] = "kept"
+            try:
+                database.write_now(sessions.create(a_session(name)))
+            except errors.Unavailable as failure:
+                told[name] = failure.detail
+            assert (database.read_now(sessions.get("s0", EVERYONE))) is not None
+    database.close_now()
+    again = open_sqlite("main", path, create=False)
+    there = [name for name in told if again.read_now(sessions.get(name, EVERYONE)) is not None]
+    again.close_now()
+    sys.stdout.write(json.dumps({"told": told, "there": there}))
+
+
+if __name__ == "__main__":
+    disk = _Disk()
+    main(Path(sys.argv[1]))
