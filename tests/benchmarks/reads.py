@@ -14,7 +14,7 @@ __all__ = ["AGENT", "against_agentos", "against_floors", "cancels", "long_sessio
 
 AGENT = "offers"
 
-DETAILS = {1: (5, 0, 15.0), 100: (3, 48, 60.0), 1_000: (2, 8, 150.0)}
+DETAILS = {1: (5, 0, 15.0), 100: (3, 32, 60.0), 1_000: (2, 8, 150.0)}
 """By the runs of the session: rounds; requests of a round of AgentOS, 0: as many as a second takes;
 the ratio to reach."""
 
@@ -27,7 +27,7 @@ def against_agentos(ours: Place, theirs: Place) -> Iterator[Row]:
     yield _pair("teams, 5 configured", ours, theirs, "/teams", 3, 48, at_least(150))
     for runs, page in ((50, 1), (5, 20)):
         work, path = f"list 20 of 400 sessions, of {runs} runs", f"/sessions?limit=20&page={page}"
-        yield _pair(work, ours, theirs, path, 3, 48, at_least(100))
+        yield _pair(work, ours, theirs, path, 3, 32, at_least(100))
     yield beside("cancel", cancels(ours), "AgentOS", cancels(theirs), 3, at_least(8))
 
 

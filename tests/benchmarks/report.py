@@ -22,7 +22,8 @@ with the load, in {minutes:.0f} minutes.
 A ratio is ours to theirs, made within a round; sides take turns, round after round, so that a
 machine that is shared or slows down moves both. Shown are medians, and the spread of the ratios.
 Absolute numbers are of that machine and that hour. "/s" is requests per second: more is better, and
-so is a ratio above 1; for times and memory less is.
+so is a ratio above 1; for times and memory less is. "By CPU" is the ratio of what both servers get
+done in the same time of the processor, which a busy machine hardly changes.
 
 {table}
 
