@@ -19,7 +19,7 @@ EXACT = 100_000
 
 _TABLES = ("sessions", "runs")
 
-_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {{}} LIMIT {EXACT + 1}) AS some"
+_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {{}} LIMIT {EXACT + 1}) AS counted"
 
 _ROWID = "SELECT max(rowid) FROM {}"
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +20,9 @@ import pytest
 
 from agentctl import errors
 from agentctl.config import settings
+from agentctl.service.databases.check import check_database
+from agentctl.service.databases.migrate import plan_of
+from agentctl.service.databases.status import status_of
 from agentctl.store import sqlite_shape
 from agentctl.store.migrating import migrate, stored_version
 from agentctl.store.open import open_database
@@ -197,3 +201,39 @@ def test_a_migration_of_postgres_that_is_killed_leaves_nothing(postgres_url: str
             assert await stored_version(entry) == SCHEMA_VERSION
 
     asyncio.run(kill())
+
+
+def test_postgres_is_looked_at_migrated_and_checked(postgres_url: str) -> None:
+    async def checked(entry: settings.Database) -> list[str]:
+        found = check_database(entry, lambda *_: None)
+        return [finding.what async for finding in found if finding.verdict == "wrong"]
+
+    async def main() -> None:
+        async with old_postgres(postgres_url) as (entry, connection):
+            status = await status_of(entry)
+            assert (status.state, status.schema, status.pending) == ("old", 1, NEWER)
+            assert (status.sessions, status.runs, status.wal_bytes) == (1, 1, None)
+            assert status.failure is not None
+            assert status.failure.hint == "agentctl db migrate"
+            with pytest.raises(errors.SchemaMismatch):
+                await open_database(entry, create=True).check()
+            plan = await plan_of(entry)
+            assert [step.name for step in plan.migrations] == NEWER
+            await migrate(entry, lambda _: None)
+            assert (await status_of(entry)).state == "ok"
+            assert await checked(entry) == []
+            await connection.execute("UPDATE sessions SET run_count = 2")
+            await connection.execute("DROP INDEX runs_created")
+            assert await checked(entry) == [
+                "index runs_created is missing",
+                "run_count is not the number of its runs: 1 sessions, s1 is one",
+            ]
+            absent = replace(entry, search_path=f"{entry.search_path}_absent")
+            assert (await status_of(absent)).state == "missing"
+            away = replace(entry, url="postgresql:///x?host=/nowhere&user=u")
+            status = await status_of(away)
+            assert (status.state, isinstance(status.failure, errors.Unavailable)) == (
+                "unavailable", True
+            )  # fmt: skip
+
+    asyncio.run(main())
