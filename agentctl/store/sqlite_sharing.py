@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 
 import apsw
 
 __all__ = ["Patience", "keep_log_short"]
 
-LOOKS = (0.0005, 0.002)
-"""Seconds between two looks at a lock, at random: SQLite's own looks get rarer the longer a process
-waits, so that under load the one that has waited longest waits on."""
+LOOKS = ((0.02, 0.002), (0.05, 0.001), (1.0, 0.0003), (float("inf"), 0.005))
+"""Seconds waited, and those between two looks at the lock until then. Who has waited longer looks
+more often, and so gets it sooner; SQLite's own looks get rarer, so that under load the one that has
+waited longest waits on. What is held for more than a second is in no hurry."""
 
 CHECKPOINT_PAGES = 1_000
 """What is in the log when it is written to the file: 4 MB."""
@@ -30,15 +30,16 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._end = 0.0
+        self._began = 0.0
 
     def __call__(self, looks: int) -> bool:
         present = time.monotonic()
         if looks == 0:
-            self._end = present + self.seconds
-        if present >= self._end:
+            self._began = present
+        waited = present - self._began
+        if waited >= self.seconds:
             return False
-        time.sleep(random.uniform(*LOOKS))
+        time.sleep(next(pause for until, pause in LOOKS if waited < until))
         return True
 
 
