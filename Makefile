@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
+# Three processes for two cores: many tests wait for others. In the order of the folders, in which
+# those that take long are not the last.
+PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test coverage lint docs bench bench-quick bench-scale serve lock clean
 
@@ -19,10 +22,10 @@ serve: $(VENV)/.installed
 	@$(BIN)/agentctl serve
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
 
 coverage: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term
+	$(PYTEST) --cov --cov-report=term
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

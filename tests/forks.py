@@ -36,22 +36,25 @@ __all__ = ["Forked", "may_fork"]
 _CLONE_PARENT = 0x8000
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0)
 _SIZE = struct.Struct("!I")
-_LOCALE = ("LANG", "LC_ALL", "LC_CTYPE")
+_AT_START = ("PYTHON", "LANG", "LC_ALL", "LC_CTYPE")
+"""What variables begin with that an interpreter reads when it starts."""
 
 
 def may_fork(environment: Mapping[str, str]) -> bool:
-    """Whether a process with this environment may come from the template: nothing in it is for the
-    start of an interpreter, which is over.
+    """Whether a process with this environment may come from the template: what is in it for the
+    start of an interpreter, which is over, the template had as well.
     """
-    own = {name: value for name, value in environment.items() if name.startswith("PYTHON")}
     return (
         sys.platform == "linux"
         and "PYTEST_VERSION" in os.environ  # benchmarks measure how long a start takes
         and _CLONE > 0
         and not os.environ.get("AGENTCTL_TEST_LONG")
         and not any(name.startswith(("COV_CORE", "COVERAGE_")) for name in os.environ)
-        and own in ({}, {"PYTHONWARNINGS": "error"})
-        and all(environment.get(name) in (None, os.environ.get(name)) for name in _LOCALE)
+        and all(
+            (name, value) == ("PYTHONWARNINGS", "error") or os.environ.get(name) == value
+            for name, value in environment.items()
+            if name.startswith(_AT_START)
+        )
     )
 
 
@@ -148,6 +151,14 @@ def main() -> None:
     agentctl()
 
 
+_LATER = (
+    "anyio._backends._asyncio", "genai_prices.data", "openai.resources.chat.completions",
+    "pydantic_ai.models.openai", "pydantic_ai.providers.openai", "rich.console", "rich.table",
+    "rich.text", "tomli_w", "tomllib", "typer._adapters", "uvloop",
+)  # fmt: skip
+"""What a server or a command imports when it is at work."""
+
+
 def _import_everything() -> None:
     """With warnings as errors, as the commands have it that tests start."""
     import agentctl
@@ -157,6 +168,8 @@ def _import_everything() -> None:
         for found in pkgutil.walk_packages(agentctl.__path__, "agentctl."):
             if not found.name.endswith("__main__"):
                 importlib.import_module(found.name)
+        for name in _LATER:
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

@@ -16,7 +16,7 @@ from tests.server.load import SECONDS, Asked, calling, ordered
 from tests.server.stored import check_events, check_whole, events_of, looking
 from tests.world import World
 
-DRAIN_SECONDS = 5.0
+DRAIN_SECONDS = 4.0
 
 WORK_SECONDS = 2.0
 """How long those runs take that end by themselves."""
@@ -24,7 +24,7 @@ WORK_SECONDS = 2.0
 BOUND_SECONDS = 10.0
 """How long the end of the process may take beyond the time for draining."""
 
-RUNS = 50
+RUNS = 30
 """Streams, and as many runs that are waited for."""
 
 PROBES = 6

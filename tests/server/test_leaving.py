@@ -23,8 +23,8 @@ from tests.server.seeds import as_caller
 from tests.server.stored import looking
 from tests.world import World, make_world
 
-CLIENTS = 50
-"""That leave in one way; there are four."""
+CLIENTS = 40
+"""That leave in one way; there are four, in three of which a provider is called."""
 
 POOL = 100
 """Connections to a provider that are kept for later calls."""

@@ -305,7 +305,7 @@ def is_free(port: int) -> bool:
 IMPATIENT = """
 import sys
 from agentctl.server import workers
-workers.END_SECONDS = 8.0
+workers.END_SECONDS = 5.0
 from agentctl.cli.app import main
 main()
 """
