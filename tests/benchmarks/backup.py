@@ -1,0 +1,78 @@
+"""How long it takes to copy a SQLite database, to restore the copy elsewhere, and to check it.
+
+    python -m tests.benchmarks.backup [MEGABYTES]
+
+Meanwhile a writer goes on. What is in the restored file is compared with the copy by its hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from agentctl.config.settings import Database
+from agentctl.service.databases.check import check_database
+from agentctl.store import runs, sessions
+from agentctl.store.database import Steps, unit
+from agentctl.store.open import open_sqlite
+from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.sqlite_backup import back_up
+from tests.store.made import a_run, a_session, an_end
+
+ROWS = 500
+BYTES = 10_000
+
+
+def main() -> None:
+    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    with tempfile.TemporaryDirectory(prefix="agentctl-backup-") as folder:
+        asyncio.run(_measure(Path(folder), megabytes))
+
+
+async def _measure(folder: Path, megabytes: int) -> None:
+    path, copy, box = folder / "agentctl.db", folder / "copy.db", folder / "box.db"
+    database = open_sqlite("main", path, create=True)
+    for first in range(0, megabytes * 1_000_000 // BYTES, ROWS):
+        await database.write(_many(first))
+    writing = asyncio.create_task(_write(database))
+    made = await back_up(path, copy, lambda *_: None)
+    writing.cancel()
+    began = time.monotonic()
+    shutil.copy(copy, box)
+    copied = time.monotonic() - began
+    found = [each async for each in check_database(Database("box", f"sqlite:///{box}"), _nobody)]
+    checked = time.monotonic() - began - copied
+    again = await back_up(box, folder / "again.db", lambda *_: None)
+    await database.close()
+    assert again.digest == made.digest
+    assert {each.verdict for each in found} == {"ok"}
+    size = made.bytes / 1e9
+    print(f"{made.bytes / 1e6:,.0f} MB, {sum(made.tables.values()):,} rows; seconds for each GB:")
+    print(f"  backup with its check {made.seconds / size:.1f}")
+    print(f"  restore {copied / size:.1f}, db check {checked / size:.1f}")
+
+
+def _nobody(what: str, done: int, total: int | None) -> None:
+    """Is not interested in how far it is."""
+
+
+@unit
+def _many(first: int) -> Steps[None]:
+    for number in range(first, first + ROWS):
+        yield from sessions.create(a_session(f"s{number}"))
+        yield from runs.create(a_run(f"r{number}", f"s{number}"))
+        yield from runs.start(f"r{number}", 1, "w1", 1)
+        yield from runs.finish(an_end(f"r{number}", content="x" * BYTES))
+
+
+async def _write(database: SqliteDatabase) -> None:
+    for number in range(1_000_000):
+        await database.write(sessions.create(a_session(f"more{number}")))
+
+
+if __name__ == "__main__":
+    main()
