@@ -123,10 +123,10 @@ class BodyCycle(Cycle):
         return self.more_body and (waits or not 0 <= self.length <= KEPT_BYTES)
 
 
-def whole_answer(error: AgentctlError) -> bytes:
+def whole_answer(error: AgentctlError, request_id: str) -> bytes:
     """A refusal as it goes over the wire, behind which the connection is closed."""
     answer = failure(error)
-    fields = dressed(answer.raw_headers, new_id())
+    fields = dressed(answer.raw_headers, request_id)
     lines = [name + b": " + value + b"\r\n" for name, value in fields]
     head = b"".join([STATUS_LINE[error.status], *lines, b"connection: close\r\n\r\n"])
     return head + bytes(answer.body)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
@@ -22,6 +23,8 @@ import httptools
 
 from agentctl.config.settings import Limits
 from agentctl.errors import AgentctlError, BadRequest, HeaderTooLarge
+from agentctl.records.about import begin_about
+from agentctl.records.ids import new_id
 from agentctl.server.connection import BODY, HEAD, IDLE, Connection
 from agentctl.server.cycle import BodyCycle, Cycle, whole_answer
 from agentctl.server.heads import CHUNKED, NOT_HTTP, Body, check_line, checked, size
@@ -50,6 +53,7 @@ class Protocol(Connection):
         self._first = True  # whether it stands at their beginning
         self._counted = 0  # bytes of the head under way, or of what is around the body's
         self._refusal: AgentctlError | None = None
+        self._refusal_id = ""  # of the answer that tells it
         self._unread = 0  # length of a body that the parser will not read
 
     def data_received(self, data: bytes) -> None:
@@ -242,7 +246,8 @@ class Protocol(Connection):
 
     def _refuse(self, refusal: AgentctlError) -> None:
         """Take no more requests, and say why: behind the answers to those before."""
-        _log.info("a request was refused: %s", refusal.detail)
+        self._refusal_id = new_id()
+        Context().run(_log_refusal, refusal, self._refusal_id)
         self._deaf = True
         self._refusal = refusal
         self._unset(self._deadline)
@@ -262,7 +267,7 @@ class Protocol(Connection):
                 self._tell(refusal)
 
     def _tell(self, refusal: AgentctlError) -> None:
-        self.transport.write(whole_answer(refusal))
+        self.transport.write(whole_answer(refusal, self._refusal_id))
         self._linger()
 
 
@@ -277,6 +282,12 @@ class _Rest:
 def limited(limits: Limits) -> type[Protocol]:
     """The protocol under these limits, for `uvicorn.Config(http=...)`."""
     return type("Protocol", (Protocol,), {"limits": limits})
+
+
+def _log_refusal(refusal: AgentctlError, request_id: str) -> None:
+    """In a context of its own: nothing of it is about the request before."""
+    begin_about(request_id=request_id)
+    _log.info("what was sent is no request: %s", refusal.detail)
 
 
 def _too_large() -> HeaderTooLarge:

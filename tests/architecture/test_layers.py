@@ -40,6 +40,7 @@ HEAVY = (
     "jwt",
     "orjson",
     "platformdirs",
+    "prometheus_client",
     "pydantic",
     "pydantic_ai",
     "rich.console",

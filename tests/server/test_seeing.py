@@ -19,6 +19,7 @@ from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
 from tests.server.several import until
 from tests.server.watched import Watched, watched
+from tests.server.wire import wire
 from tests.world import World
 
 MESSAGE = "words that a user sends to a model"
@@ -99,6 +100,16 @@ def test_what_was_asked_for_in_vain_has_one_as_well(seen: Watched) -> None:
         assert found == fields
         assert len(str(line.get("session_id", ""))) < 300
     assert "nothing-that-there-is" not in seen.served.said
+
+
+def test_what_is_no_request_is_told_with_the_id_of_its_answer(seen: Watched) -> None:
+    with wire(int(seen.served.url.rpartition(":")[2])) as connection:
+        connection.send(b"GET /agents HTTP/1.1\r\n\r\n")
+        answer = connection.answer()
+    assert answer.status == 400
+    request_id = answer.fields["x-request-id"]
+    until(lambda: of_request(seen, request_id))
+    assert [line["logger"] for line in of_request(seen, request_id)] == ["agentctl.server"]
 
 
 def test_what_a_run_says_is_about_the_run(seen: Watched) -> None:
