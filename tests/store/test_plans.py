@@ -318,3 +318,17 @@ def test_postgres_finds_live_runs_and_runs_of_a_time_by_an_index(
             assert re.search(r"using runs_(live_\w+|status_created) ", steps), (sql, steps)
         else:
             assert re.search(r"Index Cond: .*created_at >= '8000'", steps), (sql, steps)
+
+
+def test_large_reads_of_postgres_are_planned_for_their_values(postgres: PostgresUnderTest) -> None:
+    @unit
+    def mode() -> Steps[str]:
+        yield Statement(Sql("SELECT 1"))
+        rows = yield Statement(Sql("SELECT current_setting('plan_cache_mode')"))
+        return str(rows[0][0])
+
+    async def modes() -> list[str]:
+        database = postgres.database
+        return [await database.read(mode(), large=large) for large in (True, False)]
+
+    assert postgres.runner.run(modes()) == ["force_custom_plan", "auto"]

@@ -1,0 +1,122 @@
+"""What a session with 10,000 runs costs, beside one with 10 runs.
+
+`python -m tests.benchmarks.long_session --url URL` takes a database that `tests.benchmarks.seed`
+has filled and adds the two sessions. Each is asked in turn, round after round; what is printed are
+medians in microseconds, of the store alone. Both are listed, appended to, and read whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from uuid import uuid4
+
+from agentctl.config import settings
+from agentctl.records.times import now
+from agentctl.store import runs, sessions
+from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.open import open_database
+from agentctl.store.run_rows import NewRun, RunEnd
+from agentctl.store.session_rows import SessionQuery
+from agentctl.store.visibility import Visibility
+
+__all__ = ["lines"]
+
+SHORT = 10
+LONG = 10_000
+BATCH = 250
+ROUNDS = 40
+HISTORY = '[{"role":"user","content":"%s"}]' % ("What is it? " * 80)
+
+
+@unit
+def _appended(session_id: str, count: int) -> Steps[None]:
+    """Runs, one after the other, in one transaction."""
+    for _ in range(count):
+        for work in _run(session_id):
+            yield from work
+
+
+def _run(session_id: str) -> list[Work[object]]:
+    run_id, at = str(uuid4()), now()
+    run = NewRun(
+        run_id, session_id, None, "agent", "agent-00", session_id,
+        background=False, input="Question", owner="worker", created_at=at,
+    )  # fmt: skip
+    end = RunEnd(
+        run_id, 1, "COMPLETED", "Answer", HISTORY, "[]", "[]", '{"total_tokens":60}', None, None,
+        at, at,
+    )  # fmt: skip
+    return [runs.create(run), runs.start(run_id, 1, "worker", at), runs.finish(end)]
+
+
+async def _made(database: Database, count: int) -> str:
+    """A new session of its own user with so many runs; both have its id."""
+    session_id = str(uuid4())
+    row = sessions.new_session(session_id, "agent", user_id=session_id, now=now())
+    await database.write(sessions.create(row))
+    for first in range(0, count, BATCH):
+        await database.write(_appended(session_id, min(BATCH, count - first)))
+    return session_id
+
+
+async def _timed(database: Database, name: str, session_id: str) -> tuple[float, int]:
+    """Microseconds, and bytes of what was read."""
+    begun, size = time.perf_counter(), 0
+    if name == "its row in a list":
+        query = SessionQuery(Visibility(False, session_id))
+        await database.read(sessions.page(query), large=True)
+    elif name == "a run appended, three transactions":
+        for work in _run(session_id):
+            await database.write(work)
+    elif name == "what a run is told of those before":
+        await database.read(runs.recent_messages(session_id, 10))
+    else:
+        size = sum(map(len, await database.read(runs.histories(session_id), large=True)))
+    return (time.perf_counter() - begun) * 1e6, size
+
+
+NAMES = (
+    "its row in a list",
+    "a run appended, three transactions",
+    "what a run is told of those before",
+    "its whole history",
+)
+
+
+async def lines(database: Database) -> Iterator[str]:
+    """A line a question: medians for both sessions, and what a kilobyte of history takes."""
+    ids = [await _made(database, count) for count in (SHORT, LONG)]
+    taken: dict[str, list[list[tuple[float, int]]]] = {name: [[], []] for name in NAMES}
+    for _ in range(ROUNDS):
+        for name, both in taken.items():
+            for session_id, times in zip(ids, both, strict=True):
+                times.append(await _timed(database, name, session_id))
+    return _table(taken)
+
+
+def _table(taken: dict[str, list[list[tuple[float, int]]]]) -> Iterator[str]:
+    yield f"| {'':<36} | {SHORT} runs | {LONG:,} runs | ratio |"
+    yield "| --- | --- | --- | --- |"
+    for name, both in taken.items():
+        short, long = (statistics.median(spent for spent, _ in times) for times in both)
+        yield f"| {name:<36} | {short:7.0f} | {long:11.0f} | {long / short:5.2f} |"
+        size = both[1][-1][1] / 1024
+        if size:
+            yield f"| {'the same, a KB':<36} | | {long / size:11.2f} | |"
+
+
+async def _main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--url", required=True, help="sqlite:////absolute/path or postgresql://…")
+    database = open_database(settings.Database("main", parser.parse_args().url), create=False)
+    for line in await lines(database):
+        print(line, flush=True)
+    await database.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
