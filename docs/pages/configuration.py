@@ -29,6 +29,13 @@ _MEANINGS = {
     "authorization.verification_key_files": "files with such keys",
     "databases.id": "its name in the other tables, and `db_id` in the interface",
     "databases.url": "where it is; made when a server or a run needs it and it is not there",
+    "databases.pool_size": "PostgreSQL: connections of each process, at most",
+    "databases.wait_seconds": "PostgreSQL: for a free connection, or a new one; then 503",
+    "databases.statement_seconds": "PostgreSQL: for one statement; then 503",
+    "databases.password_env": "PostgreSQL: the variable that holds the password",
+    "databases.search_path": "PostgreSQL: the schema; empty: the one of the user",
+    "databases.tls": "PostgreSQL: as `sslmode` of its own programs",
+    "databases.tls_ca_file": 'PostgreSQL: certificates to trust, with "verify-ca", "verify-full"',
     "models.id": "its name in the other tables",
     "models.provider": '"openai": any endpoint that speaks OpenAI\'s interface; '
     '"demo": built in and offline',
@@ -108,7 +115,7 @@ def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -
 
 def _allowed(key: str, kind: Any) -> str:
     if key == "databases.url":
-        return '"sqlite:///" and the path of a file'
+        return '"sqlite:///" and the path of a file, or a "postgresql://" url without a password'
     refers = kind.item.refers if kind.is_list else kind.refers
     if refers is None:
         words = "a list of steps" if key == "workflows.steps" else str(kind.words)
