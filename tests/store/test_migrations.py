@@ -20,6 +20,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.config import settings
+from agentctl.service.checkup.databases import check_database as examine
 from agentctl.service.databases.check import check_database
 from agentctl.service.databases.migrate import plan_of
 from agentctl.service.databases.status import status_of
@@ -230,6 +231,8 @@ def test_postgres_is_looked_at_migrated_and_checked(postgres_url: str) -> None:
             ]
             absent = replace(entry, search_path=f"{entry.search_path}_absent")
             assert (await status_of(absent)).state == "missing"
+            looked = [each async for each in examine(entry)]
+            assert {each.verdict for each in looked} == {"ok"}
             away = replace(entry, url="postgresql:///x?host=/nowhere&user=u")
             status = await status_of(away)
             assert (status.state, isinstance(status.failure, errors.Unavailable)) == (

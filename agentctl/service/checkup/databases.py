@@ -8,7 +8,10 @@ import shlex
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
+from agentctl.config.databases import is_sqlite, shown_url, sqlite_path
+from agentctl.config.hosts import is_loopback
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
 from agentctl.records.sizes import spoken_bytes
@@ -17,11 +20,12 @@ from agentctl.service.checkup.filesystems import NETWORK, filesystem_of
 from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
 from agentctl.service.checkup.places import check_place
 from agentctl.store import sqlite_checkup
+from agentctl.store.migrating import stored_version
 from agentctl.store.open import open_database
 from agentctl.store.probe import newest
 from agentctl.store.schema import SCHEMA_VERSION
 
-__all__ = ["check_database", "file_of"]
+__all__ = ["check_database", "is_there"]
 
 _LEAST_FREE = 100_000_000
 _LITTLE_FREE = 1_000_000_000
@@ -30,14 +34,19 @@ _LARGE_LOG = 4 * sqlite_checkup.WAL_BYTES
 _AHEAD_SECONDS = 300
 
 
-def file_of(entry: Database) -> Path:
-    """The file of a configured database."""
-    return Path(entry.url.removeprefix("sqlite:///"))
+def is_there(entry: Database) -> bool:
+    """Whether a database can be asked more: its file is there, or it is of a server."""
+    return not is_sqlite(entry.url) or sqlite_path(entry.url).exists()
 
 
 async def check_database(entry: Database) -> AsyncIterator[Finding]:
     """Everything about one database; it may take long: the whole file is read."""
-    check, path = f"database {entry.id}", file_of(entry)
+    check = f"database {entry.id}"
+    if not is_sqlite(entry.url):
+        async for each in _of_server(entry, check):
+            yield each
+        return
+    path = sqlite_path(entry.url)
     for each in _around(check, path):
         yield each
     if not path.exists() and path.parent.is_dir():
@@ -60,6 +69,29 @@ async def check_database(entry: Database) -> AsyncIterator[Finding]:
     if mode != "wal":
         remedy = f"sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode = WAL'"
         yield wrong(check, f"readers keep writers waiting: its journal mode is {mode}", remedy)
+
+
+async def _of_server(entry: Database, check: str) -> AsyncIterator[Finding]:
+    """That it answers, and has our schema; it is for its own tools to look further."""
+    where = shown_url(entry.url)
+    try:
+        if await stored_version(entry) is None:
+            yield note(check, f"{where} has no tables yet", "agentctl serve makes them")
+            return
+        yield await _opened(entry, check)
+        yield ok(check, f"{where} is one of ours, schema {SCHEMA_VERSION}")
+    except AgentctlError as failure:
+        yield of_failure(check, failure)
+    if entry.tls in ("disable", "prefer") and not _is_near(entry.url):
+        text = f"what is sent to {where} may not be encrypted, and nobody looks who answers"
+        yield note(check, text, f'tls = "verify-full" in [[databases]] {entry.id}')
+
+
+def _is_near(url: str) -> bool:
+    """Whether a server is reached without a network: through a socket, or on this machine."""
+    parts = urlsplit(url)
+    host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
+    return not host or host.startswith("/") or is_loopback(host)
 
 
 async def _opened(entry: Database, check: str) -> Finding:

@@ -68,7 +68,7 @@ def _of_settings(settings: Settings) -> Iterator[Step]:
 def _of_data(settings: Settings) -> Iterator[Step]:
     for entry in settings.databases:
         yield _in_turn(f"database {entry.id}", partial(databases.check_database, entry))
-    if all(databases.file_of(entry).exists() for entry in settings.databases):
+    if all(map(databases.is_there, settings.databases)):
         yield Step("runs", lambda: work.check_work(settings))
 
 
