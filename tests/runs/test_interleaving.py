@@ -1,0 +1,287 @@
+"""Changes that meet, on PostgreSQL: whatever comes between their statements, what is left is what
+one of them after the other would have left, and what they were told as well.
+
+Each pair is tried with the first change stopped behind each of its statements. With
+AGENTCTL_TEST_LONG=1 every pair of changes is tried, with the second one stopped as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+
+from agentctl.config.settings import Database as Entry
+from agentctl.operations import BulkDeletion, NewSession, SessionPatch
+from agentctl.runs.admission import Idempotency, Submission, admit
+from agentctl.runs.endings import settle
+from agentctl.runs.live import LiveRun
+from agentctl.runs.recorder import Recorder
+from agentctl.runs.recovery import recover
+from agentctl.runs.states import Ending, cancelled, completed
+from agentctl.service.service import Service
+from agentctl.store import accounts, events, runs, sessions
+from agentctl.store.accounts import AccountRow
+from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.runs import NewRun
+from agentctl.store.visibility import Visibility
+from tests.postgres import drop_schema
+from tests.runs.interleaved import Change, together, undone
+from tests.runs.stage import LONG, stage
+from tests.service.doors import user
+from tests.store.made import a_run, a_session
+
+__all__ = ["undone"]
+
+MOST = 50
+"""More statements than any change has."""
+
+_CHANGING = re.compile(
+    r"\d{10,}|\d{4}-\d\d-\d\dT[\d:.]+Z|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
+
+_TABLES = {
+    "sessions": "session_id",
+    "runs": "run_id",
+    "run_events": "run_id",
+    "idempotency": "run_id",
+    "service_accounts": "name",
+}
+
+
+async def never(*_: Any) -> Any:
+    """No run here asks for another one."""
+    raise AssertionError
+
+
+class Scene:
+    """Sessions of ann. In s a run that a worker works on, live, and one that waits for another one,
+    next; t and u are empty; in v one that waits, late, is followed by the run of a member, led. All
+    ids end with the number of the scene."""
+
+    def __init__(self, service: Service, number: int) -> None:
+        self.service = service
+        self.end = f"-{number:05}"
+        self.database: Database = service.hosting.databases["main"]
+        self.port = user(service, "ann")
+
+    def id(self, name: str) -> str:
+        return name + self.end
+
+    @unit
+    def prepared(self) -> Steps[None]:
+        for name in ("s", "t", "u", "v"):
+            yield from sessions.create(a_session(self.id(name)))
+        yield from runs.create(self.row("live", owner=self.id("worker")))
+        yield from runs.create(self.row("next", owner=self.id("waiter")))
+        yield from runs.start(self.id("live"), 1, self.id("worker"), 1)
+        yield from events.append(self.id("live"), 1, 0, 0, "RunStarted {}\n")
+        yield from runs.create(self.row("lead", "v"))
+        yield from runs.create(self.row("late", "v"))
+        yield from runs.create(self.row("led", "v", parent_run_id=self.id("lead")))
+
+    def row(self, name: str, session: str = "s", **given: Any) -> NewRun:
+        return a_run(self.id(name), self.id(session), component_id="quick", **given)
+
+    def _live(self, name: str, component_id: str = "quick", session: str = "s") -> LiveRun:
+        component = self.service.hosting.catalog.get("agent", component_id)
+        assert component is not None
+        return LiveRun(
+            self.id(name), self.id(session), component, "hello", user_id="ann", parent=None,
+            recorded=True, database=self.database, spawn=never, time_limit=9, tool_timeout=9,
+            limits=self.service.settings.limits,
+        )  # fmt: skip
+
+    async def admit(
+        self, name: str, component_id: str = "quick", *, session: str = "s", key: str | None = None
+    ) -> None:
+        run = self._live(name, component_id, session)
+        submission = Submission(
+            run.component, run.session_id, "ann", "hello", background=True, recorded=True,
+            goes_on=True, actor="ann", visibility=Visibility(False, "ann"), run_id=run.run_id,
+            idempotency=None if key is None else Idempotency("ann", self.id(key), "hash"),
+        )  # fmt: skip
+        catalog = self.service.hosting.catalog
+        await self.database.write(admit(run, submission, catalog, self.id("worker")))
+
+    async def end_live(self, ending: Ending) -> Ending:
+        run = self._live("live")
+        run.recorder = Recorder(run.run_id, run.attempt, run.stream, self.database)
+        run.transcript.add_user("hello")
+        return await settle(run, ending, lambda late: None)
+
+    async def delete(self, *names: str) -> None:
+        await self.port.delete_sessions(BulkDeletion(tuple(map(self.id, names))))
+
+    async def hand_over(self) -> None:
+        """What was ann's is bob's afterwards, under the same id."""
+        await self.port.delete_session(self.id("t"))
+        bob = user(self.service, "bob")
+        await bob.create_session(NewSession(type="team", session_id=self.id("t")))
+
+    async def make_account(self, name: str) -> bool:
+        row = AccountRow(
+            self.id(name), self.id("ci"), self.id(name), "", "[]", None, 5, None, None, None
+        )
+        return await self.database.write(accounts.create(row))
+
+    async def left(self, watch: asyncpg.Connection[Any]) -> list[str]:
+        """Every row of the scene, without times and numbers that are new each time."""
+        found = []
+        for table, column in _TABLES.items():
+            rows = await watch.fetch(
+                f"SELECT * FROM {table} WHERE {column} LIKE $1 ORDER BY 1, 2, 3", f"%{self.end}"
+            )
+            found += [self.told(f"{table} {list(row)}") for row in rows]
+        return found
+
+    def told(self, text: str) -> str:
+        return _CHANGING.sub("#", text.replace(self.end, ""))
+
+
+def written(unit: Callable[[Scene], Work[Any]]) -> Callable[[Scene], Change]:
+    return lambda scene: lambda: scene.database.write(unit(scene))
+
+
+def asked(ask: Callable[[Scene], Awaitable[Any]]) -> Callable[[Scene], Change]:
+    return lambda scene: lambda: ask(scene)
+
+
+CHANGES: dict[str, Callable[[Scene], Change]] = {
+    "admit": asked(lambda s: s.admit("new")),
+    "admit idle": asked(lambda s: s.admit("new", session="t")),
+    "admit sole": asked(lambda s: s.admit("new", "sole", session="t")),
+    "admit sole too": asked(lambda s: s.admit("newer", "sole", session="t")),
+    "admit unseen": asked(lambda s: s.admit("new", session="none")),
+    "request": asked(lambda s: s.admit("new", session="t", key="k")),
+    "request again": asked(lambda s: s.admit("newer", session="t", key="k")),
+    "admit late": asked(lambda s: s.admit("new", session="v")),
+    "start late": written(lambda s: runs.start(s.id("late"), 1, s.id("waiter"), 2)),
+    "member": written(lambda s: runs.create(s.row("member", parent_run_id=s.id("live")))),
+    "start": written(lambda s: runs.start(s.id("next"), 1, s.id("waiter"), 2)),
+    "end": asked(lambda s: s.end_live(completed())),
+    "stop": asked(lambda s: s.end_live(cancelled("ann", "enough"))),
+    "record": written(lambda s: events.append(s.id("live"), 1, 1, 1, "RunContent {}\n")),
+    "cancel": written(lambda s: runs.request_cancel(s.id("live"), 7, "bob", "no need")),
+    "cancel next": written(lambda s: runs.request_cancel(s.id("next"), 7, "bob", "no need")),
+    "recover": asked(lambda s: recover(s.database, s.id("worker"))),
+    "recover next": asked(lambda s: recover(s.database, s.id("waiter"))),
+    "delete": asked(lambda s: s.port.delete_session(s.id("s"))),
+    "delete idle": asked(lambda s: s.port.delete_session(s.id("t"))),
+    "hand over": asked(lambda s: s.hand_over()),
+    "delete both": asked(lambda s: s.delete("t", "u")),
+    "delete both turned": asked(lambda s: s.delete("u", "t")),
+    "rename": asked(lambda s: s.port.rename_session(s.id("t"), "another")),
+    "change": asked(lambda s: s.port.update_session(s.id("t"), SessionPatch({"metadata": {}}))),
+    "create": asked(lambda s: s.port.create_session(NewSession(session_id=s.id("none")))),
+    "account": asked(lambda s: s.make_account("a1")),
+    "account too": asked(lambda s: s.make_account("a2")),
+}
+"""What can be done to a scene."""
+
+PAIRS = (
+    ("admit sole", "admit sole too"),
+    ("admit unseen", "create"),
+    ("request", "request again"),
+    ("admit idle", "delete idle"),
+    ("admit idle", "hand over"),
+    ("rename", "hand over"),
+    ("rename", "change"),
+    ("delete both", "delete both turned"),
+    ("delete both", "rename"),
+    ("admit", "start"),
+    ("admit late", "start late"),
+    ("admit", "cancel next"),
+    ("member", "end"),
+    ("end", "start"),
+    ("end", "cancel"),
+    ("stop", "cancel"),
+    ("end", "delete"),
+    ("recover", "record"),
+    ("recover", "cancel"),
+    ("recover", "end"),
+    ("recover", "stop"),
+    ("recover next", "start"),
+    ("account", "account too"),
+)
+"""Those that one writer kept apart."""
+
+
+@asynccontextmanager
+async def opened(url: str, folder: Path) -> AsyncIterator[tuple[Service, asyncpg.Connection[Any]]]:
+    """A service on a schema of its own, and a connection to look at it with."""
+    entry = Entry("main", url, search_path=f"meeting_{uuid4().hex}")
+    settings = replace(stage(folder / "none.db"), databases=(entry,))
+    watch = await asyncpg.connect(url, server_settings={"search_path": entry.search_path})
+    try:
+        async with Service.open(settings, create=True) as service:
+            await service.hosting.databases.open_each()
+            yield service, watch
+    finally:
+        await watch.close()
+        await drop_schema(entry)
+
+
+Outcome = tuple[list[str], list[str]]
+"""What the two were told, in the order of their names; and the rows that are left."""
+
+
+class Trials:
+    """Tries pairs of changes, each time in a scene of its own."""
+
+    def __init__(self, service: Service, watch: asyncpg.Connection[Any]) -> None:
+        self._service = service
+        self._watch = watch
+        self._numbers = itertools.count()
+        self._serial: dict[frozenset[str], list[Outcome]] = {}
+
+    async def wrong(self, one: str, other: str) -> AsyncIterator[str]:
+        """Every way of meeting that leaves what neither order does."""
+        pair = frozenset((one, other))
+        if pair not in self._serial:
+            orders = (one, other), (other, one)
+            self._serial[pair] = [(await self._tried(*order, MOST, MOST))[0] for order in orders]
+        for later in (*range(1, 7), MOST) if LONG else (MOST,):
+            for statements in range(MOST):
+                outcome, more = await self._tried(one, other, statements, later)
+                if outcome not in self._serial[pair]:
+                    yield f"{one} at {statements}, {other} at {later}: {outcome}"
+                if not more:
+                    break
+
+    async def _tried(
+        self, one: str, other: str, statements: int, later: int
+    ) -> tuple[Outcome, bool]:
+        scene = Scene(self._service, next(self._numbers))
+        await scene.database.write(scene.prepared())
+        changes = CHANGES[one](scene), CHANGES[other](scene)
+        told, more = await together(self._watch, *changes, statements, later)
+        texts = [scene.told(text) for _, text in sorted(zip((one, other), told, strict=True))]
+        return (texts, await scene.left(self._watch)), more
+
+
+async def test_what_meets_leaves_what_one_after_the_other_leaves(
+    postgres_url: str, tmp_path: Path, undone: list[str]
+) -> None:
+    wrong = list[str]()
+    async with opened(postgres_url, tmp_path) as (service, watch):
+        trials = Trials(service, watch)
+        for one, other in itertools.permutations(CHANGES, 2) if LONG else both_ways(PAIRS):
+            if one == "hand over":
+                # Two transactions: what comes between them is no order of the two changes.
+                continue
+            found = [each async for each in trials.wrong(one, other)]
+            wrong += found + [f"{one}, {other}: {each}" for each in undone]
+            undone.clear()
+    assert not wrong, "\n".join(wrong)
+
+
+def both_ways(pairs: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+    return [order for pair in pairs for order in (pair, pair[::-1])]
