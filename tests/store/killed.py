@@ -1,9 +1,10 @@
 """Migrates a file again and again, killed before its first statement, its second, ...
 
-    python -m tests.store.killed FROM COPY
+    python -m tests.store.killed FROM COPY STEP
 
-writes for each time a line of JSON: how the process ended, what schema it left, what is wrong with
-the file, and of what schema it is when it was migrated once more.
+(with a step of 4 before its first, its fifth, ...) writes for each time a line of JSON: how the
+process ended, what schema it left, what is wrong with the file, and of what schema it is when it
+was migrated once more.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from agentctl.config import settings
 from agentctl.store import migrating, sqlite_shape
 
 
-def main(source: Path, copy: Path) -> None:
-    number, status = 0, 1
+def main(source: Path, copy: Path, step: int) -> None:
+    number, status = 1 - step, 1
     while status:
-        number += 1
+        number += step
         for path in copy.parent.glob(f"{copy.name}*"):
             path.unlink()
         if source.exists():
@@ -78,4 +79,4 @@ def _state(path: Path) -> list[Any]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

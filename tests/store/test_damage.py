@@ -19,6 +19,7 @@ import pytest
 from agentctl import errors
 from agentctl.config import settings
 from agentctl.store import sessions
+from agentctl.store.database import Steps, unit
 from agentctl.store.migrating import migrate, stored_version
 from agentctl.store.open import open_database, open_sqlite
 from agentctl.store.sqlite_file import folder_of_locks, log_of
@@ -39,10 +40,15 @@ os._exit(0)
 """
 
 
+@unit
+def all_sessions() -> Steps[None]:
+    for name in SESSIONS:
+        yield from sessions.create(a_session(name, metadata=name * 100))
+
+
 def filled(path: Path) -> None:
     database = open_sqlite("main", path, create=True)
-    for name in SESSIONS:
-        database.write_now(sessions.create(a_session(name, metadata=name * 100)))
+    database.write_now(all_sessions())
     folder_of_locks(path).mkdir()
     database.close_now()
 
