@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -25,6 +26,7 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import warnings
 from collections.abc import Mapping
@@ -193,6 +195,8 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
         os.close(stream)
     if request["session"]:
         os.setsid()
+        if os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that a Ctrl-C typed there is a signal here
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
     os.environ.clear()

@@ -20,6 +20,7 @@ __all__ = [
     "AGENTCTL",
     "ServerProcess",
     "begun",
+    "finished",
     "inherited",
     "serving",
     "started",
@@ -61,6 +62,24 @@ def begun(
     if may_fork(environment):
         return Forked(arguments, env=environment, **options)
     return subprocess.Popen([*AGENTCTL, *arguments], env=environment, **options)
+
+
+def finished(
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    typed: bytes = b"",
+    seconds: float = 60.0,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `agentctl ARGUMENTS` to its end, with these bytes on its stdin."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with begun(*arguments, env=env, cwd=cwd, **pipes) as process:
+        try:
+            out, said = process.communicate(typed, seconds)
+        finally:
+            if process.poll() is None:
+                process.kill()
+    return subprocess.CompletedProcess(arguments, process.returncode, out, said)
 
 
 @dataclass(frozen=True)

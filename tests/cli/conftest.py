@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from agentctl.cli.root import app
 from tests.cli.demo import Demo, serving
-from tests.process import AGENTCTL, begun, inherited
+from tests.forks import Forked, may_fork
+from tests.process import AGENTCTL, finished, inherited
 
 TIMEOUT = 60
-PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,12 @@ def agentctl(environment: dict[str, str], home: Path) -> Agentctl:
         cwd: Path | None = None,
     ) -> Finished:
         typed = input.encode() if isinstance(input, str) else input or b""
-        with begun(*args, env=environment | dict(env or {}), cwd=cwd or home, **PIPES) as process:
-            try:
-                raw, said = process.communicate(typed, TIMEOUT)
-            finally:
-                if process.poll() is None:
-                    process.kill()
-        err = said.decode()
+        ended = finished(
+            *args, env=environment | dict(env or {}), cwd=cwd or home, typed=typed, seconds=TIMEOUT
+        )
+        out, err = ended.stdout.decode(), ended.stderr.decode()
         assert "Traceback" not in err, err
-        return Finished(process.returncode, raw.decode(), err, raw)
+        return Finished(ended.returncode, out, err, ended.stdout)
 
     return run
 
@@ -128,20 +125,26 @@ def terminal(environment: dict[str, str], home: Path) -> Terminal:
         when: str = "[y/N] ",
     ) -> Seen:
         ours, theirs = os.openpty()
-        # The first terminal that the leader of a new session opens is its own: Ctrl-C works.
-        command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(theirs)]
         with os.fdopen(ours, "r+b", buffering=0) as screen:
-            process = subprocess.Popen(
-                [*command, *AGENTCTL, *args],
-                env=environment | dict(env or {}),
-                cwd=home,
-                start_new_session=True,
-            )
+            process = _at_terminal(theirs, args, environment | dict(env or {}), home)
             text = _until_ended(screen.fileno(), (when, types), process)
             os.close(theirs)
             return Seen(process.wait(TIMEOUT), text.replace("\r\n", "\n"))
 
     return run
+
+
+def _at_terminal(
+    terminal: int, args: tuple[str, ...], env: dict[str, str], folder: Path
+) -> subprocess.Popen[bytes]:
+    """Start `agentctl ARGS` as the leader of a session with this terminal: Ctrl-C works."""
+    if may_fork(env):
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+        return Forked(args, env=env, cwd=folder, start_new_session=True, **streams)
+    # The first terminal that the leader of a new session opens is its own.
+    command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(terminal)]
+    line = [*command, *AGENTCTL, *args]
+    return subprocess.Popen(line, env=env, cwd=folder, start_new_session=True)
 
 
 def _until_ended(screen: int, reply: tuple[str, str], process: subprocess.Popen[bytes]) -> str:

@@ -78,7 +78,7 @@ def asking(server: ServerProcess, token: str) -> Iterator[Counter[int]]:
     ended = threading.Event()
 
     def ask_on() -> None:
-        while not ended.is_set():
+        while not ended.wait(0.005):
             answers[ask(server, token)] += 1
 
     thread = threading.Thread(target=ask_on)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from agentctl.cli.root import app
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.process import begun
 
 _numbers = itertools.count()
 
@@ -259,9 +260,8 @@ def test_a_signal_cancels_the_run(
     remotely: bool,
 ) -> None:
     door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
-    command = [sys.executable, "-m", "agentctl", "runs", "start", "--agent", "slow"]
-    with subprocess.Popen(
-        [*command, "-m", "hello", "--session", session, *door],
+    with begun(
+        *("runs", "start", "--agent", "slow", "-m", "hello", "--session", session, *door),
         env=environment | ({"AGENTCTL_TOKEN": demo.token} if remotely else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
 
 import httpx2
 import pytest
 
-from tests.process import AGENTCTL, serving
+from tests.process import finished, serving
 from tests.server.hosts import Host
 from tests.server.seeds import as_caller
 from tests.world import World
@@ -34,17 +33,13 @@ def test_an_open_server_does_not_listen_beyond_this_machine(
     world: World, host: str, workers: int
 ) -> None:
     place = ("--config", str(world.path), "--host", host, "--port", "0")
-    ended = subprocess.run(
-        [*AGENTCTL, "serve", *place, "--workers", str(workers)],
-        env={**os.environ, "AGENTCTL_AUTHORIZATION__ENABLED": "false"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert f"authorization is off and {host} is open to other machines" in ended.stderr
-    assert "--insecure-no-auth" in ended.stderr
-    assert "listens" not in ended.stderr
+    env = {**os.environ, "AGENTCTL_AUTHORIZATION__ENABLED": "false"}
+    ended = finished("serve", *place, "--workers", str(workers), env=env)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    said = ended.stderr.decode()
+    assert f"authorization is off and {host} is open to other machines" in said
+    assert "--insecure-no-auth" in said
+    assert "listens" not in said
     assert not (world.folder / "main.db").exists()
 
 

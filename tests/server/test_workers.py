@@ -21,7 +21,7 @@ import pytest
 from agentctl.server.listener import bind, taken_over
 from agentctl.server.process import LONGEST_PAUSE, STEADY_SECONDS, Backoff
 from tests.endpoint import ModelEndpoint
-from tests.process import AGENTCTL
+from tests.process import AGENTCTL, finished
 from tests.server.several import Several, alive, following, several, until
 from tests.world import World, make_world
 
@@ -262,16 +262,10 @@ def test_what_one_process_refuses_several_refuse_once(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1] if wrong is break_port else 0
         ended = [
-            subprocess.run(
-                [*AGENTCTL, "serve", "--config", str(world.path), f"--port={port}", *more],
-                capture_output=True,
-                text=True,
-                timeout=30,
-                check=False,
-            )
+            finished("serve", "--config", str(world.path), f"--port={port}", *more, seconds=30)
             for more in ([], ["--workers", "2"])
         ]
-    one, many = [(done.returncode, done.stdout, done.stderr) for done in ended]
+    one, many = [(done.returncode, done.stdout, done.stderr.decode()) for done in ended]
     assert many == one
     assert one[0] > 0
     assert one[2].startswith("error: ")
