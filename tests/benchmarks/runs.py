@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tests.benchmarks.client import Client, asked, form
-from tests.benchmarks.load import Batch
+from tests.benchmarks.load import Batch, beside
 from tests.benchmarks.measure import Row, at_least, at_most, compared, turns
 from tests.benchmarks.places import Place
 from tests.benchmarks.reads import AGENT
@@ -28,11 +28,8 @@ def rates(ours: Place, theirs: Place) -> Iterator[Row]:
         (f"runs, streamed, {WORDS} words", True, WORDS, 64, None),
     ):
         body = form(stream=stream, words=words)
-        load = theirs.post(path, body)
-        found = turns(
-            {"ours": ours.post(path, body, seconds=2), "theirs": Batch(load, requests)}, 3
-        )
-        yield compared(work, found["ours"], "AgentOS", found["theirs"], "/s", goal)
+        other = Batch(theirs.post(path, body), requests)
+        yield beside(work, ours.post(path, body, seconds=2), "AgentOS", other, 3, goal)
 
 
 def first_words(ours: Place, theirs: Place, endpoint: str) -> Iterator[Row]:
