@@ -6,6 +6,7 @@ meanwhile by what others write.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
@@ -102,6 +103,8 @@ def _copy(
                 if stop():
                     raise apsw.InterruptError("the copy is no longer wanted")
         rows = _compare(source, copy, report)
+    except apsw.FullError:
+        raise _not_writable(part, OSError(errno.ENOSPC, "")) from None
     finally:
         copy.close(True)
         source.execute("COMMIT")

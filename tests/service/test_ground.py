@@ -1,0 +1,48 @@
+"""What is said at the start of a server of what its databases stand on."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from agentctl.config import load
+from agentctl.service.databases.ground import warn_of_ground
+
+
+def told(folder: Path, caplog: pytest.LogCaptureFixture, url: str) -> list[str]:
+    file = folder / "agentctl.toml"
+    file.write_text(
+        f'[authorization]\nenabled = false\n[[databases]]\nid = "main"\nurl = "{url}"\n'
+    )
+    with caplog.at_level(logging.WARNING, "agentctl.store"):
+        warn_of_ground(load(file))
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_of_a_good_library_nothing_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentctl.service.checkup.filesystems.NETWORK", frozenset())
+    assert told(tmp_path, caplog, "sqlite:///a.db") == []
+
+
+def test_a_library_and_a_filesystem_that_may_damage_a_database_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agentctl.service.checkup.filesystems import filesystem_of
+
+    kind = filesystem_of(tmp_path)
+    monkeypatch.setattr("agentctl.service.checkup.filesystems.NETWORK", frozenset({kind}))
+    monkeypatch.setattr("agentctl.service.checkup.versions.SQLITE_FLOOR", "99.1.0")
+    library, place = told(tmp_path, caplog, "sqlite:///a.db")
+    assert "can damage a database; 99.1.0 is needed" in library
+    assert place.startswith(f"{tmp_path}/a.db is on a filesystem of the network ({kind})")
+
+
+def test_of_a_server_nothing_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentctl.service.checkup.versions.SQLITE_FLOOR", "99.1.0")
+    assert told(tmp_path, caplog, "postgresql://ann@db.example/agents") == []
