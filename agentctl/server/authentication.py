@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentctl.errors import AgentctlError, BadRequest, InternalFailure, Unauthenticated, Unavailable
 from agentctl.records.about import add_about, begin_about
+from agentctl.records.complaints import Complaints
 from agentctl.records.ids import new_id
 from agentctl.server.access import Finished
 from agentctl.server.answers import failure
@@ -24,6 +25,7 @@ from agentctl.server.door import CALLER, Caller, Door
 __all__ = ["Authentication", "Reply", "answer_failure", "dressed"]
 
 _log = logging.getLogger("agentctl.server")
+_complaints = Complaints(_log)
 
 _FIXED = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _UNLESS_GIVEN = (
@@ -163,6 +165,10 @@ async def answer_failure(
     if told is None or (told.status == 500 and not isinstance(told, InternalFailure)):
         _log.error("request %s failed", request_id, exc_info=error)
         told = InternalFailure()
+    elif isinstance(told, Unavailable):
+        # What keeps one request from its answer keeps many, and has said in the log what it is.
+        _complaints.make("requests are answered with 503: %s", told.detail)
+        _log.debug("request %s: %s", request_id, told.detail, exc_info=error.__cause__)
     elif told.status >= 500:
         _log.warning("request %s: %s", request_id, told.detail, exc_info=error.__cause__)
     if reply.started:

@@ -208,9 +208,12 @@ class Record:
 
         Raises:
             Unavailable: the row cannot be written; nothing was changed.
+            OutcomeUnknown: nobody knows whether both were, or neither.
         """
         try:
             yield
+        except errors.OutcomeUnknown:
+            raise
         except errors.AgentctlError as error:
             # What is refused was refused by the change itself, whatever an earlier try came to.
             if self._appending and error.status >= 500:

@@ -56,7 +56,7 @@ async def test_a_fault_of_ours_is_told_to_the_log_only(
 async def test_what_is_unavailable_may_be_tried_again(
     settled: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.DEBUG)
     answer = await ask(settled, Unavailable("The database is not available"))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json()["error_code"] == "UNAVAILABLE"

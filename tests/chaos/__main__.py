@@ -1,0 +1,25 @@
+"""`python -m tests.chaos`: a run of chaos of any length, and its report."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from tests.chaos.play import play
+from tests.chaos.report import report
+
+
+def main() -> int:
+    """Play and print; 1 when something was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--pause", type=float, default=12.0, help="seconds between two outages")
+    given = parser.parse_args()
+    result = asyncio.run(play(given.minutes * 60, given.clients, pause=given.pause))
+    print(report(result))
+    return 1 if result.ledger.wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
