@@ -64,23 +64,27 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
     """As `subprocess.Popen`; the arguments are those behind `agentctl`."""
 
     def _execute_child(self, *given: Any) -> None:
-        """What the one of the base class does, whose place in `Popen` the tests of Python name."""
-        asked = _PARAMETERS.bind(self, *given).arguments
+        """Start the process, as the method of the base class does, and close what it was given."""
+        bound = _PARAMETERS.bind(self, *given)
+        asked = bound.arguments
+        arguments = [os.fspath(argument) for argument in asked["args"]]
         streams = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
         request = {
-            "arguments": [os.fspath(argument) for argument in asked["args"]],
+            "arguments": arguments,
             "folder": os.fspath(asked["cwd"] or Path.cwd()),
             "environment": dict(os.environ if asked["env"] is None else asked["env"]),
             "session": bool(asked["start_new_session"]),
         }
-        try:
-            self.pid = _template().fork(
-                request, [s if s != -1 else n for n, s in enumerate(streams)]
-            )
-            self._child_created = True
-        finally:
-            ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-            self._close_pipe_fds(*(asked[end] for end in ends))
+        own = [stream if stream != -1 else number for number, stream in enumerate(streams)]
+        pid = _template().fork(request, own)
+        if pid == 0:  # this system has no such forks
+            asked["args"] = [sys.executable, "-m", "agentctl", *arguments]
+            super()._execute_child(*bound.args[1:])  # type: ignore[misc]
+            return
+        self.pid = pid
+        self._child_created = True
+        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(asked[end] for end in ends))
 
 
 _PARAMETERS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
@@ -102,7 +106,7 @@ class _Template:
         atexit.register(self.close)
 
     def fork(self, request: dict[str, Any], streams: list[int]) -> int:
-        """Start a process, which is a child of this one; its id."""
+        """Start a process, which is a child of this one; its id, 0 when there is none."""
         text = json.dumps(request).encode()
         with self._asking:
             socket.send_fds(self._door, [_SIZE.pack(len(text))], streams)
@@ -146,7 +150,7 @@ def main() -> None:
             break
         for stream in streams:
             os.close(stream)
-        door.sendall(_SIZE.pack(pid))
+        door.sendall(_SIZE.pack(max(pid, 0)))
     _become(request, streams)
     from agentctl.cli.app import main as agentctl
 
