@@ -241,6 +241,9 @@ def _print_dump(entry: Database, file: Path) -> None:
     note("nothing was copied: this line does it, where PostgreSQL's own programs are")
     password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
     note(f"  the password: {password}a file that PGPASSFILE names")
+    if entry.tls != "prefer":
+        certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
+        note(f"  the encryption: PGSSLMODE={entry.tls}{certificates}")
     note(f"  to restore it into an empty database: {restore_line(entry, file)}")
 
 
@@ -259,6 +262,10 @@ def _entries(config: Path | None, db: str | None, url: str | None) -> Sequence[D
             cause="it works on the database itself, which no server gives to others",
             hint="run it where the database is, with --config FILE",
         )
+    import logging
+
+    # What is logged of a failure is told.
+    logging.getLogger("agentctl").addHandler(logging.NullHandler())
     settings = load(config)
     if db is None:
         return settings.databases

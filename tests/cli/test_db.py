@@ -207,7 +207,9 @@ def test_a_backup_is_restored_by_putting_it_into_an_empty_place(
 
 def test_of_postgres_the_line_that_copies_it_is_printed(inside: Agentctl, config: Path) -> None:
     url = "postgresql://ann@db.example/agents"
-    text = CONFIG.replace('url = "sqlite:///agentctl.db"', f'url = "{url}"\npassword_env = "PGP"')
+    text = CONFIG.replace(
+        'url = "sqlite:///agentctl.db"', f'url = "{url}"\npassword_env = "PGP"\ntls = "require"'
+    )
     config.write_text(text.replace("[[models]]", 'search_path = "ours"\n[[models]]', 1))
     ended = inside("db", "backup", "copy of it.dump", "--config", str(config))
     assert (ended.code, ended.stdout) == (
@@ -216,6 +218,7 @@ def test_of_postgres_the_line_that_copies_it_is_printed(inside: Agentctl, config
         f" --dbname={url}\n",
     )
     assert "PGPASSWORD=$PGP" in ended.stderr
+    assert "PGSSLMODE=require\n" in ended.stderr
     assert f"pg_restore --exit-on-error --single-transaction --no-owner --dbname={url}" in (
         ended.stderr
     )
