@@ -69,39 +69,37 @@ class Load:
     costs: list[float] = field(default_factory=list, init=False)
 
     def __call__(self) -> float:
-        """Requests a second in one round. `costs` gets seconds of the processor for each.
+        """Requests a second in one round, a longer one when nothing was answered.
+
+        `costs` gets what each took of the processor, in seconds.
 
         Raises:
             RuntimeError: an answer was no success, or there was none.
         """
         self._ask_once()
-        before = processor_seconds(self.process_id)
+        for seconds in (self.seconds, 2 * self.seconds, 8 * self.seconds):
+            before = processor_seconds(self.process_id)
+            said = self._said(seconds)
+            quiet(self.process_id)
+            used = processor_seconds(self.process_id) - before
+            if bad := _BAD.search(said):
+                raise RuntimeError(f"{self.url}: {bad[0]}")
+            rate, count = _RATE.search(said), _COUNT.search(said)
+            if rate and count and int(count[1]):
+                self.costs.append(used / int(count[1]))
+                return float(rate[1])
+        raise RuntimeError(f"{self.url}: no answer within {seconds} s")
+
+    def _said(self, seconds: int) -> str:
+        """What wrk said of a round."""
         with tempfile.TemporaryDirectory() as folder:
-            command = [
-                require_wrk(),
-                "-t1",
-                f"-c{CONNECTIONS}",
-                f"-d{self.seconds}s",
-                "--timeout",
-                "60s",
-            ]
+            command = [require_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+            command += ["--timeout", "60s", "-s", str(self._script(Path(folder)))]
             command += [part for pair in self.headers.items() for part in ("-H", ": ".join(pair))]
-            said = subprocess.run(
-                [*command, "-s", str(self._script(Path(folder))), self.url],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=120,
-            ).stdout
-        quiet(self.process_id)
-        if bad := _BAD.search(said):
-            raise RuntimeError(f"{self.url}: {bad[0]}")
-        rate, count = _RATE.search(said), _COUNT.search(said)
-        if rate is None or count is None or not int(count[1]):
-            raise RuntimeError(f"{self.url}: no answer within {self.seconds} s")
-        used = processor_seconds(self.process_id) - before
-        self.costs.append(used / int(count[1]))
-        return float(rate[1])
+            done = subprocess.run(
+                [*command, self.url], capture_output=True, text=True, check=True, timeout=120
+            )
+        return done.stdout
 
     def by_processor(self) -> float:
         """Requests in a second of the server's time of the processor, in one round."""

@@ -50,7 +50,7 @@ def paths(one: Place, floor: Place, folder: Path) -> dict[str, tuple[str, Acts]]
     """Every path with the unit of its figures."""
     constant = {"FastAPI, constant": floor.get("/fastapi").by_processor}
     large = {"bare ASGI, read by apsw": floor.get("/point/runs-1000").by_processor}
-    run = one.post(f"/agents/{reads.AGENT}/runs", form(stream=False))
+    run = one.post(f"/agents/{reads.AGENT}/runs", form(stream=False), seconds=2)
     loads = {
         "session detail, 1 run": (one.get("/sessions/runs-1"), constant),
         "session detail, 1,000 runs": (one.get("/sessions/runs-1000"), large),
