@@ -22,6 +22,7 @@ from agentctl.records.times import now
 from agentctl.store.database import Load, Work
 from agentctl.store.probe import probe
 from agentctl.store.sqlite_connection import connect_reader, public_error, run_unit_on_snapshot
+from agentctl.store.sqlite_file import folder_of_locks
 from agentctl.store.sqlite_writer import Writer
 
 __all__ = ["SqliteDatabase"]
@@ -60,8 +61,7 @@ class SqliteDatabase:
     @property
     def lock_folder(self) -> Path:
         """The folder for lock files, beside the file itself, whatever links lead to it."""
-        path = self.path.resolve()
-        return path.with_name(f"{path.name}.workers")
+        return folder_of_locks(self.path)
 
     async def check(self) -> None:
         """See that it answers; `open.open_database` has looked at its schema."""

@@ -100,8 +100,10 @@ def _check_header(path: Path) -> None:
             hint="name another file in [[databases]] url",
         )
     whole = _whole_size(header)
-    # A checkpoint writes the header first; until it ends, the rest is in the log.
-    if size_of(path) < whole and size_of(log_of(path)) == 0 and size_of(path) < whole:
+    # A checkpoint writes the header first; until it ends, the rest is in the log. The size is read
+    # again behind the log, which may have gone because it has ended.
+    logs = size_of(log_of(path)) + size_of(path.with_name(f"{path.name}-journal"))
+    if size_of(path) < whole and not logs and size_of(path) < whole:
         raise errors.Unavailable(
             "The database is damaged",
             cause=f"{path} has {size_of(path)} of its {whole} bytes",
