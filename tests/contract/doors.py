@@ -34,11 +34,18 @@ _CHANGING = re.compile(
 
 @dataclass(frozen=True)
 class Doors:
-    """Two doors: the local one to `here`, the remote one to `there`, served at `url`."""
+    """Two doors: the local one to `here`, the remote one to `there`, served at `url`; both to
+    databases of one engine. `told` is the same for all doors of a run of the tests."""
 
     here: World
     there: World
     url: str
+    engine: str
+    told: dict[str, Any]
+
+    def hold(self, name: str, told: Any) -> None:
+        """See that on the other engine, once it has been asked there too, the same was told."""
+        assert self.told.setdefault(name, told) == told, f"{name}, on {self.engine}"
 
     @contextlib.asynccontextmanager
     async def local(self, token: str) -> AsyncIterator[Operations]:

@@ -75,6 +75,7 @@ async def test_both_doors_leave_the_same_rows(twins: Doors, caller: str) -> None
         assert normal(("row", orjson.dumps(one))) == normal(("row", orjson.dumps(other)))
     whole = [normal(("rows", [orjson.dumps(row) for row in rows])) for rows in (here, there)]
     assert whole[0] == whole[1]
+    twins.hold(f"the audit of what {caller} did", whole[0])
     assert {row["outcome"] for row in here} == outcomes
 
 

@@ -260,6 +260,7 @@ async def _compare(doors: Doors, story: Story, *scopes: str) -> list[Outcome]:
     here, there = await _both(doors, story, *scopes)
     for number, (one, other) in enumerate(zip(here, there, strict=True)):
         assert one == other, f"step {number} of {story.__name__}"
+        doors.hold(f"step {number} of {story.__name__} with {scopes}", one)
     return here
 
 

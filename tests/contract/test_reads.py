@@ -19,7 +19,7 @@ from agentctl.operations import (
     SessionRunsQuery,
     Where,
 )
-from tests.contract.doors import Ask, Doors, Outcome, asked
+from tests.contract.doors import Ask, Doors, Outcome, asked, normal
 from tests.world import ADMIN
 
 READER = (
@@ -168,6 +168,7 @@ async def test_both_doors_answer_alike(shared: Doors, filled: dict[str, str], ca
             told[name] = await asked(local, ask), await asked(remote, ask)
     for name, (here, there) in told.items():
         assert here == there, name
+        shared.hold(f"{name} as {caller}", normal(here))
     kinds = {here[0] for here, _ in told.values()}
     assert kinds == {"answered", "failed"}
 
