@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -41,6 +42,11 @@ class Server:
     def up(self) -> bool:
         """Whether it is there to be asked."""
         return self._served is not None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The one that serves, if there is one."""
+        return None if self._served is None else self._served.process
 
     def start(self) -> None:
         """Returns when it listens."""

@@ -1,0 +1,151 @@
+"""Servers on one PostgreSQL, each in a folder of its own with the same keys, seen from a test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx2
+import orjson
+
+from agentctl.auth import tokens
+from agentctl.auth.keys import generate, public_jwks, write_private_key
+from tests.chaos.stage import Server
+from tests.outages.proxy import ProxyApart, proxied_apart
+from tests.own_postgres import OwnPostgres, own_postgres
+from tests.world import ADMIN, World, make_world
+
+__all__ = ["STATEMENT", "WAIT", "Pair", "running_pair"]
+
+WAIT, STATEMENT = 1, 1
+"""Seconds that the servers wait for a connection and for a statement."""
+
+SCHEMAS = {"main": "pair", "second": "pair_second"}
+
+JWKS = Path("keys") / "jwks.json"
+
+
+@dataclass
+class Pair:
+    """Two servers: `a` reaches the database through a proxy, `b` itself.
+
+    Attributes:
+        headers: of an administrator.
+    """
+
+    postgres: OwnPostgres
+    way: ProxyApart
+    a: Server
+    b: Server
+    headers: dict[str, str]
+
+    @contextlib.asynccontextmanager
+    async def third(self) -> AsyncIterator[Server]:
+        """One more server, for what ends it."""
+        folder = self.b.world.folder.parent / f"c{time.monotonic_ns()}"
+        shutil.copytree(self.b.world.folder, folder)
+        server = Server("c", World(folder))
+        await asyncio.to_thread(server.start)
+        try:
+            yield server
+        finally:
+            if server.up:
+                await asyncio.to_thread(server.stop)
+
+    @contextlib.asynccontextmanager
+    async def client(
+        self, server: Server, token: str | None = None
+    ) -> AsyncIterator[httpx2.AsyncClient]:
+        headers = self.headers if token is None else {"Authorization": f"Bearer {token}"}
+        async with httpx2.AsyncClient(
+            base_url=server.url,
+            headers=headers,
+            timeout=30,
+            limits=httpx2.Limits(max_connections=None, keepalive_expiry=1),
+        ) as client:
+            yield client
+
+    def second_token(self) -> str:
+        """Signed by the key that only the JWKS file has."""
+        settings = self.a.world.settings
+        signing = replace(settings.signing, key_file=self.a.world.folder / "keys" / "second.pem")
+        lifetime = timedelta(minutes=10)
+        return tokens.mint(replace(settings, signing=signing), "me", [ADMIN], lifetime)
+
+    def write_jwks(self, *keys: bytes) -> None:
+        """What both have in their JWKS file from now on."""
+        for server in (self.a, self.b):
+            _write_jwks(server.world.folder, *keys)
+
+    async def rows(self, sql: str, *values: Any) -> list[asyncpg.Record]:
+        """What the main database says itself."""
+        connection = await asyncpg.connect(
+            self.postgres.url, server_settings={"search_path": SCHEMAS["main"]}
+        )
+        try:
+            return await connection.fetch(sql, *values)
+        finally:
+            await connection.close()
+
+    async def status(self, run_id: str) -> str:
+        """Of a run, as it is stored."""
+        return str((await self.rows("SELECT status FROM runs WHERE run_id = $1", run_id))[0][0])
+
+
+def _write_jwks(folder: Path, *keys: bytes) -> None:
+    entries = [entry for key in keys for entry in public_jwks(key, "RS256")["keys"]]
+    new = folder / "keys" / "new.json"
+    new.write_bytes(orjson.dumps({"keys": entries}))
+    new.replace(folder / JWKS)
+
+
+@contextlib.contextmanager
+def running_pair(model_url: str) -> Iterator[Pair]:
+    """Both servers, listening."""
+    folder = Path(tempfile.mkdtemp(prefix="agentctl-pair-"))
+    try:
+        with own_postgres() as postgres, proxied_apart(postgres.socket) as way:
+            b = _made(folder / "b", model_url, postgres.url)
+            shutil.copytree(folder / "b", folder / "a")
+            text = b.path.read_text().replace(postgres.url, way.url)
+            (folder / "a" / "agentctl.toml").write_text(text)
+            headers = {"Authorization": f"Bearer {b.token('me', ADMIN)}"}
+            servers = Server("a", World(folder / "a")), Server("b", b)
+            try:
+                for server in servers:
+                    server.start()
+                yield Pair(postgres, way, *servers, headers)
+                for server in servers:
+                    server.stop()
+            finally:
+                for server in servers:
+                    if server.up:
+                        server.kill()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _made(folder: Path, model_url: str, database_url: str) -> World:
+    folder.mkdir()
+    bounds = f"wait_seconds = {WAIT}\nstatement_seconds = {STATEMENT}\npool_size = 4"
+    databases = {
+        name: f'url = "{database_url}"\nsearch_path = "{schema}"\n{bounds}'
+        for name, schema in SCHEMAS.items()
+    }
+    world = make_world(folder, model_url, databases=databases)
+    key_file = 'verification_key_files = ["keys/signing.pub.pem"]'
+    text = world.path.read_text()
+    world.path.write_text(text.replace(key_file, f'{key_file}\njwks_file = "{JWKS}"'))
+    second = generate("RS256")
+    write_private_key(folder / "keys" / "second.pem", second)
+    _write_jwks(folder, second)
+    return world

@@ -1,0 +1,262 @@
+"""Two servers on one PostgreSQL: what one does reaches the other, also when one of them dies.
+
+A hundred cancels with AGENTCTL_TEST_LONG=1, whose figures go to the output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from agentctl.auth.keys import generate
+from agentctl.runs.wire import LOST_STEP
+from tests.endpoint import ModelEndpoint
+from tests.loops import until
+from tests.outages.pair import Pair, running_pair
+from tests.server.load import Asked, Event, events, ordered
+
+LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
+CANCELS = 100 if LONG else 10
+
+BUSY = 5.0
+"""How many times longer than on a quiet machine something may take among other tests."""
+
+
+@pytest.fixture(scope="module")
+def pair(model_endpoint: ModelEndpoint) -> Iterator[Pair]:
+    with running_pair(model_endpoint.base_url) as pair:
+        yield pair
+
+
+def body(session_id: str, **more: Any) -> dict[str, Any]:
+    return {"message": "hello", "session_id": session_id, "stream": False, **more}
+
+
+async def background(client: httpx2.AsyncClient, agent: str, session_id: str) -> str:
+    """A run in the background; its id."""
+    asked = body(session_id, background=True)
+    answer = await client.post(f"/agents/{agent}/runs", json=asked)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["run_id"])
+
+
+async def cancels(pair: Pair, count: int) -> list[float]:
+    """Seconds that cancels take through the other server, sorted."""
+    took = list[float]()
+    async with pair.client(pair.a) as a, pair.client(pair.b) as b:
+        for number in range(count):
+            run_id = await background(a, "hang", f"cancel-{number}")
+            began = time.monotonic()
+            path = f"/agents/hang/runs/{run_id}/cancel?session_id=cancel-{number}&wait=10"
+            answer = await b.post(path)
+            took.append(time.monotonic() - began)
+            assert answer.json()["cancel"] == "stopped"
+    return sorted(took)
+
+
+async def test_a_cancel_reaches_the_other_server(pair: Pair) -> None:
+    took = await cancels(pair, CANCELS)
+    p99 = took[int(0.99 * len(took))]
+    if LONG:
+        print(f"cancel through the other: p50 {took[len(took) // 2]:.3f} s, p99 {p99:.3f} s")
+    assert p99 <= 0.3 * BUSY
+
+
+async def test_a_cancel_reaches_it_when_notifications_do_not(pair: Pair) -> None:
+    for change in ("DISABLE", "ENABLE"):
+        for table in ("runs", "run_events"):
+            await pair.rows(f"ALTER TABLE {table} {change} TRIGGER {table}_announce")
+        if change == "DISABLE":
+            took = await cancels(pair, CANCELS)
+            if LONG:
+                print(f"not announced: p50 {took[len(took) // 2]:.3f} s, longest {took[-1]:.3f} s")
+            assert took[int(0.99 * len(took))] <= 2.0
+
+
+async def heard(client: httpx2.AsyncClient, asked: Asked, after: int) -> list[Event]:
+    """The events behind a number, to the end of the run."""
+    path = f"{asked.url}/resume?session_id={asked.body['session_id']}"
+    async with client.stream("POST", path, headers={"Last-Event-ID": str(after)}) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        return [event async for event in events(answer)]
+
+
+async def test_a_stream_goes_on_through_the_other_server(pair: Pair) -> None:
+    async with pair.client(pair.a) as a, pair.client(pair.b) as b:
+        asked = Asked("/agents/trickle", {"message": "x", "session_id": "st", "stream": True})
+        asking = asyncio.create_task(asked.ask(a))
+        await until(lambda: len(asked.heard) > 5)
+        followers = [asyncio.create_task(heard(b, asked, after)) for after in (-1, 3)]
+        await until(lambda: len(asked.heard) > 20)
+        cancel = await b.post(f"{asked.url}/cancel?session_id=st&wait=10")
+        assert cancel.json()["cancel"] == "stopped"
+        await asking
+        whole, rest = await asyncio.gather(*followers)
+    ordered(asked.heard, str(asked.run_id))
+    assert whole == asked.heard
+    assert rest == asked.heard[4:]
+
+
+async def test_runs_of_a_killed_server_end_once_and_are_followed_to_their_end(pair: Pair) -> None:
+    async with pair.third() as c, pair.client(c) as dying, pair.client(pair.b) as b:
+        asked = Asked("/agents/trickle", {"message": "x", "session_id": "dead", "stream": True})
+        asking = asyncio.create_task(asked.ask(dying))
+        plain = await background(dying, "hang", "dead")
+        await until(lambda: len(asked.heard) > 10)
+        following = asyncio.create_task(heard(b, asked, -1))
+        await asyncio.to_thread(c.kill)
+        with pytest.raises(httpx2.TransportError):
+            await asking
+        found = await asyncio.wait_for(following, 20)
+        await until(lambda: is_final(pair, plain), 20)
+        for run_id in (plain, asked.run_id):
+            record = (await b.get(f"/runs/{run_id}")).json()
+            assert (record["status"], record["error"]["code"]) == ("ERROR", "WORKER_LOST")
+    assert [event.number for event in found[:-1]] == list(range(len(found) - 1))
+    assert found[-1].number == found[-2].number + LOST_STEP
+    assert found[-1].name == "RunError"
+    stored = [event for event in asked.heard if event.number <= found[-2].number]
+    assert found[: len(stored)] == stored
+
+
+async def is_final(pair: Pair, run_id: str) -> bool:
+    return await pair.status(run_id) not in ("PENDING", "RUNNING")
+
+
+async def test_a_server_drains_while_the_other_serves(pair: Pair) -> None:
+    async with pair.third() as c, pair.client(c) as leaving, pair.client(pair.b) as b:
+        run_id = await background(leaving, "half", "drained")
+        assert c.process is not None
+        c.process.send_signal(signal.SIGTERM)
+        while c.process.poll() is None:
+            answer = await b.post("/agents/echo/runs", json=body("served"))
+            assert answer.status_code == 200
+        assert c.process.wait() == 0
+        record = (await b.get(f"/runs/{run_id}")).json()
+        assert record["status"] == "CANCELLED"
+
+
+async def test_a_busy_session_and_a_key_are_so_for_both(pair: Pair) -> None:
+    async with pair.client(pair.a) as a, pair.client(pair.b) as b:
+        asked = body("alone", background=True)
+        answers = await asyncio.gather(
+            *(client.post("/agents/alone/runs", json=asked) for client in (a, b) * 4)
+        )
+        assert sorted(answer.status_code for answer in answers) == [202] + [409] * 7
+        key = {"Idempotency-Key": "one"}
+        answers = await asyncio.gather(
+            *(
+                client.post("/agents/echo/runs", json=body("keyed"), headers=key)
+                for client in (a, b) * 4
+            )
+        )
+        assert {answer.status_code for answer in answers} == {200}
+        assert len({answer.json()["run_id"] for answer in answers}) == 1
+
+
+async def test_a_revoked_account_is_refused_by_both(pair: Pair) -> None:
+    async with pair.client(pair.a) as a, pair.client(pair.b) as b:
+        new = {"name": "bot", "scopes": [{"scope": "agents:read"}]}
+        made = (await a.post("/service-accounts", json=new)).json()
+        theirs = {"Authorization": f"Bearer {made['token']}"}
+        for client in (a, b):
+            assert (await client.get("/agents", headers=theirs)).status_code == 200
+        assert (await a.delete(f"/service-accounts/{made['id']}")).status_code == 204
+        await until(lambda: refused(b, theirs), 5.0)
+
+
+async def test_a_key_that_is_taken_away_is_refused_by_both(pair: Pair) -> None:
+    theirs = {"Authorization": f"Bearer {pair.second_token()}"}
+    async with pair.client(pair.a) as a, pair.client(pair.b) as b:
+        for client in (a, b):
+            assert (await client.get("/agents", headers=theirs)).status_code == 200
+        pair.write_jwks(generate("RS256"))
+        for client in (a, b):
+            await until(lambda client=client: refused(client, theirs), 5.0)  # type: ignore[misc]
+
+
+async def refused(client: httpx2.AsyncClient, headers: dict[str, str]) -> bool:
+    return (await client.get("/agents", headers=headers)).status_code == 401
+
+
+async def ready(client: httpx2.AsyncClient) -> bool:
+    return (await client.get("/ready")).status_code == 200
+
+
+async def test_a_server_in_a_black_hole_refuses_and_comes_back(pair: Pair) -> None:
+    async with pair.client(pair.a) as a, pair.client(pair.b) as b:
+        run_id = await background(a, "half", "held")
+        owner = await pair.rows("SELECT owner FROM runs WHERE run_id = $1", run_id)
+        await asyncio.to_thread(pair.way.hold)
+        began = time.monotonic()
+        requests = [a.get("/sessions/held") for _ in range(12)]
+        answers = await asyncio.gather(*requests, a.get("/ready"))
+        assert {answer.status_code for answer in answers} == {503}
+        assert all("retry-after" in answer.headers for answer in answers)
+        assert time.monotonic() - began <= (1 + 1 + 1) * BUSY
+        assert (await b.get("/sessions/held")).status_code == 200
+        await asyncio.to_thread(pair.way.release)
+        await until(lambda: ready(a), 5.0 * BUSY)
+        assert (await a.get("/sessions/held")).status_code == 200
+        path = f"/agents/half/runs/{run_id}/cancel?session_id=held&wait=10"
+        assert (await b.post(path)).json()["cancel"] == "stopped"
+        workers = await pair.rows("SELECT worker_id FROM workers")
+        assert owner[0][0] in [row[0] for row in workers]
+
+
+async def test_runs_under_way_survive_a_crash_of_the_database(pair: Pair) -> None:
+    async with pair.client(pair.a) as a, pair.client(pair.b) as b:
+        asked = Asked(
+            "/agents/trickle",
+            {"message": "x", "session_id": "crash", "stream": True, "background": True},
+        )
+        asking = asyncio.create_task(asked.ask(a))
+        ending = asyncio.create_task(
+            a.post(
+                "/agents/tool-wait/runs", json=body("crash", message='x {"seconds": 1.0}')
+            )  # its end comes while the database is away
+        )
+        await until(lambda: len(asked.heard) > 5)
+        before = await pair.rows("SELECT worker_id FROM workers ORDER BY worker_id")
+        await until(lambda: is_running(pair, "tool-wait"))
+        await asyncio.to_thread(pair.postgres.stop)
+        answers = [(await client.get("/runs")).status_code for client in (a, b) for _ in range(5)]
+        assert set(answers) == {503}
+        await asyncio.sleep(1.2)
+        await asyncio.to_thread(pair.postgres.start)
+        returned = time.monotonic()
+        for client in (a, b):
+            await until(lambda client=client: answered(client), 5.0)  # type: ignore[misc]
+        assert time.monotonic() - returned <= 5.0
+        known = len(asked.heard)
+        await until(lambda: len(asked.heard) > known + 5)
+        stopped = await b.post(f"{asked.url}/cancel?session_id=crash&wait=10")
+        assert stopped.json()["cancel"] == "stopped"
+        await asking
+        ordered(asked.heard, str(asked.run_id))
+        assert await heard(b, asked, -1) == asked.heard
+        answer = await ending
+        assert (answer.status_code, answer.json()["status"]) == (200, "COMPLETED")
+        assert await pair.rows("SELECT worker_id FROM workers ORDER BY worker_id") == before
+    for server in (pair.a, pair.b):
+        said = server.said[-1].read_text()
+        assert "Traceback" not in said
+        assert len(said.splitlines()) < 60, said
+
+
+async def is_running(pair: Pair, component_id: str) -> bool:
+    rows = await pair.rows(
+        "SELECT 1 FROM runs WHERE component_id = $1 AND status = 'RUNNING'", component_id
+    )
+    return bool(rows)
+
+
+async def answered(client: httpx2.AsyncClient) -> bool:
+    return (await client.get("/runs")).status_code == 200
