@@ -13,7 +13,7 @@ from agentctl.config.databases import shown_url
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
 from agentctl.store.postgres_connection import Connection, connect
-from agentctl.store.schema import TABLES, Migration, check_version, newer, pending
+from agentctl.store.schema import SCHEMA_VERSION, TABLES, Migration, check_version, newer, pending
 
 __all__ = ["apply_pending", "has_tables", "ready_schema", "version"]
 
@@ -77,18 +77,11 @@ async def apply_pending(
                 await connection.execute(migration.text)
                 await connection.execute(_APPLIED, migration.number, now())
         if not todo:
-            check_newer(found, where)
+            if found > SCHEMA_VERSION:
+                raise newer(found, where)
             return
         for migration in todo:
             applied(migration)
-
-
-def check_newer(found: int, where: str) -> None:
-    """Refuse a database that a later agentctl has changed."""
-    from agentctl.store.schema import SCHEMA_VERSION
-
-    if found > SCHEMA_VERSION:
-        raise newer(found, where)
 
 
 async def version(connection: Connection) -> int:
