@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from agentctl.config import settings
+from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.store import run_list, runs, sessions
 from agentctl.store.database import Database, Sql, Statement, Steps, Work, unit
@@ -167,7 +167,7 @@ def _detail(sample: Sample, _: Totals) -> Steps[None]:
 
 
 def _append(sample: Sample, _: Totals) -> list[Work[Any]]:
-    run_id, at = str(uuid4()), now()
+    run_id, at = new_id(), now()
     run = NewRun(
         run_id, sample.session_id, None, sample.session_type, sample.component_id, sample.user_id,
         background=False, input="Question", owner="worker", created_at=at,
@@ -182,7 +182,7 @@ def _append(sample: Sample, _: Totals) -> list[Work[Any]]:
 def _new_session(sample: Sample, _: Totals) -> Work[Any]:
     return sessions.create(
         sessions.new_session(
-            str(uuid4()), sample.session_type, component_id=sample.component_id,
+            new_id(), sample.session_type, component_id=sample.component_id,
             user_id=sample.user_id, now=now(),
         )
     )  # fmt: skip
