@@ -29,7 +29,14 @@ from agentctl.store.visibility import Visibility
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
 
-__all__ = ["Access", "Hosting", "checked_json", "checked_session_id", "checked_text"]
+__all__ = [
+    "Access",
+    "Hosting",
+    "check_texts",
+    "checked_json",
+    "checked_session_id",
+    "checked_text",
+]
 
 
 MAXIMUM_USER = 255
@@ -183,10 +190,27 @@ def checked_text(name: str, text: str) -> str:
     return text
 
 
+def check_texts(**given: str | None) -> None:
+    """Refuse texts that no row can have: some databases do not even look for them.
+
+    Raises:
+        ValidationFailed: as `checked_text` does, by the name of the first one.
+    """
+    for name, text in given.items():
+        if text is not None:
+            checked_text(name, text)
+
+
 def checked_json(name: str, value: Any) -> Any:
-    """A JSON value from outside, every text in it checked as `checked_text` does."""
+    """A JSON value from outside, every text in it checked as `checked_text` does.
+
+    Raises:
+        ValidationFailed: also for an integer that not everybody reads back as it was.
+    """
     if isinstance(value, str):
         checked_text(name, value)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise errors.ValidationFailed(f"{name} holds an integer of more than 64 bits")
     elif isinstance(value, dict):
         for key, inner in value.items():
             checked_text(name, key)

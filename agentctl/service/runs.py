@@ -35,7 +35,7 @@ from agentctl.runs.follow import ended, follow
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import cancelled
 from agentctl.service import documents, paging
-from agentctl.service.access import Access, checked_session_id, checked_text
+from agentctl.service.access import Access, check_texts, checked_session_id, checked_text
 from agentctl.service.auditing import Note, Record
 from agentctl.store import idempotency, runs
 from agentctl.store.database import Database, Steps, unit
@@ -246,6 +246,11 @@ class RunOperations(Access):
             raise errors.ValidationFailed("sort_by must be created_at: runs have no other order")
         if filter.live and filter.status is not None:
             raise errors.ValidationFailed("live and status exclude each other: give one of them")
+        check_texts(
+            component_id=filter.component_id,
+            session_id=filter.session_id,
+            user_id=filter.user_id,
+        )
         query = runs.RunQuery(
             visibility=self.visibility,
             status=filter.status,

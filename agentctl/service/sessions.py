@@ -26,7 +26,13 @@ from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.records.times import now
 from agentctl.service import documents, paging
-from agentctl.service.access import Access, checked_json, checked_session_id, checked_text
+from agentctl.service.access import (
+    Access,
+    check_texts,
+    checked_json,
+    checked_session_id,
+    checked_text,
+)
 from agentctl.service.auditing import Record
 from agentctl.service.runs import run_documents
 from agentctl.store import runs, sessions
@@ -60,6 +66,11 @@ class SessionOperations(Access):
 
     def _query(self, filter: SessionFilter) -> sessions.SessionQuery:
         page = filter.page
+        check_texts(
+            session_name=filter.session_name,
+            component_id=filter.component_id,
+            user_id=filter.where.user_id,
+        )
         return sessions.SessionQuery(
             visibility=self.visibility,
             session_type=filter.where.type,
@@ -203,7 +214,9 @@ class SessionOperations(Access):
             database = self.database(deletion.db_id)
             if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED:
                 raise errors.ValidationFailed(f"session_ids must hold 1 to {MAXIMUM_DELETED} ids")
-            wanted = list(dict.fromkeys(deletion.session_ids))
+            wanted = [
+                checked_text("session_ids", each) for each in dict.fromkeys(deletion.session_ids)
+            ]
             record.name("session", *wanted)
             await record.write(database, self._deleted(wanted, ANYWHERE))
 

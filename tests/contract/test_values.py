@@ -1,0 +1,135 @@
+"""Values at which engines could differ: texts in any writing, numbers at their bounds, orders and
+cursors; the same through both doors, on both engines.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from agentctl.operations import (
+    AuditFilter,
+    BulkDeletion,
+    NewSession,
+    Operations,
+    Page,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+    SessionPatch,
+    Where,
+)
+from tests.contract.doors import Ask, Doors, Outcome, asked, normal
+from tests.world import ADMIN
+
+NAMES = (
+    "Zebra", "apple", "Äpfel", "äpfel", "Apfel", "İstanbul", "straße", "STRASSE", "ss", "\ufb01ne",
+    "fine", "日本", "😀 last", "\uffff", "a_b", "a%b", "a\\b", "a'b", 'a"b', "$1", ":name", "a b",
+    "a\u0301", "á", " a", "a\tb", "a\nb", "x" * 255, "é" * 255, "10", "9", "NULL", "", "\u200b",
+    "\x01", "\x7f", "--", "/* */", "';DROP TABLE runs;--", "\ud7ff", "\ue000",
+)  # fmt: skip
+
+PREFIXES = (
+    *(name[:3] for name in NAMES),
+    "A",
+    "s",
+    "ST",
+    "É",
+    "Á",
+    "%",
+    "_",
+    "a_",
+    "\ufb01",
+    "X" * 256,
+)
+
+REFUSED = ("a\0b", "\0", "\ud800", "a\udfffb")
+
+STATES: tuple[dict[str, Any], ...] = (
+    {"n": 2**63 - 1}, {"n": -(2**63)}, {"n": 2**64 - 1}, {"n": 1.5e308}, {"n": 5e-324},
+    {"n": 0.1 + 0.2}, {"n": -0.0}, {"n": 1e16}, {"b": True, "a": None, "": {"$": ":x"}},
+    {"é": "\u2028", "\x00".join("ab"): 1}, {"s": "\0"}, {"s": "\ud800"},
+    {"deep": [[[[[[[[[[]]]]]]]]]]}, {"long": "ü" * 70_000},
+)  # fmt: skip
+
+
+async def names_story(port: Operations) -> list[Outcome]:
+    """Sessions by every name, listed in every order, by every prefix, page by page."""
+    asks: list[Ask] = []
+    for number, name in enumerate((*NAMES, *REFUSED, "y" * 256)):
+        new = NewSession(session_id=f"s{number}", session_name=name)
+        asks.append(lambda p, new=new: p.create_session(new))  # type: ignore[misc]
+    for prefix in (*PREFIXES, *REFUSED):
+        given = SessionFilter(session_name=prefix, page=Page(limit=100))
+        asks.append(lambda p, given=given: p.get_sessions(given))  # type: ignore[misc]
+    ids = ("S1", "s1 ", "é", "s1'", "s" * 200)
+    asks += [lambda p, each=each: p.get_session_by_id(each) for each in ids]  # type: ignore[misc]
+    asks += [lambda p, each=each: p.rename_session("s1", each) for each in REFUSED]  # type: ignore[misc]
+    return [await asked(port, ask) for ask in asks]
+
+
+async def orders_story(port: Operations) -> list[Outcome]:
+    """Each order of a list, walked by cursors and by numbers."""
+    found = list[Outcome]()
+    for number in range(7):
+        await port.create_session(NewSession(session_id=f"o{number}"))
+    for number in (3, 0, 5):
+        await port.rename_session(f"o{number}", "again")
+    for sort in ("created_at", "updated_at"):
+        for order in ("asc", "desc"):
+            found += await _walked(port, sort, order)
+    return found
+
+
+async def _walked(port: Operations, sort: Any, order: Any) -> list[Outcome]:
+    found, cursor = list[Outcome](), None
+    for number in range(5):
+        page = Page(limit=3, sort_by=sort, sort_order=order, cursor=cursor)
+        told = (await port.get_sessions(SessionFilter(page=page))).value
+        ids: list[Any] = [each["session_id"] for each in told["data"]]  # type: ignore[index]
+        numbered = Page(limit=3, page=number + 1, sort_by=sort, sort_order=order)
+        again = (await port.get_sessions(SessionFilter(page=numbered))).value
+        assert [each["session_id"] for each in again["data"]] == ids  # type: ignore[index]
+        found.append(("answered", orjson.dumps(ids)))
+        cursor = told["meta"]["next_cursor"]  # type: ignore[index]
+        if cursor is None:
+            break
+    return found
+
+
+async def states_story(port: Operations) -> list[Outcome]:
+    """JSON of every kind, kept and read; messages and ids of every kind."""
+    asks: list[Ask] = [lambda p: p.create_session(NewSession(session_id="s1"))]
+    for state in STATES:
+        patch = SessionPatch({"session_state": state, "metadata": state})
+        asks.append(lambda p, patch=patch: p.update_session("s1", patch))  # type: ignore[misc]
+    asks.append(lambda p: p.get_session_by_id("s1"))
+    for message in (*NAMES[3::7], *REFUSED[1:3], "m" * 100_000):
+        request = RunRequest(message, "s2")
+        asks.append(lambda p, request=request: p.create_run("agent", "echo", request))  # type: ignore[misc]
+    asks += [
+        lambda p: p.get_session_by_id("s2"),
+        lambda p: p.get_runs(RunFilter(session_id="s2\0")),
+        lambda p: p.get_runs(RunFilter(session_id="\ud800")),
+        lambda p: p.get_runs(RunFilter(user_id="é'")),
+        lambda p: p.get_runs(RunFilter(created_after=0, created_before=4_000_000_000_000_000)),
+        lambda p: p.get_runs(RunFilter(created_after=-1)),
+        lambda p: p.get_sessions(SessionFilter(Where(user_id="\0"))),
+        lambda p: p.get_sessions(SessionFilter(page=Page(limit=1, page=2**31))),
+        lambda p: p.delete_sessions(BulkDeletion(("s1", "\0"))),
+        lambda p: p.get_audit(AuditFilter(principal="é'", limit=1)),
+        lambda p: p.get_audit(AuditFilter(operation="\ud800", limit=1)),
+    ]
+    return [await asked(port, ask) for ask in asks]
+
+
+async def test_values_are_kept_and_found_alike(twins: Doors) -> None:
+    for story in (names_story, orders_story, states_story):
+        async with twins.local(twins.here.token("me", ADMIN)) as local:
+            here = [normal(outcome) for outcome in await story(local)]
+        async with twins.remote(twins.there.token("me", ADMIN)) as remote:
+            there = [normal(outcome) for outcome in await story(remote)]
+        for number, (one, other) in enumerate(zip(here, there, strict=True)):
+            assert one == other, f"step {number} of {story.__name__}"
+            twins.hold(f"step {number} of {story.__name__}", one)
