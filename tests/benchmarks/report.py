@@ -17,7 +17,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 _TEXT = """# Benchmarks
 
 Written by `make bench`; do not edit. {day}, Python {python}, {cores} cores that the servers shared
-with the load, in {minutes:.0f} minutes.
+with the load, in {minutes:.0f} minutes at a load average of {load:.0f} (what the benchmarks run
+makes 3 of it; more means that the machine was busy with other work).
 
 A ratio is ours to theirs, made within a round; sides take turns, round after round, so that a
 machine that is shared or slows down moves both. Shown are medians, and the spread of the ratios.
@@ -60,6 +61,7 @@ def document(rows: Sequence[Row], seconds: float, parts: str) -> str:
         python=platform.python_version(),
         cores=os.cpu_count(),
         minutes=seconds / 60,
+        load=os.getloadavg()[2],
         table=markdown(rows),
         parts=parts,
     )
