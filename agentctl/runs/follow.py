@@ -9,22 +9,29 @@ events stored, so what a look finds of a run that ends between two looks is comp
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from agentctl import errors
 from agentctl.operations import StreamEvent
+from agentctl.records.complaints import Complaints
 from agentctl.runs import wire
 from agentctl.runs.changes import Changes, Look
 from agentctl.runs.engine import Engine
+from agentctl.runs.patience import PATIENCE_SECONDS
 from agentctl.runs.states import is_final
 from agentctl.runs.stream import Stream
 from agentctl.store import events, runs, sessions
-from agentctl.store.database import Database, Steps, unit
+from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.events import EventRow
 from agentctl.store.visibility import EVERYONE
 
 __all__ = ["ended", "follow"]
+
+T = TypeVar("T")
+
+_complaints = Complaints(logging.getLogger("agentctl.runs"))
 
 BATCHES = 4
 """Batches that one look at the database takes at most: what a slow reader may hold."""
@@ -50,10 +57,12 @@ async def follow(
         database: where the run is.
         after: number of the last event that the reader has; -1 for none.
 
+    A database that is away is waited for; when that takes too long, the events end without an end.
+
     Raises:
         NotFound: there is no such run, and no event was given yet. One that is deleted later ends
             without an end.
-        Unavailable: the database does not answer.
+        Unavailable: the database was away for too long before any event was given.
     """
     follower = _Follower(engine, database, changes, run_id, after)
     while portion := await follower.portion():
@@ -118,7 +127,13 @@ class _Follower:
         """The next events, waited for; none once the run has ended and all were given."""
         while not self._over:
             held = self._held()
-            found = await (self._stored() if held is None else self._published(held))
+            try:
+                found = await (self._stored() if held is None else self._published(held))
+            except errors.Unavailable:
+                if not self._given:
+                    raise
+                _complaints.make("who follows a run is left: its database is away for too long")
+                return []
             if found:
                 self._given = True
                 self._position = found[-1].seq
@@ -145,7 +160,7 @@ class _Follower:
     async def _stored(self) -> list[StreamEvent]:
         # Taken before the read, so that nothing is committed unheard between the two.
         look = self._look = self._look or self._changes.look(self._database)
-        found = await self._database.read(_found(self._run_id, self._position))
+        found = await self._read(_found(self._run_id, self._position))
         if found is None:
             self._over = True
             if not self._given:
@@ -169,8 +184,20 @@ class _Follower:
 
     async def _synthesized(self) -> list[StreamEvent]:
         """What stands for the events of a run that ended and has none."""
-        told = await self._database.read(_told(self._run_id), large=True)
+        told = await self._read(_told(self._run_id), large=True)
         return [event for event in told if event.seq > self._position]
+
+    async def _read(self, work: Work[T], *, large: bool = False) -> T:
+        """Read from a database that may be away for a while."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + PATIENCE_SECONDS
+        while True:
+            try:
+                return await self._database.read(work, large=large)
+            except errors.Unavailable:
+                if self._engine.stopping.is_set() or clock() >= deadline:
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def _some(held: list[StreamEvent]) -> list[StreamEvent]:

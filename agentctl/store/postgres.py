@@ -28,6 +28,7 @@ from agentctl.store.postgres_connection import (
     RECOVERED,
     Connection,
     InDoubt,
+    Known,
     Longer,
     arguments,
     public_error,
@@ -252,7 +253,7 @@ class PostgresDatabase:
         """A connection of the pool, in no transaction; given back in none, or closed."""
         pool = await self._opened()
         proxy = await self._acquired(pool)
-        while cast(_Pooled, proxy).born <= self._trusted_from:
+        while cast(Known, proxy).born <= self._trusted_from:
             proxy.terminate()
             await pool.release(proxy)
             proxy = await self._acquired(pool)
@@ -301,18 +302,7 @@ class PostgresDatabase:
             max_size=self._entry.pool_size,
             max_queries=1_000_000_000,
             reset=_keep,
-            connection_class=_Pooled,
         )
-
-
-class _Pooled(asyncpg.Connection):
-    """A connection that knows since when it is there, on the clock of its event loop."""
-
-    __slots__ = ("born",)
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.born = asyncio.get_running_loop().time()
 
 
 @unit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import ssl
@@ -21,6 +22,7 @@ __all__ = [
     "RECOVERED",
     "Connection",
     "InDoubt",
+    "Known",
     "Longer",
     "arguments",
     "connect",
@@ -33,6 +35,28 @@ __all__ = [
 T = TypeVar("T")
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+
+class Known(asyncpg.Connection):
+    """A connection that knows what does not change while it is there.
+
+    Attributes:
+        born: when it was made, on the clock of its event loop.
+    """
+
+    __slots__ = ("_recovered", "born")
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.born = asyncio.get_running_loop().time()
+        self._recovered: str | None = None
+
+    async def recovered(self) -> str:
+        """When its PostgreSQL last began anew after a crash: none outlives another one."""
+        if self._recovered is None:
+            self._recovered = str(await self.fetchval(f"SELECT {RECOVERED}"))
+        return self._recovered
+
 
 STATEMENTS = 1_024
 """Prepared statements that a connection keeps: more than the repositories have in use."""
@@ -67,7 +91,7 @@ CONFLICTS = (
 RECOVERED = "pg_stat_get_bgwriter_stat_reset_time()::text"
 """When PostgreSQL last began anew after a crash, as an expression."""
 
-_WRITTEN = f"SELECT pg_current_xact_id_if_assigned()::text, {RECOVERED}"
+_WRITTEN = "SELECT pg_current_xact_id_if_assigned()::text"
 
 _BUSY = ("The database is busy", "try again; see pool_size of [[databases]]")
 _AWAY = ("The database does not answer", "check that the server runs and that the url is right")
@@ -194,6 +218,7 @@ def arguments(entry: Entry) -> dict[str, Any]:
         "max_cached_statement_lifetime": 0,
         "server_settings": settings,
         "ssl": _tls(entry),
+        "connection_class": Known,
     }
     if entry.password_env:
         given["password"] = _password(entry)
@@ -291,9 +316,10 @@ async def transact(connection: Connection, work: Work[T]) -> T:
     Raises:
         InDoubt: the connection was lost at the commit.
     """
+    recovered = await cast(Known, connection).recovered()
     await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     result = await run_steps(connection, iter(work))
-    written, recovered = cast("Row", await connection.fetchrow(_WRITTEN))
+    written = await connection.fetchval(_WRITTEN)
     try:
         await connection.execute("COMMIT")
     except LOST:

@@ -21,6 +21,8 @@ __all__ = ["SETTLE_SECONDS", "audit", "settled"]
 SETTLE_SECONDS = 25.0
 """How long a run may be live when nobody wants it any more."""
 
+_RUNS = "SELECT run_id, status, input, attempt FROM runs"
+
 _LIVE = "status IN ('PENDING', 'RUNNING')"
 
 _NONE = {
@@ -90,11 +92,11 @@ async def audit(stage: Stage, ledger: Ledger) -> None:
     for what, sql in _NONE.items():
         if found := await stage.rows(sql):
             ledger.wrong[f"{what}, such as {found[0][0]}"] += len(found)
-    stored = {row[0]: row for row in await stage.rows("SELECT run_id, status, input FROM runs")}
+    stored = {row[0]: row for row in await stage.rows(_RUNS)}
     for told in ledger.acknowledged:
         _check_row(ledger, told, stored.get(told.run_id or ""))
     await _check_names(stage, ledger)
-    await _check_events(stage, ledger)
+    await _check_events(stage, ledger, {row[0] for row in stored.values() if row["attempt"] > 1})
     async with _client(stage) as client:
         await _check_records(client, ledger)
         await _check_keys(client, ledger)
@@ -118,8 +120,12 @@ async def _check_names(stage: Stage, ledger: Ledger) -> None:
             ledger.wrong["sessions that are lost, or have an old name"] += 1
 
 
-async def _check_events(stage: Stage, ledger: Ledger) -> None:
-    """Those of a run follow each other from the first to its end, and are what was heard."""
+async def _check_events(stage: Stage, ledger: Ledger, lost: set[str]) -> None:
+    """Those of a run follow each other from the first to its end, and are what was heard.
+
+    Args:
+        lost: runs whose server was killed.
+    """
     rows = await stage.rows(
         "SELECT e.run_id, e.first_seq, e.last_seq, e.events, r.status"
         " FROM run_events e JOIN runs r ON r.run_id = e.run_id ORDER BY e.run_id, e.first_seq"
@@ -138,7 +144,8 @@ async def _check_events(stage: Stage, ledger: Ledger) -> None:
         _check_order(ledger, run_id, found, statuses[run_id])
     for told in ledger.acknowledged:
         if told.recorded:
-            _check_heard(ledger, told, stored.get(told.run_id or "", []))
+            found = {event.number: event for event in stored.get(told.run_id or "", [])}
+            _check_heard(ledger, told, found, told.run_id in lost)
 
 
 def _check_order(ledger: Ledger, run_id: str, found: list[Event], status: str) -> None:
@@ -152,16 +159,14 @@ def _check_order(ledger: Ledger, run_id: str, found: list[Event], status: str) -
         ledger.wrong["runs whose last event is not their end"] += 1
 
 
-def _check_heard(ledger: Ledger, told: Told, stored: list[Event]) -> None:
+def _check_heard(ledger: Ledger, told: Told, stored: dict[int, Event], lost: bool) -> None:
     """What was heard is stored. A killed server may have told more than it could store yet."""
-    by_number = {event.number: event for event in stored}
-    lost = bool(stored) and stored[-1].number - len(stored) + 1 >= LOST_STEP - 1
     for event in told.heard:
-        same = by_number.get(event.number)
+        same = stored.get(event.number)
         if same is None and lost:
             continue
         if same != event:
-            ledger.wrong["events that were told otherwise than stored"] += 1
+            ledger.wrong[f"told {event}, stored {same}, as the last {max(stored, default=-1)}"] += 1
             return
 
 

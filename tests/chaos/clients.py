@@ -17,7 +17,7 @@ from tests.server.load import ENDS, events
 
 __all__ = ["Client"]
 
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 60.0
 PAUSE_SECONDS = 0.2
 
 QUICK = ("/agents/echo", "/agents/echo", "/teams/crew", "/workflows/line")

@@ -15,7 +15,7 @@ from tests.chaos.trouble import make_trouble
 
 __all__ = ["play"]
 
-LATE_SECONDS = 45.0
+LATE_SECONDS = 90.0
 """How long a client may take to finish what it began."""
 
 LAST_SECONDS = 3.0
