@@ -96,7 +96,8 @@ def test_a_name_prefix_uses_the_index_on_postgres(postgres: PostgresUnderTest) -
             await transaction.rollback()
         return "\n".join(row[0] for row in rows)
 
-    assert "Index Cond: ((lower(session_name) >= 'ab'::text)" in asyncio.run(plan())
+    steps = asyncio.run(plan()).replace("(lower(session_name))", "lower(session_name)")
+    assert "Index Cond: ((lower(session_name) >= 'ab'::text)" in steps
 
 
 def test_both_engines_have_the_same_tables_columns_and_indexes() -> None:
