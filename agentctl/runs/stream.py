@@ -115,10 +115,10 @@ class Stream:
         return Batch(waiting[0].seq, waiting[count - 1].seq, lines_of(waiting[:count]))
 
     def rest(self, last: tuple[str, bytes]) -> Batch:
-        """All that is only in memory, and the last event, which may have been published already."""
-        before = self._events[:-1] if self.closed else self._events
-        end = StreamEvent(self._first + len(before), *last)
-        waiting = [*before[self._stored - self._first :], end]
+        """All that is only in memory, and the last event, which nobody is told before it is
+        stored."""
+        end = StreamEvent(self._first + len(self._events), *last)
+        waiting = [*self._events[self._stored - self._first :], end]
         return Batch(waiting[0].seq, end.seq, lines_of(waiting))
 
     def stored(self, last: int) -> None:

@@ -32,7 +32,8 @@ GRACE_SECONDS = 0.1
 """How long cancelled work may take to end before its run is final without it."""
 
 SETTLE_SECONDS = 8.0
-"""How long followers of a run wait for its end to be stored before they are told of it anyway."""
+"""How long who follows a run waits for its end to be stored. Then the events end without an end:
+what is not stored is not told, and may be heard of later."""
 
 _FAILED = failed("INTERNAL", "The run failed inside the server")
 _AWAY = failed("INTERNAL", "The database was away for longer than the run waits for it")
@@ -57,9 +58,9 @@ class Supervision:
         self._works = works
 
     async def supervise(self, run: LiveRun) -> None:
-        """Work a run whose row is there; `run.ended` is the end that is stored."""
+        """Work a run whose row is there; `run.ended` is the end that is stored, or will be."""
         work_about(session_id=run.session_id, run_id=run.run_id)
-        stored = _FAILED
+        ending, stored = _FAILED, None
         try:
             ending = await self._worked(run)
             run.detach()
@@ -69,17 +70,17 @@ class Supervision:
             _log.exception("run %s did not end as it should", run.run_id)
         finally:
             _tell_end(run, stored)
-            run.ended.set_result(stored)
+            run.ended.set_result(stored or ending)
 
     def _note_stop(self, run: LiveRun, late: bool) -> None:
         """What a run had left behind has ended; what it brought, if anything, is dropped."""
         self._lives.start(_stop_noted(run, late))
 
-    async def _settled(self, run: LiveRun, ending: Ending) -> Ending:
-        """The end that is stored. Storing it goes on for as long as it takes; this does not."""
+    async def _settled(self, run: LiveRun, ending: Ending) -> Ending | None:
+        """The end that is stored; None: not yet. That goes on for as long as it takes."""
         storing = self._lives.start(self._store(run, ending))
         await asyncio.wait({storing}, timeout=SETTLE_SECONDS)
-        return storing.result() if storing.done() else ending
+        return storing.result() if storing.done() else None
 
     async def _store(self, run: LiveRun, ending: Ending) -> Ending:
         stored = await endings.settle(run, ending, lambda late: self._note_stop(run, late))
@@ -155,10 +156,10 @@ async def _end_children(run: LiveRun) -> None:
         await ended({child.ended for child in pending}, 2 * GRACE_SECONDS)
 
 
-def _tell_end(run: LiveRun, ending: Ending) -> None:
-    """Tell followers how the run ended; nothing of a root comes behind that."""
+def _tell_end(run: LiveRun, ending: Ending | None) -> None:
+    """Tell followers how the run ended, if that is known; nothing of a root comes behind it."""
     last = None
-    if run.stream.recorded:
+    if run.stream.recorded and ending is not None:
         last = wire.ended(run.identity, ending, run.transcript, run.finished_at)
     if run.parent is None:
         run.stream.close(last)

@@ -97,7 +97,7 @@ async def test_a_caller_is_not_held_for_as_long_as_an_end_cannot_be_stored(
         request = {"message": '{"seconds": 0.2}', "session_id": "s1"}
         async with started(port, "agent", "tool-wait", **request) as (run, events):
             with locked(world):
-                assert (await events)[-1].name == "RunCompleted"
+                assert "RunCompleted" not in [event.name for event in await events]
                 assert (await port.get_run(run["run_id"])).value["status"] == "RUNNING"
             assert (await ended(port, run["run_id"]))["status"] == "COMPLETED"
 
