@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
+from functools import lru_cache
 
 __all__ = [
     "KNOWN_SCOPES",
@@ -71,7 +72,17 @@ def alternatives(resource: str, action: str, identifier: str | None = None) -> t
 
 def satisfies(held: Set[str], resource: str, action: str, identifier: str | None = None) -> bool:
     """Whether the scopes `held` allow `action` on `resource`, or on its one `identifier`."""
+    if not held.isdisjoint(_general(resource, action)):
+        return True
+    if identifier is None:
+        return False
     return not held.isdisjoint(alternatives(resource, action, identifier))
+
+
+@lru_cache(maxsize=256)
+def _general(resource: str, action: str) -> tuple[str, ...]:
+    """The scopes that hold for every id: what most callers have, and found without its id."""
+    return alternatives(resource, action)
 
 
 def covers(held: Set[str], scope: str) -> bool:

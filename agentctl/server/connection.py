@@ -60,7 +60,7 @@ class Connection(HttpToolsProtocol):
             self._running.leave()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
-        self._outlet.close = _nothing  # lets go of this connection, so that it is freed at once
+        self._outlet.let_go()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -169,6 +169,3 @@ class Connection(HttpToolsProtocol):
     def _unset(self, timer: TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
-
-
-def _nothing() -> None: ...

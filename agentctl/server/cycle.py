@@ -24,21 +24,51 @@ when nothing of it was wanted.
 """
 
 
+_JOINED_BYTES = 16_384
+"""Up to so many bytes, to copy a body behind its head costs less than to send it apart."""
+
 _CONTROLS = bytes({*range(32), 127} - {9})
 """What stands in no header field (RFC 9110 5.5)."""
 
 
 class Outlet:
     """The transport as an answer uses it: to close it is for the protocol, which may have to let
-    the client read the answer first.
+    the client read the answer first; and a head goes out with what comes behind it, which saves
+    every answer a call of the kernel.
     """
 
-    __slots__ = ("close", "is_closing", "write")
+    __slots__ = ("_close", "_head", "_transport", "is_closing")
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self.write = transport.write
+        self._transport = transport
+        self._close: Callable[[], None] | None = close
+        self._head = b""
         self.is_closing = transport.is_closing
-        self.close = close
+
+    def hold(self, head: bytes) -> None:
+        """Keep the head of an answer until the first piece of its body is written."""
+        self._head = head
+
+    def write(self, data: bytes) -> None:
+        """Write, behind the head if one is held."""
+        head, self._head = self._head, b""
+        if not head:
+            self._transport.write(data)
+        elif len(data) < _JOINED_BYTES:
+            self._transport.write(b"".join((head, data)))
+        else:
+            self._transport.writelines((head, data))
+
+    def close(self) -> None:
+        """Have the protocol close it, once all is written."""
+        if self._head:
+            self.write(b"")
+        if self._close is not None:
+            self._close()
+
+    def let_go(self) -> None:
+        """Forget the protocol, which is over, so that it is freed at once."""
+        self._close = None
 
 
 class Cycle(RequestResponseCycle):
@@ -89,7 +119,10 @@ class Cycle(RequestResponseCycle):
         head = b"\r\n".join(lines)
         if len(head.translate(None, _CONTROLS)) != len(head) - 2 * (len(lines) - 1):
             raise RuntimeError("a header field holds a control character")
-        self.transport.write(head + b"\r\n\r\n")
+        outlet = cast("Outlet", self.transport)
+        outlet.hold(head + b"\r\n\r\n")
+        if self.scope["method"] == "HEAD":
+            outlet.write(b"")
 
     def _is_everyday(self, known: Mapping[bytes, bytes]) -> bool:
         own = b"connection" in known or b"transfer-encoding" in known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentctl import errors
@@ -12,6 +12,7 @@ from agentctl.auth.lookup import AccountTokens
 from agentctl.auth.principal import Principal
 from agentctl.config.settings import Settings
 from agentctl.operations import Where
+from agentctl.records.document import Document
 from agentctl.records.ids import is_session_id, new_id
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.text import is_storable
@@ -48,7 +49,8 @@ class Hosting:
     """What stands behind the port, whoever calls.
 
     `verifier` answers the one verifier of the configuration, which is made when it is first asked
-    for: that raises InvalidKey when its keys are refused.
+    for: that raises InvalidKey when its keys are refused. `listings` are those of all configured
+    components of a kind, once they were asked for.
     """
 
     settings: Settings
@@ -62,6 +64,7 @@ class Hosting:
     audit: Audit
     readiness: Readiness
     verifier: Callable[[], Verifier]
+    listings: dict[Kind, Document[list[Any]]] = field(default_factory=dict)
 
 
 class Access:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, Literal
 
 import agentctl
@@ -34,13 +35,18 @@ class ComponentOperations(Access):
         operation = policy.operations_of(kind).list
         async with self.audited(operation):
             allowed = policy.allowed_ids(self.principal, operation)
-            catalog = self.hosting.catalog
-            shown = [
-                catalog.record(component)
-                for component in catalog.components(kind).values()
-                if allowed is None or component.id in allowed
-            ]
-            return document_of(shown)
+            if allowed is not None:
+                return self._listed(kind, allowed)
+            # What is configured stays as it is, and most callers see all of it.
+            whole = self.hosting.listings
+            if kind not in whole:
+                whole[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
+            return whole[kind]
+
+    def _listed(self, kind: Kind, shown: Set[str]) -> Document[list[Any]]:
+        catalog = self.hosting.catalog
+        components = catalog.components(kind).values()
+        return document_of([catalog.record(each) for each in components if each.id in shown])
 
     async def get_component(self, kind: Kind, component_id: str) -> Document[Any]:
         """One configured component."""
