@@ -127,7 +127,7 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
     ),
     (
         asyncpg.InsufficientPrivilegeError,
-        ("The database's user may not do that", "GRANT it what docs/databases.md names"),
+        ("The database's user may not do that", "GRANT it what docs/postgresql.md names"),
     ),
     (
         (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError),

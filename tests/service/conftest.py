@@ -8,9 +8,10 @@ import pytest
 
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
+from tests.postgres import postgres_url
 from tests.world import World, make_world
 
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+__all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
 
 @pytest.fixture

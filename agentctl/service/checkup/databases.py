@@ -8,10 +8,8 @@ import shlex
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
 
 from agentctl.config.databases import is_sqlite, shown_url, sqlite_path
-from agentctl.config.hosts import is_loopback
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
 from agentctl.records.sizes import spoken_bytes
@@ -34,16 +32,26 @@ _LARGE_LOG = 4 * sqlite_checkup.WAL_BYTES
 _AHEAD_SECONDS = 300
 
 
-def is_there(entry: Database) -> bool:
-    """Whether a database can be asked more: its file is there, or it is of a server."""
-    return not is_sqlite(entry.url) or sqlite_path(entry.url).exists()
+async def is_there(entry: Database) -> bool:
+    """Whether a database can be asked more: its file is there, or its tables are."""
+    if is_sqlite(entry.url):
+        return sqlite_path(entry.url).exists()
+    try:
+        return await stored_version(entry) is not None
+    except AgentctlError:
+        return False
 
 
-async def check_database(entry: Database) -> AsyncIterator[Finding]:
-    """Everything about one database; it may take long: the whole file is read."""
+async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[Finding]:
+    """Everything about one database; it may take long: the whole file is read.
+
+    Args:
+        entry: the database.
+        processes: how many of a server use it.
+    """
     check = f"database {entry.id}"
     if not is_sqlite(entry.url):
-        async for each in _of_server(entry, check):
+        async for each in _of_server(entry, check, processes):
             yield each
         return
     path = sqlite_path(entry.url)
@@ -71,27 +79,22 @@ async def check_database(entry: Database) -> AsyncIterator[Finding]:
         yield wrong(check, f"readers keep writers waiting: its journal mode is {mode}", remedy)
 
 
-async def _of_server(entry: Database, check: str) -> AsyncIterator[Finding]:
-    """That it answers, and has our schema; it is for its own tools to look further."""
+async def _of_server(entry: Database, check: str, processes: int) -> AsyncIterator[Finding]:
+    """That it answers, has our schema, and is set up for it; `db check` looks further."""
+    from agentctl.service.checkup.servers import check_server
+
     where = shown_url(entry.url)
     try:
         if await stored_version(entry) is None:
-            yield note(check, f"{where} has no tables yet", "agentctl serve makes them")
+            remedy = "agentctl db migrate makes them, and so does agentctl serve"
+            yield note(check, f"{where} has no tables yet", remedy)
             return
         yield await _opened(entry, check)
         yield ok(check, f"{where} is one of ours, schema {SCHEMA_VERSION}")
+        async for each in check_server(entry, check, processes):
+            yield each
     except AgentctlError as failure:
         yield of_failure(check, failure)
-    if entry.tls in ("disable", "prefer") and not _is_near(entry.url):
-        text = f"what is sent to {where} may not be encrypted, and nobody looks who answers"
-        yield note(check, text, f'tls = "verify-full" in [[databases]] {entry.id}')
-
-
-def _is_near(url: str) -> bool:
-    """Whether a server is reached without a network: through a socket, or on this machine."""
-    parts = urlsplit(url)
-    host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
-    return not host or host.startswith("/") or is_loopback(host)
 
 
 async def _opened(entry: Database, check: str) -> Finding:

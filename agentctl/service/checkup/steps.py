@@ -66,10 +66,19 @@ def _of_settings(settings: Settings) -> Iterator[Step]:
 
 
 def _of_data(settings: Settings) -> Iterator[Step]:
+    processes = settings.server.workers
     for entry in settings.databases:
-        yield _in_turn(f"database {entry.id}", partial(databases.check_database, entry))
-    if all(map(databases.is_there, settings.databases)):
-        yield Step("runs", lambda: work.check_work(settings))
+        look = partial(databases.check_database, entry, processes)
+        yield _in_turn(f"database {entry.id}", look)
+    yield Step("runs", partial(_work, settings))
+
+
+async def _work(settings: Settings) -> list[Finding]:
+    """Of databases that are not there, or not in order, the steps before have told already."""
+    for entry in settings.databases:
+        if not await databases.is_there(entry):
+            return []
+    return await work.check_work(settings)
 
 
 async def run(step: Step) -> list[Finding]:

@@ -1,0 +1,158 @@
+"""`agentctl doctor` on databases of a PostgreSQL server: every fault with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from agentctl.config.settings import Database, Server, Settings
+from agentctl.service.checkup.databases import check_database
+from agentctl.service.checkup.finding import Finding
+from agentctl.service.checkup.servers import _clock, _safety, _secrecy, _version, _writing
+from agentctl.service.checkup.steps import run, steps
+from agentctl.store.postgres import PostgresDatabase
+from agentctl.store.postgres_checkup import Facts
+from tests.postgres import drop_schema
+
+PASSWORD = "AGENTCTL_TEST_CHECKUP_PASSWORD"
+
+
+@asynccontextmanager
+async def made(url: str) -> AsyncIterator[Database]:
+    """A database of ours with its tables."""
+    entry = Database("main", url, search_path=f"checkup_{uuid4().hex}")
+    database = PostgresDatabase(entry, create=True)
+    await database.check()
+    await database.close()
+    try:
+        yield entry
+    finally:
+        await drop_schema(entry)
+
+
+@asynccontextmanager
+async def acting(entry: Database, *statements: str, limit: int = -1) -> AsyncIterator[Database]:
+    """The same database as a user of its own, made with the statements for `{it}`."""
+    it = f"checkup_{uuid4().hex}"
+    admin = await asyncpg.connect(entry.url)
+    create = f"CREATE ROLE {{it}} LOGIN PASSWORD 'right' CONNECTION LIMIT {limit}"
+    usage = f"GRANT USAGE ON SCHEMA {entry.search_path} TO {{it}}"
+    try:
+        for statement in (create, usage, *statements):
+            await admin.execute(statement.format(it=it, schema=entry.search_path))
+        parts = urlsplit(entry.url)
+        place = f"{it}@{parts.netloc.rpartition('@')[2]}"
+        url = urlunsplit(parts._replace(netloc=place))
+        yield replace(entry, url=url, password_env=PASSWORD)
+    finally:
+        await admin.execute(f"DROP OWNED BY {it}; DROP ROLE {it}")
+        await admin.close()
+
+
+ALL_RIGHTS = "GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {it}"
+
+
+async def looked_at(entry: Database, processes: int = 1) -> list[Finding]:
+    return [each async for each in check_database(entry, processes)]
+
+
+def told(findings: list[Finding], verdict: str) -> str:
+    found = [f"{each.what} -> {each.remedy}" for each in findings if each.verdict == verdict]
+    return "\n".join(found)
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD, "right")
+
+
+async def test_a_sound_database_is_told_of(postgres_url: str) -> None:
+    async with made(postgres_url) as entry:
+        found = told(await looked_at(entry), "ok")
+        assert "it answers, as PostgreSQL " in found
+        assert "its clock agrees with ours" in found
+        assert "it can be written" in found
+        assert f"a server may open {entry.pool_size + 2} connections" in found
+
+
+async def test_what_a_user_may_not_do_is_told_with_the_remedy(postgres_url: str) -> None:
+    only_reads = "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {it}"
+    reads = "ALTER ROLE {it} SET default_transaction_read_only = on"
+    async with made(postgres_url) as entry:
+        async with acting(entry) as nobody:
+            assert "GRANT it what" in told(await looked_at(nobody), "wrong")
+        async with acting(entry, only_reads) as reader:
+            found = told(await looked_at(reader), "wrong")
+            assert "sessions: INSERT, UPDATE, DELETE" in found
+            assert "GRANT SELECT, INSERT, UPDATE, DELETE" in found
+        async with acting(entry, ALL_RIGHTS, reads) as bound:
+            assert "read-only (default_transaction_read_only)" in told(
+                await looked_at(bound), "wrong"
+            )
+
+
+async def test_too_few_connections_are_told_of(postgres_url: str) -> None:
+    async with made(postgres_url) as entry, acting(entry, ALL_RIGHTS, limit=20) as few:
+        assert "may open 12 connections, and 20 are left" in told(await looked_at(few), "ok")
+        found = told(await looked_at(few, processes=2), "wrong")
+        assert "may open 24 connections, and there are 20 at most -> lower pool_size" in found
+
+
+async def test_what_is_not_there_is_told_once(postgres_url: str) -> None:
+    """A database without tables is no fault, and its runs are not looked for."""
+    empty = Database("main", postgres_url, search_path=f"none_{uuid4().hex}")
+    away = Database("main", "postgresql://me@127.0.0.1:1/none")
+    for entry, verdict, text in (
+        (empty, "note", "has no tables yet -> agentctl db migrate"),
+        (away, "wrong", "does not answer"),
+    ):
+        settings = Settings(databases=(entry,), server=Server(workers=2))
+        findings = [each for step in steps(settings) for each in await run(step)]
+        about = [each for each in findings if each.check in ("database main", "runs")]
+        assert len(about) == 1
+        assert text in told(about, verdict)
+
+
+GOOD = Facts("17.2", 170_002, 0, False, False, True, True, True, 97, 0, None, True, [])
+
+FAULTS = (
+    (_version, GOOD._replace(version="12.9", number=120_009), "12.9 is older"),
+    (_clock, GOOD._replace(ahead=-400_000_000), "behind ours -> set both: timedatectl"),
+    (_clock, GOOD._replace(ahead=301_000_000), "ahead of ours -> set both: timedatectl"),
+    (_writing, GOOD._replace(standby=True, read_only=True), "a standby"),
+    (_safety, GOOD._replace(fsync=False), "ALTER SYSTEM SET fsync = on"),
+    (_safety, GOOD._replace(full_pages=False), "ALTER SYSTEM SET full_page_writes = on"),
+    (_safety, GOOD._replace(synchronous=False), "ALTER SYSTEM SET synchronous_commit = on"),
+)
+
+
+def test_faults_that_are_not_made_for_a_test() -> None:
+    for check, facts, text in FAULTS:
+        assert text in told(list(check("database main", facts)), "wrong")
+        assert told(list(check("database main", GOOD)), "ok")
+    assert "its clock is" in told(list(_clock("", GOOD._replace(ahead=3_000_000))), "note")
+
+
+@pytest.mark.parametrize(
+    ("url", "encrypted", "tls", "verdict"),
+    [
+        ("postgresql://me@db.example.org/one", False, "prefer", "wrong"),
+        ("postgresql://me@db.example.org/one", True, "require", "note"),
+        ("postgresql://me@db.example.org/one", True, "verify-full", "ok"),
+        ("postgresql://me@127.0.0.1/one", False, "prefer", ""),
+        ("postgresql:///one?host=/run/postgresql&user=me", False, "prefer", ""),
+        ("postgresql:///one?host=db.example.org&user=me", False, "prefer", "wrong"),
+    ],
+)
+def test_what_others_can_read(url: str, encrypted: bool, tls: str, verdict: str) -> None:
+    entry = Database("main", url, tls=tls)  # type: ignore[arg-type]
+    found = list(_secrecy("database main", GOOD._replace(encrypted=encrypted), entry))
+    assert [each.verdict for each in found] == ([verdict] if verdict else [])
+    if verdict in ("wrong", "note"):
+        assert found[0].remedy == 'tls = "verify-full" in [[databases]] main'
