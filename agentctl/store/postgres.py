@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -28,19 +28,15 @@ from agentctl.store.postgres_connection import (
     RECOVERED,
     Connection,
     InDoubt,
-    Known,
     Longer,
-    arguments,
     public_error,
     run_steps,
     transact,
     unknown_outcome,
 )
 from agentctl.store.postgres_listener import Listener
+from agentctl.store.postgres_pool import Pool
 from agentctl.store.postgres_schema import ready_schema
-
-if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
 
 __all__ = ["PostgresDatabase"]
 
@@ -48,8 +44,6 @@ T = TypeVar("T")
 
 CONFLICT_RETRIES = 3
 LOST_RETRIES = 1
-
-CLOSE_SECONDS = 2.0
 
 _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -80,13 +74,12 @@ class PostgresDatabase:
         self._create = create
         self._closed = False
         self._opening = asyncio.Lock()
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._is_ours = False
+        self._pool = Pool(entry)
         self._apart = Apart(entry)
         self._listener = Listener(entry)
         self._writing: set[asyncio.Task[Any]] = set()
         self._longer: set[CodeType] = set()
-        self._waiting = 0
-        self._trusted_from = float("-inf")
 
     @property
     def lock_folder(self) -> Path | None:
@@ -136,10 +129,8 @@ class PostgresDatabase:
 
     def load(self) -> Load:
         """How busy the pool is."""
-        size, in_use = self._entry.pool_size, 0
-        if self._pool is not None:
-            in_use = self._pool.get_size() - self._pool.get_idle_size()
-        return Load("postgres", self._waiting, in_use, size)
+        pool = self._pool
+        return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size)
 
     async def close(self) -> None:
         """Finish the writes that were handed over, then close every connection."""
@@ -148,12 +139,7 @@ class PostgresDatabase:
             await asyncio.wait(self._writing)
         await self._listener.close()
         await asyncio.to_thread(self._apart.close)
-        if self._pool is not None:
-            try:
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await self._pool.close()
-            except Exception:
-                self._pool.terminate()
+        await self._pool.close()
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -180,7 +166,7 @@ class PostgresDatabase:
                 conflicts -= 1
                 await asyncio.sleep(random.uniform(0, 0.01))
             except LOST as error:
-                self._distrust()
+                self._pool.distrust()
                 if not losses or not self._is_worth_a_retry(error):
                     raise public_error(error, self.id) from None
                 losses -= 1
@@ -195,7 +181,7 @@ class PostgresDatabase:
     async def _read(self, work: Work[T]) -> T:
         """A single statement is a snapshot already. That a unit has more shows when it asks for the
         second one: then it begins again inside a transaction, and so do its like from then on."""
-        async with self._borrowed() as connection:
+        async with (await self._opened()).borrowed() as connection:
             if work.code not in self._longer:
                 with contextlib.suppress(Longer):
                     return await run_steps(connection, iter(work), most=1)
@@ -203,12 +189,12 @@ class PostgresDatabase:
             return await _on_snapshot(connection, work, _SNAPSHOT)
 
     async def _read_much(self, work: Work[T]) -> T:
-        async with self._borrowed() as connection:
+        async with (await self._opened()).borrowed() as connection:
             return await _on_snapshot(connection, work, _LARGE_SNAPSHOT)
 
     async def _write(self, work: Work[T]) -> T:
         try:
-            async with self._borrowed() as connection:
+            async with (await self._opened()).borrowed() as connection:
                 return await transact(connection, work)
         except InDoubt as doubt:
             if await self._was_committed(doubt):
@@ -224,7 +210,7 @@ class PostgresDatabase:
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._entry.statement_seconds
-        self._distrust()
+        self._pool.distrust()
         while clock() < deadline:
             outcome = await self._asked(doubt)
             if outcome is not None:
@@ -234,7 +220,7 @@ class PostgresDatabase:
 
     async def _asked(self, doubt: InDoubt) -> bool | None:
         try:
-            async with self._borrowed() as connection:
+            async with (await self._opened()).borrowed() as connection:
                 told = await connection.fetchrow(_STATUS, doubt.transaction)
         except asyncpg.InvalidParameterValueError:
             # No transaction had this id yet: a crash has made PostgreSQL forget ours.
@@ -243,66 +229,15 @@ class PostgresDatabase:
             return None
         return None if told is None else doubt.outcome(*told)
 
-    def _distrust(self) -> None:
-        """A connection was lost; the others may be as dead without knowing: no unit begins on one
-        of them any more."""
-        self._trusted_from = asyncio.get_running_loop().time()
-
-    @contextlib.asynccontextmanager
-    async def _borrowed(self) -> AsyncIterator[Connection]:
-        """A connection of the pool, in no transaction; given back in none, or closed."""
-        pool = await self._opened()
-        proxy = await self._acquired(pool)
-        while cast(Known, proxy).born <= self._trusted_from:
-            proxy.terminate()
-            await pool.release(proxy)
-            proxy = await self._acquired(pool)
-        connection: Connection = proxy  # type: ignore[assignment]
-        try:
-            yield connection
-        except BaseException as error:
-            if isinstance(error, (*LOST, asyncio.CancelledError, InDoubt)):
-                connection.terminate()
-            elif not connection.is_closed() and connection.is_in_transaction():
-                await _undo(connection)
-            raise
-        finally:
-            await pool.release(proxy)
-
-    async def _acquired(
-        self, pool: asyncpg.Pool[asyncpg.Record]
-    ) -> PoolConnectionProxy[asyncpg.Record]:
-        self._waiting += 1
-        try:
-            return await pool.acquire(timeout=self._entry.wait_seconds)
-        except TimeoutError:
-            if pool.get_idle_size() or pool.get_size() < pool.get_max_size():
-                raise
-            raise errors.Unavailable(
-                "The database is busy",
-                cause=f"all {pool.get_max_size()} connections of database {self.id!r} are in use",
-                hint="try again; see pool_size of [[databases]]",
-            ) from None
-        finally:
-            self._waiting -= 1
-
-    async def _opened(self) -> asyncpg.Pool[asyncpg.Record]:
-        if self._pool is None:
+    async def _opened(self) -> Pool:
+        """The pool, once the schema was found to be ours."""
+        if not self._is_ours:
             async with self._opening:
-                if self._pool is None:
-                    self._pool = await self._open()
+                if not self._is_ours:
+                    await ready_schema(self._entry, create=self._create)
+                    self._refuse_when_closed()
+                    self._is_ours = True
         return self._pool
-
-    async def _open(self) -> asyncpg.Pool[asyncpg.Record]:
-        await ready_schema(self._entry, create=self._create)
-        self._refuse_when_closed()
-        return await asyncpg.create_pool(
-            **arguments(self._entry),
-            min_size=0,
-            max_size=self._entry.pool_size,
-            max_queries=1_000_000_000,
-            reset=_keep,
-        )
 
 
 @unit
@@ -317,16 +252,3 @@ async def _on_snapshot(connection: Connection, work: Work[T], begin: str) -> T:
     result = await run_steps(connection, iter(work))
     await connection.execute("COMMIT")
     return result
-
-
-async def _keep(connection: Connection) -> None:
-    """Nothing is reset: a unit leaves nothing behind but its transaction, which is ended."""
-
-
-async def _undo(connection: Connection) -> None:
-    try:
-        await connection.execute("ROLLBACK")
-    except BaseException as error:
-        connection.terminate()
-        if not isinstance(error, (*LOST, asyncpg.PostgresError)):
-            raise

@@ -42,13 +42,14 @@ class Known(asyncpg.Connection):
 
     Attributes:
         born: when it was made, on the clock of its event loop.
+        used: when it was given back last.
     """
 
-    __slots__ = ("_recovered", "born")
+    __slots__ = ("_recovered", "born", "used")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.born = asyncio.get_running_loop().time()
+        self.born = self.used = asyncio.get_running_loop().time()
         self._recovered: str | None = None
 
     async def recovered(self) -> str:
@@ -191,9 +192,9 @@ def unknown_outcome() -> errors.OutcomeUnknown:
     )
 
 
-async def connect(entry: Entry) -> Connection:
+async def connect(entry: Entry) -> Known:
     """A connection as the configuration describes it. Raises what `public_error` takes."""
-    return await asyncpg.connect(**arguments(entry))
+    return cast(Known, await asyncpg.connect(**arguments(entry)))
 
 
 def arguments(entry: Entry) -> dict[str, Any]:

@@ -69,7 +69,8 @@ class Faulty:
         )
 
     async def create(self, session_id: str) -> None:
-        await self.database.write(sessions.create(a_session(session_id)))
+        """Make a session, which is not there before."""
+        assert await self.database.write(sessions.create(a_session(session_id)))
 
     async def read(self) -> None:
         await self.database.read(sessions.get("s1", EVERYONE))
