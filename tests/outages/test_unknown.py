@@ -1,0 +1,95 @@
+"""A run whose row was committed, or was not, when nobody could tell: none stays without an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from agentctl import errors
+from agentctl.operations import RunFilter, RunRequest
+from agentctl.service.service import Acting
+from tests.endpoint import ModelEndpoint
+from tests.loops import until
+from tests.outages.proxy import Proxy, proxied
+from tests.own_postgres import OwnPostgres, own_postgres
+from tests.service.doors import hosted, user
+from tests.world import make_world
+
+BOUNDS = "wait_seconds = 0.5\nstatement_seconds = 0.5"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnPostgres]:
+    with own_postgres() as server:
+        yield server
+
+
+def losing(way: Proxy, when: str) -> None:
+    """Lose the next commit, or its answer, and whatever is sent behind it."""
+
+    async def lose() -> str:
+        asyncio.get_running_loop().call_soon(way.hold)
+        return when
+
+    way.at_commit = lose
+
+
+async def statuses(port: Acting, session_id: str) -> list[str]:
+    """Of the runs of a session."""
+    page = (await port.get_runs(RunFilter(session_id=session_id))).value
+    return [run["status"] for run in page["data"]]
+
+
+@pytest.mark.parametrize(
+    ("when", "key", "found"),
+    [
+        ("after", None, ["CANCELLED"]),
+        ("after", "a-key", ["COMPLETED"]),
+        ("before", None, []),
+    ],
+)
+async def test_a_run_that_may_be_there(
+    tmp_path: Path,
+    model_endpoint: ModelEndpoint,
+    server: OwnPostgres,
+    when: str,
+    key: str | None,
+    found: list[str],
+) -> None:
+    async with proxied(server.socket) as way:
+        databases = {
+            name: f'url = "{way.url}"\nsearch_path = "{name}_{uuid4().hex}"\n{BOUNDS}'
+            for name in ("main", "second")
+        }
+        world = make_world(tmp_path, model_endpoint.base_url, databases=databases)
+        async with hosted(world) as service:
+            port = user(service)
+            await port.create_run("agent", "echo", RunRequest("first", session_id="s1"))
+            losing(way, when)
+            request = RunRequest("x", session_id="s2", idempotency_key=key)
+            with pytest.raises(errors.OutcomeUnknown):
+                await port.create_run("agent", "echo", request)
+            way.release()
+            await until(lambda: answers(port), 5.0)
+            await until(lambda: are(port, "s2", found), 5.0)
+            if key is not None:
+                again = (await port.create_run("agent", "echo", request)).value
+                assert (again["status"], again["content"]) == ("COMPLETED", "x")
+            await asyncio.sleep(1.2 if not found else 0)
+            assert await statuses(port, "s2") == found
+
+
+async def answers(port: Acting) -> bool:
+    try:
+        await statuses(port, "s1")
+    except errors.Unavailable:
+        return False
+    return True
+
+
+async def are(port: Acting, session_id: str, wanted: list[str]) -> bool:
+    return await statuses(port, session_id) == wanted
