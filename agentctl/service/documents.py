@@ -1,8 +1,13 @@
-"""Rows as documents: stored JSON is spliced into the answer, not parsed and written again."""
+"""Rows as documents: stored JSON is spliced into the answer, not parsed and written again.
+
+A history may be large. So a document is joined once, of pieces as they come from the database: all
+that there is of it at a time is what was read, and the answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 import orjson
@@ -27,10 +32,26 @@ __all__ = [
 ]
 
 
-def _object(members: Mapping[str, bytes]) -> bytes:
-    return (
-        b"{" + b",".join(b'"%b":%b' % (key.encode(), text) for key, text in members.items()) + b"}"
-    )
+Text = bytes | list[bytes]
+"""A JSON text; a long one may be in pieces."""
+
+
+def _object(members: Mapping[str, Text]) -> bytes:
+    pieces: list[bytes] = []
+    for key, text in members.items():
+        pieces.append(_label(key))
+        if isinstance(text, bytes):
+            pieces.append(text)
+        else:
+            pieces += text
+    pieces[0] = b"{" + pieces[0][1:]
+    pieces.append(b"}")
+    return b"".join(pieces)
+
+
+@cache
+def _label(key: str) -> bytes:
+    return b',"%b":' % key.encode()
 
 
 def array(items: Iterable[bytes]) -> bytes:
@@ -51,24 +72,26 @@ def _time(microseconds: int | None) -> bytes:
     return b"null" if microseconds is None else b'"%b"' % rfc3339(microseconds).encode()
 
 
-def _joined(arrays: Sequence[str]) -> bytes:
-    """Several JSON arrays as one, without reading them."""
-    inner = (text[1:-1] for text in arrays)
-    return ("[" + ",".join(part for part in inner if part) + "]").encode()
+def _array(inner: Sequence[bytes]) -> list[bytes]:
+    """Several JSON arrays, each without its brackets, as one."""
+    pieces = [piece for text in inner if text for piece in (b",", text)]
+    pieces[:1] = [b"["]
+    pieces.append(b"]")
+    return pieces
 
 
-def session_document(row: SessionRow, histories: Sequence[str]) -> bytes:
+def session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
     """One of the three detail schemas of spec.md "Resources", by the type of the session.
 
     Args:
         row: the session.
-        histories: the `history` of its top-level runs, oldest first; workflows show none.
+        histories: as `runs.histories` reads them; workflows show none.
     """
     shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
     return _object(shape[row.session_type](row, histories))
 
 
-def _agent_session(row: SessionRow, histories: Sequence[str]) -> dict[str, bytes]:
+def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, Text]:
     return {
         "agent_session_id": _plain(row.session_id),
         **_heading(row),
@@ -79,12 +102,12 @@ def _agent_session(row: SessionRow, histories: Sequence[str]) -> dict[str, bytes
         "agent_data": _stored(row.component_data),
         "metrics": _stored(row.metrics),
         "metadata": _stored(row.metadata),
-        "chat_history": _joined(histories),
+        "chat_history": _array(histories),
         **_times(row),
     }
 
 
-def _team_session(row: SessionRow, histories: Sequence[str]) -> dict[str, bytes]:
+def _team_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, Text]:
     return {
         **_heading(row),
         "team_id": _plain(row.component_id),
@@ -93,13 +116,13 @@ def _team_session(row: SessionRow, histories: Sequence[str]) -> dict[str, bytes]
         "metrics": _stored(row.metrics),
         "team_data": _stored(row.component_data),
         "metadata": _stored(row.metadata),
-        "chat_history": _joined(histories),
+        "chat_history": _array(histories),
         **_times(row),
         "total_tokens": _plain(row.total_tokens),
     }
 
 
-def _workflow_session(row: SessionRow, _: Sequence[str]) -> dict[str, bytes]:
+def _workflow_session(row: SessionRow, _: Sequence[bytes]) -> dict[str, Text]:
     data = {
         "session_name": _plain(row.session_name),
         "session_state": _stored(row.session_state),
@@ -129,29 +152,30 @@ def _times(row: SummaryRow) -> dict[str, bytes]:
     return {"created_at": _time(row.created_at), "updated_at": _time(row.updated_at)}
 
 
-def _component_ids(row: SummaryRow) -> dict[str, bytes]:
+_NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
+
+
+def _component_ids(row: SummaryRow) -> dict[str, str | None]:
     """All three id fields, the one of the session's type filled."""
-    return {
-        names.id_field: _plain(row.component_id if names.kind == row.session_type else None)
-        for names in KINDS.values()
-    }
+    return {**_NO_COMPONENT, KINDS[cast(Kind, row.session_type)].id_field: row.component_id}
 
 
 def summary_document(row: SummaryRow) -> bytes:
     """A session in a list."""
-    members = {
-        "session_id": _plain(row.session_id),
-        "session_name": _plain(row.session_name),
-        "session_type": _plain(row.session_type),
-        "user_id": _plain(row.user_id),
+    summary = {
+        "session_id": row.session_id,
+        "session_name": row.session_name,
+        "session_type": row.session_type,
+        "user_id": row.user_id,
         **_component_ids(row),
-        "total_tokens": _plain(row.total_tokens),
-        "run_count": _plain(row.run_count),
-        "history_bytes": _plain(row.history_bytes),
-        "last_status": _plain(row.last_status),
-        **_times(row),
+        "total_tokens": row.total_tokens,
+        "run_count": row.run_count,
+        "history_bytes": row.history_bytes,
+        "last_status": row.last_status,
+        "created_at": rfc3339(row.created_at),
+        "updated_at": rfc3339(row.updated_at),
     }
-    return _object(members)
+    return orjson.dumps(summary)
 
 
 def page_document(noun: str, items: Iterable[bytes], page: Page, found: Listed[Any]) -> bytes:

@@ -129,7 +129,7 @@ class SessionOperations(Access):
             return await self._detail(database, row)
 
     async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
-        histories: list[str] = []
+        histories: list[bytes] = []
         if row.session_type != "workflow" and row.run_count:
             large = row.history_bytes > LARGE_HISTORY_BYTES
             histories = await database.read(runs.histories(row.session_id), large=large)

@@ -14,8 +14,10 @@ database has undone it: what it leaves in Python must not matter then.
 Statements are `Sql`: the portable subset of SQLite and PostgreSQL, parameters as `:name`, columns
 of TEXT and BIGINT only, `cast(:x as text)` where a type is not evident, `NULLS LAST` spelled out,
 RETURNING for what was changed, `FOR UPDATE` or `FOR SHARE` at the end of a SELECT of rows that must
-not change before the commit (SQLite, which has one writer, is not shown that). Who holds the row of
-a session waits for none of its live runs: the end of a run takes that row behind the run's own.
+not change before the commit (SQLite, which has one writer, is not shown that), `utf8(column)` for
+the bytes of a text that is sent on as it is, which would be decoded and encoded again. Who holds
+the row of a session waits for none of its live runs: the end of a run takes that row behind the
+run's own.
 Text is ordered by code point and `lower()` folds ASCII letters only, on both (see the migrations).
 The suite has a real PostgreSQL parse every one of them.
 """
@@ -173,10 +175,13 @@ _TOKEN = re.compile(
 _LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?=\s*\Z|\s+ON CONFLICT\b)")
 
 
+_UTF8 = re.compile(r"\butf8\((\w+)\)")
+
+
 @cache
 def compile_colon(sql: Sql) -> str:
     """The statement as SQLite takes it: without the lock on the rows of its SELECT."""
-    return _LOCK.sub("", sql)
+    return _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", sql))
 
 
 @cache
@@ -195,5 +200,5 @@ def compile_dollar(sql: Sql) -> tuple[str, tuple[str, ...]]:
             return token[0]
         return f"${numbers.setdefault(name, len(numbers) + 1)}"
 
-    text = _TOKEN.sub(numbered, sql)
+    text = _TOKEN.sub(numbered, _UTF8.sub(r"convert_to(\1, 'UTF8')", sql))
     return text, tuple(numbers)

@@ -43,8 +43,8 @@ _OF_SESSION = Sql(
 )
 
 _HISTORIES = Sql(
-    "SELECT history FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
-    " AND history IS NOT NULL ORDER BY seq"
+    "SELECT substr(utf8(history), 2, length(utf8(history)) - 2) FROM runs"
+    " WHERE session_id = :session_id AND parent_run_id IS NULL AND history IS NOT NULL ORDER BY seq"
 )
 
 _RECENT_MESSAGES = Sql(
@@ -136,8 +136,10 @@ def of_session(
 
 
 @unit
-def histories(session_id: str) -> Steps[list[str]]:
-    """What the session's top-level runs show in `chat_history`, in order: JSON arrays."""
+def histories(session_id: str) -> Steps[list[bytes]]:
+    """What the session's top-level runs show in `chat_history`, in order: of each the JSON array,
+    in UTF-8 and without its brackets, so that all of them can be one without another copy.
+    """
     rows = yield Statement(_HISTORIES, {"session_id": session_id})
     return [history for (history,) in rows]
 

@@ -40,6 +40,12 @@ def test_sqlite_is_not_shown_the_locks_on_rows() -> None:
     assert compile_colon(Sql("SELECT ' FOR UPDATE'")) == "SELECT ' FOR UPDATE'"
 
 
+def test_the_bytes_of_a_text_are_asked_of_each_database_in_its_own_way() -> None:
+    sql = Sql("SELECT utf8(history), :a FROM runs")
+    assert compile_colon(sql) == "SELECT CAST(history AS BLOB), :a FROM runs"
+    assert compile_dollar(sql)[0] == "SELECT convert_to(history, 'UTF8'), $1 FROM runs"
+
+
 def test_a_unit_runs_from_its_beginning_each_time() -> None:
     @unit
     def counted(name: str) -> Steps[str]:
