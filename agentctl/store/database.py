@@ -35,6 +35,7 @@ from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeV
 __all__ = [
     "Database",
     "Load",
+    "Longer",
     "Row",
     "Sql",
     "Statement",
@@ -98,6 +99,10 @@ def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
         return Work(code, partial(function, *args, **kwargs))
 
     return bound
+
+
+class Longer(Exception):
+    """A unit has more statements than it was allowed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import asyncpg
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.records.complaints import Complaints
-from agentctl.store.database import Row, Steps, Work, compile_dollar
+from agentctl.store.database import Longer, Row, Steps, Work, compile_dollar
 
 __all__ = [
     "CONFLICTS",
@@ -141,10 +141,6 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
 
 log = logging.getLogger("agentctl.store")
 _complaints = Complaints(log, level=logging.ERROR)
-
-
-class Longer(Exception):
-    """A unit has more statements than it was allowed."""
 
 
 class InDoubt(Exception):

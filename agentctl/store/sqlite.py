@@ -13,15 +13,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import CodeType
 from typing import TypeVar, cast
 
 import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import Load, Work
+from agentctl.store.database import Load, Longer, Work
 from agentctl.store.probe import probe
-from agentctl.store.sqlite_connection import connect_reader, public_error, run_unit_on_snapshot
+from agentctl.store.sqlite_connection import (
+    connect_reader,
+    public_error,
+    run_unit,
+    run_unit_on_snapshot,
+)
 from agentctl.store.sqlite_file import folder_of_locks
 from agentctl.store.sqlite_writer import Writer
 
@@ -54,6 +60,7 @@ class SqliteDatabase:
         self._apart = 0  # large reads that were asked for and have not ended
         self._lock = threading.Lock()
         self._reader: apsw.Connection | None = None
+        self._longer: set[CodeType] = set()
         self._writer: Writer | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._idle: deque[apsw.Connection] = deque()
@@ -87,9 +94,20 @@ class SqliteDatabase:
         """Like `read` on the loop, for callers without one."""
         try:
             with self._lock:
-                return run_unit_on_snapshot(self._loop_reader(), work)
+                return self._run_on_loop(work)
         except apsw.Error as error:
             raise public_error(error, self.id) from None
+
+    def _run_on_loop(self, work: Work[T]) -> T:
+        """A single statement is a snapshot already. That a unit has more shows when it asks for the
+        second one: then it begins again inside a transaction, and so do its like from then on."""
+        reader = self._loop_reader()
+        if work.code not in self._longer:
+            try:
+                return run_unit(reader, work, most=1)
+            except Longer:
+                self._longer.add(work.code)
+        return run_unit_on_snapshot(reader, work)
 
     async def write(self, work: Work[T]) -> T:
         """Run a unit in one transaction; returns once it is on the disk.

@@ -13,7 +13,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.complaints import Complaints
-from agentctl.store.database import Row, Work, compile_colon
+from agentctl.store.database import Longer, Row, Work, compile_colon
 from agentctl.store.sqlite_sharing import Patience, keep_log_short
 
 __all__ = [
@@ -133,11 +133,16 @@ def _connect(path: Path, wait: int) -> apsw.Connection:
     return connection
 
 
-def run_unit(connection: apsw.Connection, work: Work[T]) -> T:
-    """Run a unit in the transaction that is open. The caller undoes what a failure leaves behind.
+def run_unit(connection: apsw.Connection, work: Work[T], *, most: int | None = None) -> T:
+    """Run a unit in the transaction that is open, if one is. The caller undoes what a failure
+    leaves behind.
+
+    Args:
+        most: how many statements it may have.
 
     Raises:
         ValidationFailed: a value is text that no database takes (contract.md 7).
+        Longer: it has a statement more than `most`; that one was not run.
         Whatever a statement or the unit itself raises.
     """
     steps = iter(work)
@@ -146,6 +151,10 @@ def run_unit(connection: apsw.Connection, work: Work[T]) -> T:
     try:
         while True:
             sql, parameters = send(cast("list[Row]", rows))
+            if most is not None:
+                if not most:
+                    raise Longer
+                most -= 1
             rows = cast("list[Row]", connection.execute(compile_colon(sql), parameters).fetchall())
     except StopIteration as end:
         return cast(T, end.value)
