@@ -1,6 +1,7 @@
 """`agentctl audit tail`: the newest rows of the audit, and then those that come.
 
-What is new is known by its number, not by its time: a clock that is set back hides nothing.
+What is new is known by its number, not by its time: a clock that is set back hides nothing. Numbers
+are given out before rows are there to be seen, so that a lower one may come behind a higher one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ POLL_SECONDS = 1.0
 """Time between two looks."""
 
 LOOK = 50
-"""Rows of a page; where all of them are new, the next one is read too."""
+"""Rows of a page; where all of them are looked for, the next one is read too."""
+
+LATE = 40
+"""How far below the highest number a row may come late."""
 
 PAUSES = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
 """Seconds before each attempt to reach a server again that did not answer: a restart is over by
@@ -70,14 +74,18 @@ async def tail_audit(
     wanted = AuditFilter(principal, operation, outcome)
     last = await _newest(door)
     show.head()
+    known = {row["seq"] for row in await _since(door, last - LATE) if row["seq"] <= last}
     if lines:
-        show.rows(await _there(door, wanted, lines, last))
+        there = await _there(door, wanted, lines, last)
+        known |= {row["seq"] for row in there}
+        show.rows(there)
     while True:
         await asyncio.sleep(POLL_SECONDS)
-        new = await _patiently(door, last)
-        if new:
-            last = new[-1]["seq"]
-            show.rows([row for row in new if _matches(row, wanted)])
+        rows = await _patiently(door, last - LATE)
+        show.rows([row for row in rows if row["seq"] not in known and _matches(row, wanted)])
+        if rows:
+            last = max(last, rows[-1]["seq"])
+            known = {row["seq"] for row in rows}
 
 
 async def _newest(door: Door) -> int:

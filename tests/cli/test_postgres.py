@@ -1,0 +1,151 @@
+"""Local commands on a PostgreSQL database: they work, and what keeps them from it is one line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from agentctl.config import load
+from agentctl.config.settings import Database
+from tests.cli.conftest import Agentctl
+from tests.cli.lonely import working
+from tests.postgres import postgres_schemas, postgres_url
+from tests.world import FILES, make_world
+
+__all__ = ["postgres_url"]
+
+NOWHERE = "http://127.0.0.1:9/v1"
+
+
+@pytest.fixture
+def config(tmp_path: Path, postgres_url: str) -> Iterator[Path]:
+    """A configuration whose databases have no tables yet."""
+    folder = tmp_path / "world"
+    folder.mkdir()
+    with postgres_schemas(postgres_url) as databases:
+        yield make_world(folder, NOWHERE, databases=databases).path
+
+
+def sql(config: Path, *statements: str) -> None:
+    """Change the first database by hand."""
+    entry = load(config, {}).databases[0]
+
+    async def run() -> None:
+        connection = await connected(entry)
+        for statement in statements:
+            await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(run())
+
+
+async def connected(entry: Database) -> asyncpg.Connection[Any]:
+    return await asyncpg.connect(entry.url, server_settings={"search_path": entry.search_path})
+
+
+READS = (
+    ("sessions", "list"), ("runs", "list"), ("accounts", "list"), ("audit", "list"),
+    ("runs", "doctor"), ("sessions", "get", "s1"), ("runs", "cancel", "r1"),
+)  # fmt: skip
+
+
+def test_what_keeps_a_command_from_its_database_is_told(config: Path, inside: Agentctl) -> None:
+    here = ("--config", str(config))
+    for command in READS:
+        ended = inside(*command, *here)
+        assert (ended.code, "there is no database yet" in ended.stderr) == (7, True), command
+        assert "agentctl db migrate" in ended.stderr
+    assert inside("db", "migrate", *here).code == 0
+    for command in READS:
+        ended = inside(*command, *here)
+        assert (ended.code, "Traceback" in ended.stderr) in ((0, False), (5, False)), command
+    sql(config, "INSERT INTO schema_version VALUES (99, 1)")
+    newer = inside("runs", "list", *here)
+    assert (newer.code, "newer than this agentctl" in newer.stderr) == (1, True)
+    sql(config, "DELETE FROM schema_version WHERE version > 1")
+    older = inside("runs", "list", *here)
+    assert (older.code, "agentctl db migrate" in older.stderr) == (1, True)
+
+
+def test_a_server_that_is_not_to_be_had_is_told_of(
+    tmp_path: Path, postgres_url: str, inside: Agentctl
+) -> None:
+    there = postgres_url.partition("?")[2]
+    faults = {
+        'url = "postgresql://me@127.0.0.1:1/none"': (7, "does not answer"),
+        'url = "postgresql:///none?host=/nowhere&user=me"': (7, "does not answer"),
+        'url = "postgresql://me@127.0.0.1/none"\npassword_env = "NONE_OF_OURS"': (
+            2, "NONE_OF_OURS is not set",
+        ),
+    }  # fmt: skip
+    if there:
+        faults |= {
+            f'url = "postgresql://none_{uuid4().hex}@/postgres?{there}"': (7, "refuses the user"),
+            f'url = "postgresql://postgres@/none_{uuid4().hex}?{there}"': (7, "no such database"),
+        }
+    for number, (lines, (code, text)) in enumerate(faults.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        world = make_world(folder, NOWHERE, databases=FILES | {"main": lines})
+        for command in (("sessions", "list"), ("runs", "start", "--agent", "echo", "-m", "x")):
+            ended = inside(*command, "--config", str(world.path))
+            assert (ended.code, text in ended.stderr) == (code, True), ended.stderr
+            assert "Traceback" not in ended.stderr
+
+
+def test_tail_shows_a_row_that_comes_behind_a_higher_one(
+    config: Path, inside: Agentctl, environment: dict[str, str], tmp_path: Path
+) -> None:
+    here = ("--config", str(config))
+    assert inside("db", "migrate", *here).code == 0
+    with ExitStack() as stack:
+        args = ("audit", "tail", "-n", "0", "-o", "jsonl", *here)
+        process = stack.enter_context(
+            working(*args, environment=environment, log=tmp_path / "tail.log")
+        )
+        assert process.stdout is not None
+        watchdog = threading.Timer(60.0, process.kill)
+        watchdog.start()
+        stack.callback(watchdog.cancel)
+        told = asyncio.run(_out_of_order(load(config, {}).databases[0], process, process.stdout))
+    assert told == ["sooner", "higher", "lower"]
+
+
+async def _out_of_order(
+    entry: Database, process: subprocess.Popen[bytes], out: IO[bytes]
+) -> list[str]:
+    """Add rows of which the second one is there after the third; what was told, in order."""
+    row = "INSERT INTO audit_log (at, via, operation, outcome) VALUES (1, 'http', $1, 'allowed')"
+    one, other = await connected(entry), await connected(entry)
+
+    async def heard() -> str:
+        return str(json.loads(await asyncio.to_thread(out.readline))["operation"])
+
+    try:
+        # Until it shows something, it may not have begun.
+        first = asyncio.ensure_future(heard())
+        while not first.done():
+            await one.execute(row, "sooner")
+            await asyncio.wait([first], timeout=1.5)
+        transaction = one.transaction()
+        await transaction.start()
+        await one.execute(row, "lower")
+        await other.execute(row, "higher")
+        told = [await first]
+        while told[-1] == "sooner":
+            told.append(await heard())
+        await transaction.commit()
+        return [*dict.fromkeys([*told, await heard()])]
+    finally:
+        await one.close()
+        await other.close()
