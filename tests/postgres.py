@@ -22,6 +22,9 @@ import pytest
 from agentctl.config import settings
 from agentctl.store.postgres import PostgresDatabase
 
+_users: list[Path] = []
+"""The folder of our own server, once for each that uses it in this process."""
+
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
@@ -43,11 +46,14 @@ def running_postgres() -> Iterator[str]:
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid4().hex
     folder = Path(tempfile.gettempdir()) / f"agentctl-postgres-{run[:16]}"
     server = get_server(folder, cleanup_mode="delete")
+    _users.append(folder)
     try:
         asyncio.run(_hurry(server.get_uri()))
         yield _without_password(server.get_uri())
     finally:
-        server.cleanup()
+        _users.remove(folder)
+        if folder not in _users:
+            server.cleanup()
 
 
 def _without_password(url: str) -> str:

@@ -167,6 +167,5 @@ def _sever(database: SqliteDatabase) -> None:
     if writer is not None:
         with contextlib.suppress(Empty):
             while (unit := writer._queue.get_nowait()) is not None:
-                unit.work.close()
                 unit.future.cancel()
     database.close_now()
