@@ -47,6 +47,7 @@ class Listener:
         self._lost = asyncio.Event()
         self._schema: str | None = None
         self._snapshot: str | None = None
+        self._failed = False
         self.heard = 0
 
     def start(self) -> None:
@@ -66,9 +67,11 @@ class Listener:
             try:
                 await self._listen_once()
             except Exception as error:
-                _complaints.make(
-                    "database %s is not heard of: %s", self._entry.id, type(error).__name__
-                )
+                # Once, that may be a loop that was held up, as where modules are loaded.
+                if self._failed:
+                    name = type(error).__name__
+                    _complaints.make("database %s is not heard of: %s", self._entry.id, name)
+                self._failed = True
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen_once(self) -> None:
@@ -84,6 +87,7 @@ class Listener:
             await connection.add_listener(CHANNEL, self._hear)
             while not self._lost.is_set():
                 await self._look(connection)
+                self._failed = False
                 await self._pause()
         finally:
             connection.terminate()

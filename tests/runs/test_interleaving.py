@@ -2,7 +2,7 @@
 one of them after the other would have left, and what they were told as well.
 
 Each pair is tried with the first change stopped behind each of its statements. With
-AGENTCTL_TEST_LONG=1 every pair of changes is tried, with the second one stopped as well.
+AGENTCTL_TEST_LONG=1 every two changes are tried, and those of a pair with both of them stopped.
 """
 
 from __future__ import annotations
@@ -248,7 +248,8 @@ class Trials:
         if pair not in self._serial:
             orders = (one, other), (other, one)
             self._serial[pair] = [(await self._tried(*order, MOST, MOST))[0] for order in orders]
-        for later in (*range(1, 7), MOST) if LONG else (MOST,):
+        paired = (one, other) in both_ways(PAIRS)
+        for later in (*range(1, 7), MOST) if LONG and paired else (MOST,):
             for statements in range(MOST):
                 outcome, more = await self._tried(one, other, statements, later)
                 if outcome not in self._serial[pair]:
