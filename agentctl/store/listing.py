@@ -116,9 +116,9 @@ class Lead(NamedTuple):
 NO_LEAD = Lead(())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Listing:
-    """What can be listed of a table.
+    """What can be listed of a table. There is one object of it, by which its statements are kept.
 
     Attributes:
         table: its name.
@@ -163,11 +163,10 @@ class Listing:
             known: what is known of the database; it learns. Without it every row is counted.
         """
         present = tuple(filters)
-        counting = self.count(present, self.lead(present, promote))
-        found = yield from self._count(counting, filters, known)
+        found = yield from self._count(_counting(self, present, promote), filters, known)
         capped = found > COUNTED
-        lead = self.lead(present, promote, part.sort, unordered=not capped)
-        sql = self.select(present, lead, part.sort, part.order, part.after is not None)
+        kind = part.sort, part.order, part.after is not None
+        sql = _selecting(self, present, promote, kind, capped)
         found_rows = yield Statement(sql, {**filters, **part.parameters()})
         rows = [make(*row) for row in found_rows[: part.limit]]
         last = rows[-1] if len(found_rows) > part.limit else None
@@ -293,17 +292,35 @@ def _where(conditions: tuple[str, ...]) -> str:
 
 
 @cache
+def _counting(listing: Listing, present: tuple[str, ...], promote: Lead) -> Sql:
+    """The statement that counts what is to be listed."""
+    return listing.count(present, listing.lead(present, promote))
+
+
+@cache
+def _selecting(
+    listing: Listing,
+    present: tuple[str, ...],
+    promote: Lead,
+    kind: tuple[str, Order, bool],
+    capped: bool,
+) -> Sql:
+    """The statement that reads a page of it: by what, in which order, and whether by cursor."""
+    sort, order, after = kind
+    lead = listing.lead(present, promote, sort, unordered=not capped)
+    return listing.select(present, lead, sort, order, after)
+
+
+@cache
 def _removed(column: str) -> Sql:
     return Sql(f"SELECT {column} FROM removals WHERE id = 1")
 
 
-@cache
 def _count(table: str, conditions: tuple[str, ...]) -> Sql:
     some = f"SELECT 1 FROM {table}{_where(conditions)} LIMIT {COUNTED + SPARE}"
     return Sql(f"SELECT count(*) FROM ({some}) AS counted")
 
 
-@cache
 def _select(table: str, columns: str, conditions: tuple[str, ...], order: str) -> Sql:
     return Sql(
         f"SELECT {columns} FROM {table}{_where(conditions)}"
@@ -311,7 +328,6 @@ def _select(table: str, columns: str, conditions: tuple[str, ...], order: str) -
     )
 
 
-@cache
 def _select_by_id(
     table: str, columns: str, id: str, conditions: tuple[str, ...], order: str
 ) -> Sql:

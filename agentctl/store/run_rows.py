@@ -1,4 +1,4 @@
-"""Runs as repositories take and give them."""
+"""Runs as repositories take and give them. For rows the same holds as in `session_rows`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentctl.store.visibility import Visibility
 __all__ = ["NewRun", "RunEnd", "RunQuery", "RunRow", "RunState"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunRow:
     """A run as it is stored. Times are microseconds, flags 0 or 1.
 

@@ -1,4 +1,8 @@
-"""Sessions as repositories take and give them."""
+"""Sessions as repositories take and give them.
+
+Nobody changes a row. It is not frozen for the sake of those that are made by the page: to make a
+frozen one takes nine times as long.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from agentctl.store.visibility import Visibility
 __all__ = ["Foreign", "SessionQuery", "SessionRow", "SummaryRow"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SummaryRow:
     """What a list shows of a session. Times are microseconds."""
 
@@ -29,7 +33,7 @@ class SummaryRow:
     updated_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionRow(SummaryRow):
     """A session as it is stored: these are JSON texts."""
 
