@@ -7,8 +7,10 @@ AGENTCTL_TEST_LONG=1 every two changes are tried, and those of a pair with both 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,7 +22,7 @@ import asyncpg
 
 from agentctl.config.settings import Database as Entry
 from agentctl.operations import BulkDeletion, NewSession, SessionPatch
-from agentctl.runs.admission import Idempotency, Submission, admit
+from agentctl.runs.admission import Idempotency, Replayed, Submission, admit
 from agentctl.runs.endings import settle
 from agentctl.runs.live import LiveRun
 from agentctl.runs.recorder import Recorder
@@ -30,6 +32,7 @@ from agentctl.service.service import Service
 from agentctl.store import accounts, events, runs, sessions
 from agentctl.store.accounts import AccountRow
 from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.invariants import walk
 from agentctl.store.runs import NewRun
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
@@ -286,3 +289,19 @@ async def test_what_meets_leaves_what_one_after_the_other_leaves(
 
 def both_ways(pairs: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
     return [order for pair in pairs for order in (pair, pair[::-1])]
+
+
+async def test_of_a_hundred_at_once_one_is_made(postgres_url: str, tmp_path: Path) -> None:
+    """More than there are connections, of one key, one session and one name."""
+    async with opened(postgres_url, tmp_path) as (service, watch):
+        scene = Scene(service, 0)
+        keyed = [scene.admit(f"k{each}", session="k", key="k") for each in range(100)]
+        alone = [scene.admit(f"a{each}", "sole", session="a") for each in range(50)]
+        named = [scene.make_account(f"n{each}") for each in range(50)]
+        told = [await asyncio.gather(*group, return_exceptions=True) for group in (keyed, alone)]
+        counts = [Counter(type(each).__name__ for each in group) for group in told]
+        assert counts == [{"NoneType": 1, "Replayed": 99}, {"NoneType": 1, "Conflict": 49}]
+        assert sorted(await asyncio.gather(*named))[-2:] == [False, True]
+        first = {str(each) for each in told[0] if isinstance(each, Replayed)}
+        assert [row[0] for row in await watch.fetch("SELECT run_id FROM idempotency")] == [*first]
+        assert (await scene.database.read(walk("", 100))).broken == []
