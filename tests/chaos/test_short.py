@@ -8,7 +8,7 @@ from tests.chaos.play import play
 from tests.chaos.report import report
 from tests.chaos.trouble import BACK_SECONDS
 
-SECONDS, CLIENTS, PAUSE = 12.0, 16, 2.0
+SECONDS, CLIENTS, PAUSE = 10.0, 16, 1.5
 
 
 def test_what_was_acknowledged_is_true_after_crashes() -> None:

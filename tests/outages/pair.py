@@ -21,7 +21,7 @@ from agentctl.auth import tokens
 from agentctl.auth.keys import generate, public_jwks, write_private_key
 from tests.chaos.stage import Server
 from tests.outages.proxy import ProxyApart, proxied_apart
-from tests.own_postgres import OwnPostgres, own_postgres
+from tests.own_postgres import OwnPostgres
 from tests.world import ADMIN, World, make_world
 
 __all__ = ["STATEMENT", "WAIT", "Pair", "running_pair"]
@@ -109,11 +109,11 @@ def _write_jwks(folder: Path, *keys: bytes) -> None:
 
 
 @contextlib.contextmanager
-def running_pair(model_url: str) -> Iterator[Pair]:
+def running_pair(model_url: str, postgres: OwnPostgres) -> Iterator[Pair]:
     """Both servers, listening."""
     folder = Path(tempfile.mkdtemp(prefix="agentctl-pair-"))
     try:
-        with own_postgres() as postgres, proxied_apart(postgres.socket) as way:
+        with proxied_apart(postgres.socket) as way:
             b = _made(folder / "b", model_url, postgres.url)
             shutil.copytree(folder / "b", folder / "a")
             text = b.path.read_text().replace(postgres.url, way.url)

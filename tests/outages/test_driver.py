@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from uuid import uuid4
@@ -21,7 +21,7 @@ from agentctl.store.visibility import EVERYONE
 from agentctl.store.workers import WorkerRow
 from tests.loops import until
 from tests.outages.proxy import Proxy, proxied
-from tests.own_postgres import OwnPostgres, own_postgres
+from tests.own_postgres import OwnPostgres
 from tests.store.made import START, a_session
 
 WAIT, STATEMENT = 0.4, 0.5
@@ -29,12 +29,6 @@ WAIT, STATEMENT = 0.4, 0.5
 
 BOUND = STATEMENT + 1.0 + 0.5
 """How long it may take at most: a statement, its answer, and a busy machine."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[OwnPostgres]:
-    with own_postgres() as server:
-        yield server
 
 
 class Faulty:

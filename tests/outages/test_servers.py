@@ -20,6 +20,7 @@ from agentctl.runs.wire import LOST_STEP
 from tests.endpoint import ModelEndpoint
 from tests.loops import until
 from tests.outages.pair import Pair, running_pair
+from tests.own_postgres import OwnPostgres
 from tests.server.load import Asked, Event, events, ordered
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
@@ -30,8 +31,8 @@ BUSY = 5.0
 
 
 @pytest.fixture(scope="module")
-def pair(model_endpoint: ModelEndpoint) -> Iterator[Pair]:
-    with running_pair(model_endpoint.base_url) as pair:
+def pair(model_endpoint: ModelEndpoint, server: OwnPostgres) -> Iterator[Pair]:
+    with running_pair(model_endpoint.base_url, server) as pair:
         yield pair
 
 

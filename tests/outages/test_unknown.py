@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,17 +14,11 @@ from agentctl.service.service import Acting
 from tests.endpoint import ModelEndpoint
 from tests.loops import until
 from tests.outages.proxy import Proxy, proxied
-from tests.own_postgres import OwnPostgres, own_postgres
+from tests.own_postgres import OwnPostgres
 from tests.service.doors import hosted, user
 from tests.world import make_world
 
 BOUNDS = "wait_seconds = 0.5\nstatement_seconds = 0.5"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[OwnPostgres]:
-    with own_postgres() as server:
-        yield server
 
 
 def losing(way: Proxy, when: str) -> None:
