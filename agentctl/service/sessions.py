@@ -60,7 +60,7 @@ class SessionOperations(Access):
         async with self.audited("get_sessions"):
             database = self.database_of(filter.where)
             work = sessions.page(self._query(filter), totals_of(database))
-            found = await database.read(work, large=True)
+            found = await database.read(work, large="perhaps")
             items = map(documents.summary_document, found.rows)
             return Document(documents.page_document("sessions", items, filter.page, found))
 

@@ -34,6 +34,7 @@ from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeV
 
 __all__ = [
     "Database",
+    "Large",
     "Load",
     "Longer",
     "Row",
@@ -101,6 +102,10 @@ def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
     return bound
 
 
+Large = bool | Literal["perhaps"]
+"""Whether a read takes long: `perhaps` where nobody knows before, as of a page of a list."""
+
+
 class Longer(Exception):
     """A unit has more statements than it was allowed."""
 
@@ -137,8 +142,9 @@ class Database(Protocol):
         """See that it answers and that its schema is ours; raises what opening it may raise."""
         ...
 
-    async def read(self, work: Work[T], *, large: bool = False) -> T:
-        """Run a unit that only reads, on one snapshot. `large`: keep it off the event loop."""
+    async def read(self, work: Work[T], *, large: Large = False) -> T:
+        """Run a unit that only reads, on one snapshot. `large`: keep it off the event loop, or,
+        where it is that `perhaps`, what is long of it."""
         ...
 
     async def write(self, work: Work[T]) -> T:

@@ -20,7 +20,7 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.store.database import Load, Sql, Statement, Steps, Work, unit
+from agentctl.store.database import Large, Load, Sql, Statement, Steps, Work, unit
 from agentctl.store.postgres_apart import Apart
 from agentctl.store.postgres_connection import (
     CONFLICTS,
@@ -98,7 +98,7 @@ class PostgresDatabase:
         except Exception as error:
             raise public_error(error, self.id) from None
 
-    async def read(self, work: Work[T], *, large: bool = False) -> T:
+    async def read(self, work: Work[T], *, large: Large = False) -> T:
         """Run a unit that only reads, on one snapshot. `large`: its statements are planned for the
         values that they have. No read of any size is on the event loop."""
         return await self._patiently(self._read_much if large else self._read, work)

@@ -20,7 +20,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import Load, Longer, Work
+from agentctl.store.database import Large, Load, Longer, Work
 from agentctl.store.probe import probe
 from agentctl.store.sqlite_connection import (
     connect_reader,
@@ -44,6 +44,10 @@ READ_SECONDS = 30.0
 STEPS = 100_000
 """Instructions of SQLite between two looks at that: some milliseconds."""
 
+LOOP_STEPS, LOOP_LOOKS = 5_000, 10
+"""Instructions between two looks at a read on the event loop that is perhaps large, and after how
+many it goes on elsewhere: half a millisecond. To go there at once takes as long as a short page."""
+
 
 class SqliteDatabase:
     """A database in a SQLite file (`database.Database`).
@@ -61,6 +65,7 @@ class SqliteDatabase:
         self._lock = threading.Lock()
         self._reader: apsw.Connection | None = None
         self._longer: set[CodeType] = set()
+        self._looks = -1  # that a read on the loop has left before it has to go; -1: it may stay
         self._writer: Writer | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._idle: deque[apsw.Connection] = deque()
@@ -78,14 +83,18 @@ class SqliteDatabase:
         """What the time is: all who use the file are on one machine."""
         return now()
 
-    async def read(self, work: Work[T], *, large: bool = False) -> T:
+    async def read(self, work: Work[T], *, large: Large = False) -> T:
         """Run a unit that only reads, on one snapshot.
 
         Args:
             work: the unit. A statement of it that writes fails.
             large: run it on a reader thread, so that the event loop is not held up. Without it the
-                unit runs on the loop: for point reads and what is known to be small.
+                unit runs on the loop: for point reads and what is known to be small. `perhaps`:
+                it begins on the loop, and once more on a thread if it is not over soon.
         """
+        if large == "perhaps":
+            with contextlib.suppress(apsw.InterruptError):
+                return self._read_briefly(work)
         if large:
             return await asyncio.wrap_future(self._submit_apart(work))
         return self.read_now(work)
@@ -97,6 +106,28 @@ class SqliteDatabase:
                 return self._run_on_loop(work)
         except apsw.Error as error:
             raise public_error(error, self.id) from None
+
+    def _read_briefly(self, work: Work[T]) -> T:
+        """Raises InterruptError once the unit has taken its time on the loop."""
+        try:
+            with self._lock:
+                self._looks = LOOP_LOOKS
+                try:
+                    return self._run_on_loop(work)
+                finally:
+                    self._looks = -1
+        except apsw.InterruptError:
+            raise
+        except apsw.Error as error:
+            raise public_error(error, self.id) from None
+
+    def _has_to_leave(self) -> bool:
+        """Asked again and again while SQLite works for the loop. True is said once: what ends the
+        transaction is not to be interrupted."""
+        if self._looks < 0:
+            return False
+        self._looks -= 1
+        return self._looks < 0
 
     def _run_on_loop(self, work: Work[T]) -> T:
         """A single statement is a snapshot already. That a unit has more shows when it asks for the
@@ -183,6 +214,7 @@ class SqliteDatabase:
         if self._reader is None:
             self._refuse_when_closed()
             self._reader = connect_reader(self.path, on_loop=True)
+            self._reader.set_progress_handler(self._has_to_leave, LOOP_STEPS)
         return self._reader
 
     def _open_writer(self) -> Writer:

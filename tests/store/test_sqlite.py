@@ -146,6 +146,29 @@ def test_a_read_sees_one_state_while_others_write(sqlite: SqliteDatabase) -> Non
     asyncio.run(main())
 
 
+def test_a_read_that_is_perhaps_large_leaves_the_loop_when_it_is(sqlite: SqliteDatabase) -> None:
+    count_up = Sql(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers"
+        " WHERE n < :most) SELECT count(*) FROM numbers"
+    )
+    loop = threading.current_thread()
+
+    @unit
+    def counted(most: int) -> Steps[tuple[int, bool]]:
+        yield Statement(Sql("SELECT 1"))
+        rows = yield Statement(count_up, {"most": most})
+        return rows[0][0], threading.current_thread() is loop
+
+    async def main() -> None:
+        for _ in range(3):
+            assert await sqlite.read(counted(10), large="perhaps") == (10, True)
+            assert await sqlite.read(counted(100_000), large="perhaps") == (100_000, False)
+        assert await sqlite.read(counted(100_000)) == (100_000, True)
+        assert await sqlite.read(counted(10), large=True) == (10, False)
+
+    asyncio.run(main())
+
+
 def test_a_read_cannot_write(sqlite: SqliteDatabase) -> None:
     asyncio.run(sqlite.write(sessions.create(a_session())))
     for large in (False, True):
