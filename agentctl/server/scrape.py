@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from agentctl.server.listener import base_url, bind
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["Render", "address", "bound", "scraped"]
+__all__ = ["Render", "listeners", "scraped"]
 
 Render = Callable[[], Awaitable[str]]
 """Makes the text of all metrics."""
@@ -37,14 +37,32 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _OWN = "metrics.listen"
 
 
-def bound(settings: Settings) -> socket.socket | None:
-    """The listening socket for metrics, or None where they are not wanted.
+@contextlib.contextmanager
+def listeners(
+    settings: Settings, announce: Callable[[str], None] | None
+) -> Iterator[tuple[socket.socket, socket.socket | None]]:
+    """The sockets of a server: for requests, and for metrics or None where they are not wanted.
+
+    Args:
+        settings: the configuration.
+        announce: is told where metrics are shown, once both are taken.
 
     Raises:
-        UsageFailed: the package that makes them is missing, or the host is no address of this
-            machine.
+        UsageFailed: the package that makes metrics is missing, or a host is no address of this
+            machine, or a port may not be taken.
         PortInUse: another program listens there.
     """
+    with contextlib.ExitStack() as stack:
+        metrics = _bound(settings)
+        if metrics is not None:
+            stack.enter_context(metrics)
+        requests = stack.enter_context(bind(settings.server.host, settings.server.port))
+        if metrics is not None and announce is not None:
+            announce(base_url(metrics) + PATH)
+        yield requests, metrics
+
+
+def _bound(settings: Settings) -> socket.socket | None:
     if not settings.metrics.listen:
         return None
     if find_spec("prometheus_client") is None:
@@ -53,11 +71,6 @@ def bound(settings: Settings) -> socket.socket | None:
             hint="pip install 'agentctl[metrics]', or listen = \"\" in [metrics]",
         )
     return bind(*split_address(settings.metrics.listen), key=_OWN)
-
-
-def address(listener: socket.socket) -> str:
-    """The URL that is to be asked."""
-    return base_url(listener) + PATH
 
 
 @contextlib.asynccontextmanager

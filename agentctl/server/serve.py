@@ -15,7 +15,7 @@ import uvicorn
 from agentctl.server import scrape
 from agentctl.server.app import create_app, running
 from agentctl.server.lag import LoopLag
-from agentctl.server.listener import base_url, bind
+from agentctl.server.listener import base_url
 from agentctl.server.log import log_to_stderr
 from agentctl.server.protocol import limited
 from agentctl.server.traffic import Traffic
@@ -84,13 +84,7 @@ def serve(
         InvalidConfiguration: a tool cannot be used.
     """
     log_to_stderr(settings.log)
-    with contextlib.ExitStack() as stack:
-        metrics = scrape.bound(settings)
-        if metrics is not None:
-            stack.enter_context(metrics)
-        listener = stack.enter_context(bind(settings.server.host, settings.server.port))
-        if metrics is not None and announce_metrics is not None:
-            announce_metrics(scrape.address(metrics))
+    with scrape.listeners(settings, announce_metrics) as (listener, metrics):
         serve_on(listener, settings, _Alone(listener, announce, announce_stop, metrics))
 
 

@@ -21,7 +21,7 @@ from agentctl.config.handover import settings_to_text
 from agentctl.errors import AgentctlError, InternalFailure, Unavailable
 from agentctl.server import scrape
 from agentctl.server.gathering import gathered
-from agentctl.server.listener import base_url, bind
+from agentctl.server.listener import base_url
 from agentctl.server.log import log_to_stderr
 from agentctl.server.process import Backoff, WorkerProcess
 
@@ -73,13 +73,7 @@ def serve(
         InternalFailure: a worker did not end when it was told to, and was killed.
     """
     log_to_stderr(settings.log, one_of_many=True)
-    with contextlib.ExitStack() as stack:
-        metrics = scrape.bound(settings)
-        if metrics is not None:
-            stack.enter_context(metrics)
-        listener = stack.enter_context(bind(settings.server.host, settings.server.port))
-        if metrics is not None and announce_metrics is not None:
-            announce_metrics(scrape.address(metrics))
+    with scrape.listeners(settings, announce_metrics) as (listener, metrics):
         asyncio.run(_Parent(settings, listener, metrics, announce, announce_stop).run())
 
 
