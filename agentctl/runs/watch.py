@@ -1,7 +1,7 @@
 """How a process hears of cancel requests that another process recorded.
 
 The row is the truth. While this process works on runs it looks whether a database has changed,
-and only then asks for requests.
+and asks for requests then, and every second whatever was heard: who hears of changes may be deaf.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ __all__ = ["watch_requests"]
 
 LOOK_SECONDS = 0.02
 
+ASK_SECONDS = 1.0
+"""The longest time between two questions for requests."""
+
 RETRY_SECONDS = 1.0
 """How long a look is put off that the database did not answer."""
 
@@ -31,13 +34,17 @@ _complaints = Complaints(logging.getLogger("agentctl.runs"))
 async def watch_requests(engine: Engine, databases: Databases, changes: Changes) -> None:
     """Stop the engine's runs whose cancel was requested elsewhere. Runs until cancelled."""
     looks: dict[str, Look] = {}
+    asked_at: dict[str, float] = {}
+    clock = asyncio.get_running_loop().time
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if not engine.live_runs():
             continue
         for database_id, database in databases.opened().items():
             try:
-                if _moved(looks, database, changes):
+                is_due = clock() - asked_at.get(database_id, 0.0) >= ASK_SECONDS
+                if _moved(looks, database, changes) or is_due:
+                    asked_at[database_id] = clock()
                     await _hear(engine, database)
             except errors.AgentctlError:
                 _complaints.make("cancel requests of database %s could not be read", database_id)

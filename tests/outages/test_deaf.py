@@ -1,0 +1,46 @@
+"""A server that hears of no change asks."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+
+from agentctl.operations import RunRequest
+from agentctl.store.postgres import PostgresDatabase
+from tests.endpoint import ModelEndpoint
+from tests.loops import until
+from tests.own_postgres import OwnPostgres
+from tests.service.doors import hosted, running, user
+from tests.world import make_world
+
+HEARD_SECONDS = 2.0
+"""How long a request may take to be heard of (security.md R16)."""
+
+REQUEST = "UPDATE runs SET cancel_requested_at = 1, cancel_requested_by = 'other' WHERE status = 'RUNNING'"
+
+
+async def test_a_cancel_is_found_when_nothing_is_heard(
+    tmp_path: Path, model_endpoint: ModelEndpoint, server: OwnPostgres
+) -> None:
+    own = uuid4().hex
+    databases = {
+        name: f'url = "{server.url}"\nsearch_path = "{name}_{own}"' for name in ("main", "second")
+    }
+    world = make_world(tmp_path, model_endpoint.base_url, databases=databases)
+    async with hosted(world) as service:
+        port = user(service)
+        asked = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x")))
+        await running(port)
+        database = service.hosting.databases.system
+        assert isinstance(database, PostgresDatabase)
+        await database._listener.close()
+        connection = await asyncpg.connect(
+            server.url, server_settings={"search_path": f"main_{own}"}
+        )
+        await connection.execute(REQUEST)
+        await connection.close()
+        await until(asked.done, HEARD_SECONDS)
+        assert (await asked).value["status"] == "CANCELLED"
