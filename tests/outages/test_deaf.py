@@ -19,7 +19,9 @@ from tests.world import make_world
 HEARD_SECONDS = 2.0
 """How long a request may take to be heard of (security.md R16)."""
 
-REQUEST = "UPDATE runs SET cancel_requested_at = 1, cancel_requested_by = 'other' WHERE status = 'RUNNING'"
+REQUEST = """
+UPDATE runs SET cancel_requested_at = 1, cancel_requested_by = 'other' WHERE status = 'RUNNING'
+"""
 
 
 async def test_a_cancel_is_found_when_nothing_is_heard(
