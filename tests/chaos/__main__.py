@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 
 from tests.chaos.play import play
 from tests.chaos.report import report
@@ -16,6 +17,8 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--pause", type=float, default=12.0, help="seconds between two outages")
     given = parser.parse_args()
+    # Told to end, it ends what it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     result = asyncio.run(play(given.minutes * 60, given.clients, pause=given.pause))
     print(report(result))
     return 1 if result.ledger.wrong else 0
