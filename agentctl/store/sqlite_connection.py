@@ -104,7 +104,11 @@ def public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
 
 
 def connect_reader(path: Path, *, on_loop: bool = False) -> apsw.Connection:
-    """A connection that refuses to write. The file must exist. Raises apsw's errors."""
+    """A connection that refuses to write. The file must exist. Raises apsw's errors.
+
+    It maps nothing of the file: what cannot be read is to be an error, and not the end of the
+    process (docs/decisions/0029).
+    """
     connection = _connect(path, LOOP_WAIT_MILLISECONDS if on_loop else WAIT_MILLISECONDS)
     connection.pragma("query_only", True)
     return connection
