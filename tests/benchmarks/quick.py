@@ -27,9 +27,9 @@ ROUNDS = 3
 
 LIMITS: dict[str, Target] = {
     "session detail, 1 run": at_least(0.24),
-    "session detail, 1,000 runs": at_least(0.33),
+    "session detail, 1,000 runs": at_least(0.4),
     "teams": at_least(0.4),
-    "list of 20 sessions": at_least(0.07),
+    "list of 20 sessions": at_least(0.16),
     "cancel of a run that ended": at_least(0.15),
     "runs, plain": at_least(0.011),
     "agentctl --help": at_most(1.5),
