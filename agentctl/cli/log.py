@@ -15,6 +15,9 @@ __all__ = ["Kept", "LocalLog", "logging_locally"]
 _OF_WORK = ("agentctl.runtime", "agentctl.runs")
 """What these say of a run that fails is for the logs of servers: here the error says it."""
 
+_OF_DATABASES = "agentctl.store"
+"""What a driver raised: the error that comes of it is told as such."""
+
 _recorded = re.compile(r"run \S+ failed: [A-Z_]+: ")
 _of_run = re.compile(r"^run \S+(?:: | failed inside: )")
 
@@ -37,7 +40,9 @@ class LocalLog(logging.Handler):
         """Take one; what the record of the run says as well is left out."""
         text = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
-        if record.name not in _OF_WORK:
+        if record.name == _OF_DATABASES:
+            note(f"note: {text}")
+        elif record.name not in _OF_WORK:
             note(f"{record.levelname.lower()}: {text}")
         elif not _recorded.match(text):
             self._kept.append(

@@ -136,6 +136,10 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
     ),
     (asyncpg.DataCorruptedError, ("The database is damaged", "restore it from a backup")),
     (asyncpg.IndexCorruptedError, ("The database is damaged", "restore it from a backup")),
+    (
+        ssl.SSLError,
+        ("The connection to the database is not safe", "see tls and tls_ca_file of [[databases]]"),
+    ),
     (LOST, _AWAY),
 )
 
