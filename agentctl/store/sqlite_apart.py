@@ -50,12 +50,18 @@ async def apart(
             connection.close(True)
 
     doing = asyncio.ensure_future(asyncio.to_thread(connected))
+    doing.add_done_callback(_heard)
     try:
         return await asyncio.shield(doing)
     except asyncio.CancelledError:
         stop.set()
         await asyncio.wait([doing])
-        doing.exception()
         raise
     except apsw.Error as error:
         raise public_error(error, str(path)) from None
+
+
+def _heard(done: asyncio.Future[T]) -> None:
+    """Who is told twice not to wait for it does not hear how it ended."""
+    if not done.cancelled():
+        done.exception()
