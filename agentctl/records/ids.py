@@ -49,12 +49,31 @@ def is_idempotency_key(text: str) -> bool:
 def new_id() -> str:
     """A UUIDv7 (RFC 9562 5.7): 48 bits of milliseconds, then random bits; lower case, hyphens."""
     milliseconds = time.time_ns() // 1_000_000
-    rest = int.from_bytes(os.urandom(10), "big")
-    value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | rest
+    value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | int.from_bytes(_random_bytes(), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+_RANDOM_BYTES = 10
+_DRAWN = 256
+_drawn: list[bytes] = []
+
+
+def _random_bytes() -> bytes:
+    """Of the system's, drawn for many ids at once: to ask it is most of what an id costs."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        many = os.urandom(_RANDOM_BYTES * _DRAWN)
+        pieces = [many[at : at + _RANDOM_BYTES] for at in range(0, len(many), _RANDOM_BYTES)]
+        _drawn.extend(pieces[1:])
+        return pieces[0]
+
+
+# A process that is forked must not make the ids of the one that it came from.
+os.register_at_fork(after_in_child=_drawn.clear)
 
 
 def least_id(milliseconds: int) -> str:
