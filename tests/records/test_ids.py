@@ -30,7 +30,7 @@ def test_a_forked_process_makes_ids_of_its_own() -> None:
         os._exit(0)
     os.close(writing)
     ours = {new_id()[-12:] for _ in range(50)}
-    with open(reading, encoding="ascii") as pipe:
+    with os.fdopen(reading, encoding="ascii") as pipe:
         theirs = pipe.read()
     assert os.waitpid(pid, 0)[1] == 0
     assert len(theirs) == 50 * 12
