@@ -143,6 +143,7 @@ def test_long_work_shows_on_a_terminal_and_can_be_interrupted(
     agentctl("runs", "start", "--agent", "writer", "-m", "hi")
     database = project.parent / "agentctl.db"
     holder = apsw.Connection(str(database))
+    holder.set_busy_timeout(5_000)
     holder.execute("BEGIN IMMEDIATE")
     try:
         seen = terminal("doctor", when="looking at database main, ", types="\x03")

@@ -182,6 +182,7 @@ async def test_while_nobody_can_write_nobody_is_called_dead(rig: Rig) -> None:
         await databases.system.write(workers.enlist(elsewhere()))
         assert await observer.survey() == {"far": None}
         holder = apsw.Connection(str(rig.folder / "main.db"))
+        holder.set_busy_timeout(5_000)
         holder.execute("BEGIN IMMEDIATE")
         for _ in range(60):
             clock.now += 2

@@ -120,6 +120,7 @@ async def test_a_locked_database_is_waited_for_with_few_words(
         worker = Worker(databases, beat_seconds=QUICK)
         await worker.enlist()
         other = apsw.Connection(str(rig.folder / "main.db"))
+        other.set_busy_timeout(5_000)
         other.execute("BEGIN IMMEDIATE")
         with caplog.at_level(logging.WARNING):
             await until(lambda: "beat was not taken" in caplog.text, 20)

@@ -173,6 +173,7 @@ def test_without_the_database_it_is_503_and_never_a_pass(world: World) -> None:
         token = create(host, "waiting", "agents:read")["token"]
         assert ask(host, token).status_code == 200
         connection = apsw.Connection(str(world.folder / "main.db"))
+        connection.set_busy_timeout(5_000)
         connection.execute("ALTER TABLE service_accounts RENAME TO elsewhere")
         deadline = time.monotonic() + 10
         while (answer := ask(host, token)).status_code == 200:

@@ -145,6 +145,7 @@ async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(world: Worl
         strong = bearer(world, ADMIN)
         await http.post("/sessions", json={"session_id": "s1"}, headers=strong)
         with contextlib.closing(apsw.Connection(str(world.folder / "main.db"))) as file:
+            file.set_busy_timeout(5_000)
             file.execute("DROP TABLE audit_log")
         answer = await http.post("/sessions/s1/rename", json={"session_name": "x"}, headers=strong)
         assert answer.status_code == 503
@@ -213,6 +214,7 @@ async def test_counts_that_cannot_be_written_are_kept(
         async with Refusals(audit, seconds=0.05).counting() as refusals:
             assert service.hosting.databases.system.id == "main"  # and it is open
             with contextlib.closing(apsw.Connection(str(world.folder / "main.db"))) as file:
+                file.set_busy_timeout(5_000)
                 file.execute("ALTER TABLE audit_log RENAME TO elsewhere")
                 refusals.count(Unauthenticated())
                 await until(lambda: "refused credentials are not in the audit" in caplog.text)

@@ -152,6 +152,7 @@ def test_a_lock_that_another_program_holds_is_told_and_over_with_it(place: Place
     client = place.client
     assert create(client, "s1", db="second").status_code == 201
     with closing(apsw.Connection(str(place.world.folder / "second.db"))) as holder:
+        holder.set_busy_timeout(5_000)
         holder.execute("BEGIN IMMEDIATE")
         assert is_unavailable(create(client, "s2", db="second"))
         assert all_sessions(client, "second") == {"s1"}

@@ -470,6 +470,7 @@ def test_a_network_little_space_and_a_large_log(
 def test_a_writer_that_does_not_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path)
     holder = apsw.Connection(str(path))
+    holder.set_busy_timeout(5_000)
     holder.execute("BEGIN IMMEDIATE")
     findings = examined(path)
     holder.execute("ROLLBACK")

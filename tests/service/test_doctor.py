@@ -48,6 +48,7 @@ def talked(messages: str) -> Steps[None]:
 def by_hand(world: World, sql: str) -> None:
     """Edit the database with foreign keys off."""
     connection = apsw.Connection(str(world.folder / "main.db"))
+    connection.set_busy_timeout(5_000)
     connection.execute(sql).fetchall()
     connection.close()
 
