@@ -34,8 +34,12 @@ def postgres_url() -> Iterator[str]:
 
 
 @contextmanager
-def running_postgres() -> Iterator[str]:
-    """The url of a server that answers, without a password: that is in PGPASSWORD, if any."""
+def running_postgres(*, durable: bool = False) -> Iterator[str]:
+    """The url of a server that answers, without a password: that is in PGPASSWORD, if any.
+
+    Args:
+        durable: our own server has its own defaults, and writes to the disk what it acknowledges.
+    """
     named = os.environ.get("AGENTCTL_TEST_POSTGRES_URL")
     if named:
         yield named
@@ -48,7 +52,8 @@ def running_postgres() -> Iterator[str]:
     server = get_server(folder, cleanup_mode="delete")
     _users.append(folder)
     try:
-        asyncio.run(_hurry(server.get_uri()))
+        if not durable:
+            asyncio.run(_hurry(server.get_uri()))
         yield _without_password(server.get_uri())
     finally:
         _users.remove(folder)

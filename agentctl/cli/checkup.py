@@ -58,13 +58,12 @@ def _settings(config: Config) -> Settings | AgentctlError:
 
 
 async def _examine(settings: Settings | AgentctlError, findings: list[Finding]) -> None:
-    import logging
-
+    from agentctl.cli.log import say_nothing
     from agentctl.cli.progress import waiting
     from agentctl.service.checkup.steps import run, steps
 
     # What is logged of a failure is in the finding about it.
-    logging.getLogger("agentctl").addHandler(logging.NullHandler())
+    say_nothing()
     for step in steps(settings):
         async with waiting(f"looking at {step.name}"):
             findings += await run(step)

@@ -254,6 +254,7 @@ def _entries(config: Path | None, db: str | None, url: str | None) -> Sequence[D
         UsageFailed: a server is named.
         NotFound: there is no such database.
     """
+    from agentctl.cli.log import say_nothing
     from agentctl.config import load
 
     if url is not None:
@@ -262,10 +263,8 @@ def _entries(config: Path | None, db: str | None, url: str | None) -> Sequence[D
             cause="it works on the database itself, which no server gives to others",
             hint="run it where the database is, with --config FILE",
         )
-    import logging
-
     # What is logged of a failure is told.
-    logging.getLogger("agentctl").addHandler(logging.NullHandler())
+    say_nothing()
     settings = load(config)
     if db is None:
         return settings.databases

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from agentctl.cli.terminal import note
 
-__all__ = ["Kept", "LocalLog", "logging_locally"]
+__all__ = ["Kept", "LocalLog", "logging_locally", "say_nothing"]
 
 _OF_WORK = ("agentctl.runtime", "agentctl.runs")
 """What these say of a run that fails is for the logs of servers: here the error says it."""
@@ -75,6 +75,11 @@ def logging_locally() -> Iterator[LocalLog]:
     finally:
         root.removeHandler(log)
         log.tell()
+
+
+def say_nothing() -> None:
+    """Keep the log to itself, for a command that tells of each failure by itself."""
+    logging.getLogger("agentctl").addHandler(logging.NullHandler())
 
 
 def _in_a_line(error: BaseException) -> str:

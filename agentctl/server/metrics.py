@@ -39,6 +39,7 @@ _REQUEST = ("operation", "method", "status")
 _DATABASE = ("database", "kind")
 
 Labels = tuple[str, ...]
+Numbers = Iterable[tuple[Labels, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +135,16 @@ class _Labelled(Collector):
             yield family
 
 
-def _gauge(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]) -> Metric:
-    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
-    for label_values, value in values:
-        family.add_metric(label_values, value)
-    return family
+def _gauge(name: str, text: str, labels: Labels, values: Numbers) -> Metric:
+    return _filled(GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels), values)
 
 
-def _counter(
-    name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]
-) -> Metric:
+def _counter(name: str, text: str, labels: Labels, values: Numbers) -> Metric:
     """The text format adds `_total` to the name."""
-    family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+    return _filled(CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels), values)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Numbers) -> Metric:
     for label_values, value in values:
         family.add_metric(label_values, value)
     return family

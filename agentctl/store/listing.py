@@ -11,7 +11,7 @@ the few of a user.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, combinations, product
@@ -29,6 +29,7 @@ __all__ = [
     "Listing",
     "Order",
     "Slice",
+    "given",
     "prefix_range",
 ]
 
@@ -268,6 +269,12 @@ class Listing:
     def _known(self) -> dict[str, Filter]:
         groups = chain.from_iterable(self.choices)
         return dict(self.free) | {name: known for group in groups for name, known in group.items()}
+
+
+def given(query: object, names: Iterable[str]) -> dict[str, Value]:
+    """What a query asks for by these of its fields: those that are not None."""
+    values: dict[str, Value] = {name: getattr(query, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def prefix_range(prefix: str) -> tuple[str, str | None]:

