@@ -1,4 +1,4 @@
-"""Imports run downward only (the architecture page, "The house")."""
+"""Imports run downward only (docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BELOW: dict[str, set[str]] = {
     "cli": FLOOR | {"runs", "service", "server", "remote"},
     "__main__": {"cli"},
 }
-"""What each part of the package may import, beside itself and the package's own version."""
+"""The parts of the package that each part may import, besides itself."""
 
 HEAVY = (
     "apsw",
@@ -67,7 +67,7 @@ def test_a_module_imports_from_the_floors_below_it_only(module: Module) -> None:
     assert wrong == []
 
 
-def test_every_part_of_the_package_has_a_place_in_the_house() -> None:
+def test_every_part_of_the_package_has_a_layer() -> None:
     parts = {part(module.name) for module in modules()} - {""}
     assert parts <= BELOW.keys()
 

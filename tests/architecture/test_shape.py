@@ -1,4 +1,4 @@
-"""What is kept small, and what each module says about itself."""
+"""Sizes of modules and functions, and their public names."""
 
 from __future__ import annotations
 

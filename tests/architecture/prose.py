@@ -1,0 +1,248 @@
+"""Words and phrases that the prose of this project avoids (docs/style.md).
+
+`python -m tests.architecture.prose PATH...` lists the places to rewrite, the whole repository
+without a path. Checked are:
+
+- docstrings, comments and sentences in strings (help, errors, log texts) of `agentctl` and `docs`,
+- docstrings and comments of `tests`,
+- Markdown pages outside code, and comments of TOML, SQL, the Makefile and shell scripts.
+
+Text between backticks is code and is skipped.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["REPOSITORY", "Offence", "Text", "files", "offences", "texts"]
+
+REPOSITORY = Path(__file__).parents[2]
+
+AVOIDED = {
+    r"told|tells?(?! me\b)": "reports, informs, distinguishes",
+    r"beside": "next to, besides, except",
+    r"whoever|whomever|whom": "any caller, the user, who",
+    r"whatever|whichever": "any, regardless of",
+    r"nobody|everybody": "no caller, no one; any caller, everyone",
+    r"(?:stands?|stood)(?!-)": "represents, backs, is",
+    r"(?<!left )(?<!leaves )(?<!leave )(?<!far )(?<!lags )(?<!lag )(?<!falls )(?<!fall )(?<!fell )"
+    r"behind(?!\s+(?:[\w-]+\s+){0,3}(?:proxy|proxies|balancers?|firewall|gateway|NAT|nginx)\b)":
+        "after",
+    r"anew": "again",
+    r"so many(?!\s+(?:\w+\s+){0,3}that\b)": "N, that many, this number of",
+    r"so long(?!\s+that\b)": "as long as; a named time span",
+    r"looked at|looks? at(?= all)": "read, checked, inspected",
+    r"asked for": "requested",
+    r"on (?:its|their) way": "in transit, pending, in progress",
+    r"(?:comes?|came) of": "results from",
+    r"of (?:its|their|one's|his|her) own": "its own X, separate",
+    r"for the sake of": "for, to",
+    r"as (?:it is|they are)(?!\s+\w+(?:ed|en|ing|read|put|sent|built|made)?\b)": "unchanged",
+    r"apart": "separate, distinct; except",
+    r"(?:what|whether (?:it|they|one|that|this)) holds?": "is valid, is true",
+    r"(?:signatures?|tokens?|rules?|statements?|promises?|conditions?|guarantees?|same) "
+    r"(?:(?:still|also|no longer) )?holds?(?=\s*[.,;:)]|\s+(?:for|if|when|only)\b)":
+        "is valid, is true, applies",
+    r"must hold(?=\s*[.,;:)]|\s+(?:for|between|at|after)\b)": "must be true",
+    r"(?:hears?|heard|learns?|learned|learnt) of": "is notified of, reads",
+    r"(?:gives?|gave|given|giving) up": "times out, abandons, stops",
+    r"(?:is|are|was|were) over(?!\s+(?:\d|\{|a |an |the |https?\b|TCP\b|TLS\b|one\b))": "has ended",
+    r"mak(?:e|es|ing) (?:a|an|one|new)(?!\s+(?:new )?(?:difference|requests?|calls?|change|"
+    r"decision|choice|mistake|copy|connection|test|run|statement|page|name)\b)":
+        "creates, builds, generates",
+    r"what (?:is|was|are|were)(?![^.;]*\?)": "name the noun",
+    r"says|said": "states, returns, reads, reported",
+    r"one's": "your, its, the caller's",
+    r"doors?|house|seams?|gates?|buried|leftovers?|tally|tallies|salvaged?|patience|patiently":
+        "the term of docs/glossary.md",
+    r"silence(?!\s+(?:the|a|all|warnings?|logs?)\b)": "idle time, no events",
+    r"(?:the|its|their|what) remains(?!\s+\w)": "rest, partial result",
+    r"wire": "request, response, JSON, network",
+    r"edges?(?!\s+cases?\b)": "boundary; the name of the layer",
+    r"grounds?(?!\s+truth\b)": "basis, start-up check",
+    r"beats?": "heartbeat",
+    r"(?:through (?:a|the|this|either|which)|operations) port|ports? of operations":
+        "operations, backend",
+}  # fmt: skip
+"""Regular expressions of whole words, and better words."""
+
+QUESTION_WORDS = "What|Whether|Who|Whom|Whose|Which|How|That|Where|Why"
+BEGINNING = re.compile(rf"\s*(?:{QUESTION_WORDS})\b(?![^.]*\?)")
+"""A noun clause where a docstring or a help text has to begin with a verb or a noun."""
+
+DESCRIPTIONS = {"help", "short_help", "epilog", "description", "summary"}
+"""Arguments that users read as a description."""
+
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "docs/style.md": ("*",),
+    "docs/glossary.md": ("*",),
+    "tests/architecture/prose.py": ("*",),
+    "tests/architecture/test_prose.py": ("*",),
+}
+"""Words that a file may use, `*` for every word: the pages that name them, and quotations."""
+
+_PATTERNS = [
+    (re.compile(rf"\b(?:{words})\b", re.IGNORECASE), better) for words, better in AVOIDED.items()
+]
+_INDENT = re.compile(r"(?<=\n)[ \t]+")
+_CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
+_FENCED = re.compile(r"^([ ]*)(`{3,}|~{3,}).*?^\1\2[`~]*[ ]*$|<!--.*?-->", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\([^)]*\)|https?://\S+")
+_SUFFIXES = {".py", ".md", ".toml", ".sql"}
+_SCRIPTS = {"Makefile", ".ci/run"}
+
+
+class Text(NamedTuple):
+    """A piece of prose: its first line in the file, and whether it is a docstring or a help."""
+
+    line: int
+    text: str
+    describes: bool = False
+
+
+class Offence(NamedTuple):
+    """A place to rewrite."""
+
+    path: str
+    line: int
+    words: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.words!r} ({self.advice})"
+
+
+def files(paths: Iterable[Path] = ()) -> Iterator[Path]:
+    """Yield the files with prose below these paths, by default those of the repository."""
+    for path in paths or [
+        *(REPOSITORY / name for name in ("agentctl", "docs", "tests", ".ci/run", "Makefile")),
+        *sorted(REPOSITORY.glob("*.md")),
+        *sorted(REPOSITORY.glob("*.toml")),
+    ]:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+            if file.is_file() and not hidden and (file.suffix in _SUFFIXES or file == path):
+                yield file
+
+
+def offences(file: Path) -> Iterator[Offence]:
+    """Find the avoided words and beginnings of a file."""
+    path = file.resolve().relative_to(REPOSITORY).as_posix()
+    allowed = ALLOWED.get(path, ())
+    if "*" in allowed:
+        return
+    for line, text, describes in texts(file):
+        visible = _INDENT.sub("", _CODE.sub(_blank, text))
+        flat = visible.replace("\n", " ")
+        if describes and (match := BEGINNING.match(flat)):
+            yield Offence(path, line, match[0].strip(), "begin with a verb or a noun")
+        for pattern, better in _PATTERNS:
+            for match in pattern.finditer(flat):
+                if match[0].lower() not in allowed:
+                    place = line + visible.count("\n", 0, match.start())
+                    yield Offence(path, place, match[0], better)
+
+
+def texts(file: Path) -> Iterator[Text]:
+    """Yield the prose of a file."""
+    source = file.read_text(encoding="utf-8")
+    if file.suffix == ".py":
+        strings = not file.resolve().is_relative_to(REPOSITORY / "tests")
+        yield from _of_python(source, strings)
+    elif file.suffix == ".md":
+        yield Text(1, _LINK.sub(_blank, _FENCED.sub(_blank, source)))
+    else:
+        marker = "--" if file.suffix == ".sql" else "#"
+        comments = [
+            (number, line.partition(marker)[2].strip())
+            for number, line in enumerate(source.splitlines(), 1)
+            if marker in line
+        ]
+        yield from _joined(comments)
+
+
+def _of_python(source: str, strings: bool) -> Iterator[Text]:
+    if "#" in source:
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        yield from _joined(
+            (token.start[0], token.string.lstrip("#: "))
+            for token in tokens
+            if token.type == tokenize.COMMENT
+        )
+    tree = ast.parse(source)
+    docstrings = {
+        id(node.value): node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for docstring in docstrings.values():
+        if isinstance(docstring.value, str):
+            yield Text(docstring.lineno, docstring.value, describes=True)
+    if strings:
+        yield from _strings(tree, set(docstrings))
+
+
+def _strings(tree: ast.Module, seen: set[int]) -> Iterator[Text]:
+    """Yield the strings of a module that have a space in them, f-strings with `{}` for values."""
+    described = {
+        id(keyword.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg in DESCRIPTIONS
+    }
+    for node in ast.walk(tree):  # outer nodes first
+        if id(node) in seen:
+            continue
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            parts = [part for part in node.values if isinstance(part, ast.Constant)]
+            seen.update(map(id, parts))
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        if " " in text.strip():
+            yield Text(getattr(node, "lineno", 1), text, describes=id(node) in described)
+
+
+def _joined(comments: Iterable[tuple[int, str]]) -> Iterator[Text]:
+    """Join comments on consecutive lines, so that a phrase may be broken between them."""
+    first, block = 0, list[str]()
+    for number, comment in comments:
+        if block and number != first + len(block):
+            yield Text(first, "\n".join(block))
+            block = []
+        if not block:
+            first = number
+        block.append(comment)
+    if block:
+        yield Text(first, "\n".join(block))
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Return as much text without words, so that positions and lines stay the same."""
+    return re.sub(r"[^\n]", "\u00b7", match[0])
+
+
+def main() -> int:
+    """Print the offences in the files named on the command line; return the exit code."""
+    count = 0
+    for file in files([Path(name).resolve() for name in sys.argv[1:]]):
+        for offence in sorted(offences(file)):
+            print(offence)
+            count += 1
+    print(f"{count} places to rewrite", file=sys.stderr)
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
