@@ -1,21 +1,31 @@
-"""The modules of the package as syntax trees."""
+"""The modules of the package as syntax trees, and their imports of each other."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["Module", "modules"]
+__all__ = ["PACKAGE", "Import", "Module", "cycles", "load_modules", "modules", "part"]
 
 PACKAGE = Path(__file__).parents[2] / "agentctl"
 
 
 @dataclass(frozen=True)
+class Import:
+    """A module, or a name of a module, that is imported: `from a import b` is the name `a.b`."""
+
+    name: str
+    line: int
+    typing_only: bool
+
+
+@dataclass(frozen=True)
 class Module:
-    """One source file and what it is called."""
+    """A source file and its dotted name."""
 
     name: str
     path: Path
@@ -32,19 +42,47 @@ class Module:
     def is_package(self) -> bool:
         return self.path.name == "__init__.py"
 
-    def imports(self) -> Iterator[tuple[str, int]]:
-        """Every module or name of a module that is imported, also inside functions, with its line.
+    @property
+    def package(self) -> str:
+        """The dotted name of the folder that the file is in."""
+        return self.name if self.is_package else self.name.rpartition(".")[0]
 
-        `from a import b` counts as `a.b`: the caller looks at prefixes only.
-        """
+    @cached_property
+    def imports(self) -> list[Import]:
+        """All imports, also those inside functions."""
+        typing_only = {
+            id(node)
+            for branch in ast.walk(self.tree)
+            if isinstance(branch, ast.If) and ast.unparse(branch.test).endswith("TYPE_CHECKING")
+            for statement in branch.body
+            for node in ast.walk(statement)
+        }
+        found = []
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
-                yield from ((alias.name, node.lineno) for alias in node.names)
+                names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                source = self._absolute(node)
-                yield from ((f"{source}.{alias.name}", node.lineno) for alias in node.names)
+                names = [f"{self._source(node)}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            found += [Import(name, node.lineno, id(node) in typing_only) for name in names]
+        return found
 
-    def _absolute(self, node: ast.ImportFrom) -> str:
+    @cached_property
+    def code_lines(self) -> int:
+        """The number of lines without blank lines, comments, docstrings, imports and `__all__`."""
+        lines = self.text.splitlines()
+        other = {
+            number
+            for number, line in enumerate(lines, 1)
+            if not line.strip() or line.lstrip().startswith("#")
+        }
+        for node in ast.walk(self.tree):
+            if _is_docstring(node) or _is_import(node):
+                other.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        return len(lines) - len(other)
+
+    def _source(self, node: ast.ImportFrom) -> str:
         if not node.level:
             return node.module or ""
         up = node.level - 1 if self.is_package else node.level
@@ -52,10 +90,72 @@ class Module:
         return ".".join([*parts[: len(parts) - up], *filter(None, [node.module])])
 
 
-def modules() -> list[Module]:
-    """Every module of the package, by name."""
+def _is_docstring(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _is_import(node: ast.AST) -> bool:
+    """Return True for an import and for the list of exported names."""
+    return isinstance(node, ast.Import | ast.ImportFrom) or (
+        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+
+
+def load_modules(package: Path) -> list[Module]:
+    """Return every module below the folder of a package, sorted by path."""
     found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
         found.append(Module(".".join(parts).removesuffix(".__init__"), path))
     return found
+
+
+@functools.cache
+def modules() -> list[Module]:
+    """Return every module of agentctl."""
+    return load_modules(PACKAGE)
+
+
+def part(module: str) -> str:
+    """Return the part of the package that a module belongs to: `store` for `agentctl.store.x`."""
+    return [*module.split("."), ""][1]
+
+
+def cycles(found: list[Module], *, typing: bool = False) -> list[list[str]]:
+    """Return the groups of modules that import each other, directly or through others.
+
+    Imports inside functions count; those for type checkers only if `typing` is true.
+    """
+    known = {module.name for module in found}
+    graph = {
+        module.name: {
+            target
+            for imported in module.imports
+            if typing or not imported.typing_only
+            for target in [imported.name, imported.name.rpartition(".")[0]]
+            if target in known and target != module.name
+            if target == imported.name or imported.name not in known
+        }
+        for module in found
+    }
+    reached = {name: _reachable(name, graph) for name in graph}
+    groups = {
+        frozenset(other for other in reached[name] if name in reached[other])
+        for name in graph
+        if name in reached[name]
+    }
+    return sorted(sorted(group) for group in groups)
+
+
+def _reachable(name: str, graph: Mapping[str, set[str]]) -> set[str]:
+    seen, waiting = set[str](), list(graph[name])
+    while waiting:
+        current = waiting.pop()
+        if current not in seen:
+            seen.add(current)
+            waiting.extend(graph[current])
+    return seen

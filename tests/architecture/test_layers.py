@@ -1,35 +1,41 @@
-"""Imports run downward only (docs/architecture.md)."""
+"""Imports run downward only, and nowhere in a circle (docs/architecture.md)."""
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import Module, modules
+from tests.architecture.sources import Module, cycles, load_modules, modules, part
 from tests.process import unmeasured
 
-GROUND = {"errors", "records", "operations", "config"}
-FLOOR = GROUND | {"auth", "store", "runtime"}
+BASE = {"errors", "records", "operations", "config"}
+LOWER = BASE | {"auth", "store", "runtime"}
 
 BELOW: dict[str, set[str]] = {
     "errors": set(),
     "records": {"errors"},
     "operations": {"errors", "records"},
     "config": {"errors", "records"},
-    "auth": GROUND,
-    "store": GROUND,
-    "runtime": GROUND,
-    "runs": FLOOR,
-    "service": FLOOR | {"runs"},
-    "server": FLOOR | {"runs", "service"},
-    "remote": GROUND,
-    "cli": FLOOR | {"runs", "service", "server", "remote"},
+    "auth": BASE,
+    "store": BASE,
+    "runtime": BASE,
+    "runs": LOWER,
+    "service": LOWER | {"runs"},
+    "server": LOWER | {"runs", "service"},
+    "remote": BASE,
+    "cli": LOWER | {"runs", "service", "server", "remote"},
     "__main__": {"cli"},
 }
 """The parts of the package that each part may import, besides itself."""
+
+UNFINISHED = {"runtime", "service"}
+"""Parts whose modules still refer to each other. The aim is an empty set."""
 
 HEAVY = (
     "apsw",
@@ -50,26 +56,58 @@ HEAVY = (
 )
 
 
-def part(module: str) -> str:
-    """`agentctl.store.sqlite` is of the part `store`."""
-    return [*module.split("."), ""][1]
-
-
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_a_module_imports_from_the_floors_below_it_only(module: Module) -> None:
-    own = part(module.name)
-    allowed = BELOW.get(own, set()) | {own}
-    wrong = [
-        f"line {line}: {name}"
-        for name, line in module.imports()
-        if name.startswith("agentctl.") and part(name) in BELOW and part(name) not in allowed
-    ]
-    assert wrong == []
+def test_modules_import_from_lower_layers_only() -> None:
+    assert [
+        f"{module.name}, line {imported.line}: {imported.name}"
+        for module in modules()
+        for imported in module.imports
+        if imported.name.startswith("agentctl.") and part(imported.name) in BELOW
+        if part(imported.name) not in BELOW.get(part(module.name), set()) | {part(module.name)}
+    ] == []
 
 
 def test_every_part_of_the_package_has_a_layer() -> None:
     parts = {part(module.name) for module in modules()} - {""}
     assert parts <= BELOW.keys()
+
+
+def test_no_modules_import_each_other() -> None:
+    assert cycles(modules()) == []
+
+
+def test_no_modules_refer_to_each_other_in_annotations() -> None:
+    found = cycles(modules(), typing=True)
+    assert [group for group in found if part(group[0]) not in UNFINISHED] == []
+
+
+def private_imports(module: Module) -> Iterator[str]:
+    """Yield the private names that a module takes from modules of other folders."""
+    known = {other.name: other for other in modules()}
+    aliases: dict[str, str] = {}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                if is_private(alias.name) and node.module in known:
+                    yield from outside(module, known[node.module], alias.name, node.lineno)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            source = known.get(aliases.get(node.value.id, ""))
+            if source is not None and is_private(node.attr):
+                yield from outside(module, source, node.attr, node.lineno)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def outside(module: Module, source: Module, name: str, line: int) -> Iterator[str]:
+    if module.package != source.package:
+        yield f"{module.name}, line {line}: {source.name}.{name}"
+
+
+def test_private_names_are_imported_within_a_folder_only() -> None:
+    assert [found for module in modules() for found in private_imports(module)] == []
 
 
 @pytest.mark.parametrize("module", ["agentctl.cli.app", "agentctl.config"])
@@ -84,3 +122,17 @@ def test_the_start_of_the_command_line_stays_light(module: str) -> None:
         check=True,
     )
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("typing", "found"),
+    [(False, []), (True, [["package.a", "package.b"]])],
+    ids=["at run time", "in annotations"],
+)
+def test_a_cycle_is_found(tmp_path: Path, typing: bool, found: list[list[str]]) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("def call():\n    from package.b import answer\n")
+    (package / "b.py").write_text("if TYPE_CHECKING:\n    from package.a import call\n")
+    assert cycles(load_modules(package), typing=typing) == found
