@@ -1,0 +1,116 @@
+"""References in code, tests and pages: documents, headings, case ids and decisions exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from tests.docs.pages import ROOT, page
+
+PENDING: tuple[str, ...] = (
+    "agentctl/",
+    "tests/",
+    "docs/decisions/",
+)
+"""Beginnings of paths whose references are not checked yet."""
+
+SOURCES = ("agentctl", "tests", "docs")
+SUFFIXES = {".py", ".md", ".sql", ".toml"}
+REFERENCE = ROOT / "docs" / "reference"
+WRITTEN_BY_TESTS = {"old.md"}
+
+DOCUMENT = re.compile(r"(?<![\w./-])(?P<name>(?:\.\./)*\w[\w./-]*\.md)\b")
+SECTION = re.compile(r"(?P<name>docs/[\w/-]+\.md)[`,]*\s+\\?[\"“](?P<title>[^\"”\\]+)\\?[\"”]")
+CASE = re.compile(r"\b[ACDFJKLRT]\d{2}\b")
+DECISION = re.compile(r"docs/decisions/(\d{4})|\bdecisions? (\d{1,2})\b", re.IGNORECASE)
+
+
+@cache
+def sources() -> dict[str, str]:
+    """The texts that are checked, by path from the top of the project."""
+    folders = [ROOT / name for name in SOURCES]
+    files = [*ROOT.glob("*.md"), *(file for each in folders for file in each.rglob("*"))]
+    names = {str(file.relative_to(ROOT)): file for file in sorted(files)}
+    return {
+        name: file.read_text(encoding="utf-8")
+        for name, file in names.items()
+        if file.suffix in SUFFIXES and "__pycache__" not in file.parts
+        if not name.startswith(PENDING)
+    }
+
+
+def found(pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
+    """Every match of a pattern with its place, `file:line`."""
+    for name, text in sources().items():
+        for match in pattern.finditer(text):
+            yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}", match
+
+
+def is_document(place: str, name: str) -> bool:
+    """Return True if a file name in a source leads to a document of the project."""
+    source = ROOT / place.partition(":")[0]
+    bases = [ROOT, source.parent]
+    if source.is_relative_to(ROOT / "docs") and source.suffix == ".py":
+        bases.append(REFERENCE)
+    paths = [(base / name).resolve() for base in bases]
+    return any(path.is_file() and path.is_relative_to(ROOT) for path in paths)
+
+
+def headings(name: str) -> set[str]:
+    """The headings of a page."""
+    prose = re.sub(r"^```.*?^```$", "", page(name).text, flags=re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"^#+ (.+)$", prose, re.MULTILINE))
+
+
+def cases() -> set[str]:
+    """The ids of the cases in `docs/security-cases.md`."""
+    return set(
+        re.findall(r"^\| ([A-Z]\d{2}) \|", page("docs/security-cases.md").text, re.MULTILINE)
+    )
+
+
+def test_documents_are_in_the_repository() -> None:
+    names = ((place, match["name"]) for place, match in found(DOCUMENT))
+    wrong = [
+        f"{place}: {name}"
+        for place, name in names
+        if name not in WRITTEN_BY_TESTS and not is_document(place, name)
+    ]
+    assert wrong == []
+
+
+def test_quoted_headings_exist() -> None:
+    wrong = [
+        f"{place}: {match['name']} {title!r}"
+        for place, match in found(SECTION)
+        if (title := " ".join(match["title"].split())) not in headings(match["name"])
+    ]
+    assert wrong == []
+
+
+def test_case_ids_are_listed() -> None:
+    known = cases()
+    assert len(known) > 100
+    wrong = [f"{place}: {match[0]}" for place, match in found(CASE) if match[0] not in known]
+    assert wrong == []
+
+
+def test_decisions_exist() -> None:
+    known = {int(path.name[:4]) for path in (ROOT / "docs/decisions").glob("0*.md")}
+    wrong = [
+        f"{place}: {match[0]}"
+        for place, match in found(DECISION)
+        if int(match[1] or match[2]) not in known
+    ]
+    assert wrong == []
+
+
+def test_reports_wrong_references() -> None:
+    place = "agentctl/errors.py:1"
+    assert is_document(place, "docs/contract.md")
+    assert not is_document(place, "contract.md")
+    assert not is_document(place, "../shared/contract.md")
+    assert SECTION.search('docs/contract.md\n    "Errors"')
+    assert "Errors" in headings("docs/contract.md")
+    assert "J12" in cases()
