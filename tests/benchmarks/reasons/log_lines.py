@@ -90,7 +90,7 @@ def cost(handler: logging.Handler) -> float:
 
 
 def forged(handler: logging.Handler) -> bool:
-    """Return True if a value with a line feed makes a second line."""
+    """Return True if a value with a line feed begins a second line."""
     record = logging.makeLogRecord(
         {"name": "agentctl.runs", "levelno": logging.INFO, "levelname": "INFO", "msg": "%s"}
         | {"args": (FORGED,), FIELDS: {"session_id": FORGED}}

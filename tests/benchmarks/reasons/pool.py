@@ -1,6 +1,6 @@
 """A connection that is lost at its COMMIT: asyncpg's pool next to agentctl's.
 
-`python -m tests.benchmarks.reasons.pool` starts a PostgreSQL of its own and a proxy in front of it.
+`python -m tests.benchmarks.reasons.pool` starts a PostgreSQL server and a proxy in front of it.
 In each round a row is inserted on a connection of the pool and committed; the proxy forwards the
 COMMIT, waits for the response, and cuts the connection instead of forwarding it. The handler then
 closes the connection and raises an exception that states that the outcome is unknown. Printed is
