@@ -20,7 +20,7 @@ import asyncpg
 import pytest
 
 from agentctl.config import settings
-from agentctl.store.postgres import PostgresDatabase
+from agentctl.store.postgres.database import PostgresDatabase
 
 _users: list[Path] = []
 """The folder of our own server, once for each that uses it in this process."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from agentctl.auth import tokens
-from agentctl.auth.keys import generate, public_pem, write_private_key
+from agentctl.auth.keys.generate import generate, public_pem, write_private_key
 from agentctl.auth.principal import Principal
+from agentctl.auth.tokens import mint
 from agentctl.auth.verifier import Verifier
 from agentctl.config import load
 from agentctl.config.settings import Settings
@@ -81,7 +81,7 @@ class World:
     ) -> str:
         """A token of the world's own key."""
         lifetime = timedelta(seconds=seconds)
-        return tokens.mint(self.settings, subject, scopes, lifetime, session_id=session_id)
+        return mint.mint(self.settings, subject, scopes, lifetime, session_id=session_id)
 
     def principal(self, token: str) -> Principal:
         """Whom the server would take the bearer of the token for."""

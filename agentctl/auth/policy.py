@@ -2,32 +2,52 @@
 
 Routes, the OpenAPI document and the local door read it; a route whose operation has no row stops
 the start, and asking about one is a KeyError, never a pass.
+
+The order of refusals: 401, 403, 404 (contract.md 2). The server and explain go through here.
+
+Who is not known learns nothing: neither which paths there are nor what an operation needs.
+
+Every scope and what it opens: the policy read the other way round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal, TypedDict
 
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import alternatives, held_ids, satisfies, well_formed
-from agentctl.errors import Forbidden, Unauthenticated
+from agentctl.auth.scopes import (
+    KNOWN_SCOPES,
+    RESOURCES_WITH_IDS,
+    alternatives,
+    held_ids,
+    satisfies,
+    well_formed,
+)
+from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticated, Unavailable
 from agentctl.records.kinds import KINDS, Kind
-from agentctl.records.routes import operations_of
+from agentctl.records.routes import ROUTES, Match, RouteTable, names_something, operations_of
 
 __all__ = [
     "POLICY",
     "Admin",
     "Authenticated",
     "Needs",
+    "OpenedOperation",
     "Public",
     "Rule",
+    "ScopeEntry",
+    "admit",
     "allowed_ids",
     "decide",
+    "locate",
     "opened_by",
     "operations_of",
+    "require_names",
     "required_scopes",
     "scope_forms",
+    "scope_table",
 ]
 
 
@@ -219,3 +239,128 @@ def _refusal(operation: str, path_params: Mapping[str, str]) -> Forbidden:
         "Insufficient scopes for this operation",
         required_scopes=required_scopes(operation, path_params),
     )
+
+
+Failure = Unauthenticated | Unavailable | None
+"""Why nobody was identified: no credential that holds, or one that cannot be looked up now."""
+
+
+def locate(table: RouteTable, method: str, path: str, failure: Failure) -> Match:
+    """The operation of a request.
+
+    Args:
+        table: of the operations that are served.
+        method: as it was sent, GET for HEAD.
+        path: decoded, below a `root_path`.
+        failure: why nobody was identified; None: somebody was.
+
+    Raises:
+        Unauthenticated, Unavailable: there is no such operation, and nobody was identified.
+        MethodNotAllowed: the path has others.
+        NotFound: nobody knows the path.
+    """
+    match = table.find(method, path)
+    if match is not None:
+        return match
+    if failure is not None:
+        raise failure
+    methods = table.methods(path)
+    if methods:
+        raise MethodNotAllowed(allow=methods)
+    raise NotFound("Not found")
+
+
+def admit(
+    principal: Principal | None,
+    failure: Failure,
+    operation: str,
+    path_params: Mapping[str, str],
+) -> None:
+    """Let the caller pass if the policy allows the operation.
+
+    Args:
+        principal: the caller, or None when nobody was identified.
+        failure: why nobody was.
+        operation: a key of the policy.
+        path_params: the parameters of the matched path.
+
+    Raises:
+        Unauthenticated, Unavailable: it is not public, and nobody was identified.
+        Forbidden: the caller lacks the scopes.
+    """
+    try:
+        decide(principal, operation, path_params)
+    except Unauthenticated as refusal:
+        raise failure or refusal from None
+
+
+def require_names(path_params: Mapping[str, str]) -> None:
+    """Refuse a path with a part that can name nothing; comes behind `admit`.
+
+    Raises:
+        NotFound: it has one.
+    """
+    if not all(map(names_something, path_params.values())):
+        raise NotFound("Not found")
+
+
+class OpenedOperation(TypedDict):
+    """An operation: its id, and where it is."""
+
+    operation: str
+    method: str
+    path: str
+
+
+class ScopeEntry(TypedDict):
+    """A scope with its forms, or what opens operations without one.
+
+    `needs` is `scope`, `admin` for the admin scope, `token` for what every identified caller may,
+    `nothing` for what is public; the last two have no scope.
+    """
+
+    needs: Literal["scope", "admin", "token", "nothing"]
+    scope: str | None
+    forms: list[str]
+    operations: list[OpenedOperation]
+
+
+def scope_table(admin_scope: str) -> list[ScopeEntry]:
+    """The whole table, in the order of the scopes' names.
+
+    Args:
+        admin_scope: that of the configuration.
+    """
+    table = [
+        ScopeEntry(
+            needs="scope", scope=scope, forms=_forms(scope), operations=_entries(opened_by(scope))
+        )
+        for scope in KNOWN_SCOPES
+    ]
+    asking = [name for name, rule in POLICY.items() if isinstance(rule, Needs | Admin)]
+    known = [name for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
+    public = [name for name, rule in POLICY.items() if isinstance(rule, Public)]
+    admin = ScopeEntry(
+        needs="admin", scope=admin_scope, forms=[admin_scope], operations=_entries(asking)
+    )
+    return [
+        *table,
+        admin,
+        ScopeEntry(needs="token", scope=None, forms=[], operations=_entries(known)),
+        ScopeEntry(needs="nothing", scope=None, forms=[], operations=_entries(public)),
+    ]
+
+
+def _forms(scope: str) -> list[str]:
+    """The scope itself, and the forms of it that name all or one."""
+    resource, action = scope.split(":")
+    if resource not in RESOURCES_WITH_IDS:
+        return [scope]
+    return [scope, f"{resource}:*:{action}", f"{resource}:<id>:{action}"]
+
+
+def _entries(operations: Iterable[str]) -> list[OpenedOperation]:
+    return [
+        OpenedOperation(operation=name, method=ROUTES[name].method, path=ROUTES[name].template)
+        for name in operations
+    ]

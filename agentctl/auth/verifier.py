@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from agentctl.auth.accounts import account_start
-from agentctl.auth.claims import ClaimRules, Claims, check
-from agentctl.auth.jws import KeySet, verify
-from agentctl.auth.keyring import Keyring
+from agentctl.auth.keys.keyring import Keyring
 from agentctl.auth.principal import Principal, anonymous
+from agentctl.auth.tokens.account_tokens import account_start
+from agentctl.auth.tokens.claims import ClaimRules, Claims, check
+from agentctl.auth.tokens.jws import KeySet, verify
 from agentctl.errors import InvalidToken, Unauthenticated
 
 if TYPE_CHECKING:
-    from agentctl.auth.lookup import AccountTokens
+    from agentctl.auth.tokens.account_lookup import AccountTokens
     from agentctl.config.settings import Authorization, Settings
 
 __all__ = ["Verifier", "bearer", "principal_of"]

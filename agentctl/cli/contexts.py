@@ -130,7 +130,7 @@ def find(contexts: Contexts, name: str) -> Context:
     found = contexts.by_name.get(name)
     if found is not None:
         return found
-    from agentctl.config.place import nearest
+    from agentctl.config.places import nearest
 
     guess = nearest(name, contexts.by_name)
     raise errors.UsageFailed(

@@ -1,14 +1,25 @@
-"""Files that a command makes for its user. Nothing is ever overwritten."""
+"""Files that a command makes for its user. Nothing is ever overwritten.
+
+A key pair in two files: the private key for its owner only, the public one beside it.
+"""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentctl.errors import Conflict, UsageFailed
 
-__all__ = ["make_folder", "refuse_existing", "write_new"]
+__all__ = [
+    "KeyPair",
+    "make_folder",
+    "public_path",
+    "refuse_existing",
+    "write_key_pair",
+    "write_new",
+]
 
 
 def make_folder(directory: Path, mode: int = 0o777) -> None:
@@ -63,3 +74,39 @@ def write_new(path: Path, data: bytes) -> None:
         raise UsageFailed(
             f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """What was written. `public` is None for a shared secret, which has no public half."""
+
+    private: Path
+    public: Path | None
+    key_id: str
+
+
+def public_path(private: Path) -> Path:
+    """`signing.pub.pem` for `signing.pem`."""
+    return private.with_name(private.name.removesuffix(".pem") + ".pub.pem")
+
+
+def write_key_pair(private: Path, algorithm: str) -> KeyPair:
+    """Make a key and write it to `private` (0600) and `public_path(private)` (0644).
+
+    Raises:
+        Conflict: one of the files is there already.
+        InvalidKey: no such algorithm, or a file cannot be written; nothing is left behind.
+    """
+    from agentctl.auth.keys import generate
+
+    public = None if algorithm.startswith("HS") else public_path(private)
+    refuse_existing(private, *([public] if public else []))
+    secret = generate.generate(algorithm)
+    generate.write_private_key(private, secret)
+    try:
+        if public is not None:
+            write_new(public, generate.public_pem(secret, algorithm))
+    except BaseException:
+        private.unlink(missing_ok=True)
+        raise
+    return KeyPair(private, public, generate.thumbprint(secret, algorithm))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from agentctl.cli.terminal import note
+from agentctl.cli.show.terminal import note
 
 __all__ = ["Kept", "LocalLog", "logging_locally", "say_nothing"]
 

@@ -1,19 +1,30 @@
-"""Options that more than one command has, each written once."""
+"""Options that more than one command has, each written once.
+
+Which component is meant: `--agent`, `--team` or `--workflow`, or what a run says of itself.
+
+A configuration that need not be there: for commands that say more with one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from agentctl.cli.output import Format
+from agentctl.cli.show.output import Format
+from agentctl.errors import InvalidConfiguration, UsageFailed
 from agentctl.operations import MAXIMUM_LIMIT
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import KINDS, Kind
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
 
 __all__ = [
     "AgentId",
     "AsUser",
+    "Chosen",
     "Config",
     "ContextName",
     "Cursor",
@@ -37,6 +48,11 @@ __all__ = [
     "UserId",
     "WorkflowId",
     "Yes",
+    "admin_scope_of",
+    "chosen_component",
+    "component_named",
+    "component_of_run",
+    "settings_if_any",
 ]
 
 _TOKEN_PLACES = "- for stdin  [env: AGENTCTL_TOKEN]"
@@ -137,3 +153,65 @@ NewerThan = Annotated[
         "--newer-than", metavar="AGE", help="Only what was created since: 10m, 2h, 7d ago"
     ),
 ]
+
+
+Chosen = tuple[Kind, str]
+
+
+def chosen_component(agent: str | None, team: str | None, workflow: str | None) -> Chosen | None:
+    """The component of the options; None when none of them is given.
+
+    Raises:
+        UsageFailed: more than one is given.
+    """
+    values: dict[Kind, str | None] = {"agent": agent, "team": team, "workflow": workflow}
+    given = [(kind, value) for kind, value in values.items() if value is not None]
+    if len(given) > 1:
+        raise UsageFailed("a run is of one component: --agent, --team or --workflow")
+    return given[0] if given else None
+
+
+def component_named(record: Mapping[str, Any]) -> Chosen | None:
+    """The component that the record of a session or run names; None when it names none."""
+    for names in KINDS.values():
+        if record.get(names.id_field):
+            return names.kind, cast(str, record[names.id_field])
+    return None
+
+
+def component_of_run(run: Mapping[str, Any]) -> Chosen:
+    """The component that a run record names.
+
+    Raises:
+        UsageFailed: it names none.
+    """
+    named = component_named(run)
+    if named is not None:
+        return named
+    raise UsageFailed(
+        "the server does not say which component the run is of",
+        hint="name it: --agent ID, --team ID or --workflow ID, with --session ID",
+    )
+
+
+def settings_if_any(config: Path | None) -> tuple[Settings | None, str | None]:
+    """The configuration, or why there is none. One that is named has to be good.
+
+    Raises:
+        InvalidConfiguration: `config` names one that is not.
+    """
+    from agentctl.config import load
+
+    try:
+        return load(config), None
+    except InvalidConfiguration as failure:
+        if config is not None:
+            raise
+        return None, failure.detail
+
+
+def admin_scope_of(settings: Settings | None) -> str:
+    """The scope that allows everything, by default without a configuration."""
+    from agentctl.config.settings import Authorization
+
+    return (Authorization() if settings is None else settings.authorization).admin_scope

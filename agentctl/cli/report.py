@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from agentctl.cli.help import HelpGroup, allowed, shown_name
-from agentctl.cli.terminal import printable
+from agentctl.cli.show.terminal import printable
 from agentctl.errors import AgentctlError
 
 __all__ = ["Group", "Root", "edge", "report"]

@@ -9,22 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from agentctl import __version__
-from agentctl.cli.edge import Group, Root
 from agentctl.cli.help import Branch
+from agentctl.cli.report import Group, Root
 
 __all__ = ["app"]
 
 _BRANCHES = {
     "init": "init:init",
     "serve": "serve:serve",
-    "doctor": "checkup:doctor",
+    "doctor": "doctor:doctor",
     "token": "token:app",
     "keys": "keys:app",
     "agents": "components:agents",
     "teams": "components:teams",
     "workflows": "components:workflows",
     "sessions": "sessions:app",
-    "runs": "runs:app",
+    "runs": "runs.list:app",
     "accounts": "accounts:app",
     "auth": "auth:app",
     "db": "db:app",
@@ -75,7 +75,7 @@ app = typer.Typer(
 
 def _make(name: str, place: str) -> Any:
     file, _, attribute = place.partition(":")
-    module = import_module(f"agentctl.cli.{file}")
+    module = import_module(f"agentctl.cli.commands.{file}")
     found = getattr(module, attribute)
     stem = Branch(rich_markup_mode=None, add_completion=False)
     if not isinstance(found, typer.Typer):

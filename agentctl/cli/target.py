@@ -1,25 +1,33 @@
-"""Which port a command talks through: a server over HTTP, or the same service right here.
+"""Where a token comes from: a file, stdin or the environment, never the command line.
+
+The command that brings a database up to date, as it is to be typed here.
+
+Running a command so that a signal ends it in order: what it opened is closed again.
+
+Which port a command talks through: a server over HTTP, or the same service right here.
 
 `--url`, else the context, is remote; else, or with `--config`, it is local (contract.md 8).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from agentctl.cli import contexts
-from agentctl.cli.credentials import VARIABLE, given_token, token_from_file
-from agentctl.cli.interrupts import run_until_done
-from agentctl.cli.mismatch import naming
 from agentctl.cli.options import AsUser, ContextName, InsecureHttp, LocalConfig, TokenFile, Url
-from agentctl.cli.terminal import note
-from agentctl.errors import NotFound, UsageFailed
+from agentctl.cli.show.terminal import note
+from agentctl.errors import NotFound, SchemaMismatch, Unavailable, UsageFailed
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
@@ -27,7 +35,114 @@ if TYPE_CHECKING:
     from agentctl.operations import Operations
     from agentctl.service.service import Service
 
-__all__ = ["Connection", "Door", "Here", "Local", "open_door", "with_door"]
+__all__ = [
+    "VARIABLE",
+    "Connection",
+    "Door",
+    "Here",
+    "Local",
+    "given_token",
+    "naming",
+    "open_door",
+    "run_until_done",
+    "token_from_file",
+    "with_door",
+]
+
+VARIABLE = "AGENTCTL_TOKEN"
+
+_LIMIT = 1 << 16
+"""Bytes that are read at most; no server takes a token that long."""
+
+
+def given_token(token_file: str | None) -> str | None:
+    """The token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
+
+    Raises:
+        UsageFailed: the file cannot be read or holds nothing.
+    """
+    if token_file is not None:
+        return token_from_file(token_file)
+    return os.environ.get(VARIABLE, "").strip() or None
+
+
+def token_from_file(name: str) -> str:
+    """The token in a file, or on stdin for `-`, without white space around it.
+
+    Raises:
+        UsageFailed: it cannot be read, is no text or holds nothing.
+    """
+    place = "stdin" if name == "-" else name
+    try:
+        token = _read(name).decode("ascii").strip()
+    except OSError as error:
+        raise _unreadable(place, (error.strerror or "it cannot be read").lower()) from None
+    except UnicodeDecodeError:
+        raise _unreadable(place, "it is not ASCII text") from None
+    if not token:
+        raise _unreadable(place, "it is empty")
+    return token
+
+
+def _read(name: str) -> bytes:
+    if name == "-":
+        return sys.stdin.buffer.read(_LIMIT)
+    with Path(name).open("rb") as file:
+        return file.read(_LIMIT)
+
+
+def _unreadable(place: str, cause: str) -> UsageFailed:
+    return UsageFailed(f"no token can be read from {place}", cause=cause)
+
+
+@contextlib.contextmanager
+def naming(config: Path | None) -> Iterator[None]:
+    """Let the hint of a failure about a schema name the configuration that was given."""
+    try:
+        yield
+    except (SchemaMismatch, Unavailable) as failure:
+        if config is not None and failure.hint == _command():
+            import shlex
+
+            failure.hint = f"{failure.hint} --config {shlex.quote(str(config))}"
+        raise
+
+
+def _command() -> str:
+    from agentctl.store.schema import MIGRATE
+
+    return MIGRATE
+
+
+def run_until_done(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end. Ctrl-C, SIGTERM and SIGHUP cancel it first.
+
+    Raises:
+        KeyboardInterrupt: it was Ctrl-C.
+        typer.Exit: it was SIGTERM or SIGHUP; the code is 128 and the number of the signal.
+    """
+    import asyncio
+    import signal
+
+    received: list[int] = []
+
+    async def interruptible() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def stop(number: int) -> None:
+            received.append(number)
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                loop.add_signal_handler(number, stop, number)
+        await work
+
+    try:
+        asyncio.run(interruptible())
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + received[0] if received else 1) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from agentctl.config.convert import key_kinds, sanitized
-from agentctl.config.databases import is_sqlite
-from agentctl.config.hosts import is_loopback, split_address
-from agentctl.config.place import Place, listed, nearest
-from agentctl.config.rules import Refers
+from agentctl.config.databases import is_loopback, is_sqlite, split_address
+from agentctl.config.places import Place, listed, nearest
 from agentctl.config.settings import Database, DemoModel, Settings, Step, Team
 from agentctl.config.tables import LISTS
+from agentctl.config.types import Refers, key_kinds, sanitized
 
 __all__ = ["check"]
 

@@ -1,4 +1,7 @@
-"""The url of a database: a file of SQLite, or a database of a PostgreSQL server."""
+"""The url of a database: a file of SQLite, or a database of a PostgreSQL server.
+
+What a host to listen on means.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import os
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from agentctl.config.place import Place, listed
+from agentctl.config.places import Place, listed
 
-__all__ = ["checked_url", "is_sqlite", "shown_url", "sqlite_path"]
+__all__ = ["checked_url", "is_loopback", "is_sqlite", "shown_url", "split_address", "sqlite_path"]
 
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")
@@ -77,3 +80,21 @@ def _check_postgres(url: str, place: Place) -> None:
         place.refuse(f"must not have {listed(sorted(unknown))} in its query", hint=_ELSEWHERE)
     if parts.fragment or not parts.path.strip("/") or "/" in parts.path[1:] or port > 65_535:
         place.refuse(f"must be {_POSTGRES_FORM}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens on `host` can be reached from this machine only."""
+    import ipaddress
+
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `127.0.0.1:9464` or `[::1]:9464`."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agentctl.config.place import Place, nearest
+from agentctl.config.places import Place, nearest
 
 __all__ = ["JWKS_FILE", "PREFIX", "VERIFICATION_KEY", "Variable", "variable_name", "variables"]
 

@@ -1,4 +1,11 @@
-"""From the file and the environment to Settings (contract.md 7)."""
+"""From the file and the environment to Settings (contract.md 7).
+
+Whether there is anything to verify tokens with.
+
+The configuration texts that come with the package.
+
+The configuration of `agentctl serve --demo`.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.config.checks import check
-from agentctl.config.convert import convert, key_kinds
 from agentctl.config.databases import checked_url
 from agentctl.config.environment import VERIFICATION_KEY, variables
-from agentctl.config.lines import line_numbers
-from agentctl.config.place import Place
+from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import LISTS, SECTIONS, Reader, section_keys
+from agentctl.config.types import convert, key_kinds
 from agentctl.errors import InvalidConfiguration
 
-__all__ = ["FILE_NAME", "find", "load"]
+__all__ = ["DEMO_CONFIG", "FILE_NAME", "SAMPLE", "find", "load", "require_keys"]
 
 FILE_NAME = "agentctl.toml"
 DEFAULT_DATABASE = "main"
@@ -161,3 +167,31 @@ def _sources(reader: Reader, key: str) -> dict[str, str]:
         listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
         sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY}"])
     return sources
+
+
+def require_keys(settings: Settings) -> None:
+    """For a server: with authorization on there must be a verification key.
+
+    `load` does not ask for this: minting and local reads need no verification key.
+
+    Raises:
+        InvalidConfiguration: authorization is on and no key, key file or JWKS is configured.
+    """
+    given = settings.authorization
+    if not given.enabled or given.verification_keys or given.verification_key_files:
+        return
+    if given.jwks_file is None:
+        raise InvalidConfiguration(
+            f"{settings.path or 'the configuration'}: authorization: is on and there is no key "
+            "to verify tokens with",
+            hint="set verification_key_files or jwks_file in [authorization], or "
+            "JWT_VERIFICATION_KEY or JWT_JWKS_FILE; `agentctl init` makes a key pair",
+        )
+
+
+SAMPLE = (Path(__file__).parent / "sample.toml").read_text(encoding="utf-8")
+"""What `agentctl init` writes: the text of `sample-config.toml`, which a test holds identical."""
+
+
+DEMO_CONFIG = (Path(__file__).parent / "demo.toml").read_text(encoding="utf-8")
+"""Two agents, a team and a workflow on the offline provider "demo"; keys under `keys/`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from agentctl.config.rules import Form, Range, Refers, Secret
+from agentctl.config.types import Form, Range, Refers, Secret
 from agentctl.records.ids import COMPONENT_ID
 
 __all__ = [

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.config import settings
-from agentctl.config.convert import Kind, convert, from_text, key_kinds, sanitized
 from agentctl.config.environment import Variable
-from agentctl.config.lines import KeyPath
-from agentctl.config.place import Place, nearest
+from agentctl.config.places import KeyPath, Place, nearest
+from agentctl.config.types import Kind, convert, from_text, key_kinds, sanitized
 
 __all__ = ["LISTS", "SECTIONS", "Reader", "section_keys"]
 

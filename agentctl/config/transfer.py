@@ -2,6 +2,8 @@
 
 Nothing is checked again, since the text is only ever written from settings that were. It holds
 every value as it is, secrets included: it is for a process that is to serve, and for no file.
+
+The settings as plain values, to be shown: secrets are masked.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentctl.config.convert import Kind, key_kinds
 from agentctl.config.settings import Settings
+from agentctl.config.tables import LISTS, SECTIONS
+from agentctl.config.types import Kind, key_kinds
 
-__all__ = ["settings_from_text", "settings_to_text"]
+__all__ = ["MASK", "effective", "settings_from_text", "settings_to_text"]
 
 
 def settings_to_text(settings: Settings) -> str:
@@ -45,3 +48,38 @@ def _value(value: Any, kind: Kind) -> Any:
     if dataclasses.is_dataclass(kind.type):
         return _made(kind.type, value)
     return Path(value) if kind.type is Path and value is not None else value
+
+
+MASK = "********"
+
+
+def effective(settings: Settings) -> dict[str, Any]:
+    """What is in force, table by table, in the shape of the file.
+
+    Returns:
+        `{"server": {"port": 7777, …}, …, "agents": [{"id": …}, …], …}`; paths are text, lists are
+        lists, a path that is not set is `""`. Verification keys are masked: one may be a secret.
+    """
+    tables: dict[str, Any] = {name: _table(getattr(settings, name)) for name in SECTIONS}
+    for name in LISTS:
+        tables[name] = [_table(entry) for entry in getattr(settings, name)]
+    return tables
+
+
+def _table(table: object) -> dict[str, Any]:
+    return {
+        name: _shown_value(getattr(table, name), kind)
+        for name, kind in key_kinds(type(table)).items()
+    }
+
+
+def _shown_value(value: Any, kind: Kind) -> Any:
+    if isinstance(value, tuple):
+        return [_shown_value(item, kind.item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {key: item for key, item in _table(value).items() if item}
+    if kind.masked:
+        return MASK
+    if isinstance(value, Path):
+        return str(value)
+    return "" if value is None else value

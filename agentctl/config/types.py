@@ -1,17 +1,85 @@
-"""One value of the file or of the environment, held against what its key may hold."""
+"""What a key may hold, beyond its type: the words stand in refusals and on the reference page.
+
+One value of the file or of the environment, held against what its key may hold.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import types
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from agentctl.config.place import Place, listed
-from agentctl.config.rules import Form, Range, Refers, Rule, Secret
+from agentctl.config.places import Place, listed
 from agentctl.records.text import is_storable
 
-__all__ = ["Kind", "convert", "from_text", "key_kinds", "sanitized"]
+__all__ = [
+    "Form",
+    "Kind",
+    "Range",
+    "Refers",
+    "Rule",
+    "Secret",
+    "convert",
+    "from_text",
+    "key_kinds",
+    "sanitized",
+]
+
+
+class Range(NamedTuple):
+    """A number from `low` to `high`, both included."""
+
+    low: float
+    high: float
+
+    def allows(self, value: object) -> bool:
+        """Whether `value` lies inside; never for NaN."""
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+    @property
+    def words(self) -> str:
+        """The bounds, to stand behind "a number"."""
+        return f"from {self.low} to {self.high}"
+
+
+class Form(NamedTuple):
+    """A text that matches `pattern` as a whole; `words` say what that is."""
+
+    pattern: str
+    words: str
+
+    def allows(self, value: object) -> bool:
+        """Whether `value` is such a text."""
+        return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
+
+
+class Refers(NamedTuple):
+    """The id of an entry of one of these tables. The loader checks it when all tables are read."""
+
+    first: str
+    second: str = ""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that are looked into."""
+        return tuple(table for table in self if table)
+
+    @property
+    def words(self) -> str:
+        """The tables as the file has them."""
+        return " or ".join(f"[[{table}]]" for table in self.tables)
+
+
+class Secret(NamedTuple):
+    """A value that no message repeats; when `masked`, `config show` does not show it either."""
+
+    masked: bool = True
+
+
+Rule = Range | Form | Refers | Secret
+
 
 _SHOWN = 40
 _known: dict[type, dict[str, Kind]] = {}

@@ -1,13 +1,17 @@
-"""What crosses the port: JSON as bytes, with the record that it holds made on demand."""
+"""What crosses the port: JSON as bytes, with the record that it holds made on demand.
+
+The error body of spec.md "Errors".
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Generic, NotRequired, TypeVar, cast
 
 import orjson
+from typing_extensions import TypedDict
 
-__all__ = ["Document", "document_of"]
+__all__ = ["Document", "ErrorBody", "ForbiddenBody", "document_of"]
 
 Record = TypeVar("Record", covariant=True)
 Built = TypeVar("Built")
@@ -28,3 +32,18 @@ class Document(Generic[Record]):
 def document_of(record: Built) -> Document[Built]:
     """The document of a record that was built in memory."""
     return Document(orjson.dumps(record))
+
+
+class ErrorBody(TypedDict):
+    """An error: what happened, and a code to sort it by."""
+
+    detail: str
+    error_code: NotRequired[str | None]
+
+
+class ForbiddenBody(TypedDict):
+    """A refusal for lack of scopes: any one of `required_scopes` would do."""
+
+    detail: str
+    error_code: NotRequired[str | None]
+    required_scopes: list[str]

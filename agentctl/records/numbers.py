@@ -1,11 +1,14 @@
-"""How long things took: counted into ranges, cheap enough to be done always."""
+"""How long things took: counted into ranges, cheap enough to be done always.
+
+Numbers of bytes, for people.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-__all__ = ["Durations"]
+__all__ = ["Durations", "spoken_bytes"]
 
 
 class Durations:
@@ -41,3 +44,12 @@ class Durations:
         for bound, more in zip((*self._bounds, float("inf")), self._counts, strict=True):
             count += more
             yield bound, count
+
+
+def spoken_bytes(count: int) -> str:
+    """`4 kB`, rounded down."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1_000:
+            return f"{count:.0f} {unit}"
+        count //= 1_000
+    return f"{count} TB"

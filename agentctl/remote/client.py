@@ -34,8 +34,7 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operations_of
 from agentctl.remote import queries
 from agentctl.remote.address import check_credential, read_address
-from agentctl.remote.connection import Connection, Request, Timeouts, path_to
-from agentctl.remote.document import Received, Shape
+from agentctl.remote.connection import Connection, Received, Request, Shape, Timeouts, path_to
 from agentctl.remote.events import EventParser, ServerEvent
 
 if TYPE_CHECKING:

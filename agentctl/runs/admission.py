@@ -12,9 +12,9 @@ from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.runs.live import LiveRun
 from agentctl.runtime.catalog import Catalog, Component
-from agentctl.store import idempotency, runs, sessions
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.sessions import SessionRow
+from agentctl.store.repositories import idempotency, runs, sessions
+from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import Visibility
 
 __all__ = ["Idempotency", "Replayed", "Submission", "admit", "admit_member", "unless_there"]

@@ -17,13 +17,13 @@ from agentctl.records.runs import CancelOutcome
 from agentctl.records.times import now
 from agentctl.runs.changes import Changes
 from agentctl.runs.engine import Engine
+from agentctl.runs.finish import remains
 from agentctl.runs.liveness import Death, Observer
 from agentctl.runs.recovery import recover
-from agentctl.runs.remains import remains
 from agentctl.runs.states import cancelled, is_final
-from agentctl.store import runs
 from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.runs import RunRow, RunState
+from agentctl.store.repositories import runs
+from agentctl.store.repositories.runs import RunRow, RunState
 
 __all__ = ["Cancellation", "Canceller"]
 

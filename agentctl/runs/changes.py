@@ -3,18 +3,29 @@
 There is nothing but the database between processes. One poller a database asks it for its change
 number every 20 ms while anybody waits (SQLite: `PRAGMA data_version`, some microseconds a look),
 and wakes all who do; nobody waits, nobody polls.
+
+How a process hears of cancel requests that another process recorded.
+
+The row is the truth. While this process works on runs it looks whether a database has changed,
+and asks for requests then, and every second whatever was heard: who hears of changes may be deaf.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 
 from agentctl import errors
+from agentctl.records.rate_limited_log import Complaints
+from agentctl.runs.engine import Engine
+from agentctl.runs.states import cancelled
 from agentctl.store.database import Database
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import runs
 
-__all__ = ["Changes", "Look"]
+__all__ = ["Changes", "Look", "watch_requests"]
 
 POLL_SECONDS = 0.02
 
@@ -107,3 +118,48 @@ class _Poller:
     def _wake(self) -> None:
         self.woken.set()
         self.woken = asyncio.Event()
+
+
+LOOK_SECONDS = 0.02
+
+ASK_SECONDS = 1.0
+"""The longest time between two questions for requests."""
+
+
+_complaints = Complaints(logging.getLogger("agentctl.runs"))
+
+
+async def watch_requests(engine: Engine, databases: Databases, changes: Changes) -> None:
+    """Stop the engine's runs whose cancel was requested elsewhere. Runs until cancelled."""
+    looks: dict[str, Look] = {}
+    asked_at: dict[str, float] = {}
+    clock = asyncio.get_running_loop().time
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if not engine.live_runs():
+            continue
+        for database_id, database in databases.opened().items():
+            try:
+                is_due = clock() - asked_at.get(database_id, 0.0) >= ASK_SECONDS
+                if _moved(looks, database, changes) or is_due:
+                    asked_at[database_id] = clock()
+                    await _hear(engine, database)
+            except errors.AgentctlError:
+                _complaints.make("cancel requests of database %s could not be read", database_id)
+                looks.pop(database_id, None)
+                await asyncio.sleep(RETRY_SECONDS)
+
+
+def _moved(looks: dict[str, Look], database: Database, changes: Changes) -> bool:
+    """Whether there may be requests that have not been heard of: at the first look, always."""
+    if database.id in looks:
+        return looks[database.id].moved()
+    looks[database.id] = changes.look(database)
+    return True
+
+
+async def _hear(engine: Engine, database: Database) -> None:
+    for state in await database.read(runs.cancel_requests(engine.worker_id)):
+        live = engine.live(state.run_id)
+        if live is not None:
+            live.stop(cancelled(state.cancel_requested_by or "system", state.cancel_reason))

@@ -13,20 +13,18 @@ from functools import partial
 
 from agentctl import errors
 from agentctl.config.settings import Settings
-from agentctl.records.about import add_about
 from agentctl.records.ids import new_id
+from agentctl.records.log_context import add_about
 from agentctl.runs.admission import Replayed, Submission, admit, admit_member, unless_there
 from agentctl.runs.live import LiveRun
-from agentctl.runs.patience import patiently
 from agentctl.runs.states import Ending, cancelled, failed
-from agentctl.runs.supervision import Supervision
-from agentctl.runs.tally import RunTally
-from agentctl.runs.tasks import Tasks
+from agentctl.runs.supervision import RunTally, Supervision
+from agentctl.runs.tasks import Tasks, patiently
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog, Component
 from agentctl.runtime.context import MemberResult
-from agentctl.store import runs
 from agentctl.store.database import Database, Work
+from agentctl.store.repositories import runs
 
 __all__ = ["CLIENT_LEFT", "Earlier", "Engine"]
 

@@ -19,8 +19,8 @@ from agentctl.runtime.events import (
     ToolCallStarted,
 )
 from agentctl.runtime.transcript import Transcript
-from agentctl.store.runs import RunRow
-from agentctl.store.usage import NO_USAGE
+from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.sessions import NO_USAGE
 
 __all__ = ["LOST_STEP", "RunIdentity", "ended", "happened", "replayed", "started"]
 

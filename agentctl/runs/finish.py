@@ -1,4 +1,8 @@
-"""What a run needs from earlier ones, and what it leaves behind when it ends."""
+"""What a run needs from earlier ones, and what it leaves behind when it ends.
+
+What is left of a run whose worker could not write its end: its question, and what is known of
+its answer. So the session goes on from there, and its history shows what was asked.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,24 @@ import asyncio
 import logging
 from collections.abc import Callable
 from itertools import chain, repeat
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 
 from agentctl import errors
-from agentctl.records.complaints import Complaints
+from agentctl.records.rate_limited_log import Complaints
 from agentctl.records.text import clean
-from agentctl.records.times import now
-from agentctl.runs import wire
+from agentctl.records.times import now, seconds
+from agentctl.runs import event_format
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, FinalStatus, cancelled, failed
 from agentctl.runtime import messages
 from agentctl.runtime.transcript import Transcript
-from agentctl.store import events, runs
 from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import events, runs
+from agentctl.store.repositories.runs import RunRow
 
-__all__ = ["load_history", "settle"]
+__all__ = ["Remains", "load_history", "remains", "settle"]
 
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
 """Pauses between attempts to write an end while the database does not take it; the last repeats."""
@@ -125,7 +130,7 @@ def _end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Steps[Ending]:
                 requested.cancel_requested_at,
             )
     if run.recorder is not None:
-        last = wire.ended(run.identity, ending, run.transcript, end.finished_at)
+        last = event_format.ended(run.identity, ending, run.transcript, end.finished_at)
         batch = run.stream.rest(last)
         yield from events.append(run.run_id, run.attempt, batch.first, batch.last, batch.lines)
     if not (yield from runs.finish(end)):
@@ -172,3 +177,29 @@ def _history(run: LiveRun) -> str | None:
 
 def _json(value: object) -> str:
     return orjson.dumps(value).decode()
+
+
+class Remains(NamedTuple):
+    """The JSON texts that the run's row gets. `history` is None where none is shown."""
+
+    history: str | None
+    messages: str
+    transcript: Transcript
+
+
+def remains(run: RunRow, content: str) -> Remains:
+    """What a run leaves that was asked and has answered this much, its usage unknown.
+
+    Workflows have no messages of their own, and members' runs no history (contract.md 3).
+    """
+    transcript = Transcript()
+    if run.component_type != "workflow":
+        transcript.add_user(run.input)
+        transcript.messages[0]["created_at"] = seconds(run.created_at)
+        if content:
+            transcript.add_answer(content)
+    transcript.replace_content(content)
+    said = transcript.messages
+    shown = run.parent_run_id is None and run.component_type != "workflow"
+    history = _json(messages.history(said, None)) if shown else None
+    return Remains(history, _json(said), transcript)

@@ -15,16 +15,16 @@ from typing import NamedTuple, TypeVar
 
 from agentctl import errors
 from agentctl.operations import StreamEvent
-from agentctl.records.complaints import Complaints
-from agentctl.runs import wire
+from agentctl.records.rate_limited_log import Complaints
+from agentctl.runs import event_format
 from agentctl.runs.changes import Changes, Look
 from agentctl.runs.engine import Engine
-from agentctl.runs.patience import PATIENCE_SECONDS
 from agentctl.runs.states import is_final
 from agentctl.runs.stream import Stream
-from agentctl.store import events, runs, sessions
+from agentctl.runs.tasks import PATIENCE_SECONDS
 from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.events import EventRow
+from agentctl.store.repositories import events, runs, sessions
+from agentctl.store.repositories.events import EventRow
 from agentctl.store.visibility import EVERYONE
 
 __all__ = ["ended", "follow"]
@@ -241,4 +241,4 @@ def _told(run_id: str) -> Steps[list[StreamEvent]]:
     session = yield from sessions.get(run.session_id, EVERYONE)
     named = session is not None and session.component_id == run.component_id
     name = session.component_name if session is not None and named else None
-    return [StreamEvent(*event) for event in wire.replayed(run, name or run.component_id)]
+    return [StreamEvent(*event) for event in event_format.replayed(run, name or run.component_id)]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from agentctl.config.settings import Limits
-from agentctl.runs import wire
+from agentctl.runs import event_format
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending
 from agentctl.runs.stream import Stream
@@ -88,7 +88,7 @@ class LiveRun:
         loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[Ending] = loop.create_future()
-        self.identity = wire.RunIdentity(
+        self.identity = event_format.RunIdentity(
             run_id,
             session_id,
             parent.run_id if parent is not None else None,
@@ -122,7 +122,7 @@ class LiveRun:
     def emit(self, event: RunEvent) -> None:
         """Tell followers of an event of the work."""
         if self.stream.recorded and not self._detached:
-            self.stream.publish(*wire.happened(self.identity, event))
+            self.stream.publish(*event_format.happened(self.identity, event))
 
     def checkpoint(self) -> None:
         """Called before every model call and every tool call.

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from agentctl.records.complaints import Complaints
-from agentctl.runs import locks
-from agentctl.runs.identity import ProcessIdentity, is_gone
-from agentctl.store import workers
+from agentctl.records.rate_limited_log import Complaints
+from agentctl.runs import process as locks
+from agentctl.runs.process import ProcessIdentity, is_gone
 from agentctl.store.databases import Databases
-from agentctl.store.workers import WorkerRow
+from agentctl.store.repositories import workers
+from agentctl.store.repositories.workers import WorkerRow
 
 __all__ = ["DEATH_SECONDS", "Death", "Observer"]
 

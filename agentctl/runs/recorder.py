@@ -11,10 +11,10 @@ import asyncio
 import logging
 
 from agentctl import errors
-from agentctl.records.complaints import Complaints
+from agentctl.records.rate_limited_log import Complaints
 from agentctl.runs.stream import BATCH_BYTES, Stream
-from agentctl.store import events
 from agentctl.store.database import Database
+from agentctl.store.repositories import events
 
 __all__ = ["Recorder"]
 

@@ -1,4 +1,9 @@
-"""Ends the runs that a dead worker left.
+"""What the stored events tell of a run whose worker is gone.
+
+The events of a run and of the runs under it are one stream, stored under the root's id; each event
+says whose it is. All deltas, joined, are the content; a workflow's is the output of its last step.
+
+Ends the runs that a dead worker left.
 
 Each run is ended in one transaction, by a conditional update that raises its attempt: of several
 processes that recover at once one ends it, and what the old owner still writes is refused.
@@ -8,22 +13,99 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import cast
+from contextlib import suppress
+from typing import Any, cast
 
 import orjson
 
 from agentctl.records.kinds import Kind
 from agentctl.records.times import now
-from agentctl.runs import wire
-from agentctl.runs.remains import Remains, remains
-from agentctl.runs.salvage import root_of, salvage
+from agentctl.runs import event_format
+from agentctl.runs.event_format import LOST_STEP
+from agentctl.runs.finish import Remains, remains
 from agentctl.runs.states import Ending, cancelled, failed, is_final
-from agentctl.runs.wire import LOST_STEP
-from agentctl.store import events, runs
+from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.runs import RunEnd, RunRow
+from agentctl.store.repositories import events, runs
+from agentctl.store.repositories.runs import RunEnd, RunRow
 
-__all__ = ["LOST_STEP", "recover"]
+__all__ = ["LOST_STEP", "Salvage", "recover", "root_of", "salvage"]
+
+
+class Salvage:
+    """What is known of one run.
+
+    Attributes:
+        component_name: as its events have it; None when there are none.
+        tools: entries of its tool calls, as in a transcript.
+    """
+
+    def __init__(self, run: RunRow) -> None:
+        self._run = run
+        self._content: list[str] = []
+        self._tools: dict[str, dict[str, Any]] = {}
+        self.component_name: str | None = None
+
+    @property
+    def content(self) -> str:
+        return "".join(self._content)
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        return list(self._tools.values())
+
+    def close_open_calls(self) -> None:
+        """Settle the calls without a result: nobody works on them any more."""
+        for entry in self._tools.values():
+            if entry.get("tool_call_error") is None:
+                entry.update(tool_call_error=True, result=CANCELLED_RESULT)
+
+    def add(self, lines: str) -> None:
+        """Take from a stored batch what is of this run; what cannot be read is passed over."""
+        # Not splitlines: JSON may hold other ends of lines than its own.
+        for line in lines.split("\n"):
+            name, _, data = line.partition(" ")
+            if self._run.run_id in data:
+                with suppress(ValueError, TypeError, AttributeError, KeyError):
+                    self._take(name, orjson.loads(data))
+
+    def _take(self, name: str, event: dict[str, Any]) -> None:
+        if event.get("run_id") != self._run.run_id:
+            return
+        self.component_name = event.get(f"{self._run.component_type}_name", self.component_name)
+        if name.endswith("Content"):
+            self._content.append(str(event["content"]))
+        elif name == "StepCompleted":
+            self._content = [str(event["content"])]
+        elif "tool" in event:
+            tool = event["tool"]
+            self._tools[tool["tool_call_id"]] = tool
+
+
+@unit
+def salvage(run: RunRow, root_id: str) -> Steps[Salvage]:
+    """Read what is stored of a run in the stream of its root, batch by batch."""
+    found = Salvage(run)
+    seq = -1
+    while batches := (yield from events.after(root_id, seq)):
+        for batch in batches:
+            found.add(batch.events)
+        seq = batches[-1].last_seq
+    found.close_open_calls()
+    return found
+
+
+@unit
+def root_of(run: RunRow) -> Steps[str]:
+    """The id of the run that no other run asked for, above this one or itself."""
+    run_id, above = run.run_id, run.parent_run_id
+    while above is not None:
+        parent = yield from runs.state(above)
+        if parent is None:
+            break
+        run_id, above = parent.run_id, parent.parent_run_id
+    return run_id
+
 
 AT_ONCE = 64
 """Runs that are ended in parallel: the store writes them in one commit."""
@@ -123,10 +205,10 @@ def _tell(run: RunRow, name: str | None, ending: Ending, left: Remains) -> Steps
     if last < 0:
         return
     kind = cast(Kind, run.component_type)
-    identity = wire.RunIdentity(
+    identity = event_format.RunIdentity(
         run.run_id, run.session_id, None, kind, run.component_id, name or run.component_id
     )
-    event, data = wire.ended(identity, ending, left.transcript)
+    event, data = event_format.ended(identity, ending, left.transcript)
     seq = last + LOST_STEP
     yield from events.append(run.run_id, run.attempt, seq, seq, f"{event} {data.decode()}\n")
 

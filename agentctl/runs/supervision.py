@@ -1,4 +1,6 @@
-"""The life of one run, from its row to its end: the end is written once and told to followers.
+"""What the runs of a process came to: counted where they begin and end, read by who shows it.
+
+The life of one run, from its row to its end: the end is written once and told to followers.
 
 It never waits on the work without a bound. The component works as a task of its own, and the first
 of its end, a request to stop, and the run's time limit counts; a task that does not end within
@@ -9,24 +11,55 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from functools import partial
 
 from agentctl import errors
-from agentctl.records.about import work_about
+from agentctl.records.kinds import Kind
+from agentctl.records.log_context import work_about
+from agentctl.records.numbers import Durations
 from agentctl.records.times import now
-from agentctl.runs import endings, wire
+from agentctl.runs import event_format, finish
 from agentctl.runs.live import LiveRun
-from agentctl.runs.patience import patiently
-from agentctl.runs.states import Ending, cancelled, completed, failed
-from agentctl.runs.tally import RunTally
-from agentctl.runs.tasks import Tasks
+from agentctl.runs.states import Ending, FinalStatus, cancelled, completed, failed
+from agentctl.runs.tasks import Tasks, patiently
 from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.failures import RunFailure
-from agentctl.runtime.leftovers import ended
-from agentctl.store import runs
+from agentctl.runtime.unstopped import ended
 from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import runs
 
-__all__ = ["Supervision"]
+__all__ = ["RunTally", "Supervision"]
+
+CANCEL_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds around what a cancel may take (design.md "Speed")."""
+
+
+class RunTally:
+    """Counts since the process started, members' runs included.
+
+    Attributes:
+        started: by the kind of the component.
+        ended: by kind and final state, once that is stored; by this process, so not what others
+            ended when it was taken for dead.
+        cancels: from the request, on the clock of whoever made it, to the final row.
+    """
+
+    def __init__(self) -> None:
+        self.started = Counter[Kind]()
+        self.ended = Counter[tuple[Kind, FinalStatus]]()
+        self.cancels = Durations(CANCEL_BOUNDS)
+
+    def begin(self, kind: Kind) -> None:
+        """A run's row is there."""
+        self.started[kind] += 1
+
+    def end(self, kind: Kind, status: FinalStatus, cancel_seconds: float | None) -> None:
+        """A run is final; so long after it was asked to stop, when it was."""
+        self.ended[kind, status] += 1
+        if cancel_seconds is not None:
+            self.cancels.add(max(cancel_seconds, 0.0))
+
 
 GRACE_SECONDS = 0.1
 """How long cancelled work may take to end before its run is final without it."""
@@ -83,7 +116,7 @@ class Supervision:
         return storing.result() if storing.done() else None
 
     async def _store(self, run: LiveRun, ending: Ending) -> Ending:
-        stored = await endings.settle(run, ending, lambda late: self._note_stop(run, late))
+        stored = await finish.settle(run, ending, lambda late: self._note_stop(run, late))
         requested_at = stored.requested_at if stored.status == "CANCELLED" else None
         took = None if requested_at is None else (now() - requested_at) / 1_000_000
         self._tally.end(run.component.kind, stored.status, took)
@@ -102,7 +135,7 @@ class Supervision:
         if not await _started(run):
             return run.stopping or cancelled("system", None)
         if run.stream.recorded:
-            run.stream.publish(*wire.started(run.identity))
+            run.stream.publish(*event_format.started(run.identity))
         work = self._works.start(self._execute(run))
         await asyncio.wait(
             {work, run.stop_requested},
@@ -118,7 +151,7 @@ class Supervision:
     async def _execute(self, run: LiveRun) -> None:
         from agentctl.runtime.execute import execute
 
-        load = partial(endings.load_history, run)
+        load = partial(finish.load_history, run)
         history = await patiently(load, stopped=run.stop_requested)
         await execute(run.component, run.message, history, run, self._catalog)
 
@@ -160,7 +193,7 @@ def _tell_end(run: LiveRun, ending: Ending | None) -> None:
     """Tell followers how the run ended, if that is known; nothing of a root comes behind it."""
     last = None
     if run.stream.recorded and ending is not None:
-        last = wire.ended(run.identity, ending, run.transcript, run.finished_at)
+        last = event_format.ended(run.identity, ending, run.transcript, run.finished_at)
     if run.parent is None:
         run.stream.close(last)
     elif last is not None:

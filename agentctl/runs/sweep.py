@@ -1,19 +1,69 @@
-"""Looks for dead workers, ends what they left, and buries them, in every process that runs work."""
+"""Removes what is kept for a time only: events of runs that ended, keys of requests, lock files,
+and rows of the audit.
+
+Looks for dead workers, ends what they left, and buries them, in every process that runs work.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Protocol
 
 from agentctl import errors
-from agentctl.runs import housekeeping, locks
+from agentctl.records.times import now
+from agentctl.runs import process
 from agentctl.runs.liveness import Death, Observer
 from agentctl.runs.recovery import recover
 from agentctl.runs.worker import Worker
-from agentctl.store import runs, workers
+from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
+from agentctl.store.repositories import audit, events, idempotency, runs, workers
 
-__all__ = ["SWEEP_SECONDS", "sweep", "watch_workers"]
+__all__ = ["EVENTS_KEPT", "SWEEP_SECONDS", "sweep", "tidy", "watch_workers"]
+
+EVENTS_KEPT = 24 * 60 * 60 * 1_000_000
+"""How long the events of a run are kept after its end, in microseconds (design.md "Events")."""
+
+DAY = 24 * 60 * 60 * 1_000_000
+"""Microseconds."""
+
+UNITS = 20
+"""Units of work of one kind that one round does: what is more is done by later rounds."""
+
+
+async def tidy(databases: Databases, *, audit_days: int | None = None) -> None:
+    """One round over the open databases. The audit is kept for `audit_days`; None: for ever.
+
+    Raises:
+        Unavailable: a database does not answer.
+    """
+    for database in databases.opened().values():
+        await _emptied(database, events, now() - EVENTS_KEPT)
+        await _emptied(database, idempotency, now() - idempotency.KEPT)
+    if audit_days is not None:
+        await _emptied(databases.system, audit, now() - audit_days * DAY)
+    rows = await databases.system.read(workers.listed())
+    process.remove_strays(databases.system.lock_folder, {row.worker_id for row in rows})
+
+
+class _Kept(Protocol):
+    """A repository of what is kept for a time."""
+
+    def any_older(self, before: int, /) -> Work[bool]: ...
+
+    def delete_older(self, before: int, /) -> Work[int]: ...
+
+
+async def _emptied(database: Database, kept: _Kept, before: int) -> None:
+    """Look first, which keeps no writer waiting, then delete unit by unit, so that other writers
+    have their turn in between.
+    """
+    for _ in range(UNITS):
+        if not await database.read(kept.any_older(before), large=True):
+            return
+        await database.write(kept.delete_older(before))
+
 
 SWEEP_SECONDS = 2.0
 """Time between two sweeps (design.md "Workers")."""
@@ -61,7 +111,7 @@ async def watch_workers(
 async def _tidied(databases: Databases, audit_days: int | None) -> float:
     """One round of housekeeping; returns how many seconds it took."""
     began = asyncio.get_running_loop().time()
-    await housekeeping.tidy(databases, audit_days=audit_days)
+    await tidy(databases, audit_days=audit_days)
     return asyncio.get_running_loop().time() - began
 
 
@@ -112,7 +162,7 @@ async def _cleared(databases: Databases, observer: Observer, owner: str, death: 
     ]
     ended = [run_id for run_ids in found if run_ids is not None for run_id in run_ids]
     if None not in found and await databases.system.write(workers.bury(owner)):
-        locks.remove(databases.system.lock_folder, owner)
+        process.remove(databases.system.lock_folder, owner)
         _log.warning("worker %s is %s; %d of its runs were ended", owner, death.value, len(ended))
     return ended
 

@@ -13,15 +13,14 @@ import threading
 from collections.abc import Callable
 
 from agentctl import errors
-from agentctl.records.complaints import Complaints
 from agentctl.records.ids import new_id
+from agentctl.records.rate_limited_log import Complaints
 from agentctl.records.times import now
-from agentctl.runs.identity import this_process
-from agentctl.runs.locks import WorkerLock
+from agentctl.runs.process import WorkerLock, this_process
 from agentctl.runs.tasks import Tasks
-from agentctl.store import workers
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
+from agentctl.store.repositories import workers
 
 __all__ = ["BEAT_SECONDS", "Worker"]
 

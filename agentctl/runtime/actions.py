@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentctl.runtime.leftovers import ended, leave
-from agentctl.runtime.results import NoJsonForm, text_of
-from agentctl.runtime.threads import TooManyLeft, in_thread
+from agentctl.runtime.tools import NoJsonForm, text_of
+from agentctl.runtime.unstopped import TooManyLeft, ended, in_thread, leave
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

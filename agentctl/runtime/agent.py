@@ -22,7 +22,6 @@ from pydantic_ai.messages import (
     TextPartDelta,
 )
 
-from agentctl.runtime.classify import classified
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.conversion import (
     answers,
@@ -33,7 +32,8 @@ from agentctl.runtime.conversion import (
     to_model,
 )
 from agentctl.runtime.failures import RunFailure
-from agentctl.runtime.leftovers import leave
+from agentctl.runtime.provider import classified
+from agentctl.runtime.unstopped import leave
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponseStreamEvent

@@ -1,19 +1,60 @@
-"""Models of providers, built from their configuration."""
+"""Models of providers, built from their configuration.
+
+A client for providers whose connections know nothing of the runs that they were opened for.
+
+A connection outlives the run that opened it, for the next one to use, and its transport keeps the
+context of the task that it was made in. The model library notes the run there, and with it all
+that was said: a hundred idle connections would keep a hundred runs that have ended.
+
+A bound on what a provider may send without an end, since no layer above has one.
+
+Events of a stream are taken apart as they arrive, and what is in them is counted there; but an
+event that never ends, or a refusal without an end, would be gathered in memory for ever.
+
+What a failure of the model library, or of a provider behind it, means for a run.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import Context
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
-from agentctl.runtime.failures import RunFailure
+import httpx2
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    ModelAPIError,
+    ModelHTTPError,
+    ModelRequestRejectedError,
+    ModelRequestTimeout,
+    ModelTimeoutError,
+    UnexpectedModelBehavior,
+)
+
+from agentctl.config.transfer import MASK
+from agentctl.runtime.failures import FailureCode, RunFailure
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
     from agentctl.config import settings as config
 
-__all__ = ["CONNECT_SECONDS", "READ_SECONDS", "RETRIES", "Connection", "connect"]
+__all__ = [
+    "CONNECT_SECONDS",
+    "READ_SECONDS",
+    "RETRIES",
+    "AnswerTooLarge",
+    "Client",
+    "Connection",
+    "bounded",
+    "classified",
+    "connect",
+]
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -71,9 +112,6 @@ class _OpenAIConnection(Connection):
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
-        from agentctl.runtime.apart import Client
-        from agentctl.runtime.bounded import bounded
-
         timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
         hook = bounded(2 * run_bytes + _ENVELOPE_BYTES)
@@ -105,3 +143,122 @@ def _key(model: config.Model) -> str:
         )
         raise RunFailure("MODEL_UNAVAILABLE", "The API key of the model is not set")
     return key
+
+
+class Client(httpx2.AsyncClient):
+    """A client that sends each request in an empty context.
+
+    Takes what any client takes, but for `verify`: all share the authorities that they trust,
+    which are a megabyte and take 20 ms to load.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(verify=_trusted(), **given)
+
+    async def send(self, request: httpx2.Request, **given: Any) -> httpx2.Response:
+        """Like that of any client."""
+        sending = asyncio.create_task(super().send(request, **given), context=Context())
+        try:
+            return await sending
+        except asyncio.CancelledError:
+            if sending.done() and not sending.cancelled() and sending.exception() is None:
+                # It came at the moment of the cancel, and nobody else will close it.
+                await sending.result().aclose()
+            raise
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    return httpx2.create_ssl_context()
+
+
+_ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+class AnswerTooLarge(httpx2.RemoteProtocolError):
+    """A provider sent more in one piece than a run may hold."""
+
+
+def bounded(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
+    """A hook for responses: one event, or a body that is no event stream, has at most `limit`
+    bytes; reading more raises AnswerTooLarge.
+    """
+
+    async def hook(response: httpx2.Response) -> None:
+        streamed = response.headers.get("content-type", "").startswith("text/event-stream")
+        stream = cast(httpx2.AsyncByteStream, response.stream)
+        response.stream = _Bounded(stream, limit, _ENDS_OF_EVENTS if streamed else ())
+
+    return hook
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, limit: int, ends: tuple[bytes, ...]) -> None:
+        self._stream = stream
+        self._limit = limit
+        self._ends = ends
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._stream:
+            after = max((chunk.rfind(end) for end in self._ends), default=-1)
+            size = len(chunk) - after if after >= 0 else size + len(chunk)
+            if size > self._limit:
+                raise AnswerTooLarge("more than a run may hold came in one piece")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+_GATEWAY_TIMEOUTS = {408, 504}
+_LOGGED = 2_000
+"""Characters of a provider's text that go to the log."""
+
+_SECRET_CHARACTERS = 8
+"""What is shorter is no key that is kept secret, and may be a part of any word."""
+
+
+def classified(
+    error: AgentRunError | httpx2.HTTPError, run_id: str, secret: str = ""
+) -> RunFailure:
+    """The public failure; what the provider said goes to the log.
+
+    Args:
+        error: what the model library raised.
+        run_id: whose model it was.
+        secret: the key that the provider was sent: one that repeats it does not write it there.
+    """
+    said = " ".join(str(error).split())
+    if len(secret) >= _SECRET_CHARACTERS:
+        said = said.replace(secret, MASK)
+    said = said[:_LOGGED]
+    _log.warning("run %s: the model failed: %s: %s", run_id, type(error).__name__, said)
+    return RunFailure(_code(error))
+
+
+def _code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
+    """MODEL_REJECTED is for what trying again unchanged will not mend.
+
+    Failures of the connection itself come bare while a refusal is being read.
+    """
+    if isinstance(error.__cause__, ValueError) or _was_too_large(error):
+        # An answer that was received and could not be read, such as half a JSON document.
+        return "MODEL_REJECTED"
+    if isinstance(error, httpx2.TimeoutException):
+        return "MODEL_TIMEOUT"
+    if isinstance(error, ModelTimeoutError | ModelRequestTimeout):
+        return "MODEL_TIMEOUT"
+    if isinstance(error, ModelHTTPError) and error.status_code in _GATEWAY_TIMEOUTS:
+        return "MODEL_TIMEOUT"
+    if isinstance(error, ModelRequestRejectedError | UnexpectedModelBehavior):
+        return "MODEL_REJECTED"
+    if isinstance(error, ModelAPIError | httpx2.HTTPError):
+        return "MODEL_UNAVAILABLE"
+    return "INTERNAL"
+
+
+def _was_too_large(error: BaseException | None) -> bool:
+    return error is not None and (
+        isinstance(error, AnswerTooLarge) or _was_too_large(error.__cause__)
+    )

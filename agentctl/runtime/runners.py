@@ -10,7 +10,7 @@ from agentctl.config.settings import Agent, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.actions import Action, ToolAction
 from agentctl.runtime.leadership import leader_instructions, member_actions
-from agentctl.runtime.models import Connection, connect
+from agentctl.runtime.provider import Connection, connect
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters

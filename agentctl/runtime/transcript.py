@@ -11,7 +11,7 @@ from typing import Any
 
 from agentctl.records import times
 from agentctl.records.sessions import COUNTERS
-from agentctl.runtime.leftovers import Leftovers
+from agentctl.runtime.unstopped import Leftovers
 
 __all__ = ["CANCELLED_RESULT", "Transcript"]
 

@@ -10,13 +10,12 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from agentctl import INTERFACE_VERSION
-from agentctl.server.authentication import Authentication
-from agentctl.server.cors import CrossOrigin
-from agentctl.server.docs import operations as docs_operations
-from agentctl.server.door import Door
-from agentctl.server.openapi import TITLE, document_bytes
+from agentctl.server.authentication import Authentication, CrossOrigin
+from agentctl.server.openapi.document import TITLE, document_bytes
+from agentctl.server.openapi.pages import operations as docs_operations
 from agentctl.server.routes import all_operations
 from agentctl.server.routing import Dispatch, check_routes
+from agentctl.server.state import Door
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -77,7 +76,7 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
         InvalidConfiguration: a tool cannot be used.
         RuntimeError: a route has no row in the policy table.
     """
-    from agentctl.server.access import log_access
+    from agentctl.server.observability.log import log_access
     from agentctl.server.refusals import Refusals
     from agentctl.service.service import Service
 

@@ -3,6 +3,8 @@
 It turns the Authorization header into a principal or a failure in the ASGI scope, and refuses
 nothing: that is for `routing`, which knows what was asked for. Every answer, also to what nobody
 foresaw, gets a request id of ours and the security header fields.
+
+Cross-origin requests, for the configured origins only.
 """
 
 from __future__ import annotations
@@ -12,17 +14,20 @@ import re
 from collections.abc import Iterable
 from time import perf_counter
 
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentctl.errors import AgentctlError, BadRequest, InternalFailure, Unauthenticated, Unavailable
-from agentctl.records.about import add_about, begin_about
-from agentctl.records.complaints import Complaints
 from agentctl.records.ids import new_id
-from agentctl.server.access import Finished
-from agentctl.server.answers import failure
-from agentctl.server.door import CALLER, Caller, Door
+from agentctl.records.log_context import add_about, begin_about
+from agentctl.records.rate_limited_log import Complaints
+from agentctl.server.answers import Answer, failure
+from agentctl.server.observability.log import Finished
+from agentctl.server.state import CALLER, Caller, Door
 
-__all__ = ["Authentication", "Reply", "answer_failure", "dressed"]
+__all__ = ["Authentication", "CrossOrigin", "Reply", "answer_failure", "dressed"]
 
 _log = logging.getLogger("agentctl.server")
 _complaints = Complaints(_log)
@@ -174,3 +179,35 @@ async def answer_failure(
     if reply.started:
         raise error
     await failure(told)(scope, receive, reply)
+
+
+class CrossOrigin(CORSMiddleware):
+    """Starlette's, without cookies: callers authenticate with a header. Its refusals are ours.
+
+    Args:
+        app: what answers.
+        origins: `server.cors_origins`.
+    """
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=("DELETE", "GET", "HEAD", "PATCH", "POST"),
+            allow_headers=("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"),
+            expose_headers=("Retry-After", "X-Request-ID"),
+            max_age=600,
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """204 with what is allowed, or 400."""
+        response = super().preflight_response(request_headers)
+        allowed = response.status_code < 400
+        answer = Answer(b"", 204, None) if allowed else failure(BadRequest("Origin not allowed"))
+        kept = [
+            field
+            for field in response.raw_headers
+            if field[0].startswith(b"access-control-") or field[0] == b"vary"
+        ]
+        answer.raw_headers = [*answer.raw_headers, *kept]
+        return answer

@@ -21,7 +21,7 @@ from fastapi.params import Header
 from starlette.requests import Request
 from typing_extensions import TypeAliasType
 
-from agentctl.auth import gate
+from agentctl.auth import policy
 from agentctl.errors import BadRequest, ValidationFailed
 from agentctl.records.times import Moment, microseconds
 from agentctl.service.access import checked_text
@@ -92,7 +92,7 @@ class Parameters:
             NotFound: a path parameter is no text that can name anything.
             BadRequest: more than `MAXIMUM_PAIRS` in the query.
         """
-        gate.require_names(path)
+        policy.require_names(path)
         values = {**self._defaults, **path}
         refusal = self._add(values, query) if query and self._query else None
         if self._headers:

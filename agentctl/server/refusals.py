@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextvars import Context
 
-from agentctl.auth.steps import ACCOUNT_CHECKS, CHECKS
+from agentctl.auth.explain.steps import ACCOUNT_CHECKS, CHECKS
 from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
 from agentctl.records.audit import AUTHENTICATE
-from agentctl.records.complaints import Complaints
+from agentctl.records.rate_limited_log import Complaints
 from agentctl.records.times import now
-from agentctl.service.auditing import Audit
-from agentctl.store.audit import Entry
+from agentctl.service.audit_log import Audit
+from agentctl.store.repositories.audit import Entry
 
 __all__ = ["FLUSH_SECONDS", "Refusals"]
 

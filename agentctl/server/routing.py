@@ -1,4 +1,6 @@
-"""The one route class, and the dispatch to it.
+"""What a request names: not found comes before what is wrong with a value (contract.md 2).
+
+The one route class, and the dispatch to it.
 
 A request meets, in this order: the match on its decoded path and method, the policy for the
 matched operation, the parameters, the body, the port. So it is refused as 401, 403, 404, 422, in
@@ -19,16 +21,54 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentctl.auth import gate, policy
+from agentctl.auth import policy
 from agentctl.errors import Unauthenticated, ValidationFailed
-from agentctl.records.about import add_about
+from agentctl.operations import Where
+from agentctl.records.kinds import KINDS
+from agentctl.records.log_context import add_about
 from agentctl.records.routes import Route, RouteTable, hides_a_slash
 from agentctl.server.authentication import Reply, answer_failure
-from agentctl.server.door import CALLER, Call
-from agentctl.server.named import require_named
 from agentctl.server.parameters import Parameters
+from agentctl.server.state import CALLER, Call
 
-__all__ = ["Dispatch", "Endpoint", "Operation", "check_routes"]
+__all__ = ["Dispatch", "Endpoint", "Operation", "check_routes", "require_named"]
+
+
+async def require_named(call: Call, values: Mapping[str, Any]) -> None:
+    """Look for the database, component, session and run that a refused request names.
+
+    Args:
+        call: of an operation that the policy allows.
+        values: its parameters; a default stands for what could not be read.
+
+    Raises:
+        NotFound: one of them is not there for the caller.
+    """
+    path = call.scope["path_params"]
+    where = Where(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
+    if "session_id" in path:
+        await _require_session(call, path, where)
+    else:
+        call.operations.database_of(where)
+        await _require_component(call, path, values.get("session_id"))
+
+
+async def _require_session(call: Call, path: Mapping[str, str], where: Where) -> None:
+    if "run_id" in path:
+        await call.operations.get_session_run(path["session_id"], path["run_id"], where)
+    else:
+        await call.operations.require_session(path["session_id"], where)
+
+
+async def _require_component(call: Call, path: Mapping[str, str], session_id: str | None) -> None:
+    for kind, names in KINDS.items():
+        if names.id_field not in path:
+            continue
+        component_id = path[names.id_field]
+        call.operations.component(kind, component_id)
+        if "run_id" in path:
+            await call.operations.require_run(kind, component_id, path["run_id"], session_id)
+
 
 Endpoint = Callable[..., Awaitable[Response]]
 
@@ -72,7 +112,7 @@ class Operation(APIRoute):
         path = call.scope["path_params"]
         add_about(**{name: path[name] for name in path.keys() & _TOLD})
         try:
-            gate.admit(call.caller.principal, call.caller.failure, self.operation, path)
+            policy.admit(call.caller.principal, call.caller.failure, self.operation, path)
             return await self._answer(call, path)
         except (Unauthenticated, ClientDisconnect):
             raise
@@ -143,7 +183,7 @@ class Dispatch:
         """The operation that the request matches; its path parameters are put into the scope."""
         caller = scope[CALLER]
         path = _path_below_root(scope)
-        match = gate.locate(self._table, scope["method"], path, caller.failure)
+        match = policy.locate(self._table, scope["method"], path, caller.failure)
         route = self.routes[match.operation]
         scope["route"] = route
         scope["path_params"] = match.path_params

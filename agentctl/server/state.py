@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
-    from agentctl.server.access import Watcher
+    from agentctl.server.observability.log import Watcher
     from agentctl.server.refusals import Refusals
     from agentctl.service.service import Acting, Service
 

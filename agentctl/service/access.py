@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl import errors
 from agentctl.auth import policy
-from agentctl.auth.lookup import AccountTokens
 from agentctl.auth.principal import Principal
+from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.settings import Settings
 from agentctl.operations import Where
 from agentctl.records.document import Document
@@ -21,7 +21,7 @@ from agentctl.runs.changes import Changes
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import Observer
 from agentctl.runtime.catalog import SESSION_TABLE, Catalog, Component
-from agentctl.service.auditing import Audit, Record
+from agentctl.service.audit_log import Audit, Record
 from agentctl.service.readiness import Readiness
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases

@@ -9,7 +9,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.auth import grants
-from agentctl.auth.accounts import HINT_CHARACTERS, hash_of, new_token
+from agentctl.auth.tokens.account_tokens import HINT_CHARACTERS, hash_of, new_token
 from agentctl.operations import (
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
@@ -31,9 +31,9 @@ from agentctl.records.times import now, rfc3339
 from agentctl.service import documents, paging
 from agentctl.service.access import Access, checked_text
 from agentctl.service.directory import granted_scopes
-from agentctl.store import accounts
-from agentctl.store.accounts import AccountRow
 from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import accounts
+from agentctl.store.repositories.accounts import AccountRow
 
 __all__ = ["AccountOperations"]
 

@@ -12,8 +12,8 @@ from agentctl.records.audit import AuditOutcome, AuditPage, AuditRecord
 from agentctl.records.document import Document, document_of
 from agentctl.records.times import rfc3339
 from agentctl.service.access import Access, checked_text
-from agentctl.store import audit
-from agentctl.store.audit import AuditQuery, AuditRow
+from agentctl.store.repositories import audit
+from agentctl.store.repositories.audit import AuditQuery, AuditRow
 
 __all__ = ["AuditOperations"]
 

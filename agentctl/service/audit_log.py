@@ -19,14 +19,14 @@ from urllib.parse import quote
 from agentctl import errors
 from agentctl.auth.policy import POLICY, Public
 from agentctl.records.audit import AuditOutcome
-from agentctl.records.complaints import Complaints
 from agentctl.records.kinds import KINDS
+from agentctl.records.rate_limited_log import Complaints
 from agentctl.records.routes import ROUTES, operations_of
 from agentctl.records.times import now
-from agentctl.store import audit
-from agentctl.store.audit import Entry
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
+from agentctl.store.repositories import audit
+from agentctl.store.repositories.audit import Entry
 
 if TYPE_CHECKING:
     from agentctl.service.access import Access

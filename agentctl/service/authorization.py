@@ -18,12 +18,12 @@ from agentctl.service.access import Access, checked_text
 from agentctl.service.accounts import AccountOperations
 from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
-from agentctl.store import accounts, runs, sessions
 from agentctl.store.database import Database
+from agentctl.store.repositories import accounts, runs, sessions
 from agentctl.store.visibility import EVERYONE
 
 if TYPE_CHECKING:
-    from agentctl.auth.explain import Explanation
+    from agentctl.auth.explain.explain import Explanation
 
 __all__ = ["AuthorizationOperations"]
 
@@ -54,7 +54,7 @@ class AuthorizationOperations(AccountOperations, RunOperations, SessionOperation
             return document_of(found.record())
 
     async def _explained(self, request: ExplainRequest) -> Explanation:
-        from agentctl.auth.explain import explain
+        from agentctl.auth.explain.explain import explain
 
         method, target = _checked(request)
         settings, verifier = self.hosting.settings, self.hosting.verifier()
@@ -66,7 +66,7 @@ class AuthorizationOperations(AccountOperations, RunOperations, SessionOperation
 
     async def _with_data(self, found: Explanation, match: Match, query: Query) -> Explanation:
         """The chain with what is stored: asked here as the caller that is explained."""
-        from agentctl.auth.explain import Step
+        from agentctl.auth.explain.explain import Step
 
         try:
             await self._require_named(match, query)
@@ -230,13 +230,13 @@ def _sight(access: Access) -> str:
 
 
 def _whose(user_id: str | None) -> str:
-    from agentctl.auth.nearmiss import shown
+    from agentctl.auth.explain.suggestions import shown
 
     return "what belongs to nobody" if user_id is None else f"what belongs to {shown(user_id)}"
 
 
 def _owned(user_id: str | None) -> str:
-    from agentctl.auth.nearmiss import shown
+    from agentctl.auth.explain.suggestions import shown
 
     return "belongs to nobody" if user_id is None else f"belongs to {shown(user_id)}"
 

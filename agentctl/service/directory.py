@@ -6,13 +6,13 @@ import logging
 
 import orjson
 
-from agentctl.auth.lookup import Account
+from agentctl.auth.tokens.account_lookup import Account
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.records.times import now
 from agentctl.runs.tasks import Tasks
-from agentctl.store import accounts
-from agentctl.store.accounts import AccountRow
 from agentctl.store.databases import Databases
+from agentctl.store.repositories import accounts
+from agentctl.store.repositories.accounts import AccountRow
 
 __all__ = ["Directory", "granted_scopes"]
 

@@ -18,9 +18,8 @@ from agentctl.records.times import rfc3339
 from agentctl.runs.cancel import Cancellation
 from agentctl.service.paging import encode_cursor
 from agentctl.store.listing import Listed
-from agentctl.store.runs import RunRow
-from agentctl.store.sessions import SessionRow, SummaryRow
-from agentctl.store.usage import NO_USAGE
+from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow
 
 __all__ = [
     "array",

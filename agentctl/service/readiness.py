@@ -6,8 +6,8 @@ import asyncio
 from contextvars import Context
 
 from agentctl import errors
+from agentctl.store.database import probe
 from agentctl.store.databases import Databases
-from agentctl.store.probe import probe
 
 __all__ = ["Readiness"]
 

@@ -36,10 +36,10 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.states import cancelled
 from agentctl.service import documents, paging
 from agentctl.service.access import Access, check_texts, checked_session_id, checked_text
-from agentctl.service.auditing import Note, Record
-from agentctl.store import idempotency, runs
+from agentctl.service.audit_log import Note, Record
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.runs import RunRow
+from agentctl.store.repositories import idempotency, runs
+from agentctl.store.repositories.runs import RunRow
 from agentctl.store.totals import Totals, totals_of
 
 __all__ = ["RunOperations", "run_documents"]

@@ -7,27 +7,26 @@ import functools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from agentctl.auth.lookup import AccountTokens
 from agentctl.auth.principal import Principal
+from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.settings import Settings
 from agentctl.runs.cancel import Canceller
-from agentctl.runs.changes import Changes
+from agentctl.runs.changes import Changes, watch_requests
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import Observer
 from agentctl.runs.sweep import sweep, watch_workers
 from agentctl.runs.tasks import Tasks
-from agentctl.runs.watch import watch_requests
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog
 from agentctl.service.access import Hosting
 from agentctl.service.accounts import AccountOperations
 from agentctl.service.audit import AuditOperations
-from agentctl.service.auditing import Audit
+from agentctl.service.audit_log import Audit
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
-from agentctl.service.databases.ground import warn_of_ground
 from agentctl.service.directory import Directory
 from agentctl.service.readiness import Readiness
+from agentctl.service.startup_warnings import warn_of_ground
 from agentctl.store.databases import Databases
 
 if TYPE_CHECKING:

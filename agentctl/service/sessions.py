@@ -33,11 +33,11 @@ from agentctl.service.access import (
     checked_session_id,
     checked_text,
 )
-from agentctl.service.auditing import Record
+from agentctl.service.audit_log import Record
 from agentctl.service.runs import run_documents
-from agentctl.store import runs, sessions
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.sessions import SessionRow
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.totals import totals_of
 from agentctl.store.visibility import EVERYONE
 

@@ -23,9 +23,9 @@ def _weaknesses(settings: Settings) -> Iterator[str]:
     paths = [sqlite_path(entry.url) for entry in settings.databases if is_sqlite(entry.url)]
     if not paths:
         return
-    from agentctl.service.checkup.filesystems import NETWORK, filesystem_of
-    from agentctl.service.checkup.versions import SQLITE_FLOOR, at_least
-    from agentctl.store.sqlite_checkup import sqlite_version
+    from agentctl.service.doctor.configuration import SQLITE_FLOOR, at_least
+    from agentctl.service.doctor.files import NETWORK, filesystem_of
+    from agentctl.store.sqlite.inspect import sqlite_version
 
     if not at_least(sqlite_version(), SQLITE_FLOOR):
         yield f"SQLite {sqlite_version()} can damage a database; {SQLITE_FLOOR} is needed"

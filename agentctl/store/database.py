@@ -20,6 +20,8 @@ the row of a session waits for none of its live runs: the end of a run takes tha
 run's own.
 Text is ordered by code point and `lower()` folds ASCII letters only, on both (see the migrations).
 The suite has a real PostgreSQL parse every one of them.
+
+Whether a database answers, and what its clock was at last.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from types import CodeType
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 __all__ = [
+    "PROBE",
     "Database",
     "Large",
     "Load",
@@ -45,6 +48,8 @@ __all__ = [
     "Work",
     "compile_colon",
     "compile_dollar",
+    "newest",
+    "probe",
     "unit",
 ]
 
@@ -213,3 +218,27 @@ def compile_dollar(sql: Sql) -> tuple[str, tuple[str, ...]]:
 
     text = _TOKEN.sub(numbered, _UTF8.sub(r"convert_to(\1, 'UTF8')", sql))
     return text, tuple(numbers)
+
+
+PROBE = Sql("SELECT count(*) FROM schema_version")
+
+# Each is the end of an index, but for the workers, who are few.
+_NEWEST = Sql(
+    "SELECT max(at) FROM (SELECT max(created_at) AS at FROM sessions"
+    " UNION ALL SELECT max(created_at) FROM runs"
+    " UNION ALL SELECT max(beat) FROM workers) AS times"
+)
+
+
+@unit
+def probe() -> Steps[None]:
+    """Read one small thing; fails when the database does not answer."""
+    yield Statement(PROBE)
+
+
+@unit
+def newest() -> Steps[int | None]:
+    """The latest time that was written down when something was made, in microseconds."""
+    rows = yield Statement(_NEWEST)
+    latest: int | None = rows[0][0]
+    return latest

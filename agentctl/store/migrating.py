@@ -37,10 +37,10 @@ async def stored_version(entry: Entry) -> int | None:
     """
     if not is_sqlite(entry.url):
         return await _postgres_version(entry)
-    from agentctl.store.sqlite_apart import apart
-    from agentctl.store.sqlite_connection import run_unit
-    from agentctl.store.sqlite_file import check_file, emptied, was_used
-    from agentctl.store.sqlite_schema import stored_version as stored
+    from agentctl.store.sqlite.connection import run_unit
+    from agentctl.store.sqlite.file import check_file, emptied, was_used
+    from agentctl.store.sqlite.schema import stored_version as stored
+    from agentctl.store.sqlite.thread import apart
 
     path = sqlite_path(entry.url)
     check_file(path, create=True)
@@ -55,14 +55,14 @@ async def stored_version(entry: Entry) -> int | None:
 async def read_long(entry: Entry, work: Work[T]) -> T:
     """Run a unit that only reads, on one snapshot, however long that takes. Raises Unavailable."""
     if is_sqlite(entry.url):
-        from agentctl.store.sqlite_apart import apart
-        from agentctl.store.sqlite_connection import run_unit_on_snapshot
+        from agentctl.store.sqlite.connection import run_unit_on_snapshot
+        from agentctl.store.sqlite.thread import apart
 
         path = sqlite_path(entry.url)
         return await apart(path, lambda connection, _: run_unit_on_snapshot(connection, work))
     from dataclasses import replace
 
-    from agentctl.store.postgres import PostgresDatabase
+    from agentctl.store.postgres.database import PostgresDatabase
 
     database = PostgresDatabase(replace(entry, statement_seconds=LONGEST_SECONDS), create=False)
     try:
@@ -85,8 +85,8 @@ async def migrate(entry: Entry, applied: Applied) -> None:
     if not is_sqlite(entry.url):
         await _migrate_postgres(entry, applied)
         return
-    from agentctl.store.sqlite_file import check_file
-    from agentctl.store.sqlite_schema import migrate as migrate_file
+    from agentctl.store.sqlite.file import check_file
+    from agentctl.store.sqlite.schema import migrate as migrate_file
 
     path = sqlite_path(entry.url)
     check_file(path, create=True)
@@ -100,9 +100,9 @@ async def migrate(entry: Entry, applied: Applied) -> None:
 def _made(id: str, path: Path) -> bool:
     import apsw
 
-    from agentctl.store.sqlite_connection import public_error
-    from agentctl.store.sqlite_file import cannot_create, with_path
-    from agentctl.store.sqlite_schema import create_if_absent
+    from agentctl.store.sqlite.connection import public_error
+    from agentctl.store.sqlite.file import cannot_create, with_path
+    from agentctl.store.sqlite.schema import create_if_absent
 
     try:
         return create_if_absent(path)
@@ -113,8 +113,8 @@ def _made(id: str, path: Path) -> bool:
 
 
 async def _postgres_version(entry: Entry) -> int | None:
-    from agentctl.store.postgres_connection import connect, public_error
-    from agentctl.store.postgres_schema import has_tables, version
+    from agentctl.store.postgres.connection import connect, public_error
+    from agentctl.store.postgres.schema import has_tables, version
 
     try:
         connection = await connect(entry)
@@ -129,8 +129,8 @@ async def _postgres_version(entry: Entry) -> int | None:
 async def _migrate_postgres(entry: Entry, applied: Applied) -> None:
     from dataclasses import replace
 
-    from agentctl.store.postgres_connection import connect, public_error
-    from agentctl.store.postgres_schema import apply_pending
+    from agentctl.store.postgres.connection import connect, public_error
+    from agentctl.store.postgres.schema import apply_pending
 
     try:
         connection = await connect(replace(entry, statement_seconds=LONGEST_SECONDS))

@@ -14,7 +14,7 @@ from agentctl.store.database import Database
 
 if TYPE_CHECKING:
     from agentctl.config import settings
-    from agentctl.store.sqlite import SqliteDatabase
+    from agentctl.store.sqlite.database import SqliteDatabase
 
 __all__ = ["open_database", "open_sqlite"]
 
@@ -32,7 +32,7 @@ def open_database(entry: settings.Database, *, create: bool) -> Database:
     """
     if is_sqlite(entry.url):
         return open_sqlite(entry.id, sqlite_path(entry.url), create=create)
-    from agentctl.store.postgres import PostgresDatabase
+    from agentctl.store.postgres.database import PostgresDatabase
 
     return PostgresDatabase(entry, create=create)
 
@@ -42,10 +42,10 @@ def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
     import apsw
 
     from agentctl.store.schema import check_version
-    from agentctl.store.sqlite import SqliteDatabase
-    from agentctl.store.sqlite_connection import public_error
-    from agentctl.store.sqlite_file import cannot_create, check_file, with_path
-    from agentctl.store.sqlite_schema import create_if_absent, version
+    from agentctl.store.sqlite.connection import public_error
+    from agentctl.store.sqlite.database import SqliteDatabase
+    from agentctl.store.sqlite.file import cannot_create, check_file, with_path
+    from agentctl.store.sqlite.schema import create_if_absent, version
 
     check_file(path, create=create)
     if create:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import apsw
 
     from agentctl.config.settings import Database as Entry
-    from agentctl.store.sqlite_apart import Stop
+    from agentctl.store.sqlite.thread import Stop
 
 __all__ = ["EXACT", "Sizes", "sizes_of"]
 
@@ -53,8 +53,8 @@ async def sizes_of(entry: Entry) -> Sizes:
     """The sizes of a database that has our tables. Raises Unavailable."""
     if not is_sqlite(entry.url):
         return await _of_server(entry)
-    from agentctl.store.sqlite_apart import apart
-    from agentctl.store.sqlite_file import log_of, size_of
+    from agentctl.store.sqlite.file import log_of, size_of
+    from agentctl.store.sqlite.thread import apart
 
     path = sqlite_path(entry.url)
     sessions, runs = await apart(path, _count)
@@ -73,7 +73,7 @@ def _count(connection: apsw.Connection, _: Stop) -> list[int]:
 
 
 async def _of_server(entry: Entry) -> Sizes:
-    from agentctl.store.postgres_connection import connect, public_error
+    from agentctl.store.postgres.connection import connect, public_error
 
     try:
         connection = await connect(entry)

@@ -121,7 +121,7 @@ def _is_argument(parameter: Any) -> bool:
 
 
 def _connection() -> set[str]:
-    from agentctl.cli.door import Connection
+    from agentctl.cli.target import Connection
 
     return {field.name for field in fields(Connection)}
 

@@ -97,8 +97,8 @@ def _told(comment: str) -> list[str]:
 
 
 def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -> list[str]:
-    from agentctl.config.convert import key_kinds
     from agentctl.config.environment import variable_name
+    from agentctl.config.types import key_kinds
 
     defaults = {field.name: field for field in dataclasses.fields(cls)}
     rows = []
@@ -149,7 +149,7 @@ def _meaning(key: str, comments: dict[str, str]) -> str:
 
 def _comments() -> dict[str, str]:
     """The comments of the sample by key (`server.port`) and by table (`runs`)."""
-    from agentctl.config.texts import SAMPLE
+    from agentctl.config.load import SAMPLE
 
     found: dict[str, str] = {}
     table, last = "", ""

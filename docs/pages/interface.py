@@ -43,7 +43,7 @@ Public operations look at no credential:
 
 def document() -> str:
     """`openapi.json`: what `/openapi.json` answers, sorted and indented."""
-    from agentctl.server.openapi import document_bytes
+    from agentctl.server.openapi.document import document_bytes
 
     served = json.loads(document_bytes(_operations()))
     return json.dumps(served, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
@@ -101,10 +101,10 @@ def scopes_page() -> str:
 
 
 def _operations() -> list[Any]:
-    from agentctl.server import docs
+    from agentctl.server.openapi import pages
     from agentctl.server.routes import all_operations
 
-    return [*all_operations(), *docs.operations()]
+    return [*all_operations(), *pages.operations()]
 
 
 def _first_sentence(operation: Any) -> str:

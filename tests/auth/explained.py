@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentctl.auth.accounts import new_token
-from agentctl.auth.jwk import public_jwk
+from agentctl.auth.tokens.account_tokens import new_token
+from agentctl.auth.tokens.jwk import public_jwk
 from tests.auth.forge import (
     SECRET,
     Pair,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives import serialization
 
-from agentctl.auth.jwk import public_jwk
+from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.config.settings import Authorization
 from tests.auth.badclaims import BAD, RULES
 from tests.auth.forge import (

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
-from agentctl.auth.algorithms import ALGORITHMS, CURVES
-from agentctl.auth.jwk import public_jwk
+from agentctl.auth.tokens.algorithms import ALGORITHMS, CURVES
+from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.config.settings import Authorization
 from tests.auth.forge import (
     SECRET,

@@ -13,19 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentctl.auth import accounts, grants
-from agentctl.auth.accounts import check_form, has_checksum, hash_of, new_token, of_any_account
-from agentctl.auth.lookup import (
+from agentctl.auth import grants
+from agentctl.auth.explain.steps import ACCOUNT_CHECKS
+from agentctl.auth.policy import POLICY, Needs
+from agentctl.auth.principal import Principal, local
+from agentctl.auth.scopes import KNOWN_SCOPES, covers, satisfies
+from agentctl.auth.tokens import account_tokens
+from agentctl.auth.tokens.account_lookup import (
     KEPT_FOUND,
     KEPT_UNKNOWN,
     UNKNOWN_A_SECOND,
     Account,
     AccountTokens,
 )
-from agentctl.auth.policy import POLICY, Needs
-from agentctl.auth.principal import Principal, local
-from agentctl.auth.scopes import KNOWN_SCOPES, covers, satisfies
-from agentctl.auth.steps import ACCOUNT_CHECKS
+from agentctl.auth.tokens.account_tokens import (
+    check_form,
+    has_checksum,
+    hash_of,
+    new_token,
+    of_any_account,
+)
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import (
@@ -39,7 +46,7 @@ from agentctl.errors import (
 from tests.auth.verifiers import OLD, Clock, bearer
 
 ADMIN = "agent_os:admin"
-DIGITS = accounts._DIGITS
+DIGITS = account_tokens._DIGITS
 
 
 # The form of tokens
@@ -58,7 +65,9 @@ def test_a_token_is_prefix_secret_and_checksum() -> None:
 
 @pytest.mark.parametrize("secret", [b"\x00" * 32, b"\xff" * 32, b"\x00" * 31 + b"\x01"])
 def test_every_secret_has_the_same_width(monkeypatch: pytest.MonkeyPatch, secret: bytes) -> None:
-    monkeypatch.setattr("agentctl.auth.accounts.os.urandom", lambda size: secret[:size])
+    monkeypatch.setattr(
+        "agentctl.auth.tokens.account_tokens.os.urandom", lambda size: secret[:size]
+    )
     token = new_token("agentctl")
     assert len(token) == len("agentctl_pat_") + 43 + 6
     number = 0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.claims import ClaimRules, Claims, check, check_aud, check_iat, check_nbf
-from agentctl.auth.steps import CHECKS
+from agentctl.auth.explain.steps import CHECKS
+from agentctl.auth.tokens.claims import ClaimRules, Claims, check, check_aud, check_iat, check_nbf
 from agentctl.config.settings import Authorization, Server, Settings
 from agentctl.errors import InvalidToken
 from tests.auth.badclaims import BAD, FINE, RULES

@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from agentctl.auth.edwards import is_sound_point
-from agentctl.auth.jws import KeySet, verify
+from agentctl.auth.keys.edwards import is_sound_point
+from agentctl.auth.tokens.jws import KeySet, verify
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey

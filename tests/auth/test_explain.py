@@ -13,9 +13,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.auth.findings import FOUND, OF_ACCOUNT, OF_JWT
+from agentctl.auth.explain.findings import FOUND, OF_ACCOUNT, OF_JWT
+from agentctl.auth.explain.steps import ACCOUNT_CHECKS, CHECKS
 from agentctl.auth.principal import local
-from agentctl.auth.steps import ACCOUNT_CHECKS, CHECKS
 from agentctl.config import load
 from agentctl.errors import InvalidKey
 from agentctl.operations import ExplainRequest

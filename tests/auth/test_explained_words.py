@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.accounts import new_token
-from agentctl.auth.diagnosis import diagnose
-from agentctl.auth.explain import Explanation, explain
-from agentctl.auth.findings import facts_of, listed
-from agentctl.auth.jws import KeySet
-from agentctl.auth.lookup import Account, AccountTokens
-from agentctl.auth.nearmiss import difference, shown
+from agentctl.auth.explain.diagnosis import diagnose
+from agentctl.auth.explain.explain import Explanation, explain
+from agentctl.auth.explain.findings import facts_of, listed
+from agentctl.auth.explain.suggestions import difference, shown
 from agentctl.auth.principal import Principal
+from agentctl.auth.tokens.account_lookup import Account, AccountTokens
+from agentctl.auth.tokens.account_tokens import new_token
+from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import Unavailable

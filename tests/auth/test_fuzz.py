@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentctl.auth.claims import ClaimRules, check
-from agentctl.auth.jws import KeySet, verify
 from agentctl.auth.scopes import alternatives, known, nearest, satisfies, well_formed
-from agentctl.auth.strict import NotStrict, decode_base64url, encode_base64url, parse_object
-from agentctl.auth.tokens import inspect
+from agentctl.auth.tokens.claims import ClaimRules, check
+from agentctl.auth.tokens.jws import KeySet, verify
+from agentctl.auth.tokens.mint import inspect
+from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base64url, parse_object
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken

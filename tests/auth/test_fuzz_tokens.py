@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from agentctl.auth.explain.steps import CHECKS
 from agentctl.auth.principal import Principal
-from agentctl.auth.steps import CHECKS
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidToken

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from agentctl.auth.algorithms import ALGORITHMS
-from agentctl.auth.jwk import public_jwk
-from agentctl.auth.jws import MAXIMUM_TOKEN, KeySet, verify
-from agentctl.auth.material import VerificationKey
-from agentctl.auth.steps import CHECKS
+from agentctl.auth.explain.steps import CHECKS
+from agentctl.auth.keys.material import VerificationKey
+from agentctl.auth.tokens.algorithms import ALGORITHMS
+from agentctl.auth.tokens.jwk import public_jwk
+from agentctl.auth.tokens.jws import MAXIMUM_TOKEN, KeySet, verify
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Limits, Settings
 from agentctl.errors import InvalidToken

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.auth.keyfiles import (
+from agentctl.auth.keys.files import (
     MAXIMUM_KEY_FILE,
     read_key_file,
     read_private_key,
     write_private_key,
 )
-from agentctl.auth.keys import read_public_keys
+from agentctl.auth.keys.generate import read_public_keys
 from agentctl.errors import InvalidKey
 from tests.auth.forge import SECRET, rsa_pair
 

@@ -14,10 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from agentctl.auth import keys
-from agentctl.auth.algorithms import ALGORITHMS
-from agentctl.auth.jwk import LeftOut, public_jwk
-from agentctl.auth.jws import KeySet, verify
+from agentctl.auth.keys import generate as keys
+from agentctl.auth.tokens.algorithms import ALGORITHMS
+from agentctl.auth.tokens.jwk import LeftOut, public_jwk
+from agentctl.auth.tokens.jws import KeySet, verify
 from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import (
     SECRET,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.jws import KeySet, verify
+from agentctl.auth.tokens.jws import KeySet, verify
 from agentctl.errors import InvalidKey, InvalidToken
 
 TEXT = (

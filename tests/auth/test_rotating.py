@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth import keys, replacing, tokens
-from agentctl.auth.algorithms import spec_of
-from agentctl.auth.publishing import MEMBER, JwksFile, PemFile
-from agentctl.auth.rotation import Rotation, rotating
-from agentctl.auth.signing import load_signing_key
+from agentctl.auth.keys import files as replacing
+from agentctl.auth.keys import generate
+from agentctl.auth.keys.published import MEMBER, JwksFile, PemFile
+from agentctl.auth.keys.rotation import Rotation, rotating
+from agentctl.auth.keys.signing import load_signing_key
+from agentctl.auth.tokens import mint
+from agentctl.auth.tokens.algorithms import spec_of
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings, Signing
 from agentctl.errors import Conflict, InvalidKey, InvalidToken
@@ -30,22 +32,22 @@ Layout = Callable[[Path], Settings]
 
 
 def write_keys(folder: Path, algorithm: str = "ES256") -> tuple[Path, bytes]:
-    file, private = folder / "signing.pem", keys.generate(algorithm)
-    keys.write_private_key(file, private)
+    file, private = folder / "signing.pem", generate.generate(algorithm)
+    generate.write_private_key(file, private)
     return file, private
 
 
 def pem_layout(folder: Path, algorithm: str = "ES256", key_id: str = "") -> Settings:
     file, private = write_keys(folder, algorithm)
     public = folder / "signing.pub.pem"
-    public.write_bytes(b"# ours\n" + keys.public_pem(private, algorithm))
+    public.write_bytes(b"# ours\n" + generate.public_pem(private, algorithm))
     given = Authorization(algorithm=algorithm, verification_key_files=(public,))  # type: ignore[arg-type]
     return Settings(authorization=given, signing=Signing(file, key_id))
 
 
 def jwks_layout(folder: Path, algorithm: str = "ES256", **members: Any) -> Settings:
     file, private = write_keys(folder, algorithm)
-    entry = keys.jwk_entry(load_signing_key(private, spec_of(algorithm))) | members
+    entry = generate.jwk_entry(load_signing_key(private, spec_of(algorithm))) | members
     entry = {name: value for name, value in entry.items() if value is not None}
     return with_jwks(folder, file, {"issuer": "us", "keys": [entry]}, algorithm)
 
@@ -63,7 +65,7 @@ def with_jwks(
 def both_layouts(folder: Path) -> Settings:
     settings = jwks_layout(folder)
     public = folder / "signing.pub.pem"
-    public.write_bytes(keys.public_pem(settings.signing.key_file.read_bytes(), "ES256"))
+    public.write_bytes(generate.public_pem(settings.signing.key_file.read_bytes(), "ES256"))
     given = replace(settings.authorization, verification_key_files=(public,))
     return replace(settings, authorization=given)
 
@@ -104,20 +106,20 @@ def test_a_whole_rotation(layout: Layout, tmp_path: Path) -> None:
     settings = layout(tmp_path)
     key_file = settings.signing.key_file
     private, before = key_file.read_bytes(), files(tmp_path)
-    old = tokens.mint(settings, "me")
+    old = mint.mint(settings, "me")
     with rotating(settings) as rotation:
         rotation.check()
         assert (rotation.unfinished, rotation.removable) == (False, {})
         new = rotation.publish(LATER)
         assert key_file.read_bytes() == private
         assert holds(settings, old)
-        assert holds(settings, tokens.mint(settings, "me"))
+        assert holds(settings, mint.mint(settings, "me"))
         aside = rotation.switch(keep=True)
     assert aside is not None
     assert aside.read_bytes() == private
     assert key_file.read_bytes() != private
     assert {stat.S_IMODE(path.stat().st_mode) for path in (aside, key_file)} == {0o600}
-    second = tokens.mint(settings, "me")
+    second = mint.mint(settings, "me")
     assert holds(settings, old)
     assert holds(settings, second)
     with rotating(settings) as rotation:
@@ -134,10 +136,10 @@ def test_a_whole_rotation(layout: Layout, tmp_path: Path) -> None:
 def test_after_a_key_id_was_removed_the_old_key_keeps_its_name(tmp_path: Path) -> None:
     settings = jwks_layout(tmp_path, kid="2026")
     signing = replace(settings.signing, key_id="2026")
-    old = tokens.mint(replace(settings, signing=signing), "me")
+    old = mint.mint(replace(settings, signing=signing), "me")
     rotate(settings)
     assert holds(settings, old)
-    assert holds(settings, tokens.mint(settings, "me"))
+    assert holds(settings, mint.mint(settings, "me"))
     Rotation(settings).retire()
     assert not holds(settings, old)
 
@@ -153,10 +155,10 @@ def test_the_old_private_key_can_be_dropped(tmp_path: Path) -> None:
 
 def test_a_new_rsa_key_is_no_smaller(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path, "RS256")
-    private = keys.generate("RS256", rsa_bits=3_072)
+    private = generate.generate("RS256", rsa_bits=3_072)
     settings.signing.key_file.write_bytes(private)
     (public,) = settings.authorization.verification_key_files
-    public.write_bytes(keys.public_pem(private, "RS256"))
+    public.write_bytes(generate.public_pem(private, "RS256"))
     with rotating(settings) as rotation:
         rotation.publish(LATER)
         rotation.switch(keep=False)
@@ -168,7 +170,7 @@ def test_a_new_rsa_key_is_no_smaller(tmp_path: Path) -> None:
 def test_what_else_is_in_a_pem_file_stays(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     (public,) = settings.authorization.verification_key_files
-    other = keys.public_pem(keys.generate("ES256"), "ES256").decode().replace("\n", "\r\n")
+    other = generate.public_pem(generate.generate("ES256"), "ES256").decode().replace("\n", "\r\n")
     before = f"{public.read_text()}# theirs\r\n{other}# end \udcff"
     public.write_bytes(before.encode("utf-8", "surrogateescape"))
     with rotating(settings) as rotation:
@@ -180,7 +182,7 @@ def test_what_else_is_in_a_pem_file_stays(tmp_path: Path) -> None:
     with rotating(settings) as rotation:
         rotation.retire()
     after = public.read_bytes().decode("utf-8", "surrogateescape")
-    new = keys.public_pem(settings.signing.key_file.read_bytes(), "ES256").decode()
+    new = generate.public_pem(settings.signing.key_file.read_bytes(), "ES256").decode()
     assert after == f"{new}# ours\n# theirs\r\n{other}# end \udcff"
 
 
@@ -221,7 +223,7 @@ def test_broken_off_anywhere_and_begun_again(
 ) -> None:
     """Killed ahead of, or behind, any step that changes a file: keys work, and all is completed."""
     settings = layout(tmp_path)
-    old = tokens.mint(settings, "me")
+    old = mint.mint(settings, "me")
     left = survived
 
     def mortal(step: Callable[..., None]) -> Callable[..., None]:
@@ -243,7 +245,7 @@ def test_broken_off_anywhere_and_begun_again(
         except Killed:
             done = False
     assert holds(settings, old)
-    assert holds(settings, tokens.mint(settings, "me"))
+    assert holds(settings, mint.mint(settings, "me"))
     if not done:
         with rotating(settings) as rotation:
             if not rotation.removable:
@@ -254,7 +256,7 @@ def test_broken_off_anywhere_and_begun_again(
         assert len(rotation.removable) == 1
         assert not rotation.unfinished
         rotation.retire()
-    last = tokens.mint(settings, "me")
+    last = mint.mint(settings, "me")
     assert holds(settings, last)
     assert not holds(settings, old)
     assert len([name for name in files(tmp_path) if name.endswith((".new", ".next"))]) == 0
@@ -281,7 +283,7 @@ def test_a_key_that_was_written_by_half_is_made_again(tmp_path: Path) -> None:
         rotation.publish(LATER)
         rotation.switch(keep=False)
     assert files(tmp_path) == {"signing.pem", "signing.pub.pem"}
-    assert holds(settings, tokens.mint(settings, "me"))
+    assert holds(settings, mint.mint(settings, "me"))
 
 
 def test_links_stay_links(tmp_path: Path) -> None:
@@ -298,7 +300,7 @@ def test_links_stay_links(tmp_path: Path) -> None:
     rotate(linked)
     assert private.is_symlink()
     assert public.is_symlink()
-    assert holds(settings, tokens.mint(settings, "me"))
+    assert holds(settings, mint.mint(settings, "me"))
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
@@ -319,14 +321,14 @@ def test_the_last_rotation_has_to_be_finished(tmp_path: Path) -> None:
 def inline(folder: Path) -> Settings:
     settings = pem_layout(folder)
     (public,) = settings.authorization.verification_key_files
-    other = keys.public_pem(keys.generate("ES256"), "ES256").decode()
+    other = generate.public_pem(generate.generate("ES256"), "ES256").decode()
     given = replace(settings.authorization, verification_keys=(other, public.read_text()))
     return replace(settings, authorization=given)
 
 
 def foreign(folder: Path) -> Settings:
     settings = pem_layout(folder)
-    settings.signing.key_file.write_bytes(keys.generate("ES256"))
+    settings.signing.key_file.write_bytes(generate.generate("ES256"))
     return settings
 
 
@@ -426,8 +428,8 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_files_say_which_keys_they_hold() -> None:
-    key = load_signing_key(keys.generate("ES256"), spec_of("ES256"))
-    name, text = keys.thumbprint_of(key), keys.pem_of(key)
+    key = load_signing_key(generate.generate("ES256"), spec_of("ES256"))
+    name, text = generate.thumbprint_of(key), generate.pem_of(key)
     assert PemFile(text, key.spec).marks() == {name: None}
     marked = PemFile(text, key.spec).rotated(name, key, LATER)
     assert PemFile(marked, key.spec).marks() == {name: LATER}
@@ -435,12 +437,12 @@ def test_files_say_which_keys_they_hold() -> None:
         PemFile(marked, key.spec).rotated(name, key, 0).startswith(b"agentctl: remove after 1970")
     )
     assert PemFile(marked, key.spec).without({name}) == b""
-    entries = [keys.jwk_entry(key, "a"), {"kty": "oct", "k": b64(b"x")}, {"kty": "odd"}]
+    entries = [generate.jwk_entry(key, "a"), {"kty": "oct", "k": b64(b"x")}, {"kty": "odd"}]
     file = JwksFile(json.dumps({"keys": entries}).encode())
-    assert set(file.marks()) == {name, keys.thumbprint_of(hmac_key(b"x"))}
+    assert set(file.marks()) == {name, generate.thumbprint_of(hmac_key(b"x"))}
 
 
 def hmac_key(secret: bytes) -> Any:
-    from agentctl.auth.signing import SigningKey
+    from agentctl.auth.keys.signing import SigningKey
 
     return SigningKey(spec_of("HS256"), secret)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.auth.keyring import MAXIMUM_WAIT
+from agentctl.auth.keys.keyring import MAXIMUM_WAIT
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken

@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from agentctl.auth.jws import KeySet, verify
+from agentctl.auth.tokens.jws import KeySet, verify
 from agentctl.errors import InvalidKey
 from tests.auth.forge import b64, compact, ec_pair, hs, rsa_pair, token
 from tests.auth.test_keys import EC_JWK, explicit

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentctl.auth import claims, jws
-from agentctl.auth.claims import ClaimRules
-from agentctl.auth.steps import CHECKS
+from agentctl.auth.explain.steps import CHECKS
+from agentctl.auth.tokens import claims, jws
+from agentctl.auth.tokens.claims import ClaimRules
 from agentctl.auth.verifier import bearer
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken

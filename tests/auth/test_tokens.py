@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth import keys
-from agentctl.auth.algorithms import ALGORITHMS
-from agentctl.auth.steps import CHECKS
-from agentctl.auth.tokens import check_scopes, inspect, mint, verify_report
+from agentctl.auth.explain.steps import CHECKS
+from agentctl.auth.keys import generate
+from agentctl.auth.tokens.algorithms import ALGORITHMS
+from agentctl.auth.tokens.mint import check_scopes, inspect, mint, verify_report
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings, Signing
 from agentctl.errors import InvalidKey, InvalidToken, UsageFailed
@@ -27,12 +27,12 @@ HOUR = timedelta(hours=1)
 def settings(tmp_path: Path, algorithm: Any = "EdDSA", **given: Any) -> Settings:
     """Settings whose server trusts their signing key."""
     path = tmp_path / f"{algorithm}.key"
-    private = keys.generate(algorithm)
-    keys.write_private_key(path, private)
+    private = generate.generate(algorithm)
+    generate.write_private_key(path, private)
     trusted = path
     if not algorithm.startswith("HS"):
         trusted = tmp_path / f"{algorithm}.pub"
-        trusted.write_bytes(keys.public_pem(private, algorithm))
+        trusted.write_bytes(generate.public_pem(private, algorithm))
     authorization = Authorization(algorithm=algorithm, verification_key_files=(trusted,), **given)
     return Settings(authorization=authorization, signing=Signing(path))
 
@@ -50,10 +50,10 @@ def test_what_a_minted_token_says(tmp_path: Path) -> None:
     given = settings(tmp_path)
     before = int(time.time())
     first, second = (inspect(mint(given, "me", ["teams:read"], HOUR)) for _ in range(2))
-    private = keys.read_private_key(given.signing.key_file)
+    private = generate.read_private_key(given.signing.key_file)
     assert first["header"] == {
         "alg": "EdDSA",
-        "kid": keys.thumbprint(private, "EdDSA"),
+        "kid": generate.thumbprint(private, "EdDSA"),
         "typ": "JWT",
     }
     claims = first["claims"]
@@ -159,7 +159,7 @@ def test_inspect_says_why_something_is_no_token(text: str) -> None:
 
 def test_a_report_says_what_counts(tmp_path: Path) -> None:
     given = settings(tmp_path, "HS256")
-    secret = keys.read_private_key(given.signing.key_file).strip()
+    secret = generate.read_private_key(given.signing.key_file).strip()
     claims = {"sub": "me", "scopes": ["agent_os:admin", "x y"], "exp": int(time.time()) + 60}
     report = verify_report(token({"alg": "HS256"}, claims, hs(secret)), given)
     assert report == {
@@ -184,7 +184,7 @@ def test_a_report_says_why_not(
     tmp_path: Path, claims: dict[str, Any], secret: bytes | None, reason: str
 ) -> None:
     given = settings(tmp_path, "HS256")
-    own = keys.read_private_key(given.signing.key_file).strip()
+    own = generate.read_private_key(given.signing.key_file).strip()
     report = verify_report(token({"alg": "HS256"}, claims, hs(secret or own)), given)
     assert (report["verified"], report["reason"]) == (False, reason)
     assert report["check"] in CHECKS
@@ -195,7 +195,7 @@ def test_a_report_says_why_not(
 def test_minting_does_not_load_what_only_verifying_needs(tmp_path: Path) -> None:
     given = settings(tmp_path)
     script = (
-        "import sys; from pathlib import Path; from agentctl.auth.tokens import mint;"
+        "import sys; from pathlib import Path; from agentctl.auth.tokens.mint import mint;"
         "from agentctl.config.settings import *;"
         "light = {'jwt', 'cryptography'} & sys.modules.keys();"
         f"s = Settings(authorization=Authorization(algorithm='EdDSA'),"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.jwk import LeftOut, thumbprint
-from agentctl.auth.jws import KeySet, verify
+from agentctl.auth.tokens.jwk import LeftOut, thumbprint
+from agentctl.auth.tokens.jws import KeySet, verify
 from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import b64
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentctl.auth.jwk import public_jwk
+from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings
 from tests.auth.forge import NOW, Pair, rs, rsa_pair, token

@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 from agentctl.config.settings import Database
-from agentctl.service.databases.check import check_database
-from agentctl.store import runs, sessions
+from agentctl.service.databases import check_database
 from agentctl.store.database import Steps, unit
 from agentctl.store.open import open_sqlite
-from agentctl.store.sqlite import SqliteDatabase
-from agentctl.store.sqlite_backup import back_up
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.sqlite.backup import back_up
+from agentctl.store.sqlite.database import SqliteDatabase
 from tests.store.made import a_run, a_session, an_end
 
 ROWS = 500

@@ -13,7 +13,7 @@ import apsw
 import asyncpg
 
 from agentctl.service.service import Service
-from agentctl.store import sessions
+from agentctl.store.repositories import sessions
 from agentctl.store.visibility import Visibility
 from tests.benchmarks.client import form
 from tests.benchmarks.load import beside

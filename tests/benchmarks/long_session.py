@@ -18,11 +18,11 @@ from itertools import product
 from agentctl.config import settings
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
-from agentctl.store import runs, sessions
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.open import open_database
-from agentctl.store.run_rows import NewRun, RunEnd
-from agentctl.store.session_rows import SessionQuery
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.run_rows import NewRun, RunEnd
+from agentctl.store.repositories.sessions import SessionQuery
 from agentctl.store.visibility import Visibility
 
 __all__ = ["lines"]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
-from agentctl.store.run_rows import RunRow
-from agentctl.store.session_rows import SessionRow
+from agentctl.store.repositories.run_rows import RunRow
+from agentctl.store.repositories.sessions import SessionRow
 
 __all__ = [
     "BATCH",

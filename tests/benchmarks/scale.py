@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from agentctl.config import settings
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
-from agentctl.store import run_list, runs, sessions
 from agentctl.store.database import Database, Sql, Statement, Steps, Work, unit
 from agentctl.store.open import open_database
-from agentctl.store.run_rows import NewRun, RunEnd, RunQuery
-from agentctl.store.session_rows import SessionQuery
+from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunQuery
+from agentctl.store.repositories.sessions import SessionQuery
 from agentctl.store.totals import Totals, totals_of
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.benchmarks.population import (
@@ -101,7 +101,7 @@ def _sessions(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Cas
 
 def _runs(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
     query = RunQuery(visibility, **given)
-    return Case(f"runs, {name}", lambda _, known: run_list.page(query, known), large=True)
+    return Case(f"runs, {name}", lambda _, known: run_reads.page(query, known), large=True)
 
 
 def _session_cases() -> Iterator[Case]:
@@ -153,7 +153,7 @@ def _run_cases() -> Iterator[Case]:
     yield _runs("since half a year", created_after=MIDDLE[0])
     yield Case(
         "runs, session",
-        lambda sample, known: run_list.page(
+        lambda sample, known: run_reads.page(
             RunQuery(EVERYONE, session_id=sample.session_id), known
         ),
         large=True,

@@ -9,8 +9,8 @@ from functools import partial
 
 from agentctl.records.ids import new_id
 from agentctl.service.service import Service
-from agentctl.store import runs, sessions
 from agentctl.store.database import Database, Steps, unit
+from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.benchmarks.work import Session, Work
 from tests.world import World

@@ -20,10 +20,9 @@ from statistics import median
 from typing import get_args
 
 from agentctl.config.settings import Log, LogFormat
-from agentctl.records.about import add_about, begin_about
-from agentctl.server.access import Finished, log_access
-from agentctl.server.log import log_to_stderr
-from agentctl.server.traffic import Traffic
+from agentctl.records.log_context import add_about, begin_about
+from agentctl.server.observability.log import Finished, log_access, log_to_stderr
+from agentctl.server.observability.traffic import Traffic
 from tests.benchmarks.load import Load
 from tests.benchmarks.measure import turns
 from tests.benchmarks.seeding import seed

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentctl.auth.keys import generate, public_pem, write_private_key
+from agentctl.auth.keys.generate import generate, public_pem, write_private_key
 from tests.world import World
 
 __all__ = [

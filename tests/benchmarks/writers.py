@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agentctl.errors import AgentctlError
-from agentctl.store import runs, sessions
 from agentctl.store.open import open_sqlite
-from agentctl.store.sqlite import SqliteDatabase
-from agentctl.store.sqlite_file import log_of, size_of
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.sqlite.database import SqliteDatabase
+from agentctl.store.sqlite.file import log_of, size_of
 from agentctl.store.visibility import EVERYONE
 from tests.store.made import a_run, a_session
 

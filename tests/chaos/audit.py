@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import orjson
 
-from agentctl.runs.wire import LOST_STEP
+from agentctl.runs.event_format import LOST_STEP
 from tests.chaos.ledger import Ledger, Told
 from tests.chaos.stage import Stage
 from tests.server.load import ENDS, Event

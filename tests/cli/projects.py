@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentctl.cli.keypair import write_key_pair
+from agentctl.cli.files import write_key_pair
 
 __all__ = ["make_project"]
 

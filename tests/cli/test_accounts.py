@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.auth.accounts import new_token
+from agentctl.auth.tokens.account_tokens import new_token
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from agentctl.store.schema import SCHEMA_VERSION, migrations
-from agentctl.store.sqlite_backup import rows_of
+from agentctl.store.sqlite.backup import rows_of
 from tests.cli.conftest import Agentctl
 from tests.store.old import old_file
 

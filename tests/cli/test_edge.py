@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from agentctl import __version__
-from agentctl.cli.edge import edge
+from agentctl.cli.report import edge
 from agentctl.cli.root import app
 from agentctl.errors import AgentctlError, Unavailable, leaves
 from tests.cli.conftest import Agentctl

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.auth.jws import KeySet
+from agentctl.auth.tokens.jws import KeySet
 from tests.cli.conftest import Agentctl
 from tests.cli.projects import make_project
 

@@ -219,7 +219,7 @@ def test_cancel_without_waiting_may_still_be_pending(
 def test_a_long_wait_is_as_many_requests_as_it_takes(
     through: Agentctl, demo: Demo, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.cli.cancel.MAXIMUM_CANCEL_WAIT", 0.001)
+    monkeypatch.setattr("agentctl.cli.commands.runs.cancel.MAXIMUM_CANCEL_WAIT", 0.001)
     run_id = demo.run(session, "hello", agent="slow", leave=True)
     ended = through("runs", "cancel", run_id, "--wait", "60", "-o", "json")
     assert (ended.code, json.loads(ended.raw)["status"]) == (0, "CANCELLED")

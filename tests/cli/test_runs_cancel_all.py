@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.cli import cancel_all
-from agentctl.cli.progress import Counter
+from agentctl.cli.commands.runs import cancel
+from agentctl.cli.show.progress import Counter
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.lonely import lonely_config, working
@@ -59,7 +59,7 @@ def test_all_that_the_filter_leaves_is_stopped(
 def test_every_page_is_read(
     through: Agentctl, session: str, three: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancel_all, "MAXIMUM_LIMIT", 1)
+    monkeypatch.setattr(cancel, "MAXIMUM_LIMIT", 1)
     found = through(*CANCEL, "--session", session, "--dry-run", "-o", "name")
     assert (found.code, set(found.lines)) == (0, three)
     assert len(through(*CANCEL, "--session", session, "--yes").lines) == 4
@@ -177,7 +177,7 @@ def test_one_that_fails_does_not_keep_the_others(
     def component_of_run(run: dict[str, str]) -> tuple[str, str]:
         return ("agent", "echo" if run["run_id"] == first else run["agent_id"])
 
-    monkeypatch.setattr(cancel_all, "component_of_run", component_of_run)
+    monkeypatch.setattr(cancel, "component_of_run", component_of_run)
     ended = through(*CANCEL, "--session", session, "--yes", "-o", "name")
     assert (ended.code, set(ended.lines)) == (1, three - {first})
     assert ended.stderr.endswith("error: 1 of 3 failed\n")

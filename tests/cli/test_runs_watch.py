@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.cli import watch
+from agentctl.cli.commands.runs import watch
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.lonely import lonely_config, wait_for_line, working

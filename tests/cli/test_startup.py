@@ -49,8 +49,12 @@ def test_a_branch_does_not_load_the_others(environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", probe, "context", "--help"]
     ended = subprocess.run(command, env=unmeasured(environment), capture_output=True, check=False)
     loaded = set(ended.stderr.decode().splitlines()[-1].split())
-    assert "agentctl.cli.context" in loaded
-    assert not loaded & {"agentctl.cli.sessions", "agentctl.cli.runs", "agentctl.cli.serve"}
+    assert "agentctl.cli.commands.context" in loaded
+    assert not loaded & {
+        "agentctl.cli.commands.sessions",
+        "agentctl.cli.commands.runs.list",
+        "agentctl.cli.commands.serve",
+    }
 
 
 def test_completion_offers_commands_options_and_values(agentctl: Agentctl) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.cli.table import Column, fields, short_time, table
-from agentctl.cli.terminal import cut, width
+from agentctl.cli.show.table import Column, fields, short_time, table
+from agentctl.cli.show.terminal import cut, width
 from tests.cli.conftest import Terminal
 from tests.cli.demo import Demo
 

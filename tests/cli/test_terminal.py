@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.cli.terminal import printable, width
+from agentctl.cli.show.terminal import printable, width
 from tests.cli.conftest import Agentctl, Terminal
 
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentctl.config import SAMPLE, Settings, load
-from agentctl.config.convert import Kind, key_kinds
-from agentctl.config.handover import settings_from_text, settings_to_text
-from agentctl.config.rules import Range
+from agentctl.config.transfer import settings_from_text, settings_to_text
+from agentctl.config.types import Kind, Range, key_kinds
 
 paths = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=12).map(Path)
 SCALARS: dict[object, st.SearchStrategy[Any]] = {

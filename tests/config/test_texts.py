@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.config import SAMPLE, load, require_keys
-from agentctl.config.demo import DEMO_CONFIG
+from agentctl.config.load import DEMO_CONFIG
 from agentctl.config.settings import Agent, Settings, Team, Workflow
 
 TOP = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ import asyncpg
 import httpx2
 import orjson
 
-from agentctl.auth import tokens
-from agentctl.auth.keys import generate, public_jwks, write_private_key
+from agentctl.auth.keys.generate import generate, public_jwks, write_private_key
+from agentctl.auth.tokens import mint
 from tests.chaos.stage import Server
 from tests.outages.proxy import ProxyApart, proxied_apart
 from tests.own_postgres import OwnPostgres
@@ -79,7 +79,7 @@ class Pair:
         settings = self.a.world.settings
         signing = replace(settings.signing, key_file=self.a.world.folder / "keys" / "second.pem")
         lifetime = timedelta(minutes=10)
-        return tokens.mint(replace(settings, signing=signing), "me", [ADMIN], lifetime)
+        return mint.mint(replace(settings, signing=signing), "me", [ADMIN], lifetime)
 
     def write_jwks(self, *keys: bytes) -> None:
         """What both have in their JWKS file from now on."""

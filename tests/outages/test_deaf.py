@@ -9,7 +9,7 @@ from uuid import uuid4
 import asyncpg
 
 from agentctl.operations import RunRequest
-from agentctl.store.postgres import PostgresDatabase
+from agentctl.store.postgres.database import PostgresDatabase
 from tests.endpoint import ModelEndpoint
 from tests.loops import until
 from tests.own_postgres import OwnPostgres

@@ -14,11 +14,11 @@ import pytest
 
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.store import sessions, workers
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.postgres import PostgresDatabase
+from agentctl.store.postgres.database import PostgresDatabase
+from agentctl.store.repositories import sessions, workers
+from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
-from agentctl.store.workers import WorkerRow
 from tests.loops import until
 from tests.outages.proxy import Proxy, proxied
 from tests.own_postgres import OwnPostgres

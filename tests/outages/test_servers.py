@@ -15,8 +15,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.auth.keys import generate
-from agentctl.runs.wire import LOST_STEP
+from agentctl.auth.keys.generate import generate
+from agentctl.runs.event_format import LOST_STEP
 from tests.endpoint import ModelEndpoint
 from tests.loops import until
 from tests.outages.pair import Pair, running_pair

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import httpx2
 import pytest
 
-from agentctl.auth.accounts import new_token
 from agentctl.auth.policy import POLICY, Admin, Authenticated, Needs, Public
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES
+from agentctl.auth.tokens.account_tokens import new_token
 from agentctl.operations import Grant, NewAccount
 from agentctl.records.routes import ROUTES
 from agentctl.server.app import create_app

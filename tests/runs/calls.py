@@ -14,7 +14,7 @@ from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, Stream
 from agentctl.records.kinds import KINDS, Kind
 from agentctl.records.times import rfc3339
 from agentctl.runs.states import is_final
-from agentctl.store.runs import RunRow
+from agentctl.store.repositories.runs import RunRow
 from tests.runs.processes import Process
 from tests.runs.witness import Witness
 

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 from agentctl.runs.worker import Worker
-from agentctl.store import runs
 from agentctl.store.databases import Databases
+from agentctl.store.repositories import runs
 from tests.runs.rig import Rig, a_live_run
 from tests.store.made import an_end
 

@@ -16,8 +16,9 @@ import pytest
 
 from agentctl import errors
 from agentctl.runs.admission import Replayed
-from agentctl.store import postgres, postgres_connection
 from agentctl.store.database import Work
+from agentctl.store.postgres import connection as postgres_connection
+from agentctl.store.postgres import database
 
 __all__ = ["Change", "Gate", "together", "undone"]
 
@@ -84,7 +85,7 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(type(conflict).__name__)
             raise
 
-    monkeypatch.setattr(postgres, "transact", transact)
+    monkeypatch.setattr(database, "transact", transact)
     return found
 
 

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from agentctl.config.settings import Settings
 from agentctl.service.service import Acting, Service
-from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.sqlite.database import SqliteDatabase
 from tests.service.doors import user
 
 __all__ = ["Process", "by_process"]

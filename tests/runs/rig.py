@@ -18,14 +18,14 @@ import orjson
 
 from agentctl.config.settings import Database as Entry
 from agentctl.config.settings import Settings
-from agentctl.runs import wire
+from agentctl.runs import event_format
 from agentctl.runtime.events import Content, RunEvent
-from agentctl.store import events, runs, sessions, workers
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
-from agentctl.store.runs import RunRow
+from agentctl.store.repositories import events, runs, sessions, workers
+from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
-from agentctl.store.workers import WorkerRow
 from tests.process import inherited
 from tests.store.made import a_run, a_session
 
@@ -161,10 +161,10 @@ async def stored(database: Database, run_id: str = "r1") -> RunRow:
     return row
 
 
-def identity(run: RunRow, name: str = "Echo") -> wire.RunIdentity:
+def identity(run: RunRow, name: str = "Echo") -> event_format.RunIdentity:
     """What the run's events say of it."""
     kind: Any = run.component_type
-    return wire.RunIdentity(
+    return event_format.RunIdentity(
         run.run_id, run.session_id, run.parent_run_id, kind, run.component_id, name
     )
 
@@ -181,7 +181,7 @@ async def said(
     """
     who = identity(run)
     happened = [Content(event) if isinstance(event, str) else event for event in told]
-    lines = [wire.started(who), *(wire.happened(who, event) for event in happened)]
+    lines = [event_format.started(who), *(event_format.happened(who, event) for event in happened)]
     text = "".join(f"{name} {data.decode()}\n" for name, data in lines)
     last = seq + len(lines) - 1
     stream = (root or run).run_id

@@ -12,8 +12,8 @@ import pytest
 from agentctl import errors
 from agentctl.runs import changes as module
 from agentctl.runs.changes import Changes
-from agentctl.store import sessions
 from agentctl.store.database import Database
+from agentctl.store.repositories import sessions
 from tests.loops import until
 from tests.runs.rig import Rig
 from tests.store.made import a_session

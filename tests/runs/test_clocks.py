@@ -9,9 +9,9 @@ import pytest
 
 from agentctl.config import settings
 from agentctl.runs.liveness import DEATH_SECONDS, Death, Observer
-from agentctl.store import workers
 from agentctl.store.databases import Databases
-from agentctl.store.workers import WorkerRow
+from agentctl.store.repositories import workers
+from agentctl.store.repositories.workers import WorkerRow
 from tests.postgres import postgres_schemas, postgres_url
 
 __all__ = ["postgres_url"]

@@ -17,8 +17,8 @@ from agentctl.runs import stream
 from agentctl.runs.follow import PORTION_BYTES, ended, follow
 from agentctl.runs.recovery import LOST_STEP, recover
 from agentctl.service.service import Acting, Service
-from agentctl.store import events, sessions
 from agentctl.store.database import Database
+from agentctl.store.repositories import events, sessions
 from tests.loops import until
 from tests.runs.rig import a_live_run, said
 from tests.service.doors import collect, data, hosted, running, started, user

@@ -14,9 +14,9 @@ import apsw
 import pytest
 
 from agentctl.operations import CancelRequest, RunRequest
-from agentctl.runs import endings
+from agentctl.runs import finish
 from agentctl.service.service import Acting, Service
-from agentctl.store import sqlite_connection
+from agentctl.store.sqlite import connection
 from tests.endpoint import ModelEndpoint
 from tests.loops import until
 from tests.runs import gate
@@ -256,8 +256,8 @@ async def locked(world: World) -> AsyncIterator[None]:
 async def test_work_that_stops_before_its_end_is_stored_is_known_to_have_stopped(
     tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_connection, "WAIT_MILLISECONDS", 20)
-    monkeypatch.setattr(endings, "RETRY_SECONDS", (0.05,))
+    monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
+    monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
     world = a_world(tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n")
     async with prepared(world) as service:
         port = user(service)

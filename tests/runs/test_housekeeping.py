@@ -6,11 +6,11 @@ import os
 import time
 
 from agentctl.records.times import now
-from agentctl.runs import housekeeping
-from agentctl.runs.locks import WorkerLock
-from agentctl.store import events, idempotency, runs
+from agentctl.runs import sweep
+from agentctl.runs.process import WorkerLock
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
+from agentctl.store.repositories import events, idempotency, runs
 from tests.runs.rig import Rig, a_live_run, said
 from tests.store.made import an_end
 
@@ -36,7 +36,7 @@ async def test_events_are_kept_for_a_day_after_the_end(rig: Rig) -> None:
             await ended(databases, database, "0-new", 23)
             run = await a_live_run(databases[database], "w1", "0-live")
             await said(databases[database], run, "hello")
-        await housekeeping.tidy(databases)
+        await sweep.tidy(databases)
         for database in ("main", "second"):
             kept = [
                 name
@@ -52,7 +52,7 @@ async def test_keys_are_kept_for_a_day(rig: Rig) -> None:
         for name, hours in (("old", 25), ("new", 23)):
             at = now() - hours * HOUR
             assert await main.write(idempotency.claim("ann", name, "hash", name, at)) is None
-        await housekeeping.tidy(databases)
+        await sweep.tidy(databases)
         # As long ago as both were claimed, they would still stand.
         then = now() - 20 * HOUR
         assert await main.write(idempotency.claim("ann", "old", "hash", "another", then)) is None
@@ -67,7 +67,7 @@ async def test_more_than_one_unit_is_removed(rig: Rig) -> None:
         run = await a_live_run(main, "w1", "0-r1")
         await main.write(many_events(run.run_id, 1200))
         await main.write(runs.finish(an_end(run.run_id, finished_at=now() - 25 * HOUR)))
-        await housekeeping.tidy(databases)
+        await sweep.tidy(databases)
         assert not await has_events(databases, "main", run.run_id)
 
 
@@ -83,5 +83,5 @@ async def test_lock_files_of_nobody_are_removed(rig: Rig) -> None:
         WorkerLock.take(folder, "stray").drop()
         os.utime(folder / "stray.lock", times=(time.time() - 3600,) * 2)
         other = rig.process()
-        await housekeeping.tidy(databases)
+        await sweep.tidy(databases)
         assert rig.locks == [f"{other.worker_id}.lock"]

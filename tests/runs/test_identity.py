@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.runs.identity import ProcessIdentity, is_gone, this_process
+from agentctl.runs.process import ProcessIdentity, is_gone, this_process
 from tests.loops import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

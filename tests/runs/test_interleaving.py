@@ -23,17 +23,17 @@ import asyncpg
 from agentctl.config.settings import Database as Entry
 from agentctl.operations import BulkDeletion, NewSession, SessionPatch
 from agentctl.runs.admission import Idempotency, Replayed, Submission, admit
-from agentctl.runs.endings import settle
+from agentctl.runs.finish import settle
 from agentctl.runs.live import LiveRun
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.recovery import recover
 from agentctl.runs.states import Ending, cancelled, completed
 from agentctl.service.service import Service
-from agentctl.store import accounts, events, runs, sessions
-from agentctl.store.accounts import AccountRow
 from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.invariants import walk
-from agentctl.store.runs import NewRun
+from agentctl.store.repositories import accounts, events, runs, sessions
+from agentctl.store.repositories.accounts import AccountRow
+from agentctl.store.repositories.integrity import walk
+from agentctl.store.repositories.runs import NewRun
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
 from tests.runs.interleaved import Change, together, undone

@@ -13,12 +13,12 @@ from dataclasses import replace
 import apsw
 import pytest
 
-from agentctl.runs.identity import this_process
 from agentctl.runs.liveness import DEATH_SECONDS, Death, Observer
+from agentctl.runs.process import this_process
 from agentctl.runs.worker import Worker
-from agentctl.store import workers
 from agentctl.store.databases import Databases
-from agentctl.store.workers import WorkerRow
+from agentctl.store.repositories import workers
+from agentctl.store.repositories.workers import WorkerRow
 from tests.loops import until
 from tests.runs.rig import Rig, beaten
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.runs.locks import WorkerLock, is_free, remove, remove_strays
+from agentctl.runs.process import WorkerLock, is_free, remove, remove_strays
 
 
 def test_a_lock_is_for_its_owner_only(tmp_path: Path) -> None:

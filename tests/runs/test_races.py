@@ -23,8 +23,8 @@ from agentctl.records.kinds import Kind
 from agentctl.runs.recovery import recover
 from agentctl.runs.states import is_final
 from agentctl.service.service import Acting, Service
-from agentctl.store import workers
-from agentctl.store.runs import RunRow
+from agentctl.store.repositories import workers
+from agentctl.store.repositories.runs import RunRow
 from tests.loops import until
 from tests.runs.calls import check_cancel, check_numbers, is_end, named, said
 from tests.runs.processes import Process, by_process

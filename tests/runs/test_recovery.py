@@ -9,14 +9,14 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.runs import wire
+from agentctl.runs import event_format
 from agentctl.runs.recovery import LOST_STEP, recover
 from agentctl.runs.states import cancelled, failed
 from agentctl.runtime.events import Content, StepCompleted, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.transcript import Transcript
-from agentctl.store import events, runs, sessions
 from agentctl.store.database import Database
-from agentctl.store.events import EventRow
+from agentctl.store.repositories import events, runs, sessions
+from agentctl.store.repositories.events import EventRow
 from agentctl.store.visibility import EVERYONE
 from tests.runs.rig import Rig, a_live_run, identity, loads, said, stored
 from tests.store.made import START, an_end
@@ -99,7 +99,9 @@ async def test_one_that_was_to_stop_ends_as_cancelled(
         assert last.first_seq == last.last_seq == following - 1 + LOST_STEP
         transcript = Transcript()
         transcript.add_content("part")
-        assert_same(last.events, wire.ended(identity(run), cancelled("ann", told), transcript))
+        assert_same(
+            last.events, event_format.ended(identity(run), cancelled("ann", told), transcript)
+        )
 
 
 def assert_same(line: str, event: tuple[str, bytes]) -> None:
@@ -121,7 +123,9 @@ async def test_the_last_event_is_that_of_any_other_end(rig: Rig) -> None:
         transcript = Transcript()
         transcript.add_content("so far")
         ending = failed("WORKER_LOST", DETAIL)
-        assert_same((await batches(main))[-1].events, wire.ended(identity(run), ending, transcript))
+        assert_same(
+            (await batches(main))[-1].events, event_format.ended(identity(run), ending, transcript)
+        )
 
 
 async def test_what_the_old_owner_still_writes_is_refused(rig: Rig) -> None:
@@ -185,7 +189,7 @@ async def test_many_batches_are_all_read(rig: Rig) -> None:
     async with rig.open() as databases:
         main = databases["main"]
         run = await a_live_run(main, "w1")
-        name, data = wire.happened(identity(run), Content("x"))
+        name, data = event_format.happened(identity(run), Content("x"))
         for seq in range(200):
             line = f"{name} {data.decode()}\n"
             assert await main.write(events.append("r1", 1, seq, seq, line))

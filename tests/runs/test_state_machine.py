@@ -34,8 +34,8 @@ from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, Stream
 from agentctl.records.kinds import Kind
 from agentctl.runs.recovery import recover
 from agentctl.runs.sweep import sweep
-from agentctl.store import workers
-from agentctl.store.runs import RunRow
+from agentctl.store.repositories import workers
+from agentctl.store.repositories.runs import RunRow
 from tests.endpoint import ModelEndpoint
 from tests.loops import until
 from tests.runs.calls import (

@@ -13,9 +13,9 @@ from agentctl import errors
 from agentctl.runs.liveness import Observer
 from agentctl.runs.sweep import sweep, watch_workers
 from agentctl.runs.worker import Worker
-from agentctl.store import workers
 from agentctl.store.databases import Databases
-from agentctl.store.workers import WorkerRow
+from agentctl.store.repositories import workers
+from agentctl.store.repositories.workers import WorkerRow
 from tests.loops import until
 from tests.runs.rig import Rig, WorkerProcess, a_live_run, beaten, stored, the_workers
 

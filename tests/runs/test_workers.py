@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.runs.identity import this_process
+from agentctl.runs.process import this_process
 from agentctl.runs.worker import Worker
-from agentctl.store import workers
+from agentctl.store.repositories import workers
 from tests.loops import until
 from tests.runs.rig import Rig, beaten, the_workers
 

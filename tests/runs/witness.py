@@ -17,12 +17,12 @@ import orjson
 from agentctl.config.settings import Database
 from agentctl.records.sessions import COUNTERS
 from agentctl.runs.states import is_final
-from agentctl.store import runs
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.open import open_database
-from agentctl.store.run_reads import COLUMNS
-from agentctl.store.runs import RunRow
-from agentctl.store.session_rows import SessionRow
+from agentctl.store.repositories import runs
+from agentctl.store.repositories.run_reads import COLUMNS
+from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
 __all__ = ["Seen", "Witness", "tokens_of"]

@@ -14,7 +14,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from agentctl.config.settings import Limits
 from agentctl.records.text import is_storable
-from agentctl.runs import wire
+from agentctl.runs import event_format
 from agentctl.runs.states import Ending
 from agentctl.runtime.actions import Outcome
 from agentctl.runtime.conversation import Conversation
@@ -22,10 +22,10 @@ from agentctl.runtime.conversion import calls_of, clean_response, to_model
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import RunFailure
 from agentctl.runtime.messages import history
-from agentctl.runtime.results import NoJsonForm, text_of
+from agentctl.runtime.tools import NoJsonForm, text_of
 from agentctl.runtime.transcript import Transcript
 
-IDENTITY = wire.RunIdentity("run", "session", None, "agent", "writer", "Writer")
+IDENTITY = event_format.RunIdentity("run", "session", None, "agent", "writer", "Writer")
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20) | st.sampled_from(
     ["\0", "\ud800", "\udfff\ud800", "a\0b", "\U0001f600", "\u2028", "\r\n\r\n", "data: x"]
@@ -59,7 +59,7 @@ class Told:
         self.sent: list[bytes] = []
 
     def emit(self, event: RunEvent) -> None:
-        self.sent.append(wire.happened(IDENTITY, event)[1])
+        self.sent.append(event_format.happened(IDENTITY, event)[1])
 
     def checkpoint(self) -> None: ...
 
@@ -125,7 +125,7 @@ def test_events_and_ends_can_always_be_written(
     transcript = told.transcript
     transcript.close_open_calls(0)
 
-    told.sent.append(wire.ended(IDENTITY, Ending("CANCELLED", reason="x"), transcript)[1])
+    told.sent.append(event_format.ended(IDENTITY, Ending("CANCELLED", reason="x"), transcript)[1])
     kept = [transcript.messages, transcript.tools, history(transcript.messages, None)]
     for data in [*told.sent, orjson.dumps(kept)]:
         assert b"\n" not in data

@@ -8,9 +8,8 @@ import time
 
 import pytest
 
-from agentctl.runtime import threads
-from agentctl.runtime.leftovers import Leftovers, ended
-from agentctl.runtime.threads import TooManyLeft, in_thread
+from agentctl.runtime import unstopped
+from agentctl.runtime.unstopped import Leftovers, TooManyLeft, ended, in_thread
 from tests.loops import until
 
 
@@ -122,7 +121,7 @@ async def test_work_that_ended_was_not_left() -> None:
 async def test_only_so_many_threads_may_be_left(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(threads, "MOST_LEFT", threads.left_now() + 2)
+    monkeypatch.setattr(unstopped, "MOST_LEFT", unstopped.left_now() + 2)
     leftovers, release = Leftovers(), threading.Event()
     called: list[str] = []
     for name in ("first", "second"):
@@ -143,12 +142,12 @@ async def test_only_so_many_threads_may_be_left(
 
 
 async def test_a_thread_that_outlives_its_loop_is_counted_until_it_ends() -> None:
-    before, release = threads.left_now(), threading.Event()
+    before, release = unstopped.left_now(), threading.Event()
     await asyncio.to_thread(asyncio.run, left_thread(Leftovers(), release))
 
-    assert threads.left_now() == before + 1
+    assert unstopped.left_now() == before + 1
     release.set()
-    await until(lambda: threads.left_now() == before)
+    await until(lambda: unstopped.left_now() == before)
 
 
 async def test_what_ends_in_its_own_time_is_not_waited_for_longer() -> None:

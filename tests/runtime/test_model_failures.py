@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings
-from agentctl.runtime import models
+from agentctl.runtime import provider
 from agentctl.runtime.conversation import MAXIMUM_CALLS
 from agentctl.runtime.failures import DETAILS
 from tests.endpoint import ModelEndpoint
@@ -38,7 +38,7 @@ def test_a_failure_has_its_code_and_a_public_text(
     model: str,
     code: str,
 ) -> None:
-    monkeypatch.setattr(models, "RETRIES", 0)
+    monkeypatch.setattr(provider, "RETRIES", 0)
     with caplog.at_level(logging.WARNING, "agentctl.runtime"):
         ended, failure = attempt(settings(model_endpoint, model=model), "hi")
 
@@ -67,7 +67,7 @@ def test_a_call_is_tried_again_once(model_endpoint: ModelEndpoint, model: str) -
 
     assert failure is not None
     assert failure.code == "MODEL_UNAVAILABLE"
-    assert len(model_endpoint.requests(model)) == 1 + models.RETRIES == 2
+    assert len(model_endpoint.requests(model)) == 1 + provider.RETRIES == 2
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_call_is_tried_again_once(model_endpoint: ModelEndpoint, model: str) -
 def test_what_never_ends_is_ended_when_it_is_more_than_a_run_may_hold(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, model: str, code: str
 ) -> None:
-    monkeypatch.setattr(models, "RETRIES", 0)
+    monkeypatch.setattr(provider, "RETRIES", 0)
     limits = Limits(run_bytes=200 if model == "trickle" else 100_000)
 
     ended, failure = attempt(settings(model_endpoint, model=model, limits=limits), "hi")
@@ -116,8 +116,8 @@ def test_only_so_many_tools_are_called_at_once(model_endpoint: ModelEndpoint) ->
 def test_a_model_that_is_silent_for_too_long_has_timed_out(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "READ_SECONDS", 0.2)
-    monkeypatch.setattr(models, "RETRIES", 0)
+    monkeypatch.setattr(provider, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(provider, "RETRIES", 0)
 
     for model, said in (("hang", ""), ("half", "one two three")):
         ended, failure = attempt(settings(model_endpoint, model=model), "hi")
@@ -128,7 +128,7 @@ def test_a_model_that_is_silent_for_too_long_has_timed_out(
 
 
 def test_an_endpoint_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "RETRIES", 0)
+    monkeypatch.setattr(provider, "RETRIES", 0)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"

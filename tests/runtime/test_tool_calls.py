@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agentctl.config.settings import Limits
-from agentctl.runtime import threads
+from agentctl.runtime import unstopped
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import RunFailure
 from tests.endpoint import ModelEndpoint
@@ -252,7 +252,7 @@ def test_of_a_result_that_never_ends_the_beginning_is_told(model_endpoint: Model
 def test_too_many_calls_that_never_end_are_told_to_the_model(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "MOST_LEFT", threads.left_now())
+    monkeypatch.setattr(unstopped, "MOST_LEFT", unstopped.left_now())
     ended, failure = using(model_endpoint, "add", {"a": 1})
 
     assert failure is None

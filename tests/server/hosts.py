@@ -12,7 +12,7 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp
 
-from agentctl.server.protocol import Protocol
+from agentctl.server.transport.protocol import Protocol
 from tests.world import World
 
 __all__ = ["Host", "hosting"]

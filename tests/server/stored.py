@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import orjson
 
-from agentctl.runs.wire import LOST_STEP
+from agentctl.runs.event_format import LOST_STEP
 from tests.server.load import ENDS, Event
 
 __all__ = ["check_events", "check_whole", "events_of", "looking", "statuses"]

@@ -12,7 +12,7 @@ import apsw
 import httpx2
 import pytest
 
-from agentctl.auth.accounts import new_token
+from agentctl.auth.tokens.account_tokens import new_token
 from agentctl.server import create_app
 from tests.endpoint import ModelEndpoint
 from tests.process import serving

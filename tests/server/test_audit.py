@@ -13,14 +13,14 @@ import apsw
 import httpx2
 import pytest
 
+from agentctl.auth.explain.steps import CHECKS
 from agentctl.auth.principal import local
-from agentctl.auth.steps import CHECKS
 from agentctl.errors import InvalidToken, Unauthenticated
 from agentctl.operations import AuditFilter
 from agentctl.records.routes import ROUTES
 from agentctl.server import create_app, running
 from agentctl.server.refusals import Refusals
-from agentctl.service.auditing import CHANGES
+from agentctl.service.audit_log import CHANGES
 from agentctl.service.service import Service
 from tests.loops import until
 from tests.server.several import several

@@ -15,7 +15,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agentctl.config.settings import Limits
-from agentctl.server.protocol import Protocol, limited
+from agentctl.server.transport.protocol import Protocol, limited
 from tests.process import serving
 from tests.server.hosts import Host, hosting
 from tests.server.wire import Wire, check_refusal, wire

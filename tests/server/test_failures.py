@@ -13,9 +13,9 @@ from agentctl.config.settings import Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.server import create_app, running
 from agentctl.server.authentication import Authentication
-from agentctl.server.door import Call
 from agentctl.server.routes.declared import operation
 from agentctl.server.routing import Dispatch
+from agentctl.server.state import Call
 from tests.server.test_mounting import bearer, client
 from tests.world import ADMIN, World
 

@@ -21,7 +21,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from agentctl.auth.accounts import new_token
+from agentctl.auth.tokens.account_tokens import new_token
 from agentctl.cli.root import app
 from tests.auth.forge import b64, ec_pair, fixed, hs, token
 from tests.endpoint import ModelEndpoint

@@ -10,7 +10,7 @@ import pytest
 import schemathesis
 
 from agentctl.auth.policy import POLICY, Public, scope_forms
-from agentctl.server.examples import ANSWERS
+from agentctl.server.openapi.examples import ANSWERS
 from tests.server.hosts import Host
 from tests.server.seeds import as_caller
 

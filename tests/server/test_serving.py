@@ -17,8 +17,8 @@ import pytest
 
 from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageFailed
 from agentctl.server import create_app
-from agentctl.server.listener import base_url, bind
-from agentctl.server.serve import serve
+from agentctl.server.processes.listener import base_url, bind
+from agentctl.server.processes.serve import serve
 from tests.process import AGENTCTL, ServerProcess, serving
 from tests.server.hosts import hosting
 from tests.world import World

@@ -18,8 +18,8 @@ import httpx2
 import orjson
 import pytest
 
-from agentctl.server.listener import bind, taken_over
-from agentctl.server.process import LONGEST_PAUSE, STEADY_SECONDS, Backoff
+from agentctl.server.processes.listener import bind, taken_over
+from agentctl.server.processes.worker_handle import LONGEST_PAUSE, STEADY_SECONDS, Backoff
 from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, finished
 from tests.server.several import Several, alive, following, several, until

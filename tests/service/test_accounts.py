@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.auth.accounts import hash_of, new_token
 from agentctl.auth.principal import Principal, anonymous, local
+from agentctl.auth.tokens.account_tokens import hash_of, new_token
 from agentctl.operations import (
     AccountFilter,
     AuditFilter,

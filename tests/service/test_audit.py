@@ -30,10 +30,10 @@ from agentctl.operations import (
 from agentctl.records.audit import AuditRecord
 from agentctl.records.routes import ROUTES
 from agentctl.records.times import microseconds, now, rfc3339
-from agentctl.runs.housekeeping import tidy
-from agentctl.service.auditing import CHANGES, MAXIMUM_TEXT
+from agentctl.runs.sweep import tidy
+from agentctl.service.audit_log import CHANGES, MAXIMUM_TEXT
 from agentctl.service.service import Acting, Service
-from agentctl.store import idempotency
+from agentctl.store.repositories import idempotency
 from tests.service.doors import ALL, boss, collect, hosted, started, user
 from tests.world import World
 

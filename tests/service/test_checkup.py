@@ -13,9 +13,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from agentctl.auth import keys
-from agentctl.auth.rotation import rotating
-from agentctl.config.hosts import is_loopback
+from agentctl.auth.keys import generate
+from agentctl.auth.keys.rotation import rotating
+from agentctl.config.databases import is_loopback
 from agentctl.config.settings import (
     Agent,
     Authorization,
@@ -29,14 +29,13 @@ from agentctl.config.settings import (
 )
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.times import now
-from agentctl.service.checkup import clock, components, configuration, databases, versions
-from agentctl.service.checkup import keys as checked_keys
-from agentctl.service.checkup.filesystems import filesystem_of
-from agentctl.service.checkup.finding import Finding
-from agentctl.service.checkup.places import check_place, check_secret
-from agentctl.service.checkup.steps import Step, run, steps
-from agentctl.store import sqlite_checkup
+from agentctl.service.doctor import components, configuration, databases
+from agentctl.service.doctor import keys as checked_keys
+from agentctl.service.doctor.checks import Step, run, steps
+from agentctl.service.doctor.files import check_place, check_secret, filesystem_of
+from agentctl.service.doctor.finding import Finding
 from agentctl.store.open import open_database
+from agentctl.store.sqlite import inspect
 
 DAY = 86_400_000_000
 
@@ -65,11 +64,11 @@ def told(findings: list[Finding], verdict: str) -> str:
     ],
 )
 def test_versions_are_compared_as_numbers(version: str, floor: str, enough: bool) -> None:
-    assert versions.at_least(version, floor) is enough
+    assert configuration.at_least(version, floor) is enough
 
 
 def test_what_is_installed_here_will_do() -> None:
-    findings = list(versions.check_versions())
+    findings = list(configuration.check_versions())
     assert [finding.verdict for finding in findings] == ["ok", "ok"]
     assert "pyjwt " in findings[1].what
 
@@ -79,15 +78,15 @@ def test_the_floors_are_those_of_the_package() -> None:
     for name in ("pyjwt", "cryptography", "starlette", "uvicorn", "httptools"):
         (line,) = (line for line in asked if line.startswith((f"{name}>", f"{name}<")))
         floor = next(part[2:] for part in line[len(name) :].split(",") if part.startswith(">="))
-        assert versions.at_least(floor, versions.FLOORS[name])
+        assert configuration.at_least(floor, configuration.FLOORS[name])
 
 
 def test_old_versions_are_wrong_and_the_remedy_is_a_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(versions, "SQLITE_FLOOR", "99")
-    monkeypatch.setattr(versions, "FLOORS", {"pyjwt": "99", "no-such-thing": "1"})
-    found = told(list(versions.check_versions()), "wrong")
+    monkeypatch.setattr(configuration, "SQLITE_FLOOR", "99")
+    monkeypatch.setattr(configuration, "FLOORS", {"pyjwt": "99", "no-such-thing": "1"})
+    found = told(list(configuration.check_versions()), "wrong")
     assert "SQLite 3." in found
     assert "-m pip install --upgrade 'pyjwt>=99'" in found
     assert "no-such-thing is not installed" in found
@@ -98,8 +97,8 @@ def test_old_versions_are_wrong_and_the_remedy_is_a_command(
     [(0, "wrong"), (1_800_000_000, "ok"), (4_200_000_000, "wrong")],
 )
 def test_a_clock_that_cannot_be_right(present: float, verdict: str) -> None:
-    assert clock.check_clock(present).verdict == verdict
-    assert clock.check_clock().verdict == "ok"
+    assert configuration.check_clock(present).verdict == verdict
+    assert configuration.check_clock().verdict == "ok"
 
 
 @pytest.mark.parametrize(
@@ -248,9 +247,9 @@ def test_every_token_of_a_provider_is_wrong_and_some_are_not() -> None:
 
 def signing(folder: Path, *, entries: Callable[[dict[str, object]], list[object]]) -> Settings:
     """A configuration with a JWKS that is made of the entry of its own key."""
-    private = keys.generate("ES256")
-    keys.write_private_key(folder / "signing.pem", private)
-    (entry,) = keys.public_jwks(private, "ES256")["keys"]
+    private = generate.generate("ES256")
+    generate.write_private_key(folder / "signing.pem", private)
+    (entry,) = generate.public_jwks(private, "ES256")["keys"]
     jwks = folder / "jwks.json"
     jwks.write_text(json.dumps({"keys": entries(entry)}))
     given = Authorization(algorithm="ES256", jwks_file=jwks)
@@ -258,7 +257,7 @@ def signing(folder: Path, *, entries: Callable[[dict[str, object]], list[object]
 
 
 def others() -> dict[str, object]:
-    (entry,) = keys.public_jwks(keys.generate("ES256"), "ES256")["keys"]
+    (entry,) = generate.public_jwks(generate.generate("ES256"), "ES256")["keys"]
     return dict(entry)
 
 
@@ -455,7 +454,7 @@ def test_a_network_little_space_and_a_large_log(
     monkeypatch.setattr(databases, "filesystem_of", lambda path: "nfs4")
     monkeypatch.setattr(databases, "_LITTLE_FREE", 1 << 62)
     monkeypatch.setattr(databases, "_LARGE_LOG", -1)
-    reader = sqlite_checkup._reader(path)
+    reader = inspect._reader(path)
     reader.execute("SELECT count(*) FROM runs").fetchall()
     findings = examined(path)
     monkeypatch.setattr(databases, "_LEAST_FREE", 1 << 62)
@@ -489,7 +488,7 @@ def test_a_long_look_ends_when_it_is_cancelled(tmp_path: Path) -> None:
 
     async def cancelled() -> float:
         began = time.monotonic()
-        task = asyncio.ensure_future(sqlite_checkup.integrity(path))
+        task = asyncio.ensure_future(inspect.integrity(path))
         await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -12,12 +12,18 @@ import asyncpg
 import pytest
 
 from agentctl.config.settings import Database, Server, Settings
-from agentctl.service.checkup.databases import check_database
-from agentctl.service.checkup.finding import Finding
-from agentctl.service.checkup.servers import _clock, _safety, _secrecy, _version, _writing
-from agentctl.service.checkup.steps import run, steps
-from agentctl.store.postgres import PostgresDatabase
-from agentctl.store.postgres_checkup import Facts
+from agentctl.service.doctor.checks import run, steps
+from agentctl.service.doctor.databases import (
+    _clock,
+    _safety,
+    _secrecy,
+    _version,
+    _writing,
+    check_database,
+)
+from agentctl.service.doctor.finding import Finding
+from agentctl.store.postgres.database import PostgresDatabase
+from agentctl.store.postgres.inspect import Facts
 from tests.postgres import drop_schema
 
 PASSWORD = "AGENTCTL_TEST_CHECKUP_PASSWORD"

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from agentctl.runtime.conversion import to_model
-from agentctl.service.dangling import Unreadable, closed, open_calls
-from agentctl.store.doctor import Messages
+from agentctl.service.runs_doctor.tool_calls import Unreadable, closed, open_calls
+from agentctl.store.repositories.integrity import Messages
 
 
 def user(text: str = "go") -> dict[str, Any]:

@@ -7,14 +7,14 @@ import pytest
 
 from agentctl import errors
 from agentctl.runs.recovery import recover
-from agentctl.service import doctor as examination
-from agentctl.service.doctor import Doctor, Problem, is_abandoned
-from agentctl.service.repairs import Repairs
+from agentctl.service.runs_doctor import find as examination
+from agentctl.service.runs_doctor.find import Doctor, Problem, is_abandoned
+from agentctl.service.runs_doctor.repair import Repairs
 from agentctl.service.service import Service
-from agentctl.store import doctor, runs, sessions, workers
 from agentctl.store.database import Steps, unit
-from agentctl.store.doctor import Messages
-from agentctl.store.workers import WorkerRow
+from agentctl.store.repositories import integrity, runs, sessions, workers
+from agentctl.store.repositories.integrity import Messages
+from agentctl.store.repositories.workers import WorkerRow
 from tests.service.doors import hosted, started, user
 from tests.store.made import START, a_run, a_session, a_whole_run, an_end
 from tests.world import World
@@ -146,9 +146,9 @@ async def test_calls_that_were_closed_meanwhile_were_not_repaired(world: World) 
         await main.write(talked(OPEN))
         found = await examined(service)
         assert [problem.kind for problem in found] == ["open_calls"]
-        await main.write(doctor.repair("r1", OPEN, Messages("[]", "[]")))
+        await main.write(integrity.repair("r1", OPEN, Messages("[]", "[]")))
         assert await repaired(service, found) == [("gone", "every call has a result by now")]
-        await main.write(doctor.repair("r1", "[]", Messages("{", "[]")))
+        await main.write(integrity.repair("r1", "[]", Messages("{", "[]")))
         assert await repaired(service, found) == [("left", "its messages cannot be read any more")]
         await main.write(sessions.delete("s1"))
         assert await repaired(service, found) == [("gone", "the run was deleted meanwhile")]

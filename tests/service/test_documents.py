@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from agentctl.service.documents import session_document
-from agentctl.store.sessions import new_session
+from agentctl.store.repositories.sessions import new_session
 
 
 @pytest.mark.parametrize("session_type", ["agent", "team"])

@@ -16,12 +16,13 @@ from agentctl import errors
 from agentctl.auth.principal import local
 from agentctl.operations import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import Kind
-from agentctl.runs import endings, engine, supervision, watch
+from agentctl.runs import changes, engine, finish, supervision
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import cancelled
 from agentctl.service import runs
 from agentctl.service.service import Acting, Service
-from agentctl.store import sessions, sqlite_connection
+from agentctl.store.repositories import sessions
+from agentctl.store.sqlite import connection
 from tests.endpoint import ModelEndpoint
 from tests.loops import until
 from tests.service.doors import boss, collect, data, hosted, running, started, user
@@ -31,8 +32,8 @@ from tests.world import World, make_world
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that gives up on a lock at once, and is asked again soon."""
-    monkeypatch.setattr(sqlite_connection, "WAIT_MILLISECONDS", 20)
-    monkeypatch.setattr(endings, "RETRY_SECONDS", (0.05,))
+    monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
+    monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
     monkeypatch.setattr(runs, "LEAVE_SECONDS", 0.1)
 
 
@@ -205,7 +206,7 @@ async def test_a_run_that_goes_on_does_so_from_its_beginning(
 async def test_a_request_that_could_not_be_read_is_heard_of_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(changes, "RETRY_SECONDS", 0.05)
     async with hosted(world) as owner, hosted(world) as elsewhere:
         port = user(owner)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, events):

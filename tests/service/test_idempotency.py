@@ -10,7 +10,7 @@ from agentctl import errors
 from agentctl.operations import CancelRequest, RunFilter, RunRequest
 from agentctl.records.times import now
 from agentctl.service.service import Service
-from agentctl.store import sessions
+from agentctl.store.repositories import sessions
 from tests.service.doors import boss, collect, data, hosted, running, user
 from tests.world import World
 

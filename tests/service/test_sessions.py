@@ -21,11 +21,11 @@ from agentctl.operations import (
     Where,
 )
 from agentctl.records.kinds import Kind
-from agentctl.runs.identity import this_process
+from agentctl.runs.process import this_process
 from agentctl.service import sessions as service_sessions
 from agentctl.service.service import Acting
-from agentctl.store import runs, workers
-from agentctl.store.workers import WorkerRow
+from agentctl.store.repositories import runs, workers
+from agentctl.store.repositories.workers import WorkerRow
 from tests.service.doors import boss, hosted, started, user
 from tests.store.made import a_run
 from tests.world import World

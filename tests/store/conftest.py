@@ -11,7 +11,7 @@ import pytest
 
 from agentctl.store.database import Database, Work
 from agentctl.store.open import open_sqlite
-from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.sqlite.database import SqliteDatabase
 from tests.postgres import PostgresUnderTest, postgres_database, postgres_url
 from tests.store.statements import watched
 

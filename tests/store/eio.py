@@ -14,8 +14,8 @@ from typing import Any
 import apsw
 
 from agentctl import errors
-from agentctl.store import sessions
 from agentctl.store.open import open_sqlite
+from agentctl.store.repositories import sessions
 from agentctl.store.visibility import EVERYONE
 from tests.store.made import a_session
 

@@ -21,7 +21,8 @@ from typing import Any
 import apsw
 
 from agentctl.config import settings
-from agentctl.store import migrating, sqlite_shape
+from agentctl.store import migrating
+from agentctl.store.sqlite import schema
 
 
 def main(source: Path, copy: Path, step: int) -> None:
@@ -67,11 +68,11 @@ def _state(path: Path) -> list[Any]:
         return [None, []]
     connection = apsw.Connection(str(path))
     try:
-        found = sqlite_shape.shape(connection)
+        found = schema.shape(connection)
         version = None
         if found:
             ((version,),) = connection.execute("SELECT max(version) FROM schema_version")
-        wrong = [text for text, _ in sqlite_shape.differences(found, version or 0)]
+        wrong = [text for text, _ in schema.differences(found, version or 0)]
         wrong += [row[0] for row in connection.execute("PRAGMA integrity_check")]
         return [version, [text for text in wrong if text != "ok"]]
     finally:

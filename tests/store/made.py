@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agentctl.store import runs, sessions
 from agentctl.store.database import Steps, unit
-from agentctl.store.runs import NewRun, RunEnd
-from agentctl.store.sessions import SessionRow
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.runs import NewRun, RunEnd
+from agentctl.store.repositories.sessions import SessionRow
 
 START = 1_700_000_000_000_000
 

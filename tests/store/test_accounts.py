@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.store import accounts
-from agentctl.store.accounts import AccountRow
+from agentctl.store.repositories import accounts
+from agentctl.store.repositories.accounts import AccountRow
 from tests.store.conftest import Store
 from tests.store.made import START
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agentctl.store import audit
-from agentctl.store.audit import FIRST_WINDOW, AuditQuery, AuditRow, Entry, Found
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
+from agentctl.store.repositories import audit
+from agentctl.store.repositories.audit import FIRST_WINDOW, AuditQuery, AuditRow, Entry, Found
 from tests.store.conftest import Store
 from tests.store.made import START
 

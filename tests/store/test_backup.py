@@ -10,12 +10,12 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.store import invariants, runs, sessions
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.sqlite import SqliteDatabase
-from agentctl.store.sqlite_backup import back_up, rows_of
-from agentctl.store.sqlite_connection import run_unit_on_snapshot
-from agentctl.store.sqlite_file import log_of
+from agentctl.store.repositories import integrity, runs, sessions
+from agentctl.store.sqlite.backup import back_up, rows_of
+from agentctl.store.sqlite.connection import run_unit_on_snapshot
+from agentctl.store.sqlite.database import SqliteDatabase
+from agentctl.store.sqlite.file import log_of
 from tests.store.made import a_run, a_session
 
 
@@ -61,16 +61,16 @@ def check(copy: Path, before: set[str], digest: str) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         found = {row[0] for row in connection.execute("SELECT session_id FROM sessions")}
         assert before <= found
-        page = run_unit_on_snapshot(connection, invariants.walk("", 10_000))
+        page = run_unit_on_snapshot(connection, integrity.walk("", 10_000))
         assert (page.sessions, page.broken) == (len(found), [])
-        assert run_unit_on_snapshot(connection, invariants.loose_ends()) == []
+        assert run_unit_on_snapshot(connection, integrity.loose_ends()) == []
         assert rows_of(connection, lambda _: None)[1] == digest
 
 
 def test_a_copy_that_is_no_longer_wanted_leaves_nothing(
     sqlite: SqliteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.store.sqlite_backup.PAGES", 1)
+    monkeypatch.setattr("agentctl.store.sqlite.backup.PAGES", 1)
     for number in range(200):
         sqlite.write_now(pair(number))
     before = sorted(each.name for each in path.parent.iterdir())
@@ -110,7 +110,7 @@ def endless() -> Steps[None]:
 def test_a_read_that_lasts_too_long_is_ended_and_the_log_begins_anew(
     sqlite: SqliteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.store.sqlite.READ_SECONDS", 0.5)
+    monkeypatch.setattr("agentctl.store.sqlite.database.READ_SECONDS", 0.5)
     most = 0
 
     async def main() -> None:
@@ -124,7 +124,7 @@ def test_a_read_that_lasts_too_long_is_ended_and_the_log_begins_anew(
                 most = log_of(path).stat().st_size
         assert isinstance(reading.exception(), errors.Unavailable)
         assert "takes too long" in str(reading.exception())
-        assert await sqlite.read(invariants.count_sessions(), large=True) == number
+        assert await sqlite.read(integrity.count_sessions(), large=True) == number
         for more in range(200):
             await sqlite.write(sessions.create(a_session(f"t{more}", metadata="x" * 50_000)))
 

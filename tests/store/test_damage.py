@@ -18,11 +18,11 @@ import pytest
 
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.store import sessions
 from agentctl.store.database import Steps, unit
 from agentctl.store.migrating import migrate, stored_version
 from agentctl.store.open import open_database, open_sqlite
-from agentctl.store.sqlite_file import folder_of_locks, log_of
+from agentctl.store.repositories import sessions
+from agentctl.store.sqlite.file import folder_of_locks, log_of
 from agentctl.store.visibility import EVERYONE
 from tests.process import unmeasured
 from tests.store.made import a_session

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import apsw
 
-from agentctl.store import doctor, runs, sessions
-from agentctl.store.doctor import Messages, Scanned
-from agentctl.store.events import append
-from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.repositories import integrity, runs, sessions
+from agentctl.store.repositories.events import append
+from agentctl.store.repositories.integrity import Messages, Scanned
+from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store
 from tests.store.made import a_run, a_session, a_session_with_run, a_whole_run, an_end
@@ -19,9 +19,9 @@ def test_the_walk_meets_every_run_once_in_pages(store: Store) -> None:
     store.write(sessions.create(a_session()))
     for number in range(5):
         store.write(runs.create(a_run(f"r{number}", owner="w1")))
-    assert store.read(doctor.count()) == 5
+    assert store.read(integrity.count()) == 5
     seen: list[Scanned] = []
-    while page := store.read(doctor.scan(seen[-1].run_id if seen else "", 2)):
+    while page := store.read(integrity.scan(seen[-1].run_id if seen else "", 2)):
         assert len(page) <= 2
         seen += page
     assert [run.run_id for run in seen] == ["r0", "r1", "r2", "r3", "r4"]
@@ -33,31 +33,31 @@ def test_only_ended_runs_are_asked_for_their_calls(store: Store) -> None:
     store.write(a_whole_run(a_run("r1"), an_end("r1", messages=CALLS)))
     store.write(a_whole_run(a_run("r2"), an_end("r2")))
     store.write(a_whole_run(a_run("r3"), an_end("r3", messages=None)))
-    found = store.read(doctor.scan("", 10))
+    found = store.read(integrity.scan("", 10))
     assert [(run.live, run.calls) for run in found] == [(0, 1), (0, 0), (0, 0)]
-    assert store.read(doctor.messages("r1")) == Messages(CALLS, "[]")
-    assert store.read(doctor.messages("r3")) == Messages(None, "[]")
-    assert store.read(doctor.messages("absent")) is None
+    assert store.read(integrity.messages("r1")) == Messages(CALLS, "[]")
+    assert store.read(integrity.messages("r3")) == Messages(None, "[]")
+    assert store.read(integrity.messages("absent")) is None
 
 
 def test_messages_are_replaced_when_they_are_what_was_read(store: Store) -> None:
     store.write(sessions.create(a_session()))
     store.write(a_whole_run(a_run(), an_end(messages=CALLS)))
-    assert not store.write(doctor.repair("r1", "[]", Messages("[1]", None)))
-    assert store.write(doctor.repair("r1", CALLS, Messages("[2]", "[3]")))
-    assert store.read(doctor.messages("r1")) == Messages("[2]", "[3]")
+    assert not store.write(integrity.repair("r1", "[]", Messages("[1]", None)))
+    assert store.write(integrity.repair("r1", CALLS, Messages("[2]", "[3]")))
+    assert store.read(integrity.messages("r1")) == Messages("[2]", "[3]")
 
 
 def test_a_live_run_is_not_repaired(store: Store) -> None:
     store.write(a_session_with_run())
-    assert store.read(doctor.messages("r1")) is None
-    assert not store.write(doctor.repair("r1", CALLS, Messages("[]", None)))
+    assert store.read(integrity.messages("r1")) is None
+    assert not store.write(integrity.repair("r1", CALLS, Messages("[]", None)))
 
 
 def test_a_run_with_a_session_is_not_deleted(store: Store) -> None:
     store.write(a_session_with_run())
-    assert store.write(doctor.delete_without_session("r1", None)) is None
-    assert store.write(doctor.delete_without_session("absent", None)) is None
+    assert store.write(integrity.delete_without_session("r1", None)) is None
+    assert store.write(integrity.delete_without_session("absent", None)) is None
     assert store.read(runs.state("r1")) is not None
 
 
@@ -71,10 +71,10 @@ def test_a_run_without_a_session_goes_with_its_events(sqlite: SqliteDatabase) ->
     by_hand = apsw.Connection(str(sqlite.path))
     by_hand.execute("DELETE FROM sessions").fetchall()
     by_hand.close()
-    assert [run.placed for run in store.read(doctor.scan("", 10))] == [0, 0]
-    assert store.write(doctor.delete_without_session("r1", None)) is None
-    assert store.write(doctor.delete_without_session("r1", "w2")) is None
-    assert store.write(doctor.delete_without_session("r1", "w1")) == 1
-    assert store.write(doctor.delete_without_session("r2", None)) == 0
-    assert store.read(doctor.count()) == 0
+    assert [run.placed for run in store.read(integrity.scan("", 10))] == [0, 0]
+    assert store.write(integrity.delete_without_session("r1", None)) is None
+    assert store.write(integrity.delete_without_session("r1", "w2")) is None
+    assert store.write(integrity.delete_without_session("r1", "w1")) == 1
+    assert store.write(integrity.delete_without_session("r2", None)) == 0
+    assert store.read(integrity.count()) == 0
     assert store.read(runs.get("r1", EVERYONE)) is None

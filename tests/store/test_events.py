@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from agentctl.records.ids import least_id, new_id
-from agentctl.store import events, runs, sessions
 from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import events, runs, sessions
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session, a_session_with_run, an_end
 

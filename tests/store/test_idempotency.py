@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from agentctl.store import idempotency, runs, sessions
 from agentctl.store.database import Steps, unit
-from agentctl.store.idempotency import KEPT, Claim, claim
+from agentctl.store.repositories import idempotency, runs, sessions
+from agentctl.store.repositories.idempotency import KEPT, Claim, claim
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session
 

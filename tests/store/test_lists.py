@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agentctl.store import runs, sessions
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import COUNTED, Cursor, Listed, prefix_range
-from agentctl.store.runs import RunQuery
-from agentctl.store.sessions import SessionQuery
-from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.runs import RunQuery
+from agentctl.store.repositories.sessions import SessionQuery
+from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session, an_end

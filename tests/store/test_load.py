@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from agentctl.store.database import Load, Sql, Statement, Steps, unit
-from agentctl.store.sqlite import READERS, SqliteDatabase
+from agentctl.store.sqlite.database import READERS, SqliteDatabase
 from tests.loops import until
 
 SIZE = READERS + 2

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentctl.store import runs, sessions
 from agentctl.store.database import Steps, unit
-from agentctl.store.runs import RunRow
-from agentctl.store.sessions import SessionRow
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session, a_session_with_run, an_end

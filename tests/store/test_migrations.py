@@ -20,15 +20,13 @@ import pytest
 
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.service.checkup.databases import check_database as examine
-from agentctl.service.databases.check import check_database
-from agentctl.service.databases.migrate import plan_of
-from agentctl.service.databases.status import status_of
-from agentctl.store import sqlite_shape
+from agentctl.service.databases import check_database, plan_of, status_of
+from agentctl.service.doctor.databases import check_database as examine
 from agentctl.store.migrating import migrate, stored_version
 from agentctl.store.open import open_database
-from agentctl.store.postgres_shape import differences
+from agentctl.store.postgres.schema import differences
 from agentctl.store.schema import SCHEMA_VERSION, Migration, migrations
+from agentctl.store.sqlite import schema
 from tests.process import unmeasured
 from tests.store.old import old_file, old_schema
 
@@ -126,10 +124,10 @@ def test_a_migrated_file_is_like_a_new_one_and_keeps_its_rows(path: Path) -> Non
     old_file(path)
     asyncio.run(migrate(entry(path), lambda _: None))
     connection = apsw.Connection(str(path))
-    assert list(sqlite_shape.differences(sqlite_shape.shape(connection), SCHEMA_VERSION)) == []
+    assert list(schema.differences(schema.shape(connection), SCHEMA_VERSION)) == []
     assert connection.execute("SELECT count(*) FROM runs").fetchall() == [(1,)]
     connection.execute("CREATE INDEX mine ON runs (input); DROP INDEX runs_parent")
-    found = sqlite_shape.differences(sqlite_shape.shape(connection), SCHEMA_VERSION)
+    found = schema.differences(schema.shape(connection), SCHEMA_VERSION)
     assert list(found) == [
         ("index runs_parent is missing", False),
         ("index mine is not one of ours", True),

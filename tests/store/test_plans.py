@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from agentctl.store import accounts, runs, sessions
 from agentctl.store.database import Sql, Statement, Steps, Work, compile_dollar, unit
 from agentctl.store.listing import COUNTED
-from agentctl.store.runs import RunQuery
-from agentctl.store.sessions import SessionQuery
-from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.repositories import accounts, runs, sessions
+from agentctl.store.repositories.runs import RunQuery
+from agentctl.store.repositories.sessions import SessionQuery
+from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.postgres import PostgresUnderTest
 from tests.store.made import START

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.store import runs, sessions
 from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session, a_session_with_run, a_whole_run, an_end

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.store import sessions
 from agentctl.store.database import Sql, Statement, Steps, compile_colon, compile_dollar, unit
 from agentctl.store.listing import Listing
+from agentctl.store.repositories import sessions
 from agentctl.store.schema import FOLDER, SCHEMA_VERSION, TABLES, Engine, migrations
 from tests.postgres import PostgresUnderTest
 from tests.store.statements import ALL

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agentctl.records.sessions import COUNTERS
-from agentctl.store import events, runs, sessions
 from agentctl.store.database import Steps, unit
-from agentctl.store.sessions import Foreign, SessionRow
+from agentctl.store.repositories import events, runs, sessions
+from agentctl.store.repositories.sessions import Foreign, SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session, a_session_with_run, a_whole_run, an_end

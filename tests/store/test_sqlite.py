@@ -17,9 +17,9 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.store import runs, sessions
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.sqlite import SqliteDatabase
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
 from tests.store.made import START, a_run, a_session, a_session_with_run, an_end
 
@@ -278,7 +278,7 @@ def test_a_busy_process_lets_another_one_write(sqlite: SqliteDatabase, path: Pat
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentctl.store.sqlite_connection.WAIT_MILLISECONDS", 50)
+    monkeypatch.setattr("agentctl.store.sqlite.connection.WAIT_MILLISECONDS", 50)
 
 
 @pytest.fixture

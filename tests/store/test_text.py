@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentctl.records.text import clean, is_storable
-from agentctl.store import sessions
+from agentctl.store.repositories import sessions
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store
 from tests.store.made import a_session

@@ -6,11 +6,11 @@ import os
 import random
 from typing import Any
 
-from agentctl.store import runs, sessions
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import COUNTED, SPARE, Listed
-from agentctl.store.runs import RunQuery
-from agentctl.store.sessions import SessionQuery
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.runs import RunQuery
+from agentctl.store.repositories.sessions import SessionQuery
 from agentctl.store.totals import REMEMBERED, Totals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agentctl.records.times import now
-from agentctl.store import workers
-from agentctl.store.workers import WorkerRow
+from agentctl.store.repositories import workers
+from agentctl.store.repositories.workers import WorkerRow
 from tests.store.conftest import Store
 from tests.store.made import START
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from agentctl.auth import findings
-from agentctl.auth.accounts import account_start, of_any_account
-from agentctl.auth.algorithms import ALGORITHMS
-from agentctl.auth.claims import is_reserved
-from agentctl.auth.findings import Facts, distance, key_names, name_of
-from agentctl.auth.jws import candidates
-from agentctl.auth.nearmiss import difference, shown
+from agentctl.auth.explain import findings
+from agentctl.auth.explain.findings import Facts, distance, key_names, name_of
+from agentctl.auth.explain.suggestions import difference, shown
+from agentctl.auth.tokens.account_tokens import account_start, of_any_account
+from agentctl.auth.tokens.algorithms import ALGORITHMS
+from agentctl.auth.tokens.claims import is_reserved
+from agentctl.auth.tokens.jws import candidates
 from agentctl.records.times import rfc3339
 
 __all__ = ["NO_CREDENTIAL", "Diagnosis", "diagnose"]

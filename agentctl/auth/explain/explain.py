@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from agentctl.auth import gate, policy
-from agentctl.auth.diagnosis import NO_CREDENTIAL, diagnose
-from agentctl.auth.findings import (
+from agentctl.auth import policy
+from agentctl.auth.explain.diagnosis import NO_CREDENTIAL, diagnose
+from agentctl.auth.explain.findings import (
     FOUND,
     OF_ACCOUNT,
     OF_JWT,
@@ -22,15 +22,9 @@ from agentctl.auth.findings import (
     key_names,
     listed,
 )
-from agentctl.auth.nearmiss import (
-    likely_path,
-    passed_by,
-    plain_path,
-    served_path,
-    shown,
-)
+from agentctl.auth.explain.missing_scopes import lacking, needed
+from agentctl.auth.explain.suggestions import likely_path, passed_by, plain_path, served_path, shown
 from agentctl.auth.principal import Principal
-from agentctl.auth.shortfall import lacking, needed
 from agentctl.errors import (
     AgentctlError,
     Forbidden,
@@ -161,7 +155,7 @@ async def explain(
     plain, served = plain_path(path), served_path(path)
     begun = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
     try:
-        match = gate.locate(every_route(), method, served, caller.failure)
+        match = policy.locate(every_route(), method, served, caller.failure)
     except AgentctlError as refusal:
         near = likely_path(every_route(), method, plain) if served else _HIDDEN
         return _lost(begun, near or "nothing is near it", refusal, caller)
@@ -169,7 +163,7 @@ async def explain(
     found = f"{match.operation}, {route.method} {route.template}"
     begun = replace(begun, match=match).then(Step("route", "passed", found))
     try:
-        gate.admit(caller.principal, caller.failure, *match)
+        policy.admit(caller.principal, caller.failure, *match)
     except AgentctlError as refusal:
         return _refused(begun, match, refusal, caller, settings)
     return _named(begun.then(Step("policy", "passed", passed_by(match, caller.principal))), match)
@@ -256,7 +250,7 @@ def _named(begun: Explanation, match: Match) -> Explanation:
         return begun
     found = ", ".join(f"{name} {shown(value)}" for name, value in match.path_params.items())
     try:
-        gate.require_names(match.path_params)
+        policy.require_names(match.path_params)
     except NotFound as refusal:
         cause = "one of them can name nothing: controls, what is no UTF-8, . or .."
         step = Step("parameters", "failed", found, cause, "ask with an id")

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentctl.auth import claims as claim_checks
-from agentctl.auth.accounts import account_start
-from agentctl.auth.claims import ClaimRules, Members
-from agentctl.auth.jws import KeySet, Parts, candidates, check_signature, split
-from agentctl.auth.keys import thumbprint_of
-from agentctl.auth.nearmiss import elsewhere, shown
+from agentctl.auth.explain.steps import ACCOUNT_CHECKS
+from agentctl.auth.explain.suggestions import elsewhere, shown
+from agentctl.auth.keys.generate import thumbprint_of
 from agentctl.auth.scopes import well_formed
-from agentctl.auth.steps import ACCOUNT_CHECKS
+from agentctl.auth.tokens import claims as claim_checks
+from agentctl.auth.tokens.account_tokens import account_start
+from agentctl.auth.tokens.claims import ClaimRules, Members
+from agentctl.auth.tokens.jws import KeySet, Parts, candidates, check_signature, split
 from agentctl.errors import InvalidToken
 from agentctl.records.times import rfc3339, spoken
 
 if TYPE_CHECKING:
-    from agentctl.auth.material import VerificationKey
+    from agentctl.auth.keys.material import VerificationKey
     from agentctl.config.settings import Settings
 
 __all__ = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentctl.auth.claims import MAXIMUM_SCOPES, Members
-from agentctl.auth.findings import unread_scopes
-from agentctl.auth.nearmiss import likely_scopes, shown
+from agentctl.auth.explain.findings import unread_scopes
+from agentctl.auth.explain.suggestions import likely_scopes, shown
 from agentctl.auth.policy import POLICY, Admin, Authenticated, required_scopes
 from agentctl.auth.principal import Principal
+from agentctl.auth.tokens.claims import MAXIMUM_SCOPES, Members
 from agentctl.records.routes import Match
 
 __all__ = ["lacking", "needed"]

@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from agentctl.auth.algorithms import Spec, spec_of
-from agentctl.auth.jwk import EC_CURVES, public_jwk
-from agentctl.auth.jwk import thumbprint as jwk_thumbprint
-from agentctl.auth.keyfiles import read_key_file, read_private_key, write_private_key
-from agentctl.auth.material import VerificationKey, keys_from_text
-from agentctl.auth.signing import PrivateKey, SigningKey, load_signing_key
-from agentctl.auth.strict import encode_base64url
+from agentctl.auth.keys.files import read_key_file, read_private_key, write_private_key
+from agentctl.auth.keys.material import VerificationKey, keys_from_text
+from agentctl.auth.keys.signing import PrivateKey, SigningKey, load_signing_key
+from agentctl.auth.tokens.algorithms import Spec, spec_of
+from agentctl.auth.tokens.jwk import EC_CURVES, public_jwk
+from agentctl.auth.tokens.jwk import thumbprint as jwk_thumbprint
+from agentctl.auth.tokens.strict import encode_base64url
 
 __all__ = [
     "generate",

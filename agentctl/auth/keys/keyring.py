@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentctl.auth.algorithms import Spec, spec_of
-from agentctl.auth.jws import KeySet
-from agentctl.auth.keyfiles import read_key_file
-from agentctl.auth.material import keys_from_text
-from agentctl.auth.strict import NotStrict, parse_object
+from agentctl.auth.keys.files import read_key_file
+from agentctl.auth.keys.material import keys_from_text
+from agentctl.auth.tokens.algorithms import Spec, spec_of
+from agentctl.auth.tokens.jws import KeySet
+from agentctl.auth.tokens.strict import NotStrict, parse_object
 from agentctl.errors import InvalidKey
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from agentctl.auth.algorithms import Spec
-from agentctl.auth.edwards import is_sound_point
-from agentctl.auth.roca import has_roca_mark
-from agentctl.auth.secret import check_secret, secret_text
+from agentctl.auth.keys.edwards import is_sound_point
+from agentctl.auth.keys.roca import has_roca_mark
+from agentctl.auth.keys.shared_secret import check_secret, secret_text
+from agentctl.auth.tokens.algorithms import Spec
 from agentctl.errors import InvalidKey
 
 __all__ = [

@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentctl.auth.algorithms import Spec, spec_of
-from agentctl.auth.jwk import thumbprint as jwk_thumbprint
-from agentctl.auth.keys import jwk_entry, pem_of, thumbprint_of
-from agentctl.auth.material import keys_from_text
-from agentctl.auth.signing import SigningKey
-from agentctl.auth.strict import parse_object
+from agentctl.auth.keys.generate import jwk_entry, pem_of, thumbprint_of
+from agentctl.auth.keys.material import keys_from_text
+from agentctl.auth.keys.signing import SigningKey
+from agentctl.auth.tokens.algorithms import Spec, spec_of
+from agentctl.auth.tokens.jwk import thumbprint as jwk_thumbprint
+from agentctl.auth.tokens.strict import parse_object
 from agentctl.errors import InvalidKey
 from agentctl.records.times import microseconds, rfc3339
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from agentctl.auth import replacing
-from agentctl.auth.algorithms import spec_of
-from agentctl.auth.jws import KeySet
-from agentctl.auth.keyfiles import read_private_key
-from agentctl.auth.keyring import load_keys, read_files
-from agentctl.auth.keys import generate, thumbprint_of
-from agentctl.auth.material import keys_from_text
-from agentctl.auth.publishing import JwksFile, published
-from agentctl.auth.signing import SigningKey, load_signing_key
+from agentctl.auth.keys import files
+from agentctl.auth.keys.files import read_private_key
+from agentctl.auth.keys.generate import generate, thumbprint_of
+from agentctl.auth.keys.keyring import load_keys, read_files
+from agentctl.auth.keys.material import keys_from_text
+from agentctl.auth.keys.published import JwksFile, published
+from agentctl.auth.keys.signing import SigningKey, load_signing_key
+from agentctl.auth.tokens.algorithms import spec_of
+from agentctl.auth.tokens.jws import KeySet
 from agentctl.errors import Conflict, InvalidKey
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def rotating(settings: Settings) -> Iterator[Rotation]:
         Conflict: another process changes them.
         InvalidKey: a key is refused.
     """
-    with replacing.locked(settings.signing.key_file.parent):
+    with files.locked(settings.signing.key_file.parent):
         yield Rotation(settings)
 
 
@@ -140,8 +140,8 @@ class Rotation:
         aside = self._key_file.with_stem(f"{self._key_file.stem}.{self.old[:8]}") if keep else None
         try:
             if aside is not None:
-                replacing.set_aside(self._key_file, aside)
-            replacing.move(self._next_file, self._key_file)
+                files.set_aside(self._key_file, aside)
+            files.move(self._next_file, self._key_file)
         except OSError as failure:
             raise InvalidKey(
                 f"The new key cannot take the place of {self._key_file}",
@@ -192,7 +192,7 @@ class Rotation:
         data = generate(self._spec.name, **bits)
         try:
             self._next_file.unlink(missing_ok=True)
-            replacing.write_like(self._next_file, data, self._key_file)
+            files.write_like(self._next_file, data, self._key_file)
         except OSError as failure:
             raise InvalidKey(
                 f"{self._next_file} cannot be written", cause=os.strerror(failure.errno or 0)
@@ -213,4 +213,4 @@ class Rotation:
 
     def _write(self, changed: Mapping[Path, bytes]) -> None:
         for path, data in changed.items():
-            replacing.replace(path, data)
+            files.replace(path, data)

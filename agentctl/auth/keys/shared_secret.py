@@ -16,7 +16,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from agentctl.auth.algorithms import Spec
+from agentctl.auth.tokens.algorithms import Spec
 from agentctl.errors import InvalidKey
 
 __all__ = ["check_secret", "secret_text"]

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from agentctl.auth.algorithms import CURVES, Spec
-from agentctl.auth.material import PublicKey, check_public
-from agentctl.auth.secret import check_secret, secret_text
+from agentctl.auth.keys.material import PublicKey, check_public
+from agentctl.auth.keys.shared_secret import check_secret, secret_text
+from agentctl.auth.tokens.algorithms import CURVES, Spec
 from agentctl.errors import InvalidKey
 
 __all__ = ["PrivateKey", "SigningKey", "load_signing_key", "sign"]

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from agentctl.auth.accounts import check_form, hash_of
 from agentctl.auth.principal import Principal
+from agentctl.auth.tokens.account_tokens import check_form, hash_of
 from agentctl.errors import InvalidToken
 
 __all__ = ["Account", "AccountTokens", "Accounts", "subject_of"]

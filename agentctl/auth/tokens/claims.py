@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.scopes import well_formed
-from agentctl.auth.strict import NotStrict, parse_object
+from agentctl.auth.tokens.strict import NotStrict, parse_object
 from agentctl.errors import InvalidToken
 from agentctl.records.ids import is_session_id
 

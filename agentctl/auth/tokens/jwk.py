@@ -11,15 +11,10 @@ from typing import Any
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from agentctl.auth.algorithms import CURVES, Spec
-from agentctl.auth.material import (
-    PublicKey,
-    VerificationKey,
-    check_public,
-    jwk_curve,
-)
-from agentctl.auth.secret import check_secret
-from agentctl.auth.strict import NotStrict, decode_base64url, encode_base64url
+from agentctl.auth.keys.material import PublicKey, VerificationKey, check_public, jwk_curve
+from agentctl.auth.keys.shared_secret import check_secret
+from agentctl.auth.tokens.algorithms import CURVES, Spec
+from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base64url
 from agentctl.errors import InvalidKey
 from agentctl.records.text import is_storable
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from jwt.api_jws import PyJWS
 
-from agentctl.auth.algorithms import ALGORITHMS, Spec, spec_of
-from agentctl.auth.jwk import LeftOut, algorithm_of, key_from_jwk, left_out
-from agentctl.auth.material import VerificationKey, keys_from_text
-from agentctl.auth.strict import NotStrict, decode_base64url, parse_object
+from agentctl.auth.keys.material import VerificationKey, keys_from_text
+from agentctl.auth.tokens.algorithms import ALGORITHMS, Spec, spec_of
+from agentctl.auth.tokens.jwk import LeftOut, algorithm_of, key_from_jwk, left_out
+from agentctl.auth.tokens.strict import NotStrict, decode_base64url, parse_object
 from agentctl.errors import InvalidKey, InvalidToken
 
 __all__ = [

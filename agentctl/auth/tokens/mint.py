@@ -14,14 +14,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth import scopes as scope_names
-from agentctl.auth.algorithms import spec_of
-from agentctl.auth.claims import ClaimRules, check, read
-from agentctl.auth.strict import encode_base64url
+from agentctl.auth.tokens.algorithms import spec_of
+from agentctl.auth.tokens.claims import ClaimRules, check, read
+from agentctl.auth.tokens.strict import encode_base64url
 from agentctl.errors import InvalidToken, UsageFailed
 from agentctl.records.times import rfc3339
 
 if TYPE_CHECKING:
-    from agentctl.auth.signing import SigningKey
+    from agentctl.auth.keys.signing import SigningKey
     from agentctl.config.settings import Settings
 
 __all__ = ["DEFAULT_LIFETIME", "check_scopes", "inspect", "mint", "verify_report"]
@@ -111,8 +111,8 @@ def _check_acceptable(payload: bytes, settings: Settings) -> None:
 
 
 def _signed(payload: bytes, settings: Settings) -> str:
-    from agentctl.auth.keyfiles import read_private_key
-    from agentctl.auth.signing import load_signing_key, sign
+    from agentctl.auth.keys.files import read_private_key
+    from agentctl.auth.keys.signing import load_signing_key, sign
 
     spec = spec_of(settings.authorization.algorithm)
     key = load_signing_key(read_private_key(settings.signing.key_file), spec)
@@ -123,7 +123,7 @@ def _signed(payload: bytes, settings: Settings) -> str:
 
 
 def _kid(key: SigningKey) -> str:
-    from agentctl.auth.keys import thumbprint_of
+    from agentctl.auth.keys.generate import thumbprint_of
 
     return thumbprint_of(key)
 
@@ -143,7 +143,7 @@ def inspect(token: str) -> dict[str, Any]:
     Raises:
         InvalidToken: it is no token; `cause` says why.
     """
-    from agentctl.auth.jws import split
+    from agentctl.auth.tokens.jws import split
 
     try:
         parts = split(token)
@@ -182,8 +182,8 @@ def verify_report(token: str, settings: Settings) -> dict[str, Any]:
     Raises:
         InvalidKey: the configured keys are refused.
     """
-    from agentctl.auth.diagnosis import diagnose
-    from agentctl.auth.findings import facts_of
+    from agentctl.auth.explain.diagnosis import diagnose
+    from agentctl.auth.explain.findings import facts_of
     from agentctl.auth.verifier import Verifier
 
     given = replace(settings.authorization, enabled=True)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.door import Door, with_door
 from agentctl.cli.durations import parse_until, spoken
 from agentctl.cli.help import Branch
 from agentctl.cli.options import Cursor, Limit, Output, PageNumber, SortOrder, Yes
-from agentctl.cli.output import Format, chosen_format, show_page, show_record, write_line
-from agentctl.cli.table import Column, Columns, short_time
-from agentctl.cli.terminal import check_confirmable, confirm, note
+from agentctl.cli.show.output import Format, chosen_format, show_page, show_record, write_line
+from agentctl.cli.show.table import Column, Columns, short_time
+from agentctl.cli.show.terminal import check_confirmable, confirm, note
+from agentctl.cli.target import Door, with_door
 from agentctl.errors import BadRequest, NotFound, Unavailable, UsageFailed
 from agentctl.operations import (
     DEFAULT_LIMIT,

@@ -1,21 +1,346 @@
-"""`agentctl audit`: who did what, and what was refused to whom."""
+"""Rows of the audit: the options that choose them, their columns, and reading them.
+
+`agentctl audit export`: everything that a filter leaves, as JSON lines.
+
+Newest first, as it is read: so it needs no memory however much there is, and what was interrupted
+lacks the oldest rows and none in between.
+
+`agentctl audit tail`: the newest rows of the audit, and then those that come.
+
+What is new is known by its number, not by its time: a clock that is set back hides nothing. Numbers
+are given out before rows are there to be seen, so that a lower one may come behind a higher one.
+
+`agentctl audit`: who did what, and what was refused to whom.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Annotated, Any
 
-from agentctl.cli.auditexport import export_audit
-from agentctl.cli.auditrows import COLUMNS, OnlyOperation, OnlyOutcome, OnlyPrincipal, Since
-from agentctl.cli.audittail import tail_audit
-from agentctl.cli.door import Door, with_door
+import typer
+
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.help import Branch
+from agentctl.cli.files import refuse_existing
+from agentctl.cli.help import Branch, any_of
 from agentctl.cli.options import Cursor, Limit, Output
-from agentctl.cli.output import chosen_format, show_list, write_bytes
-from agentctl.cli.terminal import note
-from agentctl.operations import DEFAULT_LIMIT, AuditFilter
+from agentctl.cli.show.output import Format, chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.show.progress import Counter, waiting
+from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.terminal import is_terminal, note
+from agentctl.cli.target import Door, with_door
+from agentctl.errors import TooManyRequests, Unavailable, UsageFailed
+from agentctl.operations import DEFAULT_LIMIT, MAXIMUM_LIMIT, AuditFilter
+from agentctl.records.audit import AuditOutcome
 
-__all__ = ["app"]
+__all__ = [
+    "COLUMNS",
+    "OnlyOperation",
+    "OnlyOutcome",
+    "OnlyPrincipal",
+    "Row",
+    "Since",
+    "app",
+    "export_audit",
+    "pages",
+    "tail_audit",
+]
+
+Row = dict[str, Any]
+
+OnlyPrincipal = Annotated[
+    str | None,
+    typer.Option("--principal", metavar="NAME", help="Only what this one called, as rows say it"),
+]
+OnlyOperation = Annotated[
+    str | None,
+    typer.Option("--operation", metavar="ID", help="Only this operation, such as cancel_agent_run"),
+]
+OnlyOutcome = Annotated[
+    AuditOutcome | None,
+    typer.Option(
+        "--outcome",
+        metavar="OUTCOME",
+        help=f"Only with this outcome: {any_of(('allowed', 'denied', 'failed'))}",
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="AGE", help="Only rows since then: 10m, 2h, 7d, or a moment"),
+]
+
+_NAMES = (
+    "seq", "at", "principal", "via", "operation", "resource", "outcome", "status", "reason",
+    "request_id",
+)  # fmt: skip
+
+COLUMNS = Columns(
+    tsv=[Column(name) for name in _NAMES],
+    table=[
+        Column("at"),
+        Column("principal"),
+        Column("outcome"),
+        Column("operation"),
+        Column("resource", look="text"),
+        Column("reason", look="text"),
+        Column("status"),
+        Column("via"),
+        Column("seq"),
+        Column("request_id"),
+    ],
+)
+
+
+async def pages(door: Door, wanted: AuditFilter) -> AsyncGenerator[list[Row]]:
+    """Page after page, newest first. Rows that come meanwhile stand before the first one."""
+    while True:
+        page: Any = (await door.operations.get_audit(wanted)).value
+        yield page["data"]
+        following = page["meta"].get("next_cursor")
+        if not following or following == wanted.cursor:
+            return
+        wanted = replace(wanted, cursor=following)
+
+
+@with_door()
+async def export_audit(
+    door: Door,
+    to_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--to-file", metavar="FILE", help="Write it to this new file, for its owner alone"
+        ),
+    ] = None,
+    principal: OnlyPrincipal = None,
+    operation: OnlyOperation = None,
+    outcome: OnlyOutcome = None,
+    since: Since = None,
+) -> None:
+    """Write all of it as JSON lines, newest first.
+
+    A file is written whole or not at all, and none is overwritten.
+    """
+    start = microseconds_ago(since)
+    wanted = AuditFilter(principal, operation, outcome, start, limit=MAXIMUM_LIMIT)
+    counter = Counter("rows exported")
+    async with aclosing(_texts(door, wanted, counter)) as texts:
+        if to_file is None:
+            await _print(texts, counter)
+            return
+        with _new_file(to_file) as file:
+            async with waiting(counter):
+                async for text in texts:
+                    file.write(text + b"\n")
+    note(f"wrote {counter.done} rows to {to_file}")
+
+
+async def _print(texts: AsyncIterator[bytes], counter: Counter) -> None:
+    """Write to stdout. How far it is, is seen where stdout is the terminal."""
+    async with nullcontext() if is_terminal(sys.stdout) else waiting(counter):
+        async for text in texts:
+            write_bytes(text)
+
+
+async def _texts(door: Door, wanted: AuditFilter, counter: Counter) -> AsyncGenerator[bytes]:
+    """The lines of a page at a time."""
+    import orjson
+
+    rows: list[Row]
+    async for rows in pages(door, wanted):
+        if rows:
+            yield b"\n".join(map(orjson.dumps, rows))
+        counter.done += len(rows)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to. What ends the block early takes it away again: half of an audit must not
+    pass for all of it.
+
+    Raises:
+        Conflict: it is there already.
+        UsageFailed: it cannot be written.
+    """
+    try:
+        place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        refuse_existing(path)
+        raise
+    except OSError as failure:
+        raise _unwritable(path, failure) from None
+    try:
+        with open(place, "wb") as file:  # noqa: PTH123 - it is open already
+            yield file
+            file.flush()
+            os.fsync(place)
+    except BaseException as failure:
+        with suppress(OSError):
+            path.unlink()
+        if isinstance(failure, OSError):
+            raise _unwritable(path, failure) from None
+        raise
+
+
+def _unwritable(path: Path, failure: OSError) -> UsageFailed:
+    return UsageFailed(
+        f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
+    )
+
+
+POLL_SECONDS = 1.0
+"""Time between two looks."""
+
+LOOK = 50
+"""Rows of a page; where all of them are looked for, the next one is read too."""
+
+LATE = 40
+"""How far below the highest number a row may come late."""
+
+PAUSES = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
+"""Seconds before each attempt to reach a server again that did not answer: a restart is over by
+then. An answer starts them anew."""
+
+_LINE = [
+    Column("at"),
+    Column("outcome"),
+    Column("principal"),
+    Column("operation"),
+    Column("resource"),
+    Column("reason"),
+]
+
+
+@with_door()
+async def tail_audit(
+    door: Door,
+    lines: Annotated[
+        int,
+        typer.Option(
+            "--lines", "-n", metavar="NUMBER", min=0, max=MAXIMUM_LIMIT,
+            help="How many of the rows that are there to begin with",
+        ),
+    ] = 10,
+    principal: OnlyPrincipal = None,
+    operation: OnlyOperation = None,
+    outcome: OnlyOutcome = None,
+    output: Output = None,
+) -> None:  # fmt: skip
+    """Show the newest rows, then what comes, until Ctrl-C.
+
+    Oldest first; -o json is one row a line too. With [audit] reads, its own looks come as well.
+    """
+    import asyncio
+
+    show = _Lines(chosen_format(output))
+    wanted = AuditFilter(principal, operation, outcome)
+    last = await _newest(door)
+    show.head()
+    known = {row["seq"] for row in await _since(door, last - LATE) if row["seq"] <= last}
+    if lines:
+        there = await _there(door, wanted, lines, last)
+        known |= {row["seq"] for row in there}
+        show.rows(there)
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        rows = await _patiently(door, last - LATE)
+        show.rows([row for row in rows if row["seq"] not in known and _matches(row, wanted)])
+        if rows:
+            last = max(last, rows[-1]["seq"])
+            known = {row["seq"] for row in rows}
+
+
+async def _newest(door: Door) -> int:
+    """The number of the newest row; 0: there is none."""
+    async with aclosing(pages(door, AuditFilter(limit=1))) as found:
+        async for rows in found:
+            return int(rows[0]["seq"]) if rows else 0
+    return 0
+
+
+async def _there(door: Door, wanted: AuditFilter, lines: int, last: int) -> list[Row]:
+    """The last rows up to a number that a filter leaves, oldest first."""
+    found: list[Row] = []
+    async with aclosing(pages(door, wanted)) as parts:
+        async for rows in parts:
+            found += [row for row in rows if row["seq"] <= last]
+            if len(found) >= lines:
+                break
+    return found[:lines][::-1]
+
+
+async def _since(door: Door, last: int) -> list[Row]:
+    """All rows behind a number, oldest first."""
+    found: list[Row] = []
+    wanted = AuditFilter(limit=LOOK)
+    async with aclosing(pages(door, wanted)) as parts:
+        async for rows in parts:
+            new = [row for row in rows if row["seq"] > last]
+            found += new
+            if len(new) < len(rows):
+                break
+    return found[::-1]
+
+
+async def _patiently(door: Door, last: int) -> list[Row]:
+    """The same; a server that does not answer is asked again for a while."""
+    import asyncio
+
+    for pause in PAUSES:
+        try:
+            return await _since(door, last)
+        except (Unavailable, TooManyRequests) as failure:
+            if door.local is not None:
+                raise
+            note(f"{failure.detail}; asking again in {pause:g} s")
+        await asyncio.sleep(pause)
+    return await _since(door, last)
+
+
+def _matches(row: Row, wanted: AuditFilter) -> bool:
+    """Whether a filter leaves a row: all new ones are read, of which there are few."""
+    return all(
+        asked is None or row[name] == asked
+        for name, asked in (
+            ("principal", wanted.principal),
+            ("operation", wanted.operation),
+            ("outcome", wanted.outcome),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Writes rows as they come: nobody knows how wide the next ones are."""
+
+    form: Format
+
+    def head(self) -> None:
+        """Begin."""
+        if self.form == "tsv":
+            write_line("\t".join(column.name for column in COLUMNS.tsv))
+
+    def rows(self, rows: list[Row]) -> None:
+        """Write rows, oldest first."""
+        for row in rows:
+            self._write(row)
+
+    def _write(self, row: Row) -> None:
+        if self.form in ("json", "jsonl"):
+            import orjson
+
+            write_bytes(orjson.dumps(row))
+        elif self.form == "table":
+            write_line("  ".join(column.short(row) or "-" for column in _LINE))
+        elif self.form == "tsv":
+            write_line("\t".join(column.cell(row) for column in COLUMNS.tsv))
+        else:
+            write_line(str(row["seq"]))
+
 
 app = Branch(
     help="Look up who did what, and what was refused to whom.",

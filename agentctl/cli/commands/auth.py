@@ -1,12 +1,21 @@
-"""`agentctl auth`: who you are, who may do what, and why not."""
+"""`agentctl auth`: who you are, who may do what, and why not.
+
+`agentctl auth can-i`: a question about the policy, and its answer for one caller.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.door import Connection, Door, Local, open_door, with_door
+from agentctl.auth import policy
+from agentctl.auth.explain.suggestions import likely_path, passed_by, served_path
+from agentctl.auth.principal import Principal
+from agentctl.auth.scopes import KNOWN_SCOPES, covering
+from agentctl.auth.tokens.mint import check_scopes
 from agentctl.cli.help import Branch
 from agentctl.cli.options import (
     AgentId,
@@ -20,16 +29,21 @@ from agentctl.cli.options import (
     TeamId,
     Url,
     WorkflowId,
+    admin_scope_of,
 )
-from agentctl.cli.output import Format, chosen_format, show_list, show_record, write_bytes
-from agentctl.cli.table import Column
-from agentctl.cli.terminal import note
+from agentctl.cli.show.output import Format, chosen_format, show_list, show_record, write_bytes
+from agentctl.cli.show.table import Column
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import Connection, Door, Local, open_door, with_door
+from agentctl.errors import Forbidden, UsageFailed
+from agentctl.records.routes import ROUTES, Match, every_route
 
 if TYPE_CHECKING:
     from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
+    from agentctl.records.system import MeRecord
 
-__all__ = ["app"]
+__all__ = ["Question", "access_answer", "access_question", "app"]
 
 app = Branch(
     help="Ask who you are, who may do what, and why not.",
@@ -88,7 +102,7 @@ async def whoami(door: Door, output: Output = None) -> None:
 
     Locally that is the user of this machine, who may do everything.
     """
-    from agentctl.cli.tokenview import lifetime
+    from agentctl.cli.show.tokens import lifetime
     from agentctl.records.document import document_of
 
     form = chosen_format(output)
@@ -118,16 +132,13 @@ async def can_i(
     WHAT is a scope (agents:run), an operation (create_agent_run), or a method with a path. Whose
     sessions and runs you see is another question: `agentctl auth explain` answers both.
     """
-    from agentctl.cli import permission
     from agentctl.records.document import document_of
 
     form = chosen_format(output)
     ids = {"agent_id": agent, "team_id": team, "workflow_id": workflow, "session_id": session}
-    question = permission.question(
-        what, path, {name: given for name, given in ids.items() if given}
-    )
+    question = access_question(what, path, {name: given for name, given in ids.items() if given})
     me = (await door.operations.get_me()).value
-    answer = permission.answer(question, me)
+    answer = access_answer(question, me)
     show_record(document_of(answer), _ANSWER, form, id_field="allowed")
     if not answer["allowed"]:
         raise typer.Exit(1)
@@ -151,7 +162,7 @@ def explain_request(
     administrators: AGENTCTL_TOKEN or the context says who asks, --token-file what is explained;
     where only one is given, it is both. The exit code is 0 when the request is allowed, 1 when not.
     """
-    from agentctl.cli.interrupts import run_until_done
+    from agentctl.cli.target import run_until_done
 
     connection = Connection(url, None, context, insecure_http, config)
     form = chosen_format(output)
@@ -161,8 +172,8 @@ def explain_request(
 @app.command("scopes", epilog="Example: agentctl auth scopes -o json")
 def list_scopes(config: Config = None, output: Output = None) -> None:
     """List every scope, its forms, and the operations that it opens."""
-    from agentctl.auth.scopetable import scope_table
-    from agentctl.cli.optional import admin_scope_of, settings_if_any
+    from agentctl.auth.policy import scope_table
+    from agentctl.cli.options import admin_scope_of, settings_if_any
     from agentctl.records.document import document_of
 
     form = chosen_format(output)
@@ -173,7 +184,7 @@ def list_scopes(config: Config = None, output: Output = None) -> None:
 
 def _explained(token_file: str | None, no_token: bool) -> str | None:
     """The token that is asked about; empty: none; None: the caller's own."""
-    from agentctl.cli.credentials import token_from_file
+    from agentctl.cli.target import token_from_file
     from agentctl.errors import UsageFailed
 
     if no_token and token_file is not None:
@@ -184,7 +195,7 @@ def _explained(token_file: str | None, no_token: bool) -> str | None:
 async def _explain(
     connection: Connection, asked: tuple[str, str], token: str | None, form: Format
 ) -> None:
-    from agentctl.cli.credentials import given_token
+    from agentctl.cli.target import given_token
     from agentctl.operations import ExplainRequest
 
     async with open_door(connection, Local(about_token=True), spare_token=token or None) as door:
@@ -221,3 +232,116 @@ def _verdict(record: ExplainRecord) -> list[str]:
     told = [f"{record['status']}: refused by {failed['name']}{who}"]
     told += [f"  cause: {failed['cause']}"] if failed["cause"] else []
     return [*told, "", f"hint: {failed['remedy']}"] if failed["remedy"] else told
+
+
+_OPTIONS = {
+    "agent_id": "--agent",
+    "team_id": "--team",
+    "workflow_id": "--workflow",
+    "session_id": "--session",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked: for an operation, or for a scope.
+
+    Attributes:
+        asked: in the words of the asker.
+        match: the operation, with the ids that are known.
+        scope: when there is no operation.
+    """
+
+    asked: str
+    match: Match | None = None
+    scope: str = ""
+
+
+def access_question(what: str, path: str | None, ids: Mapping[str, str]) -> Question:
+    """Read a question.
+
+    Args:
+        what: a scope, an operation id, or an HTTP method.
+        path: of the method.
+        ids: path parameters for an operation id.
+
+    Raises:
+        UsageFailed: it asks about nothing that there is.
+    """
+    if path is not None:
+        _refuse_others(ids, {}, f"{what} {path}")
+        return Question(f"{what.upper()} {path}", _match(what.upper(), path))
+    if what in policy.POLICY:
+        named = {name for name in _OPTIONS if f"{{{name}}}" in ROUTES[what].template}
+        _refuse_others(ids, named, what)
+        return Question(what, Match(what, dict(ids)))
+    _refuse_others(ids, {}, what)
+    if ":" in what:
+        return Question(what, scope=what)
+    raise UsageFailed(
+        f"{what!r} is no scope and no operation",
+        hint=_nearest_operation(what) or "`agentctl auth scopes` lists both",
+    )
+
+
+def _match(method: str, path: str) -> Match:
+    table, served = every_route(), served_path(path)
+    match = table.find("GET" if method == "HEAD" else method, served)
+    if match is None:
+        methods = ", ".join(table.methods(served))
+        near = f"it has {methods}" if methods else likely_path(table, method, served)
+        raise UsageFailed(
+            f"{method} {path} is no operation",
+            cause=near,
+            hint="`agentctl auth scopes` lists the operations",
+        )
+    return match
+
+
+def _refuse_others(ids: Mapping[str, str], named: Any, what: str) -> None:
+    """Refuse ids that would do nothing."""
+    for name in ids:
+        if name not in named:
+            raise UsageFailed(f"{_OPTIONS[name]} makes no sense with {what}")
+
+
+def _nearest_operation(what: str) -> str | None:
+    import difflib
+
+    if what.upper() in {route.method for route in ROUTES.values()} | {"HEAD"}:
+        return f"name a path too: agentctl auth can-i {what.upper()} /agents"
+    near = difflib.get_close_matches(what, [*policy.POLICY, *KNOWN_SCOPES], n=1)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
+def access_answer(asked: Question, me: MeRecord) -> dict[str, Any]:
+    """Whether the caller may do it, by what, and what would be needed.
+
+    Args:
+        asked: the question.
+        me: who the caller is, as the server says.
+
+    Raises:
+        UsageFailed: it is about a scope that nobody knows.
+    """
+    held = frozenset(me["scopes"])
+    principal = Principal(subject=me["principal"], scopes=held, admin=me["admin"])
+    told = {"allowed": False, "principal": me["principal"], "asked": asked.asked, "by": None}
+    if asked.match is None:
+        return told | _about_scope(asked.scope, principal)
+    needed = {"required_scopes": list(policy.required_scopes(*asked.match))}
+    try:
+        policy.decide(principal, *asked.match)
+    except Forbidden:
+        return told | needed
+    return told | needed | {"allowed": True, "by": passed_by(asked.match, principal)}
+
+
+def _about_scope(scope: str, principal: Principal) -> dict[str, Any]:
+    needed = {"required_scopes": [scope]}
+    if scope not in principal.scopes:
+        check_scopes((scope,), admin_scope_of(None))
+    if principal.admin:
+        return {"allowed": True, "by": "the caller is an administrator", **needed}
+    by = covering(principal.scopes, scope)
+    return needed if by is None else {"allowed": True, "by": f"opened by {by}", **needed}

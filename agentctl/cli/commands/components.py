@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from agentctl.cli.door import Door, with_door
 from agentctl.cli.help import Branch
 from agentctl.cli.options import Output
-from agentctl.cli.output import chosen_format, show_list, show_record
-from agentctl.cli.table import Column
+from agentctl.cli.show.output import chosen_format, show_list, show_record
+from agentctl.cli.show.table import Column
+from agentctl.cli.target import Door, with_door
 from agentctl.records.kinds import KINDS, Kind
 
 __all__ = ["agents", "teams", "workflows"]

@@ -9,9 +9,9 @@ import typer
 
 from agentctl.cli.help import Branch
 from agentctl.cli.options import Config, Output
-from agentctl.cli.output import chosen_format, show_list, write_bytes, write_line
-from agentctl.cli.table import Column
-from agentctl.cli.terminal import note
+from agentctl.cli.show.output import chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.show.table import Column
+from agentctl.cli.show.terminal import note
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings

@@ -12,9 +12,9 @@ import typer
 from agentctl.cli import contexts
 from agentctl.cli.help import Branch
 from agentctl.cli.options import Output, Yes
-from agentctl.cli.output import chosen_format, show_list, write_line
-from agentctl.cli.table import Column
-from agentctl.cli.terminal import confirm, note
+from agentctl.cli.show.output import chosen_format, show_list, write_line
+from agentctl.cli.show.table import Column
+from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import Conflict, NotFound, UsageFailed
 
 __all__ = ["app"]

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.cli.help import Branch
-from agentctl.cli.interrupts import run_until_done
-from agentctl.cli.mismatch import naming
 from agentctl.cli.options import Config, Output
-from agentctl.cli.output import Format, chosen_format, show_list, show_record, write_line
-from agentctl.cli.progress import Counter, waiting
-from agentctl.cli.table import Column, Columns
-from agentctl.cli.terminal import note
+from agentctl.cli.show.output import Format, chosen_format, show_list, show_record, write_line
+from agentctl.cli.show.progress import Counter, waiting
+from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import naming, run_until_done
 from agentctl.errors import NotFound, UsageFailed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database
-    from agentctl.service.databases.status import Status
+    from agentctl.service.databases import Status
     from agentctl.store.schema import Migration
 
 __all__ = ["app"]
@@ -90,7 +89,7 @@ def show_status(
     found: list[Status] = []
 
     async def look() -> None:
-        from agentctl.service.databases.status import status_of
+        from agentctl.service.databases import status_of
 
         for entry in entries:
             async with waiting(f"looking at {entry.id}"):
@@ -133,7 +132,7 @@ async def _migrate(
     entries: Sequence[Database], records: list[dict[str, object]], *, dry_run: bool
 ) -> None:
     from agentctl.config.databases import shown_url
-    from agentctl.service.databases.migrate import Plan, migrate, plan_of
+    from agentctl.service.databases import Plan, migrate, plan_of
 
     def applied(plan: Plan, migration: Migration) -> None:
         records.append(_migration(plan.entry, migration, "applied"))
@@ -176,7 +175,7 @@ def check(config: Config = None, db: OnlyDb = None, output: Output = None, url: 
     All of a database is read, which may take long; servers go on meanwhile. Exit code 1 when
     something is wrong.
     """
-    from agentctl.cli.findings import show_findings, sum_up
+    from agentctl.cli.commands.doctor import show_findings, sum_up
 
     form = chosen_format(output)
     entries = _entries(config, db, url)
@@ -187,7 +186,7 @@ def check(config: Config = None, db: OnlyDb = None, output: Output = None, url: 
 
 
 async def _check(entries: Sequence[Database], findings: list[Any]) -> None:
-    from agentctl.service.databases.check import check_database
+    from agentctl.service.databases import check_database
 
     for entry in entries:
         counter = Counter("")
@@ -223,7 +222,7 @@ def back_up(
 
 async def _back_up(entry: Database, file: Path, form: Format) -> None:
     from agentctl.records.document import document_of
-    from agentctl.service.databases.backup import back_up
+    from agentctl.service.databases import back_up
 
     counter = Counter("")
     async with waiting(counter):
@@ -235,7 +234,7 @@ async def _back_up(entry: Database, file: Path, form: Format) -> None:
 
 
 def _print_dump(entry: Database, file: Path) -> None:
-    from agentctl.service.databases.dump import dump_line, restore_line
+    from agentctl.service.databases import dump_line, restore_line
 
     write_line(dump_line(entry, file))
     note("nothing was copied: this line does it, where PostgreSQL's own programs are")
@@ -291,6 +290,6 @@ def _about(record: Mapping[str, Any], name: str) -> str:
 
 
 def _size(count: int | None) -> str:
-    from agentctl.records.sizes import spoken_bytes
+    from agentctl.records.numbers import spoken_bytes
 
     return "" if count is None else spoken_bytes(count)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agentctl.cli.terminal import note
+from agentctl.cli.show.terminal import note
 
 __all__ = ["EXAMPLE", "init"]
 
@@ -33,8 +33,13 @@ def init(
     Nothing is ever overwritten.
     """
     from agentctl import config
-    from agentctl.cli.files import make_folder, refuse_existing, write_new
-    from agentctl.cli.keypair import public_path, write_key_pair
+    from agentctl.cli.files import (
+        make_folder,
+        public_path,
+        refuse_existing,
+        write_key_pair,
+        write_new,
+    )
 
     settings = directory / "agentctl.toml"
     private = directory / "keys" / "signing.pem"

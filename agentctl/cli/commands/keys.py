@@ -1,27 +1,273 @@
-"""`agentctl keys`: keys that sign tokens, and keys that verify them."""
+"""The verification keys of a configuration as `agentctl keys list` shows them, a row each.
+
+`agentctl keys rotate`: another key signs, and the tokens of the old one live to their end.
+
+There is no process that could come back later, so it has two steps: the second one is --finish.
+
+`agentctl keys`: keys that sign tokens, and keys that verify them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from agentctl.cli import rotate
 from agentctl.cli.help import Branch, any_of
-from agentctl.cli.options import Config, Output
-from agentctl.cli.output import chosen_format, show_list, write_bytes, write_line
-from agentctl.cli.table import Column, Columns
-from agentctl.cli.terminal import note
+from agentctl.cli.options import Config, Output, Yes
+from agentctl.cli.show.output import chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.terminal import confirm, note
 from agentctl.config.settings import Algorithm
-from agentctl.errors import InvalidConfiguration
+from agentctl.errors import Conflict, InvalidConfiguration, InvalidKey, UsageFailed
 
 if TYPE_CHECKING:
-    from agentctl.cli.keypair import KeyPair
+    from agentctl.auth.keys.published import JwksFile
+    from agentctl.auth.keys.rotation import Rotation
+    from agentctl.auth.tokens.jws import KeySet
+    from agentctl.cli.files import KeyPair
+    from agentctl.config.settings import Authorization, Settings
 
-__all__ = ["app"]
+__all__ = ["app", "key_rows", "rotate_key"]
+
+Row = dict[str, Any]
+Marks = Mapping[str, int | None]
+
+
+def key_rows(settings: Settings) -> Iterator[Row]:
+    """Every key, by source in the order in which these are tried.
+
+    A shared secret has no thumbprint here: the hash of one that can be guessed gives it away.
+
+    Raises:
+        InvalidKey: a key is refused.
+    """
+    signing = _signing_thumbprint(settings)
+    for row in _all(settings.authorization):
+        name = row["thumbprint"]
+        row["signs"] = None if signing is None or name is None else name == signing
+        yield row
+
+
+def _all(given: Authorization) -> Iterator[Row]:
+    from agentctl.auth.keys.keyring import load_keys, read_files
+    from agentctl.auth.keys.material import keys_from_text
+    from agentctl.auth.keys.published import JwksFile, published
+    from agentctl.auth.tokens.algorithms import spec_of
+    from agentctl.auth.tokens.jws import KeySet
+
+    spec = spec_of(given.algorithm)
+    for number, text in enumerate(given.verification_keys, start=1):
+        source = f"authorization.verification_keys entry {number}"
+        yield from _rows(source, KeySet.of_keys(spec, keys_from_text(text, spec, source)), {})
+    for path in given.verification_key_files:
+        alone = replace(given, verification_keys=(), verification_key_files=(path,), jwks_file=None)
+        files = read_files(alone)
+        found = load_keys(alone, files)
+        edited = published(alone, files)
+        yield from _rows(str(path), found, edited[path].marks() if edited else {})
+    if given.jwks_file is not None:
+        alone = replace(given, verification_keys=(), verification_key_files=())
+        files = read_files(alone)
+        found = load_keys(alone, files)
+        yield from _jwks_rows(str(given.jwks_file), found, JwksFile(files[given.jwks_file]))
+
+
+def _rows(source: str, keys: KeySet, marks: Marks) -> Iterator[Row]:
+    from agentctl.auth.keys.generate import thumbprint_of
+
+    for key in keys.keys:
+        name = None if isinstance(key.material, bytes) else thumbprint_of(key)
+        yield {
+            "kid": name,
+            "algorithm": key.spec.name,
+            "used": True,
+            "source": source,
+            "thumbprint": name,
+            "reason": None,
+            "use": None,
+            "removable_at": _time(marks, name),
+        }
+
+
+def _jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
+    from agentctl.auth.keys.published import entry_thumbprint
+    from agentctl.auth.tokens.jwk import left_out
+
+    marks = file.marks()
+    reasons = [left_out(entry, keys.spec, "") for entry in file.entries]
+    nameless = keys.left_out[len(list(filter(None, reasons))) :]
+    for entry, why in zip(file.entries, reasons, strict=True):
+        kid, whole = entry.get("kid"), entry_thumbprint(entry)
+        name = None if entry["kty"] == "oct" else whole
+        if why is None and kid not in keys.by_kid:
+            why = nameless[0].reason
+        yield {
+            "kid": kid or (name if why is None else None),
+            "algorithm": keys.spec.name if why is None else entry.get("alg"),
+            "used": why is None,
+            "source": source,
+            "thumbprint": name,
+            "reason": why,
+            "use": entry.get("use"),
+            "removable_at": _time(marks, whole),
+        }
+
+
+def _time(marks: Marks, thumbprint: str | None) -> str | None:
+    from agentctl.records.times import rfc3339
+
+    moment = None if thumbprint is None else marks.get(thumbprint)
+    return None if moment is None else rfc3339(moment)
+
+
+def _signing_thumbprint(settings: Settings) -> str | None:
+    """That of the key of [signing]; None where there is none, or none that can be used."""
+    from agentctl.auth.keys.generate import read_private_key, thumbprint
+
+    try:
+        private = read_private_key(settings.signing.key_file)
+        return thumbprint(private, settings.authorization.algorithm)
+    except InvalidKey:
+        return None
+
+
+OVERLAP = "1h"
+"""As long as `token mint` makes a token good for."""
+
+TAKEN_UP_SECONDS = 5.0
+"""Within so many seconds a server takes up a file that changed."""
+
+
+def rotate_key(
+    overlap: Annotated[
+        str | None,
+        typer.Option(
+            "--overlap",
+            metavar="TIME",
+            help="How long tokens of the old key are good for at most, 1h unless told otherwise",
+        ),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            max=3_600,
+            help="How long to let servers take up the new key before it signs",
+        ),
+    ] = TAKEN_UP_SECONDS,
+    drop_old_private: Annotated[
+        bool,
+        typer.Option("--drop-old-private", help="Delete the old private key, else it is kept"),
+    ] = False,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Remove the old public key: end the rotation")
+    ] = False,
+    yes: Yes = False,
+    config: Config = None,
+) -> None:
+    """Sign with a new key, and keep the old public key until its tokens have expired.
+
+    Two steps, since nothing runs in between. The first puts a new public key into the file that
+    has the old one, waits until servers have taken it up, and makes the new key the one of
+    [signing]. The second, --finish, removes the old public key; before the overlap is over it asks.
+    No server is restarted. What was broken off is completed by the same command.
+    """
+    from agentctl.auth.keys.rotation import rotating
+    from agentctl.config import load
+
+    if finish and (overlap is not None or drop_old_private):
+        raise UsageFailed("--finish goes without --overlap and --drop-old-private")
+    again = "agentctl keys rotate" + (f" --config {shlex.quote(str(config))}" if config else "")
+    with rotating(load(config)) as rotation:
+        if finish:
+            _finish(rotation, again, yes=yes)
+        else:
+            _begin(rotation, again, overlap or OVERLAP, wait, keep=not drop_old_private)
+
+
+def _begin(rotation: Rotation, again: str, overlap: str, wait: float, *, keep: bool) -> None:
+    from agentctl.cli.durations import parse_until
+    from agentctl.records.times import now
+
+    span = parse_until(overlap, now=datetime.now(UTC))
+    if rotation.removable:
+        raise _unfinished(rotation, again)
+    rotation.check()
+    if rotation.unfinished:
+        note("going on with a rotation that was broken off")
+    remove_after = now() + int((span.total_seconds() + wait) * 1_000_000)
+    new = rotation.publish(remove_after)
+    for path in rotation.homes:
+        note(f"put the new public key into {path}, beside the old one")
+    _wait(wait, again)
+    aside = rotation.switch(keep=keep)
+    note(f"tokens are signed with the new key now: {new}")
+    _say_what_is_left(rotation.old, aside, remove_after, again)
+    write_line(new)
+
+
+def _wait(seconds: float, again: str) -> None:
+    if not seconds:
+        return
+    note(f"waiting {seconds:g} s for servers to take it up")
+    try:
+        time.sleep(seconds)
+    except KeyboardInterrupt:
+        note(f"interrupted: the old key still signs; to complete this: {again}")
+        raise
+
+
+def _say_what_is_left(old: str, aside: Path | None, remove_after: int, again: str) -> None:
+    kept = "was deleted" if aside is None else f"is kept in {aside}; no server needs it"
+    note(f"the old private key {kept}")
+    note(f"the old public key, {old}, verifies tokens until you remove it")
+    note(f"after {_at(remove_after)}: {again} --finish")
+
+
+def _unfinished(rotation: Rotation, again: str) -> Conflict:
+    latest = _at(max(rotation.removable.values()))
+    return Conflict(
+        "The rotation before this one is not finished",
+        cause=f"the key that it replaced may be removed after {latest}",
+        hint=f"{again} --finish; before that time with --yes",
+    )
+
+
+def _finish(rotation: Rotation, again: str, *, yes: bool) -> None:
+    from agentctl.cli.durations import spoken
+    from agentctl.records.times import now
+
+    if not rotation.removable:
+        if rotation.unfinished:
+            raise Conflict("The old key still signs: the rotation is half done", hint=again)
+        raise Conflict("There is no rotation to finish", hint=f"to begin one: {again}")
+    latest = max(rotation.removable.values())
+    left = (latest - now()) / 1_000_000
+    if left > 0:
+        note(f"tokens of the old key may be good until {_at(latest)}, for another {spoken(left)}")
+        confirm("Remove the old public key now?", yes=yes)
+    rotation.retire()
+    note("removed; servers refuse tokens of it within 5 s")
+    for thumbprint in rotation.removable:
+        write_line(thumbprint)
+
+
+def _at(moment: int) -> str:
+    from agentctl.cli.show.table import short_time
+    from agentctl.records.times import rfc3339
+
+    return short_time(rfc3339(moment))
+
 
 app = Branch(
     help="Make keys, list, publish and rotate them.",
@@ -75,7 +321,7 @@ def generate_key(
 
     The private key goes to the file, the public one beside it as NAME.pub.pem.
     """
-    from agentctl.cli.keypair import write_key_pair
+    from agentctl.cli.files import write_key_pair
 
     pair = write_key_pair(out, algorithm)
     note(f"wrote {pair.private}, which nobody else may read")
@@ -128,7 +374,6 @@ def list_keys(config: Config = None, output: Output = None) -> None:
     Entries of a JWKS that are left out are listed with the reason, keys that a rotation replaced
     with the time from which they may be removed.
     """
-    from agentctl.cli.keylist import key_rows
     from agentctl.config import load
     from agentctl.records.document import document_of
 
@@ -144,7 +389,7 @@ def print_jwks(config: Config = None) -> None:
     """Print the public half of the signing key as a JWKS."""
     import orjson
 
-    from agentctl.auth.keys import public_jwks, read_private_key
+    from agentctl.auth.keys.generate import public_jwks, read_private_key
     from agentctl.config import load
 
     settings = load(config)
@@ -153,7 +398,7 @@ def print_jwks(config: Config = None) -> None:
     write_bytes(orjson.dumps(jwks, option=orjson.OPT_INDENT_2))
 
 
-app.command("rotate", epilog="Example: agentctl keys rotate --overlap 8h")(rotate.rotate_key)
+app.command("rotate", epilog="Example: agentctl keys rotate --overlap 8h")(rotate_key)
 
 
 def _near(source: str) -> str:

@@ -1,7 +1,12 @@
-"""`agentctl serve`: the server. What serving is, is in `agentctl.server`."""
+"""`agentctl serve`: the server. What serving is, is in `agentctl.server`.
+
+The folder of `agentctl serve --demo`, and the lines to paste once it listens.
+"""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,15 +15,15 @@ import typer
 
 from agentctl import __version__
 from agentctl.cli.durations import spoken
-from agentctl.cli.mismatch import naming
 from agentctl.cli.options import Config
-from agentctl.cli.terminal import note
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import naming
 from agentctl.errors import UsageFailed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["EXAMPLE", "serve"]
+__all__ = ["EXAMPLE", "lines_to_paste", "prepare_demo", "serve"]
 
 EXAMPLE = "agentctl serve --config agentctl.toml --port 8080"
 
@@ -57,7 +62,6 @@ def serve(
         raise UsageFailed("--demo-dir goes with --demo")
     if demo and config is not None:
         raise UsageFailed("--demo has its own configuration", hint="leave out --config, or --demo")
-    from agentctl.cli.demo import prepare_demo
     from agentctl.config import load, require_keys
 
     file = prepare_demo(demo_dir or DEMO_FOLDER) if demo else config
@@ -65,9 +69,9 @@ def serve(
     _check_openness(settings, insecure_no_auth)
     require_keys(settings)
     if settings.server.workers == 1:
-        from agentctl.server.serve import serve as serve_settings
+        from agentctl.server.processes.serve import serve as serve_settings
     else:
-        from agentctl.server.workers import serve as serve_settings
+        from agentctl.server.processes.supervisor import serve as serve_settings
     metrics = list[str]()
     with naming(config):
         serve_settings(
@@ -105,7 +109,7 @@ def _check_openness(settings: Settings, insecure_no_auth: bool) -> None:
     Raises:
         UsageFailed: it would be open to the network.
     """
-    from agentctl.config.hosts import is_loopback
+    from agentctl.config.databases import is_loopback
 
     if settings.authorization.enabled or insecure_no_auth or is_loopback(settings.server.host):
         return
@@ -116,7 +120,6 @@ def _check_openness(settings: Settings, insecure_no_auth: bool) -> None:
 
 
 def _announce(settings: Settings, url: str, metrics: list[str], *, demo: bool) -> None:
-    from agentctl.cli.demo import lines_to_paste
 
     note(f"agentctl {__version__} listens on {url}, configured by {settings.path}")
     if settings.authorization.enabled:
@@ -141,3 +144,65 @@ def _announce_stop(settings: Settings, runs: int | None) -> None:
     work = {None: "runs", 1: "1 run"}.get(runs, f"{runs} runs")
     most = spoken(settings.server.drain_seconds)
     note(f"stopping: waits for {work}, {most} at most; Ctrl-C again cancels what is left")
+
+
+_ALGORITHM = "RS256"
+
+
+def prepare_demo(directory: Path) -> Path:
+    """Make the demo's folder with configuration and key pair; what is there already stays.
+
+    The configuration comes last, so that a start that was broken off is completed by the next one.
+
+    Args:
+        directory: the folder; it is made with mode 0700.
+
+    Returns:
+        The absolute path of the configuration.
+
+    Raises:
+        AgentctlError: a file cannot be written.
+    """
+    from agentctl.cli.files import make_folder, write_new
+    from agentctl.config.load import DEMO_CONFIG
+
+    make_folder(directory, 0o700)
+    _prepare_keys(directory / "keys" / "signing.pem")
+    settings = directory.absolute() / "agentctl.toml"
+    if not settings.exists():
+        write_new(settings, DEMO_CONFIG.encode())
+    return settings
+
+
+def lines_to_paste(settings: Path, url: str) -> list[str]:
+    """What to type in another terminal: an `export` line, then three commands (contract.md 8).
+
+    Args:
+        settings: the demo's configuration.
+        url: where the server listens.
+    """
+    commands = shlex.quote(str(_folder_of_commands()))
+    return [
+        f'export PATH={commands}:"$PATH" AGENTCTL_CONFIG={shlex.quote(str(settings))}',
+        "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
+        " --scope agents:run --scope sessions:read --scope teams:read --expires-in 1h)",
+        f"agentctl teams list --url {url}",
+        f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
+    ]
+
+
+def _prepare_keys(private: Path) -> None:
+    from agentctl.auth.keys import generate
+    from agentctl.cli.files import public_path, write_key_pair, write_new
+
+    public = public_path(private)
+    if not private.exists():
+        write_key_pair(private, _ALGORITHM)
+    elif not public.exists():
+        write_new(public, generate.public_pem(generate.read_private_key(private), _ALGORITHM))
+
+
+def _folder_of_commands() -> Path:
+    """Where `agentctl` itself is: beside the script that runs, or beside its interpreter."""
+    script = Path(sys.argv[0]).absolute()
+    return (script if script.name == "agentctl" else Path(sys.executable)).parent

@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from agentctl.cli import bulk, columns
-from agentctl.cli.door import Door, with_door
 from agentctl.cli.help import Branch
 from agentctl.cli.options import (
     Cursor,
@@ -21,8 +19,10 @@ from agentctl.cli.options import (
     UserId,
     Yes,
 )
-from agentctl.cli.output import chosen_format, show_list, show_page, show_record, write_line
-from agentctl.cli.terminal import confirm
+from agentctl.cli.show import columns, progress
+from agentctl.cli.show.output import chosen_format, show_list, show_page, show_record, write_line
+from agentctl.cli.show.terminal import confirm
+from agentctl.cli.target import Door, with_door
 from agentctl.operations import (
     DEFAULT_LIMIT,
     MAXIMUM_LIMIT,
@@ -181,8 +181,8 @@ async def _delete_each(
         await door.operations.delete_session(session_id, where, cancel=cancel)
         door.did(f"deleted session {session_id}")
 
-    results = await bulk.do_all(session_ids, delete)
-    bulk.raise_failures(session_ids, results)
+    results = await progress.do_all(session_ids, delete)
+    progress.raise_failures(session_ids, results)
 
 
 async def _print_existing(door: Door, session_ids: tuple[str, ...], where: Where) -> None:

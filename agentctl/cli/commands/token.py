@@ -12,7 +12,7 @@ import typer
 
 from agentctl.cli.help import Branch
 from agentctl.cli.options import Config, GivenTokenFile, Output
-from agentctl.cli.terminal import confirm, is_terminal, note
+from agentctl.cli.show.terminal import confirm, is_terminal, note
 from agentctl.errors import InvalidToken, UsageFailed
 
 if TYPE_CHECKING:
@@ -74,17 +74,17 @@ def mint_token(
     """
     from datetime import UTC, datetime
 
-    from agentctl.auth import tokens
+    from agentctl.auth.tokens import mint
     from agentctl.cli.durations import parse_until
-    from agentctl.cli.output import write_line
+    from agentctl.cli.show.output import write_line
     from agentctl.config import load
 
     span = parse_until(expires_in, now=datetime.now(UTC))
     settings = _issued_by(issuer, load(config))
     scopes = scope or ()
-    tokens.check_scopes(scopes, settings.authorization.admin_scope)
+    mint.check_scopes(scopes, settings.authorization.admin_scope)
     _check_admin(scopes, settings.authorization.admin_scope, yes=yes)
-    token = tokens.mint(settings, sub, scopes, span, audience=audience, session_id=session_id)
+    token = mint.mint(settings, sub, scopes, span, audience=audience, session_id=session_id)
     _summarize(token)
     write_line(token)
 
@@ -97,11 +97,11 @@ def inspect_token(
     output: Output = None,
 ) -> None:
     """Show what a token says, and whether it holds."""
-    from agentctl.auth import tokens
-    from agentctl.auth.accounts import of_any_account
-    from agentctl.cli import tokenview
-    from agentctl.cli.optional import admin_scope_of, settings_if_any
-    from agentctl.cli.output import chosen_format, show_list, show_record, write_bytes
+    from agentctl.auth.tokens import mint
+    from agentctl.auth.tokens.account_tokens import of_any_account
+    from agentctl.cli.options import admin_scope_of, settings_if_any
+    from agentctl.cli.show import tokens as tokenview
+    from agentctl.cli.show.output import chosen_format, show_list, show_record, write_bytes
     from agentctl.records.document import document_of
 
     form = chosen_format(output)
@@ -110,7 +110,7 @@ def inspect_token(
         seen = tokenview.of_account(token)
         show_record(document_of(seen), tokenview.OF_ACCOUNT, form, id_field="credential")
         return
-    seen = tokens.inspect(token)
+    seen = mint.inspect(token)
     settings, missing = settings_if_any(config)
     reason = _UNVERIFIABLE.format(missing) if settings is None else _reason(token, settings)
     view = tokenview.view(seen, reason, admin_scope_of(settings))
@@ -132,10 +132,10 @@ def verify_token(
 
     The exit code is 0 when it holds, and 4 with the reason when it does not.
     """
-    from agentctl.auth import tokens
-    from agentctl.auth.accounts import of_any_account
-    from agentctl.cli import tokenview
-    from agentctl.cli.output import chosen_format, show_record
+    from agentctl.auth.tokens import mint
+    from agentctl.auth.tokens.account_tokens import of_any_account
+    from agentctl.cli.show import tokens as tokenview
+    from agentctl.cli.show.output import chosen_format, show_record
     from agentctl.config import load
     from agentctl.records.document import document_of
 
@@ -146,7 +146,7 @@ def verify_token(
             "a service account's token is not signed: only its server knows whether it holds",
             hint="ask it with: agentctl auth whoami --url URL --token-file FILE",
         )
-    report = tokens.verify_report(token, load(config))
+    report = mint.verify_report(token, load(config))
     if not report["verified"]:
         failure = InvalidToken(report["reason"], check=report["check"])
         failure.cause = _why(report)
@@ -164,7 +164,7 @@ def _why(report: dict[str, Any]) -> str:
 
 def _given(source: str | None, token_file: str | None) -> str:
     """The token from stdin, a file or the environment."""
-    from agentctl.cli.credentials import given_token
+    from agentctl.cli.target import given_token
 
     for argument in (source, token_file):
         if argument is not None and _TOKEN.fullmatch(argument) and not _is_there(argument):
@@ -195,10 +195,10 @@ def _is_there(name: str) -> bool:
 
 def _reason(token: str, settings: Settings) -> str | None:
     """Why a token does not hold; None: it does."""
-    from agentctl.auth import tokens
+    from agentctl.auth.tokens import mint
 
     try:
-        report: dict[str, Any] = tokens.verify_report(token, settings)
+        report: dict[str, Any] = mint.verify_report(token, settings)
     except UsageFailed as failure:
         return _UNVERIFIABLE.format(failure.detail)
     return report.get("reason")
@@ -233,7 +233,7 @@ def _check_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
 
 def _summarize(token: str) -> None:
     """Say on stderr what was minted: never the token."""
-    from agentctl.cli import tokenview
+    from agentctl.cli.show import tokens as tokenview
 
     header, claims = tokenview.decoded(token)
     for line in tokenview.summary(header, claims):

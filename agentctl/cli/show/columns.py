@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.chosen import component_named
 from agentctl.cli.durations import short, spoken
-from agentctl.cli.output import Format, show_record, write_line
-from agentctl.cli.table import Column, Columns
-from agentctl.cli.terminal import printable
+from agentctl.cli.options import component_named
+from agentctl.cli.show.output import Format, show_record, write_line
+from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.terminal import printable
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

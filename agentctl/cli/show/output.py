@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from agentctl.cli.table import Column, Columns, Record, fields, table
-from agentctl.cli.terminal import is_terminal, note, printable, screen_width
+from agentctl.cli.show.table import Column, Columns, Record, fields, table
+from agentctl.cli.show.terminal import is_terminal, note, printable, screen_width
 from agentctl.errors import UsageFailed
 
 if TYPE_CHECKING:

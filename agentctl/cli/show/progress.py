@@ -1,16 +1,22 @@
-"""That something still goes on: a quiet line on stderr, on a terminal only, gone at the end."""
+"""That something still goes on: a quiet line on stderr, on a terminal only, gone at the end.
+
+Several things in one command: the failure of one does not keep the others from it.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agentctl.cli.durations import spoken
-from agentctl.cli.terminal import is_terminal, show_passing
+from agentctl.cli.report import report
+from agentctl.cli.show.terminal import is_terminal, show_passing
+from agentctl.errors import AgentctlError
 
-__all__ = ["Counter", "waiting"]
+__all__ = ["Counter", "PartFailed", "do_all", "raise_failures", "successes", "waiting"]
 
 QUIET_SECONDS = 1.0
 """What takes no longer is not worth a line."""
@@ -75,3 +81,53 @@ async def _show(what: str | Counter, most: float | None) -> None:
     while True:
         await asyncio.sleep(QUIET_SECONDS)
         show_passing(f"{what}, {spoken(time.monotonic() - began)}{end}")
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class PartFailed(AgentctlError):
+    """Some of several things could not be done; each has been reported."""
+
+    error_code = "PART_FAILED"
+
+
+async def do_all(
+    things: Sequence[S], act: Callable[[S], Awaitable[T]], *, at_once: int | None = None
+) -> list[T | BaseException]:
+    """What `act` returned or raised for everything, in the order given.
+
+    Args:
+        at_once: how many are under way at the same time at most; None: all of them.
+    """
+    import asyncio
+
+    room = asyncio.Semaphore(at_once or max(len(things), 1))
+
+    async def in_turn(thing: S) -> T:
+        async with room:
+            return await act(thing)
+
+    return await asyncio.gather(*map(in_turn, things), return_exceptions=True)
+
+
+def successes(results: Sequence[T | BaseException]) -> list[T]:
+    """The results that are none of the failures."""
+    return [each for each in results if not isinstance(each, BaseException)]
+
+
+def raise_failures(ids: Sequence[str], results: Sequence[object]) -> None:
+    """Tell of every failure.
+
+    Raises:
+        AgentctlError: the failure itself when there was only one thing to do; else `PartFailed`,
+            after each failure was reported on stderr.
+    """
+    failures = [each for each in results if isinstance(each, Exception)]
+    if failures and len(ids) == 1:
+        raise failures[0]
+    for failure in failures:
+        report(failure)
+    if failures:
+        raise PartFailed(f"{len(failures)} of {len(ids)} failed")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from agentctl.cli.terminal import cut, printable, width
+from agentctl.cli.show.terminal import cut, printable, width
 
 __all__ = ["Column", "Columns", "Record", "Table", "fields", "short_time", "table"]
 

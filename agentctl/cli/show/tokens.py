@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentctl.cli.durations import spoken
-from agentctl.cli.table import Column, short_time
+from agentctl.cli.show.table import Column, short_time
 
 __all__ = [
     "COLUMNS",
@@ -98,7 +98,7 @@ def held(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_account(token: str) -> dict[str, Any]:
     """What can be told of a service account's token: nothing is in it but chance and a checksum."""
-    from agentctl.auth.accounts import has_checksum
+    from agentctl.auth.tokens.account_tokens import has_checksum
 
     checksum = "right" if has_checksum(token) else "wrong"
     return {"credential": "service account token", "checksum": checksum}
@@ -129,13 +129,13 @@ def summary(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[st
 
 def lifetime(token: str | None) -> dict[str, str]:
     """When a JWT was issued and when it expires, for people; nothing of any other credential."""
-    from agentctl.auth import tokens
+    from agentctl.auth.tokens import mint
     from agentctl.errors import InvalidToken
 
     if token is None:
         return {}
     try:
-        seen = tokens.inspect(token)
+        seen = mint.inspect(token)
     except InvalidToken:
         return {}
     names = {"iat": "issued", "exp": "expires"}
@@ -174,7 +174,7 @@ def _allows_nothing(scope: str) -> str:
 
 def _unread(name: str, value: object, claims: Mapping[str, Any]) -> str | None:
     """What to say of a claim that other systems keep permissions in; None: it is none."""
-    from agentctl.auth.nearmiss import elsewhere
+    from agentctl.auth.explain.suggestions import elsewhere
 
     if name == "scopes":
         return None if isinstance(value, list) else "grants nothing: it is not an array"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.answer import Answer
-from agentctl.cli.terminal import aside, cut
+from agentctl.cli.show.answer import Answer
+from agentctl.cli.show.terminal import aside, cut
 from agentctl.records.kinds import KINDS
 
 if TYPE_CHECKING:

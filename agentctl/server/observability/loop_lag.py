@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from agentctl.records.durations import Durations
+from agentctl.records.numbers import Durations
 
 __all__ = ["LoopLag"]
 

@@ -21,14 +21,14 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from agentctl import __version__
-from agentctl.records.durations import Durations
 from agentctl.records.kinds import KINDS
+from agentctl.records.numbers import Durations
 from agentctl.records.times import now
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import Observer
 from agentctl.runs.states import FinalStatus
-from agentctl.server.lag import LoopLag
-from agentctl.server.traffic import Traffic
+from agentctl.server.observability.loop_lag import LoopLag
+from agentctl.server.observability.traffic import Traffic
 from agentctl.store.database import Database, Load
 
 __all__ = ["Metrics"]

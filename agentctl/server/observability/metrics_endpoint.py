@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from agentctl.config.hosts import split_address
+from agentctl.config.databases import split_address
 from agentctl.errors import UsageFailed
-from agentctl.server.listener import base_url, bind
+from agentctl.server.processes.listener import base_url, bind
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings

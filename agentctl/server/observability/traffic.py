@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agentctl.records.durations import Durations
-from agentctl.server.access import Finished
+from agentctl.records.numbers import Durations
+from agentctl.server.observability.log import Finished
 
 __all__ = ["Kind", "Traffic"]
 

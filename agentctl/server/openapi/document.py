@@ -16,10 +16,10 @@ from pydantic import TypeAdapter
 
 from agentctl import INTERFACE_VERSION
 from agentctl.auth import policy
-from agentctl.records.errors import ErrorBody, ForbiddenBody
+from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.kinds import KINDS
-from agentctl.server import examples
 from agentctl.server.bodies import FORM, JSON, Body
+from agentctl.server.openapi import examples
 from agentctl.server.routing import Operation
 
 __all__ = [

@@ -20,10 +20,10 @@ from starlette.responses import Response
 
 from agentctl.errors import NotFound
 from agentctl.server.answers import Answer
-from agentctl.server.door import Call
-from agentctl.server.openapi import with_base
+from agentctl.server.openapi.document import with_base
 from agentctl.server.routes.declared import operation
 from agentctl.server.routing import Operation
+from agentctl.server.state import Call
 
 __all__ = [
     "get_docs",

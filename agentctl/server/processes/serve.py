@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 
-from agentctl.server import scrape
 from agentctl.server.app import create_app, running
-from agentctl.server.lag import LoopLag
-from agentctl.server.listener import base_url
-from agentctl.server.log import log_to_stderr
-from agentctl.server.protocol import limited
-from agentctl.server.traffic import Traffic
+from agentctl.server.observability import metrics_endpoint
+from agentctl.server.observability.log import log_to_stderr
+from agentctl.server.observability.loop_lag import LoopLag
+from agentctl.server.observability.traffic import Traffic
+from agentctl.server.processes.listener import base_url
+from agentctl.server.transport.protocol import limited
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -84,7 +84,7 @@ def serve(
         InvalidConfiguration: a tool cannot be used.
     """
     log_to_stderr(settings.log)
-    with scrape.listeners(settings, announce_metrics) as (listener, metrics):
+    with metrics_endpoint.listeners(settings, announce_metrics) as (listener, metrics):
         serve_on(listener, settings, _Alone(listener, announce, announce_stop, metrics))
 
 
@@ -146,7 +146,7 @@ class _Alone:
             return text(0)
 
         assert self._metrics is not None
-        return scrape.scraped(self._metrics, render)
+        return metrics_endpoint.scraped(self._metrics, render)
 
     async def meet(self, seconds: float) -> None:
         """Nobody is waited for."""
@@ -166,7 +166,7 @@ async def _watched(app: FastAPI, overseer: Overseer) -> AsyncIterator[None]:
         if not door.settings.metrics.listen:
             yield
             return
-        from agentctl.server.metrics import Metrics
+        from agentctl.server.observability.metrics import Metrics
 
         hosting, traffic = door.open_service.hosting, Traffic()
         metrics = Metrics(traffic, lag, hosting.engine, hosting.observer, hosting.databases.opened)

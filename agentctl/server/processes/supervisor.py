@@ -17,13 +17,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from agentctl.config.handover import settings_to_text
+from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalFailure, Unavailable
-from agentctl.server import scrape
-from agentctl.server.gathering import gathered
-from agentctl.server.listener import base_url
-from agentctl.server.log import log_to_stderr
-from agentctl.server.process import Backoff, WorkerProcess
+from agentctl.server.observability import metrics_endpoint
+from agentctl.server.observability.log import log_to_stderr
+from agentctl.server.observability.metrics_channel import gathered
+from agentctl.server.processes.listener import base_url
+from agentctl.server.processes.worker_handle import Backoff, WorkerProcess
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -73,7 +73,7 @@ def serve(
         InternalFailure: a worker did not end when it was told to, and was killed.
     """
     log_to_stderr(settings.log, one_of_many=True)
-    with scrape.listeners(settings, announce_metrics) as (listener, metrics):
+    with metrics_endpoint.listeners(settings, announce_metrics) as (listener, metrics):
         asyncio.run(_Parent(settings, listener, metrics, announce, announce_stop).run())
 
 
@@ -126,7 +126,7 @@ class _Parent:
         """Show the metrics of all workers where that is wanted, while the block lasts."""
         if self._metrics is None:
             return contextlib.nullcontext()
-        return scrape.scraped(self._metrics, self._gathered)
+        return metrics_endpoint.scraped(self._metrics, self._gathered)
 
     async def _gathered(self) -> str:
         return await gathered({place: worker.metrics.ask for place, worker in self._at.items()})

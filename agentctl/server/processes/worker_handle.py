@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from agentctl.errors import AgentctlError, Unavailable
-from agentctl.server.gathering import MetricsLine
-from agentctl.server.line import DRAIN, END, GO_ON, failure_from_line
+from agentctl.server.observability.metrics_channel import MetricsLine
+from agentctl.server.processes.worker_channel import DRAIN, END, GO_ON, failure_from_line
 
 __all__ = ["Backoff", "WorkerProcess"]
 
@@ -225,7 +225,7 @@ def _command() -> list[str]:
     """
     by_name = getattr(sys.modules["__main__"], "__spec__", None) is not None
     path = [] if by_name and not sys.flags.safe_path else ["-P"]
-    return [sys.executable, *path, "-m", "agentctl.server.worker"]
+    return [sys.executable, *path, "-m", "agentctl.server.processes.worker_main"]
 
 
 def _signal_name(number: int) -> str:

@@ -1,4 +1,4 @@
-"""One of several processes of a server: `python -m agentctl.server.worker`, started by its parent.
+"""A worker process of a server: `python -m agentctl.server.processes.worker_main`.
 
 The arguments are three file descriptors: the listening socket, the line to the parent (see `line`),
 and the one over which it asks for metrics (see `gathering`). When the line closes the parent is
@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from agentctl.config.handover import settings_from_text
-from agentctl.server.gathering import answered
-from agentctl.server.line import DRAIN, END, GO_ON, failure_to_line
-from agentctl.server.listener import taken_over
-from agentctl.server.log import log_to_stderr
+from agentctl.config.transfer import settings_from_text
+from agentctl.server.observability.log import log_to_stderr
+from agentctl.server.observability.metrics_channel import answered
+from agentctl.server.processes.listener import taken_over
+from agentctl.server.processes.worker_channel import DRAIN, END, GO_ON, failure_to_line
 
 if TYPE_CHECKING:
-    from agentctl.server.serve import Server
+    from agentctl.server.processes.serve import Server
 
 __all__ = ["main"]
 
@@ -44,7 +44,7 @@ def _work(listening: socket.socket, line: _Line) -> None:
     settings = settings_from_text(text.decode())
     log_to_stderr(settings.log, one_of_many=True)
     try:
-        from agentctl.server.serve import serve_on
+        from agentctl.server.processes.serve import serve_on
 
         serve_on(listening, settings, line)
     except Exception as failure:

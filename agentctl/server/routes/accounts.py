@@ -11,10 +11,10 @@ from agentctl.operations import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount,
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.server.answers import document, nothing
 from agentctl.server.bodies import Body
-from agentctl.server.door import Call
 from agentctl.server.requests import NewAccountBody
 from agentctl.server.routes.declared import AfterCursor, Limit, Order, PageNumber, operation
 from agentctl.server.routing import Operation
+from agentctl.server.state import Call
 
 __all__ = [
     "create_service_account",

@@ -11,10 +11,10 @@ from agentctl.operations import DEFAULT_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome, AuditPage
 from agentctl.records.times import Moment
 from agentctl.server.answers import document
-from agentctl.server.door import Call
 from agentctl.server.routes.declared import Limit
 from agentctl.server.routes.declared import operation as route
 from agentctl.server.routing import Operation
+from agentctl.server.state import Call
 
 __all__ = ["get_audit", "operations"]
 

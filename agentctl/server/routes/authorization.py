@@ -9,10 +9,10 @@ from agentctl.records.authorization import ExplainRecord
 from agentctl.records.system import MeRecord
 from agentctl.server.answers import document
 from agentctl.server.bodies import Body
-from agentctl.server.door import Call
 from agentctl.server.requests import ExplainBody
 from agentctl.server.routes.declared import operation
 from agentctl.server.routing import Operation
+from agentctl.server.state import Call
 
 __all__ = ["explain_auth", "get_me", "operations"]
 

@@ -34,8 +34,7 @@ from agentctl.records.routes import operations_of
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
 from agentctl.server.answers import EventStream, document, first_event, unless_gone
 from agentctl.server.bodies import Body
-from agentctl.server.door import Call
-from agentctl.server.openapi import RESUMED, RUN_ANSWERS
+from agentctl.server.openapi.document import RESUMED, RUN_ANSWERS
 from agentctl.server.requests import ResumeBody, RunBody
 from agentctl.server.routes.declared import (
     AfterCursor,
@@ -56,6 +55,7 @@ from agentctl.server.routes.runs import (
     StatusQuery,
 )
 from agentctl.server.routing import Endpoint, Operation
+from agentctl.server.state import Call
 
 __all__ = [
     "cancel_run",

@@ -13,9 +13,9 @@ from agentctl.errors import BadRequest, UnsupportedMediaType
 from agentctl.operations import MAXIMUM_LIMIT, Where
 from agentctl.records.routes import ROUTES
 from agentctl.server.bodies import Body
-from agentctl.server.door import Call
-from agentctl.server.openapi import described
+from agentctl.server.openapi.document import described
 from agentctl.server.routing import Endpoint, Operation
+from agentctl.server.state import Call
 
 __all__ = [
     "AfterCursor",

@@ -11,7 +11,6 @@ from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
 from agentctl.records.runs import RunPage, RunRecord, RunStatus
 from agentctl.records.times import Moment
 from agentctl.server.answers import document
-from agentctl.server.door import Call
 from agentctl.server.routes.declared import (
     AfterCursor,
     ComponentId,
@@ -25,6 +24,7 @@ from agentctl.server.routes.declared import (
     operation,
 )
 from agentctl.server.routing import Operation
+from agentctl.server.state import Call
 
 __all__ = [
     "CreatedAfter",

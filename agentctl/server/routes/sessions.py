@@ -27,7 +27,6 @@ from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.server.answers import document, nothing
 from agentctl.server.bodies import Body
-from agentctl.server.door import Call
 from agentctl.server.requests import (
     DeleteSessionsBody,
     NewSessionBody,
@@ -51,6 +50,7 @@ from agentctl.server.routes.declared import (
     with_parameters,
 )
 from agentctl.server.routing import Endpoint, Operation
+from agentctl.server.state import Call
 
 __all__ = [
     "create_session",

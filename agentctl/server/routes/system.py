@@ -14,10 +14,10 @@ from agentctl.records.system import (
     ReadinessRecord,
 )
 from agentctl.server.answers import Answer, document
-from agentctl.server.door import Call
-from agentctl.server.openapi import NOT_READY
+from agentctl.server.openapi.document import NOT_READY
 from agentctl.server.routes.declared import operation
 from agentctl.server.routing import Operation
+from agentctl.server.state import Call
 
 __all__ = [
     "get_api",

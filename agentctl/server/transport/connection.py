@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agentctl.config.settings import Limits
-from agentctl.server.cycle import Cycle, Outlet
+from agentctl.server.transport.cycle import Cycle, Outlet
 
 __all__ = ["BODY", "HEAD", "IDLE", "Connection"]
 

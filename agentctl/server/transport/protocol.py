@@ -23,11 +23,18 @@ import httptools
 
 from agentctl.config.settings import Limits
 from agentctl.errors import AgentctlError, BadRequest, HeaderTooLarge
-from agentctl.records.about import begin_about
 from agentctl.records.ids import new_id
-from agentctl.server.connection import BODY, HEAD, IDLE, Connection
-from agentctl.server.cycle import BodyCycle, Cycle, whole_answer
-from agentctl.server.heads import CHUNKED, NOT_HTTP, Body, check_line, checked, size
+from agentctl.records.log_context import begin_about
+from agentctl.server.transport.connection import BODY, HEAD, IDLE, Connection
+from agentctl.server.transport.cycle import BodyCycle, Cycle, whole_answer
+from agentctl.server.transport.request_head import (
+    CHUNKED,
+    NOT_HTTP,
+    Body,
+    check_line,
+    checked,
+    size,
+)
 
 if TYPE_CHECKING:
     from uvicorn._types import HTTPScope

@@ -9,16 +9,8 @@ from functools import partial
 
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
-from agentctl.service.checkup import (
-    clock,
-    components,
-    configuration,
-    databases,
-    keys,
-    versions,
-    work,
-)
-from agentctl.service.checkup.finding import Finding, of_failure, wrong
+from agentctl.service.doctor import components, configuration, databases, keys, runs
+from agentctl.service.doctor.finding import Finding, of_failure, wrong
 
 __all__ = ["Step", "run", "steps"]
 
@@ -47,8 +39,8 @@ def steps(settings: Settings | AgentctlError) -> Iterator[Step]:
         yield _at_once("configuration", lambda: [of_failure("configuration", failure)])
     else:
         yield from _of_settings(settings)
-    yield _at_once("versions", versions.check_versions)
-    yield _at_once("clock", lambda: [clock.check_clock()])
+    yield _at_once("versions", configuration.check_versions)
+    yield _at_once("clock", lambda: [configuration.check_clock()])
     if not isinstance(settings, AgentctlError):
         yield from _of_data(settings)
 
@@ -78,7 +70,7 @@ async def _work(settings: Settings) -> list[Finding]:
     for entry in settings.databases:
         if not await databases.is_there(entry):
             return []
-    return await work.check_work(settings)
+    return await runs.check_work(settings)
 
 
 async def run(step: Step) -> list[Finding]:

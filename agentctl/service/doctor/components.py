@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from agentctl.config.hosts import is_loopback
+from agentctl.config.databases import is_loopback
 from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.errors import InvalidConfiguration
-from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
+from agentctl.service.doctor.finding import Finding, note, of_failure, ok, wrong
 
 __all__ = ["check_models", "check_tools"]
 

@@ -1,17 +1,39 @@
-"""The configuration: its file, who can reach a server of it, and settings that are weak."""
+"""The configuration: its file, who can reach a server of it, and settings that are weak.
+
+Versions of what security and safety of data depend on, against the oldest that will do.
+
+The clock: tokens live and die by it.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
+import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
 
 from agentctl.config import require_keys
-from agentctl.config.hosts import is_loopback, split_address
+from agentctl.config.databases import is_loopback, split_address
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidConfiguration
-from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
-from agentctl.service.checkup.places import check_place, check_secret
+from agentctl.records.times import rfc3339
+from agentctl.service.doctor.files import check_place, check_secret
+from agentctl.service.doctor.finding import Finding, note, of_failure, ok, wrong
+from agentctl.store.sqlite.inspect import sqlite_version
 
-__all__ = ["check_configuration", "check_exposure", "check_settings"]
+__all__ = [
+    "FLOORS",
+    "SQLITE_FLOOR",
+    "at_least",
+    "check_clock",
+    "check_configuration",
+    "check_exposure",
+    "check_settings",
+    "check_versions",
+]
 
 _LONG_LEEWAY = 60
 """Seconds: more than any clock that is set by the network is wrong by."""
@@ -114,3 +136,81 @@ def _of_tokens(given: Authorization, foreign: bool) -> Iterator[Finding]:
 
 def _weak(what: str, remedy: str) -> Finding:
     return note("settings", what, remedy)
+
+
+FLOORS = {
+    "pyjwt": "2.15.1",
+    "cryptography": "49",
+    "starlette": "1.3.1",
+    "uvicorn": "0.54",
+    "httptools": "0.8",
+    "h11": "0.16",
+}
+"""Below these there are advisories about what a server does with them."""
+
+SQLITE_FLOOR = "3.51.3"
+"""Below it two connections that write and checkpoint at once can damage a file in WAL mode."""
+
+_CHECK = "versions"
+
+
+def check_versions() -> Iterator[Finding]:
+    """SQLite as apsw has it, and every distribution of FLOORS."""
+    sqlite = sqlite_version()
+    if at_least(sqlite, SQLITE_FLOOR):
+        yield ok(_CHECK, f"SQLite {sqlite}")
+    else:
+        text = f"SQLite {sqlite} can damage a database; {SQLITE_FLOOR} is needed"
+        yield wrong(_CHECK, text, _install("apsw"))
+    good = []
+    for name, floor in FLOORS.items():
+        version = _installed(name)
+        if version is not None and at_least(version, floor):
+            good.append(f"{name} {version}")
+            continue
+        there = "is not installed" if version is None else f"{version} has known weaknesses"
+        yield wrong(_CHECK, f"{name} {there}", _install(f"{name}>={floor}"))
+    if good:
+        yield ok(_CHECK, ", ".join(good))
+
+
+def at_least(version: str, floor: str) -> bool:
+    """Whether a version is a floor or later; what is before a release (`2.0rc1`) is not it."""
+    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    if numbers is None:
+        return False
+    found, needed = _parts(numbers[0]), _parts(floor)
+    size = max(len(found), len(needed))
+    padded = [each + (0,) * (size - len(each)) for each in (found, needed)]
+    if padded[0] == padded[1]:
+        return re.match(r"[.-]?(a|b|rc|dev)", version[numbers.end() :]) is None
+    return padded[0] > padded[1]
+
+
+def _parts(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _install(requirement: str) -> str:
+    python = shlex.quote(sys.executable)
+    return f"{python} -m pip install --upgrade {shlex.quote(requirement)}"
+
+
+_EARLIEST = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+_LATEST = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
+
+
+def check_clock(present: float | None = None) -> Finding:
+    """Whether the clock can be right: not before this was written, and not in another century."""
+    present = time.time() if present is None else present
+    text = f"it is {rfc3339(int(present) * 1_000_000)[:19]}Z"
+    if _EARLIEST <= present < _LATEST:
+        return ok("clock", text)
+    return wrong("clock", f"{text}: it cannot be", "set the clock: timedatectl set-ntp true")

@@ -1,4 +1,7 @@
-"""Databases: there and ours, sound, writable, with room to grow, on a filesystem that locks."""
+"""Databases: there and ours, sound, writable, with room to grow, on a filesystem that locks.
+
+A PostgreSQL server: recent, writable, safe, with its clock and its connections in order.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,27 @@ import shlex
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
-from agentctl.config.databases import is_sqlite, shown_url, sqlite_path
+from agentctl.config.databases import is_loopback, is_sqlite, shown_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
-from agentctl.records.sizes import spoken_bytes
+from agentctl.records.numbers import spoken_bytes
 from agentctl.records.times import now, spoken
-from agentctl.service.checkup.filesystems import NETWORK, filesystem_of
-from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
-from agentctl.service.checkup.places import check_place
-from agentctl.store import sqlite_checkup
+from agentctl.service.doctor.files import NETWORK, check_place, filesystem_of
+from agentctl.service.doctor.finding import Finding, note, of_failure, ok, wrong
+from agentctl.store.database import newest
 from agentctl.store.migrating import stored_version
 from agentctl.store.open import open_database
-from agentctl.store.probe import newest
+from agentctl.store.postgres.inspect import Facts, facts_of
 from agentctl.store.schema import SCHEMA_VERSION
+from agentctl.store.sqlite import inspect
 
-__all__ = ["check_database", "is_there"]
+__all__ = ["check_database", "check_server", "is_there"]
 
 _LEAST_FREE = 100_000_000
 _LITTLE_FREE = 1_000_000_000
-_LARGE_LOG = 4 * sqlite_checkup.WAL_BYTES
+_LARGE_LOG = 4 * inspect.WAL_BYTES
 """Bytes: it shrinks to a quarter of that at every checkpoint that nobody keeps from ending."""
 _AHEAD_SECONDS = 300
 
@@ -63,13 +67,13 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
     try:
         yield await _opened(entry, check)
         yield ok(check, f"{path} is one of ours, schema {SCHEMA_VERSION}")
-        damage = await sqlite_checkup.integrity(path)
+        damage = await inspect.integrity(path)
         if damage is None:
             yield ok(check, f"nothing in its {spoken_bytes(path.stat().st_size)} is damaged")
         else:
             yield wrong(check, f"it is damaged: {damage}", "restore it from a backup")
-        await asyncio.to_thread(sqlite_checkup.take_write_lock, path)
-        mode = await asyncio.to_thread(sqlite_checkup.journal_mode, path)
+        await asyncio.to_thread(inspect.take_write_lock, path)
+        mode = await asyncio.to_thread(inspect.journal_mode, path)
     except AgentctlError as failure:
         yield of_failure(check, failure)
         return
@@ -81,7 +85,6 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
 
 async def _of_server(entry: Database, check: str, processes: int) -> AsyncIterator[Finding]:
     """That it answers, has our schema, and is set up for it; `db check` looks further."""
-    from agentctl.service.checkup.servers import check_server
 
     where = shown_url(entry.url)
     try:
@@ -139,3 +142,122 @@ def _free(check: str, free: int) -> Finding:
     if free < _LEAST_FREE:
         return wrong(check, text, remedy)
     return note(check, text, remedy) if free < _LITTLE_FREE else ok(check, text)
+
+
+OLDEST = 130_000
+"""As PostgreSQL counts its versions: 13."""
+
+OURS_APART = 2
+"""Connections of a process beside its pool: one that listens, one that beats."""
+
+_FAR_AHEAD = 300
+_AHEAD = 2
+"""Seconds: more than a clock that is set by the network is wrong by."""
+
+_CONSOLE = "as its administrator, in psql: "
+
+
+async def check_server(entry: Database, check: str, processes: int) -> AsyncIterator[Finding]:
+    """What a server that has our tables says of itself.
+
+    Args:
+        entry: a database of it.
+        check: what the findings are named.
+        processes: how many of ours use it at once, on this machine.
+
+    Raises:
+        Unavailable: it does not answer.
+        InvalidConfiguration: its password or its certificates are not there.
+    """
+    facts = await facts_of(entry)
+    for part in (_version, _clock, _writing, _safety):
+        for each in part(check, facts):
+            yield each
+    for each in _room(check, facts, processes * (entry.pool_size + OURS_APART)):
+        yield each
+    for each in _secrecy(check, facts, entry):
+        yield each
+
+
+def _version(check: str, facts: Facts) -> Iterator[Finding]:
+    if facts.number < OLDEST:
+        text = f"PostgreSQL {facts.version} is older than what agentctl needs"
+        yield wrong(check, text, "update it to 13 or later")
+    else:
+        yield ok(check, f"it answers, as PostgreSQL {facts.version}")
+
+
+def _clock(check: str, facts: Facts) -> Iterator[Finding]:
+    away = abs(facts.ahead) / 1_000_000
+    if away < _AHEAD:
+        yield ok(check, "its clock agrees with ours")
+        return
+    text = f"its clock is {spoken(away)} {'ahead of' if facts.ahead > 0 else 'behind'} ours"
+    far = away >= _FAR_AHEAD
+    yield (wrong if far else note)(check, text, "set both: timedatectl set-ntp true")
+
+
+def _writing(check: str, facts: Facts) -> Iterator[Finding]:
+    if facts.standby:
+        yield wrong(
+            check, "it is a standby, which cannot be written", "name its primary in the url"
+        )
+    elif facts.read_only:
+        text = "its transactions are read-only (default_transaction_read_only)"
+        yield wrong(check, text, _CONSOLE + "ALTER ROLE or ALTER DATABASE ... RESET it")
+    elif facts.missing:
+        text = f"its user may not do everything: {'; '.join(facts.missing)}"
+        remedy = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ... TO ..."
+        yield wrong(check, text, _CONSOLE + remedy)
+    else:
+        yield ok(check, "it can be written")
+
+
+def _safety(check: str, facts: Facts) -> Iterator[Finding]:
+    """Whether what was acknowledged outlives a crash."""
+    settings = {
+        "fsync": (facts.fsync, "a crash of its machine can damage it"),
+        "full_page_writes": (facts.full_pages, "a crash of its machine can damage it"),
+        "synchronous_commit": (facts.synchronous, "a crash loses what was acknowledged"),
+    }
+    off = {name: what for name, (on, what) in settings.items() if not on}
+    for name, what in off.items():
+        remedy = f"{_CONSOLE}ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()"
+        yield wrong(check, f"{name} is off: {what}", remedy)
+    if not off:
+        yield ok(check, "what it has acknowledged outlives a crash")
+
+
+def _room(check: str, facts: Facts, needed: int) -> Iterator[Finding]:
+    """Whether the servers of this configuration find the connections that they may open."""
+    most = facts.room if facts.bound is None else min(facts.room, facts.bound)
+    left = min(most, facts.room - facts.taken)
+    remedy = "lower pool_size in [[databases]] or workers in [server], or raise max_connections"
+    if needed > most:
+        text = f"a server may open {needed} connections, and there are {most} at most"
+        yield wrong(check, text, remedy)
+    elif needed > left:
+        text = f"a server may open {needed} connections, and others leave {left} of {most}"
+        yield note(check, text, remedy)
+    else:
+        yield ok(check, f"a server may open {needed} connections, and {left} are left for it")
+
+
+def _secrecy(check: str, facts: Facts, entry: Database) -> Iterator[Finding]:
+    """Beyond this machine: whether others can read along, or answer in its place."""
+    remedy = f'tls = "verify-full" in [[databases]] {entry.id}'
+    if _is_near(entry.url):
+        return
+    if not facts.encrypted:
+        yield wrong(check, "what is sent to it over the network is not encrypted", remedy)
+    elif not entry.tls.startswith("verify"):
+        yield note(check, "nobody looks whether it is the one that answers", remedy)
+    else:
+        yield ok(check, "what is sent to it is encrypted, and its certificate is looked at")
+
+
+def _is_near(url: str) -> bool:
+    """Whether a server is reached without a network: through a socket, or on this machine."""
+    parts = urlsplit(url)
+    host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
+    return not host or host.startswith("/") or is_loopback(host)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentctl.auth.algorithms import spec_of
-from agentctl.auth.jws import KeySet
-from agentctl.auth.keyring import load_keys, read_files
-from agentctl.auth.keys import read_private_key, thumbprint_of
-from agentctl.auth.publishing import published
-from agentctl.auth.signing import SigningKey, load_signing_key
+from agentctl.auth.keys.generate import read_private_key, thumbprint_of
+from agentctl.auth.keys.keyring import load_keys, read_files
+from agentctl.auth.keys.published import published
+from agentctl.auth.keys.signing import SigningKey, load_signing_key
+from agentctl.auth.tokens.algorithms import spec_of
+from agentctl.auth.tokens.jws import KeySet
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey
 from agentctl.records.times import now, rfc3339
-from agentctl.service.checkup.finding import Finding, note, of_failure, ok
-from agentctl.service.checkup.places import check_place
+from agentctl.service.doctor.files import check_place
+from agentctl.service.doctor.finding import Finding, note, of_failure, ok
 
 __all__ = ["check_keys", "has_foreign_keys"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
-from agentctl.service.checkup.finding import Finding, note, of_failure, ok, wrong
+from agentctl.service.doctor.finding import Finding, note, of_failure, ok, wrong
 
 if TYPE_CHECKING:
-    from agentctl.service.doctor import Kind
+    from agentctl.service.runs_doctor.find import Kind
 
 __all__ = ["check_work"]
 
@@ -30,7 +30,7 @@ _TEXTS: dict[Kind, tuple[str, bool]] = {
 
 async def check_work(settings: Settings) -> list[Finding]:
     """Count what `service.doctor` finds in databases that are there and sound."""
-    from agentctl.service.doctor import Doctor
+    from agentctl.service.runs_doctor.find import Doctor
     from agentctl.service.service import Service
 
     looked_at: list[int] = []

@@ -16,11 +16,11 @@ from agentctl.records.times import now
 from agentctl.runs.liveness import DEATH_SECONDS, Death
 from agentctl.runs.states import is_final
 from agentctl.service.access import Hosting
-from agentctl.service.dangling import Unreadable, open_calls
-from agentctl.store import doctor, runs, workers
+from agentctl.service.runs_doctor.tool_calls import Unreadable, open_calls
 from agentctl.store.database import Database
-from agentctl.store.doctor import Scanned
-from agentctl.store.workers import WorkerRow
+from agentctl.store.repositories import integrity, runs, workers
+from agentctl.store.repositories.integrity import Scanned
+from agentctl.store.repositories.workers import WorkerRow
 
 __all__ = ["Doctor", "Kind", "Problem", "databases_of", "is_abandoned"]
 
@@ -112,7 +112,9 @@ class Doctor:
 
     async def count(self) -> int:
         """How many runs there are to look at."""
-        found = [await each.read(doctor.count(), large=True) for each in self._databases.values()]
+        found = [
+            await each.read(integrity.count(), large=True) for each in self._databases.values()
+        ]
         return sum(found)
 
     async def examine(self, looked_at: Callable[[int], object]) -> list[Problem]:
@@ -173,7 +175,7 @@ async def is_abandoned(hosting: Hosting, run_id: str, db_id: str | None) -> bool
 async def _walk(database: Database, looked_at: Callable[[int], object]) -> _Walked:
     found = _Walked()
     last = ""
-    while page := await database.read(doctor.scan(last, PAGE), large=True):
+    while page := await database.read(integrity.scan(last, PAGE), large=True):
         for run in page:
             if not run.placed:
                 found.misplaced.append(run)
@@ -188,7 +190,7 @@ async def _walk(database: Database, looked_at: Callable[[int], object]) -> _Walk
 
 async def _of_talk(database: Database, run: Scanned) -> list[Problem]:
     """What is wrong with the messages of a run that has ended."""
-    stored = await database.read(doctor.messages(run.run_id), large=True)
+    stored = await database.read(integrity.messages(run.run_id), large=True)
     if stored is None or stored.messages is None:
         return []
     try:

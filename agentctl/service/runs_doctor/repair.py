@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from agentctl import errors
 from agentctl.records.times import now, seconds
-from agentctl.runs import locks
+from agentctl.runs import process
 from agentctl.runs.liveness import Death
 from agentctl.runs.recovery import recover
 from agentctl.runs.states import is_final
 from agentctl.service.access import Hosting
-from agentctl.service.dangling import Unreadable, closed, open_calls
-from agentctl.service.doctor import Problem
-from agentctl.store import doctor, runs, workers
+from agentctl.service.runs_doctor.find import Problem
+from agentctl.service.runs_doctor.tool_calls import Unreadable, closed, open_calls
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.runs import RunState
+from agentctl.store.repositories import integrity, runs, workers
+from agentctl.store.repositories.runs import RunState
 
 __all__ = ["Repairs"]
 
@@ -70,7 +70,7 @@ class Repairs:
         owner = problem.worker_id
         gone = owner if owner is None or await self._observer.dead(owner) else None
         database = self._database(problem)
-        batches = await database.write(doctor.delete_without_session(problem.run_id, gone))
+        batches = await database.write(integrity.delete_without_session(problem.run_id, gone))
         if batches is not None:
             what = "1 batch" if batches == 1 else f"{batches} batches"
             with_events = f" and {what} of its events" if batches else ""
@@ -151,7 +151,7 @@ class Repairs:
                 return problem.ended("left", f"runs of database {database_id} still name it")
         if not await databases.system.write(workers.bury(worker_id)):
             return problem.ended("gone", "its row was removed meanwhile")
-        locks.remove(databases.system.lock_folder, worker_id)
+        process.remove(databases.system.lock_folder, worker_id)
         return problem.ended("repaired", "removed its row")
 
 
@@ -197,12 +197,12 @@ def _end_of(state: RunState) -> str:
 @unit
 def _close(run_id: str) -> Steps[int | None]:
     """Close a run's open calls; how many there were. None: there is no such run."""
-    stored = yield from doctor.messages(run_id)
+    stored = yield from integrity.messages(run_id)
     if stored is None or stored.messages is None:
         return None
     calls = open_calls(stored.messages)
     if not calls:
         return 0
     after = closed(stored, seconds(now()))
-    changed = yield from doctor.repair(run_id, stored.messages, after)
+    changed = yield from integrity.repair(run_id, stored.messages, after)
     return len(calls) if changed else 0

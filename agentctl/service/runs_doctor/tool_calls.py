@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentctl.runtime.transcript import CANCELLED_RESULT
-from agentctl.store.doctor import Messages
+from agentctl.store.repositories.integrity import Messages
 
 __all__ = ["Call", "Unreadable", "closed", "open_calls"]
 

@@ -13,7 +13,7 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.records.complaints import Complaints
+from agentctl.records.rate_limited_log import Complaints
 from agentctl.store.database import Longer, Row, Steps, Work, compile_dollar
 
 __all__ = [

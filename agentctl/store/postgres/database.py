@@ -21,8 +21,7 @@ import asyncpg
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.store.database import Large, Load, Sql, Statement, Steps, Work, unit
-from agentctl.store.postgres_apart import Apart
-from agentctl.store.postgres_connection import (
+from agentctl.store.postgres.connection import (
     CONFLICTS,
     LOST,
     RECOVERED,
@@ -34,9 +33,10 @@ from agentctl.store.postgres_connection import (
     transact,
     unknown_outcome,
 )
-from agentctl.store.postgres_listener import Listener
-from agentctl.store.postgres_pool import Pool
-from agentctl.store.postgres_schema import ready_schema
+from agentctl.store.postgres.listener import Listener
+from agentctl.store.postgres.pool import Pool
+from agentctl.store.postgres.schema import ready_schema
+from agentctl.store.postgres.thread import Apart
 
 __all__ = ["PostgresDatabase"]
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
-from agentctl.store.postgres_connection import connect, public_error
+from agentctl.store.postgres.connection import connect, public_error
 from agentctl.store.schema import SCHEMA_VERSION
-from agentctl.store.sqlite_shape import columns
+from agentctl.store.sqlite.schema import columns
 
 __all__ = ["Facts", "facts_of"]
 

@@ -12,8 +12,8 @@ import logging
 from typing import Any
 
 from agentctl.config.settings import Database as Entry
-from agentctl.records.complaints import Complaints
-from agentctl.store.postgres_connection import Connection, arguments
+from agentctl.records.rate_limited_log import Complaints
+from agentctl.store.postgres.connection import Connection, arguments
 
 __all__ = ["Listener"]
 

@@ -15,7 +15,7 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.store.postgres_connection import LOST, InDoubt, Known, connect
+from agentctl.store.postgres.connection import LOST, InDoubt, Known, connect
 
 __all__ = ["Pool"]
 

@@ -2,20 +2,35 @@
 
 All of it is done under one lock, so that of several servers that start at once one makes the
 tables, and the others wait and find them.
+
+The schema that a PostgreSQL database has, held against what the migrations make.
+
+Both engines have the same tables, columns and indexes, so that those of a SQLite file in memory
+are what to look for: nothing has to be made on the server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 
 from agentctl import errors
 from agentctl.config.databases import shown_url
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
-from agentctl.store.postgres_connection import Connection, connect
-from agentctl.store.schema import SCHEMA_VERSION, TABLES, Migration, check_version, newer, pending
+from agentctl.store.postgres.connection import Connection, connect
+from agentctl.store.schema import (
+    SCHEMA_VERSION,
+    TABLES,
+    Migration,
+    check_version,
+    migrations,
+    newer,
+    pending,
+)
+from agentctl.store.sqlite.schema import columns, indexes
 
-__all__ = ["apply_pending", "has_tables", "ready_schema", "version"]
+__all__ = ["apply_pending", "differences", "has_tables", "ready_schema", "version"]
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl ' || current_schema()))"
 _TABLE_NAMES = """
@@ -119,3 +134,46 @@ async def has_tables(connection: Connection, entry: Entry) -> bool:
 
 def _nobody(_: Migration) -> None:
     """Who makes a database that is not there is told nothing."""
+
+
+_COLUMNS = """
+SELECT table_name, column_name FROM information_schema.columns
+WHERE table_schema = current_schema()
+"""
+_INDEXES = """
+SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE c.relnamespace = current_schema()::regnamespace
+"""
+_TRIGGERS = """
+SELECT t.tgname, t.tgenabled <> 'D' FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+WHERE c.relnamespace = current_schema()::regnamespace AND NOT t.tgisinternal
+"""
+
+_TRIGGER = re.compile(r"CREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER (\w+)")
+
+
+async def differences(connection: Connection, version: int) -> list[str]:
+    """What is missing or out of order, each as one line."""
+    there = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
+    named = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
+    triggers = {str(row[0]): bool(row[1]) for row in await connection.fetch(_TRIGGERS)}
+    return [
+        *(f"column {table}.{name} is missing" for table, name in sorted(columns(version) - there)),
+        *_of_kind("index", indexes(version), named),
+        *_of_kind("trigger", set(_triggers(version)), triggers),
+    ]
+
+
+def _of_kind(kind: str, wanted: set[str], there: dict[str, bool]) -> Iterator[str]:
+    for name in sorted(wanted):
+        if name not in there:
+            yield f"{kind} {name} is missing"
+        elif not there[name]:
+            yield f"{kind} {name} is not in force"
+
+
+def _triggers(version: int) -> Iterator[str]:
+    for migration in migrations("postgres"):
+        if migration.number <= version:
+            for statement in migration.statements():
+                yield from _TRIGGER.findall(statement)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.store.database import Work
-from agentctl.store.postgres_connection import (
+from agentctl.store.postgres.connection import (
     LOST,
     Connection,
     InDoubt,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from agentctl.store import sessions
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, unit
-from agentctl.store.run_list import LISTING, RunList, page
-from agentctl.store.run_reads import (
+from agentctl.store.repositories import sessions
+from agentctl.store.repositories.run_reads import (
     COLUMNS,
+    LISTING,
     LIVE,
+    RunList,
     cancel_requests,
     children,
     get,
@@ -23,11 +24,12 @@ from agentctl.store.run_reads import (
     live_of,
     live_owners,
     of_session,
+    page,
     recent_messages,
     state,
 )
-from agentctl.store.run_rows import NewRun, RunEnd, RunQuery, RunRow, RunState
-from agentctl.store.usage import counted
+from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunQuery, RunRow, RunState
+from agentctl.store.repositories.sessions import counted
 
 __all__ = [
     "LISTING",

@@ -1,25 +1,51 @@
-"""Sessions: one row each, with counters, so that a list never reads what a session holds."""
+"""Sessions as repositories take and give them.
+
+Nobody changes a row. It is not frozen for the sake of those that are made by the page: to make a
+frozen one takes nine times as long.
+
+The list of sessions.
+
+The nine counters of a session (contract.md 3), kept as JSON text.
+
+Sessions: one row each, with counters, so that a list never reads what a session holds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, fields
+from dataclasses import astuple, dataclass, fields
 from itertools import combinations
+from typing import Literal
 
+import orjson
+
+from agentctl.records.sessions import COUNTERS
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
-from agentctl.store.session_list import LISTING, SessionList, page
-from agentctl.store.session_rows import Foreign, SessionQuery, SessionRow, SummaryRow
-from agentctl.store.usage import NO_USAGE, added
-from agentctl.store.visibility import EVERYONE, VISIBLE, Visibility
+from agentctl.store.listing import (
+    Cursor,
+    Filter,
+    Lead,
+    Listed,
+    Listing,
+    Order,
+    Slice,
+    given,
+    prefix_range,
+)
+from agentctl.store.totals import Totals
+from agentctl.store.visibility import EVERYONE, OWNER_FILTERS, VISIBLE, Visibility
 
 __all__ = [
     "LISTING",
+    "NO_USAGE",
     "Foreign",
     "SessionList",
     "SessionQuery",
     "SessionRow",
     "SummaryRow",
     "add_usage",
+    "added",
+    "counted",
     "create",
     "delete",
     "get",
@@ -31,6 +57,138 @@ __all__ = [
     "take_seq",
     "update",
 ]
+
+
+@dataclass(slots=True)
+class SummaryRow:
+    """What a list shows of a session. Times are microseconds."""
+
+    session_id: str
+    session_type: str
+    component_id: str | None
+    component_name: str | None
+    user_id: str | None
+    session_name: str
+    total_tokens: int
+    run_count: int
+    history_bytes: int
+    last_status: str | None
+    created_at: int
+    updated_at: int
+
+
+@dataclass(slots=True)
+class SessionRow(SummaryRow):
+    """A session as it is stored: these are JSON texts."""
+
+    metrics: str
+    component_data: str | None
+    metadata: str | None
+    summary: str | None
+    session_state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionQuery:
+    """Which sessions to list. `name_prefix` is compared without regard to ASCII case."""
+
+    visibility: Visibility
+    session_type: str | None = None
+    component_id: str | None = None
+    user_id: str | None = None
+    name_prefix: str | None = None
+    sort_by: Literal["created_at", "updated_at"] = "created_at"
+    sort_order: Order = "desc"
+    limit: int = 20
+    offset: int = 0
+    after: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A session that a run may not use: it is not visible, or of another type."""
+
+    row: SessionRow
+
+
+SessionList = Listed[SummaryRow]
+
+_NAME = "lower(session_name)"
+_START_LENGTH = 3
+_START = f"substr({_NAME}, 1, {_START_LENGTH})"
+_NAME_FROM = {"name_from": Filter(_NAME, ">= :name_from")}
+_NAME_TO = _NAME_FROM | {"name_to": Filter(_NAME, "< :name_to")}
+_NAME_START = _NAME_TO | {"name_start": Filter(_START, "= :name_start")}
+
+_BOTH = ("created_at", "updated_at")
+_CREATED = ("created_at",)
+
+LISTING = Listing(
+    table="sessions",
+    columns=", ".join(field.name for field in fields(SummaryRow)),
+    id="session_id",
+    sorts=_BOTH,
+    free={
+        "user_id": Filter("user_id", "= :user_id"),
+        "component_id": Filter("component_id", "= :component_id"),
+        "session_type": Filter("session_type", "= :session_type"),
+    },
+    choices=(OWNER_FILTERS, ({}, _NAME_FROM, _NAME_TO, _NAME_START)),
+    leads=(
+        Lead(("user_id", _NAME)),
+        Lead(("user_id", "component_id"), _CREATED),
+        Lead(("user_id", "session_type"), _CREATED),
+        Lead(("user_id",), _BOTH),
+        Lead((_NAME,)),
+        # Where very many names begin alike they are a large part of those with these characters.
+        Lead((_START,), _CREATED),
+        Lead(("component_id",), _BOTH),
+        Lead(("session_type",), _BOTH),
+    ),
+    implied=(_START,),
+    removals="sessions",
+)
+
+
+@unit
+def page(query: SessionQuery, known: Totals | None = None) -> Steps[SessionList]:
+    """One page of the sessions that are visible, and how many there are.
+
+    Args:
+        known: what is known of the database (`totals.totals_of`).
+    """
+    part = Slice(query.sort_by, query.sort_order, query.limit, query.offset, query.after)
+    return (yield from LISTING.page(_filters(query), part, SummaryRow, known=known))
+
+
+def _filters(query: SessionQuery) -> dict[str, Value]:
+    filters = query.visibility.filters() | given(query, LISTING.free)
+    if query.name_prefix:
+        start, end = prefix_range(query.name_prefix)
+        filters["name_from"] = start
+        if end is not None:
+            filters["name_to"] = end
+            if len(start) >= _START_LENGTH:
+                filters["name_start"] = start[:_START_LENGTH]
+    return filters
+
+
+NO_USAGE: str = orjson.dumps(dict.fromkeys(COUNTERS, 0)).decode()
+"""What a new session has used."""
+
+
+def counted(metrics: str | None) -> dict[str, int]:
+    """The counters in a JSON object; those that it does not have are 0."""
+    stored = orjson.loads(metrics) if metrics else {}
+    return {name: int(stored.get(name) or 0) for name in COUNTERS}
+
+
+def added(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
+    """The counters with `delta` added: as JSON text, and their total_tokens."""
+    total = counted(metrics)
+    for name in COUNTERS:
+        total[name] += delta.get(name, 0)
+    return orjson.dumps(total).decode(), total["total_tokens"]
 
 
 _NAMES = tuple(field.name for field in fields(SessionRow))
@@ -50,7 +208,7 @@ _ADOPT = Sql(
     f" RETURNING {_COLUMNS}"
 )
 
-_NAME = Sql(
+_SELECT_NAME = Sql(
     "UPDATE sessions SET session_name = :session_name"
     " WHERE session_id = :session_id AND session_name = ''"
 )
@@ -244,7 +402,7 @@ def take_seq(
     if not rows:
         return None
     if session_name:
-        yield Statement(_NAME, {"session_id": session_id, "session_name": session_name})
+        yield Statement(_SELECT_NAME, {"session_id": session_id, "session_name": session_name})
     seq: int = rows[0][0]
     return seq
 

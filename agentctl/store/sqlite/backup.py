@@ -18,9 +18,9 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.sqlite_apart import Stop, apart
-from agentctl.store.sqlite_connection import run_unit
-from agentctl.store.sqlite_schema import version
+from agentctl.store.sqlite.connection import run_unit
+from agentctl.store.sqlite.schema import version
+from agentctl.store.sqlite.thread import Stop, apart
 
 __all__ = ["Backup", "Report", "back_up", "rows_of"]
 

@@ -20,16 +20,15 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import Large, Load, Longer, Work
-from agentctl.store.probe import probe
-from agentctl.store.sqlite_connection import (
+from agentctl.store.database import Large, Load, Longer, Work, probe
+from agentctl.store.sqlite.connection import (
     connect_reader,
     public_error,
     run_unit,
     run_unit_on_snapshot,
 )
-from agentctl.store.sqlite_file import folder_of_locks
-from agentctl.store.sqlite_writer import Writer
+from agentctl.store.sqlite.file import folder_of_locks
+from agentctl.store.sqlite.writer import Writer
 
 __all__ = ["SqliteDatabase"]
 

@@ -1,6 +1,8 @@
 """The schema of a SQLite file: made, checked, brought up to date.
 
 A file that is not ours is looked at and never written to.
+
+The schema that a SQLite file has, held against what the migrations make.
 """
 
 from __future__ import annotations
@@ -8,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import apsw
@@ -16,11 +19,21 @@ import apsw
 from agentctl.records.times import now
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.schema import SCHEMA_VERSION, TABLES, Migration, migrations, newer, pending
-from agentctl.store.sqlite_apart import Stop, apart
-from agentctl.store.sqlite_connection import run_unit
-from agentctl.store.sqlite_file import emptied, not_ours, nothing_yet, was_used
+from agentctl.store.sqlite.connection import run_unit
+from agentctl.store.sqlite.file import emptied, not_ours, nothing_yet, was_used
+from agentctl.store.sqlite.thread import Stop, apart
 
-__all__ = ["apply_pending", "create_if_absent", "migrate", "stored_version", "version"]
+__all__ = [
+    "apply_pending",
+    "columns",
+    "create_if_absent",
+    "differences",
+    "indexes",
+    "migrate",
+    "shape",
+    "stored_version",
+    "version",
+]
 
 CREATION_SECONDS = 10.0
 """How long to wait for another process that makes the same database."""
@@ -171,3 +184,58 @@ def stored_version(path: Path) -> Steps[int | None]:
         raise not_ours(path)
     ((found,),) = yield Statement(_VERSION)
     return found or 0
+
+
+Shape = Mapping[tuple[str, str], str]
+"""The SQL of each table, index, view and trigger, by kind and name."""
+
+_ALL = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite%'"
+
+_COLUMNS = """
+SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c
+WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite%'
+"""
+
+_INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND name NOT LIKE 'sqlite%'"
+
+
+def shape(connection: apsw.Connection) -> Shape:
+    """The schema of a database."""
+    rows = connection.execute(_ALL).fetchall()
+    return {(str(kind), str(name)): " ".join(str(sql).split()) for kind, name, sql in rows}
+
+
+def differences(found: Shape, version: int) -> Iterator[tuple[str, bool]]:
+    """What differs from the migrations up to a version, each as one line.
+
+    Returns:
+        Lines, and whether it is only something that is there besides: `index mine`.
+    """
+    wanted = shape(_made(version))
+    for kind, name in sorted(wanted.keys() - found.keys()):
+        yield f"{kind} {name} is missing", False
+    for key in sorted(wanted.keys() & found.keys()):
+        if wanted[key] != found[key]:
+            yield f"{key[0]} {key[1]} is not as the migrations make it", False
+    for kind, name in sorted(found.keys() - wanted.keys()):
+        yield f"{kind} {name} is not one of ours", True
+
+
+def columns(version: int) -> set[tuple[str, str]]:
+    """Tables and columns that the migrations make, on either engine: they make the same."""
+    return {(str(table), str(name)) for table, name in _made(version).execute(_COLUMNS).fetchall()}
+
+
+def indexes(version: int) -> set[str]:
+    """The names of indexes that the migrations make, on either engine."""
+    return {str(name) for (name,) in _made(version).execute(_INDEXES).fetchall()}
+
+
+@cache
+def _made(version: int) -> apsw.Connection:
+    """A database in memory, made by the migrations."""
+    connection = apsw.Connection(":memory:")
+    for migration in migrations("sqlite"):
+        if migration.number <= version:
+            connection.execute(migration.text).fetchall()
+    return connection

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import apsw
 
-from agentctl.store.sqlite_connection import connect_reader, connect_writer, public_error
+from agentctl.store.sqlite.connection import connect_reader, connect_writer, public_error
 
 __all__ = ["Stop", "apart"]
 

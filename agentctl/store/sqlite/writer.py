@@ -17,7 +17,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.store.database import Work
-from agentctl.store.sqlite_connection import connect_writer, log, public_error, run_unit
+from agentctl.store.sqlite.connection import connect_writer, log, public_error, run_unit
 
 __all__ = ["Writer"]
 

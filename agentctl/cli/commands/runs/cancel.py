@@ -1,20 +1,24 @@
-"""`agentctl runs cancel`: stop runs, and wait for their ends."""
+"""`agentctl runs cancel --all`: stop every live run that a filter leaves.
+
+First all are read, page by page, then all are asked to stop, then the ends are waited for: one that
+does not stop keeps no other one from being asked.
+
+`agentctl runs cancel`: stop runs, and wait for their ends.
+"""
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from agentctl.cli import bulk, columns
-from agentctl.cli.cancel_all import cancel_all
-from agentctl.cli.chosen import Chosen, chosen_component, component_of_run
-from agentctl.cli.door import Door, with_door
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.options import (
     AgentId,
+    Chosen,
     DbId,
     OlderThan,
     Output,
@@ -23,18 +27,190 @@ from agentctl.cli.options import (
     UserId,
     WorkflowId,
     Yes,
+    chosen_component,
+    component_of_run,
 )
-from agentctl.cli.output import Format, chosen_format, show_list, show_record
-from agentctl.cli.progress import waiting
-from agentctl.cli.terminal import check_confirmable, note
+from agentctl.cli.show import columns, progress
+from agentctl.cli.show.output import Format, chosen_format, show_list, show_record
+from agentctl.cli.show.progress import Counter, waiting
+from agentctl.cli.show.table import Column, Columns
+from agentctl.cli.show.terminal import check_confirmable, confirm, note
+from agentctl.cli.target import Door, with_door
 from agentctl.errors import StillPending, UsageFailed
-from agentctl.operations import MAXIMUM_CANCEL_WAIT, CancelRequest, RunFilter
+from agentctl.operations import MAXIMUM_CANCEL_WAIT, MAXIMUM_LIMIT, CancelRequest, Page, RunFilter
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.runs import CancelRecord
 
-__all__ = ["cancel_runs"]
+__all__ = ["cancel_all", "cancel_runs"]
+
+AT_ONCE = 16
+"""Requests under way at the same time."""
+
+RETRY_SECONDS = 0.2
+"""Between two looks at the runs that have not stopped yet."""
+
+_LARGE = ("input", "content", "messages", "tools", "metrics")
+"""Fields of a run that are not kept: there may be many runs."""
+
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """What a filter leaves.
+
+    Attributes:
+        runs: what is to be asked to stop, newest first.
+        members: how many runs stop with them, because one of them asked for them.
+    """
+
+    runs: list[Run]
+    members: int
+
+    def __str__(self) -> str:
+        return _count(len(self.runs), "run") + (
+            f" and {_count(self.members, 'run')} of members" if self.members else ""
+        )
+
+
+async def cancel_all(
+    door: Door,
+    wanted: RunFilter,
+    request: CancelRequest,
+    form: Format,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Cancel what the filter leaves, or only say what that is.
+
+    Args:
+        wanted: the filter; it leaves live runs only.
+        request: how long to wait for all the ends together, and the reason.
+        yes: do not ask.
+
+    Raises:
+        Refused: the answer to the question was no.
+        StillPending: some have not stopped yet.
+        AgentctlError: some could not be asked.
+    """
+    found = await _select(door, wanted)
+    if dry_run or not found.runs:
+        _show_only(door, found, form)
+        return
+    confirm(f"Cancel {found}, {door.target}?", yes=yes)
+    results = await _stop(door, found.runs, request)
+    done = progress.successes(results)
+    _show(done, columns.CANCELS, form)
+    _sum_up(door, done)
+    progress.raise_failures([run["run_id"] for run in found.runs], results)
+    pending = [record["run_id"] for record in done if record["cancel"] == "requested"]
+    if pending:
+        look = door.command(f"runs get {pending[0]}")
+        raise StillPending(
+            f"{_count(len(pending), 'run')} asked to stop, and not stopped yet",
+            hint=f"look again: {look}",
+        )
+
+
+def _show_only(door: Door, found: _Selection, form: Format) -> None:
+    """Say what would be cancelled, which may be nothing."""
+    if found.runs or form != "table":
+        _show(found.runs, columns.RUNS, form)
+    what = f"{found} would be cancelled" if found.runs else "there is nothing to cancel"
+    note(f"{what} {door.target}")
+
+
+async def _select(door: Door, wanted: RunFilter) -> _Selection:
+    """Read every page. New runs come before the first one: the cursor never meets them."""
+    runs: list[Run] = []
+    counter = Counter("runs found")
+    part = Page(limit=MAXIMUM_LIMIT)
+    async with waiting(counter):
+        while True:
+            page = (await door.operations.get_runs(replace(wanted, page=part))).value
+            for record in page["data"]:
+                runs.append({name: value for name, value in record.items() if name not in _LARGE})
+            counter.done = len(runs)
+            following = page["meta"].get("next_cursor")
+            if not following or following == part.cursor:
+                break
+            part = replace(part, cursor=following)
+    ids = {run["run_id"] for run in runs}
+    tops = [run for run in runs if run.get("parent_run_id") not in ids]
+    return _Selection(tops, len(runs) - len(tops))
+
+
+async def _stop(
+    door: Door, runs: Sequence[Run], request: CancelRequest
+) -> list[CancelRecord | BaseException]:
+    """Ask every run to stop, then look again at those that have not, until the time is up."""
+    import asyncio
+    import time
+
+    async def ask(run: Run) -> CancelRecord:
+        asked = CancelRequest(run["session_id"], 0.0, request.reason)
+        component = component_of_run(run)
+        record = (await door.operations.cancel_run(*component, run["run_id"], asked)).value
+        if run["run_id"] in requested and record["status"] == "CANCELLED":
+            record["cancel"] = "stopped"  # it had been asked to, by us
+        if record["cancel"] == "requested":
+            requested.add(run["run_id"])
+        else:
+            counter.done += 1
+        return record
+
+    requested: set[str] = set()
+    counter = Counter("runs have stopped", len(runs))
+    try:
+        async with waiting(counter):
+            results = await progress.do_all(runs, ask, at_once=AT_ONCE)
+            end = time.monotonic() + request.wait
+            while (left := end - time.monotonic()) > 0 and (again := _pending(results)):
+                await asyncio.sleep(min(RETRY_SECONDS, left))
+                looked = await progress.do_all([runs[at] for at in again], ask, at_once=AT_ONCE)
+                for at, result in zip(again, looked, strict=True):
+                    results[at] = result
+    except asyncio.CancelledError:
+        look = door.command("runs list --live")
+        note(f"interrupted: {counter.done} of {len(runs)} runs have stopped, see: {look}")
+        raise
+    return results
+
+
+def _pending(results: Sequence[CancelRecord | BaseException]) -> list[int]:
+    """Which runs are still to stop."""
+    return [
+        at
+        for at, result in enumerate(results)
+        if not isinstance(result, BaseException) and result["cancel"] == "requested"
+    ]
+
+
+def _sum_up(door: Door, done: Sequence[CancelRecord]) -> None:
+    """Say in one line what came of it."""
+    tally: Tally[str] = Tally(record["cancel"] for record in done)
+    texts = {
+        "stopped": "stopped",
+        "requested": "asked to stop and not stopped yet",
+        "already_final": "already final",
+    }
+    parts = [f"{tally[outcome]} {text}" for outcome, text in texts.items() if tally[outcome]]
+    if parts:
+        door.did(f"{_count(len(done), 'run')}: {', '.join(parts)},")
+
+
+def _show(records: Sequence[Any], shown: Columns | Sequence[Column], form: Format) -> None:
+    from agentctl.records.document import document_of
+
+    show_list(document_of(list(records)), shown, form, id_field="run_id")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
 
 CANCEL_WAIT = 10.0
 """Seconds that `runs cancel` waits for the end unless told otherwise (contract.md 8)."""
@@ -42,7 +218,7 @@ CANCEL_WAIT = 10.0
 LONGEST_WAIT = 86_400
 """Seconds that it can be told to wait: a day."""
 
-AGAIN_SECONDS = 0.1
+END_POLL_SECONDS = 0.1
 """Between two requests for the same run, so that one that comes back at once is no busy loop."""
 
 
@@ -155,18 +331,18 @@ async def _cancel_named(
     what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
     try:
         async with waiting(f"waiting for the end of {what}", most=request.wait):
-            results = await bulk.do_all(run_ids, cancel)
+            results = await progress.do_all(run_ids, cancel)
     except asyncio.CancelledError:
         note(f"interrupted, it may have been asked to stop; {_look(door, run_ids[0])}")
         raise
-    done = bulk.successes(results)
+    done = progress.successes(results)
     if len(run_ids) == 1:
         for document in done:
             show_record(document, columns.CANCELS, form, id_field="run_id")
     elif done:
         show_list(_joined(done), columns.CANCELS, form, id_field="run_id")
     pending = [document.value["run_id"] for document in done if not _tell(door, document.value)]
-    bulk.raise_failures(run_ids, results)
+    progress.raise_failures(run_ids, results)
     if pending:
         raise StillPending("asked to stop, and not stopped yet", hint=_look(door, pending[0]))
 
@@ -198,9 +374,9 @@ async def _until_stopped(
         asked = replace(request, wait=min(left, MAXIMUM_CANCEL_WAIT))
         document = await door.operations.cancel_run(*component, run_id, asked)
         left = end - time.monotonic()
-        if document.value["cancel"] != "requested" or left < AGAIN_SECONDS:
+        if document.value["cancel"] != "requested" or left < END_POLL_SECONDS:
             return document
-        await asyncio.sleep(AGAIN_SECONDS)
+        await asyncio.sleep(END_POLL_SECONDS)
 
 
 def _look(door: Door, run_id: str) -> str:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentctl.cli import columns
-from agentctl.cli.door import Door, Here, with_door
 from agentctl.cli.options import Output, Yes
-from agentctl.cli.output import Format, chosen_format, show_list
-from agentctl.cli.progress import Counter, waiting
-from agentctl.cli.terminal import check_confirmable, confirm, note
+from agentctl.cli.show import columns
+from agentctl.cli.show.output import Format, chosen_format, show_list
+from agentctl.cli.show.progress import Counter, waiting
+from agentctl.cli.show.terminal import check_confirmable, confirm, note
+from agentctl.cli.target import Door, Here, with_door
 from agentctl.errors import AgentctlError
 
 if TYPE_CHECKING:
-    from agentctl.service.doctor import Problem
+    from agentctl.service.runs_doctor.find import Problem
 
 __all__ = ["ProblemsFound", "examine_runs"]
 
@@ -68,7 +68,7 @@ async def examine_runs(
 
 
 async def _examine(door: Door, here: Here, db: str | None) -> list[Problem]:
-    from agentctl.service.doctor import Doctor
+    from agentctl.service.runs_doctor.find import Doctor
 
     doctor = Doctor(here.service.hosting, db)
     counter = Counter("runs looked at", await doctor.count())
@@ -88,7 +88,7 @@ async def _repair(door: Door, here: Here, problems: Sequence[Problem]) -> list[P
     """Repair them, and say what has been done even when this is interrupted."""
     import asyncio
 
-    from agentctl.service.repairs import Repairs
+    from agentctl.service.runs_doctor.repair import Repairs
 
     done: list[Problem] = []
     counter = Counter("problems dealt with", len(problems))

@@ -6,15 +6,15 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from agentctl.cli import columns
-from agentctl.cli.cancel import cancel_runs
-from agentctl.cli.chosen import Chosen, chosen_component
-from agentctl.cli.doctor import examine_runs
-from agentctl.cli.door import Door, with_door
+from agentctl.cli.commands.runs.cancel import cancel_runs
+from agentctl.cli.commands.runs.doctor import examine_runs
+from agentctl.cli.commands.runs.start import start_run
+from agentctl.cli.commands.runs.watch import watch_run
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.help import Branch, any_of
 from agentctl.cli.options import (
     AgentId,
+    Chosen,
     Cursor,
     DbId,
     KindOption,
@@ -28,10 +28,11 @@ from agentctl.cli.options import (
     TeamId,
     UserId,
     WorkflowId,
+    chosen_component,
 )
-from agentctl.cli.output import chosen_format, show_page
-from agentctl.cli.start import start_run
-from agentctl.cli.watch import watch_run
+from agentctl.cli.show import columns
+from agentctl.cli.show.output import chosen_format, show_page
+from agentctl.cli.target import Door, with_door
 from agentctl.errors import UsageFailed
 from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
 from agentctl.records.kinds import Kind

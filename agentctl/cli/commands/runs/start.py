@@ -12,15 +12,21 @@ from typing import Annotated
 
 import typer
 
-from agentctl.cli import columns
-from agentctl.cli.answer import Answer
-from agentctl.cli.chosen import Chosen, chosen_component
-from agentctl.cli.door import Door, with_door
-from agentctl.cli.failed import judge
-from agentctl.cli.options import AgentId, Output, SessionOption, TeamId, WorkflowId
-from agentctl.cli.output import Format, chosen_format, write_bytes, write_text
-from agentctl.cli.progress import waiting
-from agentctl.cli.terminal import note
+from agentctl.cli.options import (
+    AgentId,
+    Chosen,
+    Output,
+    SessionOption,
+    TeamId,
+    WorkflowId,
+    chosen_component,
+)
+from agentctl.cli.show import columns
+from agentctl.cli.show.answer import Answer, judge
+from agentctl.cli.show.output import Format, chosen_format, write_bytes, write_text
+from agentctl.cli.show.progress import waiting
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import Door, with_door
 from agentctl.errors import AgentctlError, UsageFailed
 from agentctl.operations import CancelRequest, RunRequest
 

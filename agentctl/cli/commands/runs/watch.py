@@ -1,4 +1,6 @@
-"""`agentctl runs watch`: a live transcript of a run, which goes on whoever looks.
+"""Events with the pauses between them: who waits for something learns that nothing comes.
+
+`agentctl runs watch`: a live transcript of a run, which goes on whoever looks.
 
 In tables and TSV stdout is the answer's text, as it arrives; tools, steps and members are told on
 stderr. `jsonl` is one event a line, `json` the run's record at its end, `name` its id.
@@ -7,32 +9,93 @@ stderr. `jsonl` is one event a line, `json` the run's record at its end, `name` 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli import columns
-from agentctl.cli.answer import Answer
-from agentctl.cli.chosen import Chosen, chosen_component, component_of_run
-from agentctl.cli.door import Door, with_door
-from agentctl.cli.failed import judge
-from agentctl.cli.options import AgentId, DbId, Output, RunId, SessionOption, TeamId, WorkflowId
-from agentctl.cli.output import Format, chosen_format, write_bytes
-from agentctl.cli.progress import waiting
-from agentctl.cli.silence import Silence, with_silences
-from agentctl.cli.terminal import note
-from agentctl.cli.transcript import Transcript
+from agentctl.cli.options import (
+    AgentId,
+    Chosen,
+    DbId,
+    Output,
+    RunId,
+    SessionOption,
+    TeamId,
+    WorkflowId,
+    chosen_component,
+    component_of_run,
+)
+from agentctl.cli.show import columns
+from agentctl.cli.show.answer import Answer, judge
+from agentctl.cli.show.output import Format, chosen_format, write_bytes
+from agentctl.cli.show.progress import waiting
+from agentctl.cli.show.terminal import note
+from agentctl.cli.show.transcript import Transcript
+from agentctl.cli.target import Door, with_door
 from agentctl.errors import AgentctlError, RunFailed, TooManyRequests, Unavailable
 from agentctl.operations import ResumeRequest
 
 if TYPE_CHECKING:
+    import asyncio
+
     from agentctl.operations import StreamEvent
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
 
-__all__ = ["watch_run"]
+__all__ = ["Silence", "watch_run", "with_silences"]
+
+WAITING = 64
+"""Events that were received and not shown yet, at most."""
+
+
+class Silence(Enum):
+    """Stands where an event would."""
+
+    SILENCE = "silence"
+
+
+async def with_silences(
+    events: AsyncIterator[StreamEvent], seconds: float
+) -> AsyncGenerator[StreamEvent | Silence, None]:
+    """The events, and `Silence.SILENCE` whenever none has come for so many seconds.
+
+    What `events` raises is raised behind the last event. It is read, and closed, by one task.
+    """
+    import asyncio
+
+    queue: asyncio.Queue[StreamEvent | Exception | None] = asyncio.Queue(WAITING)
+    reading = asyncio.create_task(_read(events, queue))
+    try:
+        while True:
+            item: StreamEvent | Exception | Silence | None = Silence.SILENCE
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    item = await queue.get()
+            if item is None:
+                return
+            if isinstance(item, Exception):
+                raise item
+            yield item
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _read(
+    events: AsyncIterator[StreamEvent], queue: asyncio.Queue[StreamEvent | Exception | None]
+) -> None:
+    try:
+        async with contextlib.aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                await queue.put(event)
+    except Exception as failure:
+        await queue.put(failure)
+    else:
+        await queue.put(None)
+
 
 SILENT_SECONDS = 1.5
 """After so long without an event it is asked whether there will be any."""
@@ -267,7 +330,7 @@ async def _check_worker(watched: _Watched) -> None:
     here = watched.door.local
     if here is None:
         return
-    from agentctl.service.doctor import is_abandoned
+    from agentctl.service.runs_doctor.find import is_abandoned
 
     if await is_abandoned(here.service.hosting, watched.run_id, watched.db):
         doctor = watched.door.command("runs doctor --fix")

@@ -1,0 +1,1 @@
+"""Explanations of authorization decisions: checks, causes, remedies, suggestions."""

@@ -1,0 +1,1 @@
+"""Signing and verification keys: key material, key files, generation, rotation."""

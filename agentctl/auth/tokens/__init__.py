@@ -1,0 +1,1 @@
+"""JSON Web Tokens and service account tokens: formats, claims, minting and verification."""

@@ -1,0 +1,1 @@
+"""`agentctl runs`: one module for each command."""

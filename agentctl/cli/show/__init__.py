@@ -1,0 +1,1 @@
+"""Output: tables, documents, transcripts, progress."""

@@ -1,0 +1,1 @@
+"""The processes of a server: one process, or a supervisor with workers."""

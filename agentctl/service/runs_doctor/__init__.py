@@ -1,0 +1,1 @@
+"""`agentctl runs doctor`: find inconsistent runs and repair them."""

@@ -1,0 +1,1 @@
+"""Repositories: the SQL statements of each table family, shared by both drivers."""
