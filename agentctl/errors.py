@@ -39,10 +39,11 @@ from typing import ClassVar
 __all__ = [
     "AgentctlError",
     "BadRequest",
+    "ConfirmationDeclined",
     "Conflict",
     "Forbidden",
     "HeaderTooLarge",
-    "InternalFailure",
+    "InternalError",
     "InvalidConfiguration",
     "InvalidKey",
     "InvalidToken",
@@ -50,7 +51,6 @@ __all__ = [
     "NotFound",
     "OutcomeUnknown",
     "PortInUse",
-    "Refused",
     "RunFailed",
     "SchemaMismatch",
     "StillPending",
@@ -59,10 +59,10 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "UnsupportedMediaType",
-    "UsageFailed",
+    "UsageError",
     "ValidationFailed",
-    "from_response",
-    "leaves",
+    "error_from_response",
+    "iter_error_classes",
 ]
 
 _SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
@@ -236,7 +236,7 @@ class HeaderTooLarge(AgentctlError):
     status = 431
 
 
-class InternalFailure(AgentctlError):
+class InternalError(AgentctlError):
     """A fault of ours (500). The text is fixed; the log has the rest under the request id."""
 
     def __init__(self, detail: str = "Internal server error", *, hint: str | None = None) -> None:
@@ -258,20 +258,20 @@ class OutcomeUnknown(Unavailable):
     """The database went away at the commit, and nobody can tell what became of it."""
 
 
-class UsageFailed(AgentctlError):
+class UsageError(AgentctlError):
     """A command line that cannot be carried out as given."""
 
     error_code = "USAGE"
     exit_code = 2
 
 
-class InvalidConfiguration(UsageFailed):
+class InvalidConfiguration(UsageError):
     """A configuration that cannot be used: file, key, what is wrong, what is allowed."""
 
     error_code = "CONFIGURATION"
 
 
-class InvalidKey(UsageFailed):
+class InvalidKey(UsageError):
     """A key or key set that is refused when it is loaded."""
 
     error_code = "INVALID_KEY"
@@ -295,7 +295,7 @@ class PortInUse(AgentctlError):
     error_code = "PORT_IN_USE"
 
 
-class Refused(AgentctlError):
+class ConfirmationDeclined(AgentctlError):
     """The user answered no."""
 
     error_code = "REFUSED"
@@ -309,14 +309,14 @@ class StillPending(AgentctlError):
     exit_code = 8
 
 
-def leaves(root: type[AgentctlError] = AgentctlError) -> Iterator[type[AgentctlError]]:
+def iter_error_classes(root: type[AgentctlError] = AgentctlError) -> Iterator[type[AgentctlError]]:
     """Every class of the tree below `root`, depth first."""
     for child in root.__subclasses__():
         yield child
-        yield from leaves(child)
+        yield from iter_error_classes(child)
 
 
-def from_response(status: int, body: Mapping[str, object]) -> AgentctlError:
+def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlError:
     """The failure that a server's error body stands for.
 
     Args:
@@ -330,9 +330,9 @@ def from_response(status: int, body: Mapping[str, object]) -> AgentctlError:
         scopes = body.get("required_scopes")
         names = tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
         return Forbidden(text, required_scopes=names)
-    by_status = {kind.status: kind for kind in reversed([*leaves()]) if kind.status != 500} | {
-        401: Unauthenticated
-    }
+    by_status = {
+        kind.status: kind for kind in reversed([*iter_error_classes()]) if kind.status != 500
+    } | {401: Unauthenticated}
     if status in by_status:
         return by_status[status](text)
-    return Unavailable(text) if status in (502, 504) else InternalFailure(text)
+    return Unavailable(text) if status in (502, 504) else InternalError(text)

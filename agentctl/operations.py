@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agentctl.records.audit import AuditOutcome, AuditPage
     from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
-    from agentctl.records.kinds import Kind
+    from agentctl.records.kinds import ComponentKind
     from agentctl.records.runs import CancelRecord, RunPage, RunRecord, RunStatus
     from agentctl.records.sessions import SessionDetail, SessionPage
     from agentctl.records.system import (
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL_RUNS",
-    "ANYWHERE",
+    "BEFORE_FIRST_EVENT",
     "DEFAULT_ACCOUNT_DAYS",
     "DEFAULT_CANCEL_WAIT",
     "DEFAULT_LIMIT",
+    "DEFAULT_LOCATOR",
     "DELETION_WAIT",
-    "FROM_THE_START",
     "MAXIMUM_ACCOUNT_DAYS",
     "MAXIMUM_CANCEL_WAIT",
-    "MAXIMUM_EVENT",
+    "MAXIMUM_EVENT_NUMBER",
     "MAXIMUM_LIMIT",
     "MAXIMUM_OFFSET",
-    "MAXIMUM_REASON",
+    "MAXIMUM_REASON_LENGTH",
     "AccountFilter",
     "AuditFilter",
     "BulkDeletion",
@@ -58,10 +58,10 @@ __all__ = [
     "RunFilter",
     "RunRequest",
     "SessionFilter",
+    "SessionLocator",
     "SessionPatch",
     "SessionRunsQuery",
     "StreamEvent",
-    "Where",
 ]
 
 DEFAULT_LIMIT = 20
@@ -73,13 +73,13 @@ DEFAULT_CANCEL_WAIT = 1.0
 MAXIMUM_CANCEL_WAIT = 30.0
 """Seconds that a cancel waits for the run to end (contract.md 5)."""
 
-MAXIMUM_REASON = 500
+MAXIMUM_REASON_LENGTH = 500
 """Characters of the reason of a cancel."""
 
-FROM_THE_START = -1
+BEFORE_FIRST_EVENT = -1
 """The number before that of a run's first event."""
 
-MAXIMUM_EVENT = 10**18 - 1
+MAXIMUM_EVENT_NUMBER = 10**18 - 1
 """No event has a larger number."""
 
 DELETION_WAIT = 10.0
@@ -91,7 +91,7 @@ MAXIMUM_ACCOUNT_DAYS = 3_650
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class SessionLocator:
     """Which session is meant, and where it is kept.
 
     Attributes:
@@ -101,13 +101,13 @@ class Where:
         table: `sessions` or None; any other name is not found.
     """
 
-    type: Kind | None = None
+    type: ComponentKind | None = None
     user_id: str | None = None
     db_id: str | None = None
     table: str | None = None
 
 
-ANYWHERE = Where()
+DEFAULT_LOCATOR = SessionLocator()
 """Whatever is stored under the id, in the default database."""
 
 
@@ -126,7 +126,7 @@ class Page:
 class SessionFilter:
     """Which sessions to list. `session_name` is a prefix, compared without case."""
 
-    where: Where = field(default_factory=Where)
+    where: SessionLocator = field(default_factory=SessionLocator)
     component_id: str | None = None
     session_name: str | None = None
     page: Page = field(default_factory=Page)
@@ -142,7 +142,7 @@ class RunFilter:
     """
 
     status: RunStatus | None = None
-    component_type: Kind | None = None
+    component_type: ComponentKind | None = None
     component_id: str | None = None
     session_id: str | None = None
     user_id: str | None = None
@@ -157,7 +157,7 @@ class RunFilter:
 class SessionRunsQuery:
     """Which runs of one session: all, oldest first, unless `limit` and `after` (a run id) say."""
 
-    where: Where = field(default_factory=Where)
+    where: SessionLocator = field(default_factory=SessionLocator)
     limit: int | None = None
     after: str | None = None
 
@@ -170,7 +170,7 @@ ALL_RUNS = SessionRunsQuery()
 class NewSession:
     """A session to create. `session_id` None: one is made."""
 
-    type: Kind = "agent"
+    type: ComponentKind = "agent"
     session_id: str | None = None
     session_name: str = ""
     session_state: dict[str, Any] | None = None
@@ -227,7 +227,7 @@ class ResumeRequest:
     """Where to go on following a run: behind the event with number `after`."""
 
     session_id: str | None = None
-    after: int = FROM_THE_START
+    after: int = BEFORE_FIRST_EVENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,27 +338,27 @@ class Operations(Protocol):
         ...
 
     # Components
-    async def get_components(self, kind: Kind) -> Document[list[Any]]:
+    async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
         """The configured components of a kind that the caller may read."""
         ...
 
-    async def get_component(self, kind: Kind, component_id: str) -> Document[Any]: ...
+    async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]: ...
 
     # Runs
     async def create_run(
-        self, kind: Kind, component_id: str, request: RunRequest
+        self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> Document[RunRecord]:
         """Start a run and wait for its end, or with `background` only for its row."""
         ...
 
     def stream_run(
-        self, kind: Kind, component_id: str, request: RunRequest
+        self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         """Start a run and follow it. What is refused is raised before the first event."""
         ...
 
     def resume_run(
-        self, kind: Kind, component_id: str, run_id: str, request: ResumeRequest
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         """Follow a run from some event on, whoever has started it. Leaving it does not stop it.
 
@@ -371,15 +371,15 @@ class Operations(Protocol):
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]: ...
 
     async def list_component_runs(
-        self, kind: Kind, component_id: str, filter: RunFilter
+        self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]: ...
 
     async def get_component_run(
-        self, kind: Kind, component_id: str, run_id: str, *, session_id: str | None = None
+        self, kind: ComponentKind, component_id: str, run_id: str, *, session_id: str | None = None
     ) -> Document[RunRecord]: ...
 
     async def cancel_run(
-        self, kind: Kind, component_id: str, run_id: str, request: CancelRequest
+        self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
     ) -> Document[CancelRecord]: ...
 
     # Sessions
@@ -387,19 +387,19 @@ class Operations(Protocol):
     async def create_session(self, session: NewSession) -> Document[SessionDetail]: ...
 
     async def get_session_by_id(
-        self, session_id: str, where: Where = ANYWHERE
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]: ...
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: Where = ANYWHERE
+        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]: ...
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: Where = ANYWHERE
+        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]: ...
 
     async def delete_session(
-        self, session_id: str, where: Where = ANYWHERE, *, cancel: bool = False
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
     ) -> None: ...
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None: ...
@@ -409,7 +409,7 @@ class Operations(Protocol):
     ) -> Document[list[RunRecord]]: ...
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: Where = ANYWHERE
+        self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[RunRecord]: ...
 
     # Service accounts

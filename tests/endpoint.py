@@ -40,7 +40,7 @@ class ModelEndpoint:
 
     def open_calls(self) -> int:
         """Calls of models that are open now."""
-        return int(self._ask("GET", "/open")["open"])
+        return int(self._request_document("GET", "/open")["open"])
 
     def wait_for_open(self, count: int, seconds: float = 5.0) -> None:
         """Wait until that many calls are open; fails after `seconds`."""
@@ -51,17 +51,17 @@ class ModelEndpoint:
 
     def requests(self, model: str | None = None) -> list[Body]:
         """The bodies that were sent, newest last; of one model, when given."""
-        sent: list[Body] = self._ask("GET", "/requests")["requests"]
+        sent: list[Body] = self._request_document("GET", "/requests")["requests"]
         return [body for body in sent if model in (None, body["model"])]
 
     def headers(self, model: str) -> dict[str, str]:
         """The header fields of the newest request for a model, names in lower case."""
-        sent: list[dict[str, Any]] = self._ask("GET", "/headers")["headers"]
+        sent: list[dict[str, Any]] = self._request_document("GET", "/headers")["headers"]
         return next(entry["fields"] for entry in reversed(sent) if entry["model"] == model)
 
     def forget(self) -> None:
         """Start `requests` anew."""
-        self._ask("DELETE", "/requests")
+        self._request_document("DELETE", "/requests")
 
     def stop(self) -> None:
         """End the process."""
@@ -70,7 +70,7 @@ class ModelEndpoint:
         if self.process.stdout is not None:
             self.process.stdout.close()
 
-    def _ask(self, method: str, path: str) -> dict[str, Any]:
+    def _request_document(self, method: str, path: str) -> dict[str, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request(method, path)

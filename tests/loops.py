@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["pytest_pyfunc_call", "until"]
+__all__ = ["pytest_pyfunc_call", "wait_until"]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -23,7 +23,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+async def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
     """Wait for a condition, asked every 5 ms; fails after `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:

@@ -19,12 +19,12 @@ from tests.forks import Forked, may_fork
 __all__ = [
     "AGENTCTL",
     "ServerProcess",
-    "begun",
-    "finished",
-    "inherited",
-    "serving",
-    "started",
-    "unmeasured",
+    "base_environment",
+    "run_agentctl",
+    "serve_config",
+    "start_agentctl",
+    "start_server",
+    "without_coverage",
 ]
 
 AGENTCTL = (sys.executable, "-m", "agentctl")
@@ -36,7 +36,7 @@ _LISTENS = re.compile(r"listens on (http://[^\s,]+)")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL")
 
 
-def inherited() -> dict[str, str]:
+def base_environment() -> dict[str, str]:
     """The little of our environment that a process of a test is to have: coverage is measured."""
     return {
         name: value
@@ -45,12 +45,12 @@ def inherited() -> dict[str, str]:
     }
 
 
-def unmeasured(environment: Mapping[str, str]) -> dict[str, str]:
+def without_coverage(environment: Mapping[str, str]) -> dict[str, str]:
     """The same without measuring coverage, which loads modules and writes into our folder."""
     return {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
 
 
-def begun(
+def start_agentctl(
     *arguments: str, env: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[Any]:
     """Start `agentctl ARGUMENTS`, forked where that is as good as a new interpreter.
@@ -64,7 +64,7 @@ def begun(
     return subprocess.Popen([*AGENTCTL, *arguments], env=environment, **options)
 
 
-def finished(
+def run_agentctl(
     *arguments: str,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -73,7 +73,7 @@ def finished(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run `agentctl ARGUMENTS` to its end, with these bytes on its stdin."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with begun(*arguments, env=env, cwd=cwd, **pipes) as process:
+    with start_agentctl(*arguments, env=env, cwd=cwd, **pipes) as process:
         try:
             out, said = process.communicate(typed, seconds)
         finally:
@@ -110,17 +110,17 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def serving(
+def serve_config(
     config: Path, *options: str, program: Sequence[str] | None = None
 ) -> Iterator[ServerProcess]:
     """Serve a configuration on a free port; `program` as for `started`."""
     log, place = config.parent / "server.log", ("--config", str(config), "--port", "0")
-    with started(*place, *options, log=log, program=program) as server:
+    with start_server(*place, *options, log=log, program=program) as server:
         yield server
 
 
 @contextlib.contextmanager
-def started(
+def start_server(
     *options: str,
     log: Path,
     environment: Mapping[str, str] | None = None,
@@ -137,7 +137,7 @@ def started(
     with log.open("wb") as said:
         streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": said}
         if program is None:
-            process = begun("serve", *options, env=env, cwd=log.parent, **streams)
+            process = start_agentctl("serve", *options, env=env, cwd=log.parent, **streams)
         else:
             line = [*program, "serve", *options]
             process = subprocess.Popen(line, env=env, cwd=log.parent, **streams)

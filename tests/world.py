@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from agentctl.auth.keys.generate import generate, public_pem, write_private_key
+from agentctl.auth.keys.generate import build_public_pem, generate_key, write_private_key
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens import mint
 from agentctl.auth.verifier import Verifier
-from agentctl.config import load
+from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 
-__all__ = ["ADMIN", "World", "make_world"]
+__all__ = ["ADMIN", "Deployment", "create_deployment"]
 
 ADMIN = "agent_os:admin"
 
@@ -63,7 +63,7 @@ FILES = {"main": 'url = "sqlite:///main.db"', "second": 'url = "sqlite:///second
 
 
 @dataclass(frozen=True)
-class World:
+class Deployment:
     """A folder with `agentctl.toml` in it."""
 
     folder: Path
@@ -74,28 +74,28 @@ class World:
 
     @property
     def settings(self) -> Settings:
-        return load(self.path, {})
+        return load_settings(self.path, {})
 
     def token(
         self, subject: str | None, *scopes: str, session_id: str | None = None, seconds: int = 600
     ) -> str:
         """A token of the world's own key."""
         lifetime = timedelta(seconds=seconds)
-        return mint.mint(self.settings, subject, scopes, lifetime, session_id=session_id)
+        return mint.mint_token(self.settings, subject, scopes, lifetime, session_id=session_id)
 
     def principal(self, token: str) -> Principal:
         """Whom the server would take the bearer of the token for."""
         return Verifier(self.settings).principal(f"Bearer {token}")
 
 
-def make_world(
+def create_deployment(
     folder: Path,
     model_url: str,
     *,
     extra: str = "",
     server: str = "",
     databases: Mapping[str, str] = FILES,
-) -> World:
+) -> Deployment:
     """Write a configuration with a key pair, tools and one agent for each behaviour of the stub.
 
     Args:
@@ -104,12 +104,12 @@ def make_world(
         extra: more TOML at the end; `server`: more lines for `[server]`.
         databases: the lines of `main` and of `second` that say where they are.
     """
-    private = generate("RS256")
+    private = generate_key("RS256")
     write_private_key(folder / "keys" / "signing.pem", private)
-    (folder / "keys" / "signing.pub.pem").write_bytes(public_pem(private, "RS256"))
+    (folder / "keys" / "signing.pub.pem").write_bytes(build_public_pem(private, "RS256"))
     (folder / "world_tools.py").write_text(TOOLS)
     (folder / "agentctl.toml").write_text(_config(model_url, extra, server, databases))
-    return World(folder)
+    return Deployment(folder)
 
 
 def _config(model_url: str, extra: str, server: str, databases: Mapping[str, str]) -> str:

@@ -11,30 +11,35 @@ from agentctl.auth import scopes as scope_names
 from agentctl.auth.principal import Principal
 from agentctl.errors import BadRequest, Forbidden, ValidationFailed
 
-__all__ = ["check_held", "check_known", "check_privileged", "is_privileged"]
+__all__ = [
+    "check_held_scopes",
+    "check_known_scopes",
+    "check_privileged_scopes",
+    "is_privileged_scope",
+]
 
 _PRIVILEGED_ACTIONS = frozenset({"write", "delete"})
 _PRIVILEGED_RESOURCES = frozenset({"service_accounts"})
 
 
-def check_known(scopes: Sequence[str], admin_scope: str) -> None:
+def check_known_scopes(scopes: Sequence[str], admin_scope: str) -> None:
     """Refuse scopes that no operation asks for: they would grant nothing.
 
     Raises:
         ValidationFailed: names the first of them by its place, and the known one nearest to it.
     """
     for place, scope in enumerate(scopes):
-        if scope == admin_scope or scope_names.known(scope):
+        if scope == admin_scope or scope_names.is_known_scope(scope):
             continue
-        if not scope_names.well_formed(scope):
+        if not scope_names.is_well_formed(scope):
             forms = "resource:action or resource:<id>:action"
             raise ValidationFailed(f"scopes[{place}].scope must have the form {forms}")
-        near = scope_names.nearest(scope, admin_scope)
+        near = scope_names.suggest_scope(scope, admin_scope)
         guess = f": did you mean {near}?" if near else ""
         raise ValidationFailed(f"scopes[{place}].scope is not a known scope{guess}")
 
 
-def check_held(scopes: Iterable[str], principal: Principal, admin_scope: str) -> None:
+def check_held_scopes(scopes: Iterable[str], principal: Principal, admin_scope: str) -> None:
     """Refuse to grant what the principal may not do itself; an administrator may do everything.
 
     Raises:
@@ -45,7 +50,7 @@ def check_held(scopes: Iterable[str], principal: Principal, admin_scope: str) ->
     missing = tuple(
         scope
         for scope in scopes
-        if scope == admin_scope or not scope_names.covers(principal.scopes, scope)
+        if scope == admin_scope or not scope_names.is_covered(principal.scopes, scope)
     )
     if missing:
         names = ", ".join(missing)
@@ -54,19 +59,19 @@ def check_held(scopes: Iterable[str], principal: Principal, admin_scope: str) ->
         )
 
 
-def check_privileged(scopes: Iterable[str], admin_scope: str, *, allowed: bool) -> None:
+def check_privileged_scopes(scopes: Iterable[str], admin_scope: str, *, allowed: bool) -> None:
     """Refuse privileged scopes unless it is said that they are meant.
 
     Raises:
         BadRequest: names them.
     """
-    privileged = [scope for scope in scopes if is_privileged(scope, admin_scope)]
+    privileged = [scope for scope in scopes if is_privileged_scope(scope, admin_scope)]
     if privileged and not allowed:
         names = ", ".join(privileged)
         raise BadRequest(f"Privileged scopes need allow_privileged_scopes: {names}")
 
 
-def is_privileged(scope: str, admin_scope: str) -> bool:
+def is_privileged_scope(scope: str, admin_scope: str) -> bool:
     """Whether a scope allows to change or delete something, or to manage service accounts."""
     resource, _, action = scope.partition(":")
     return (

@@ -20,34 +20,34 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import (
     KNOWN_SCOPES,
     RESOURCES_WITH_IDS,
-    alternatives,
-    held_ids,
-    satisfies,
-    well_formed,
+    ids_in_scopes,
+    is_action_allowed,
+    is_well_formed,
+    sufficient_scopes,
 )
 from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticated, Unavailable
-from agentctl.records.kinds import KINDS, Kind
-from agentctl.records.routes import ROUTES, Match, RouteTable, names_something, operations_of
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import ROUTES, RouteMatch, RouteTable, is_valid_segment, operation_ids
 
 __all__ = [
     "POLICY",
     "Admin",
     "Authenticated",
-    "Needs",
-    "OpenedOperation",
+    "GrantedOperation",
+    "NeedsScope",
     "Public",
-    "Rule",
+    "Requirement",
     "ScopeEntry",
-    "admit",
     "allowed_ids",
-    "decide",
-    "locate",
-    "opened_by",
-    "operations_of",
-    "require_names",
+    "authorize",
+    "authorize_request",
+    "build_scope_table",
+    "check_path_params",
+    "find_operation",
+    "operation_ids",
+    "operations_granted_by",
     "required_scopes",
     "scope_forms",
-    "scope_table",
 ]
 
 
@@ -67,7 +67,7 @@ class Admin:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class NeedsScope:
     """A scope.
 
     Attributes:
@@ -83,15 +83,15 @@ class Needs:
     listed: bool = False
 
 
-Rule = Public | Authenticated | Admin | Needs
+Requirement = Public | Authenticated | Admin | NeedsScope
 
 
-def _family(kind: Kind) -> dict[str, Rule]:
-    names, ids = KINDS[kind], operations_of(kind)
-    read = Needs(names.path, "read", names.id_field)
-    run = Needs(names.path, "run", names.id_field)
+def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
+    names, ids = KINDS[kind], operation_ids(kind)
+    read = NeedsScope(names.path, "read", names.id_field)
+    run = NeedsScope(names.path, "run", names.id_field)
     return {
-        ids.list: Needs(names.path, "read", listed=True),
+        ids.list: NeedsScope(names.path, "read", listed=True),
         ids.get: read,
         ids.create_run: run,
         ids.list_runs: read,
@@ -101,11 +101,11 @@ def _family(kind: Kind) -> dict[str, Rule]:
     }
 
 
-def _session(action: str) -> Needs:
-    return Needs("sessions", action, "session_id")
+def _session_requirement(action: str) -> NeedsScope:
+    return NeedsScope("sessions", action, "session_id")
 
 
-POLICY: dict[str, Rule] = {
+POLICY: dict[str, Requirement] = {
     "get_api": Public(),
     "get_health": Public(),
     "get_info": Public(),
@@ -115,26 +115,30 @@ POLICY: dict[str, Rule] = {
     "get_oauth2_redirect": Public(),
     "get_openapi": Public(),
     "get_redoc": Public(),
-    "get_config": Needs("config", "read"),
-    "get_models": Needs("config", "read"),
+    "get_config": NeedsScope("config", "read"),
+    "get_models": NeedsScope("config", "read"),
     "get_me": Authenticated(),
     "explain_auth": Admin(),
-    **{operation: rule for kind in KINDS for operation, rule in _family(kind).items()},
-    "get_sessions": Needs("sessions", "read"),
-    "create_session": Needs("sessions", "write"),
-    "delete_sessions": Needs("sessions", "delete"),
-    "get_session_by_id": _session("read"),
-    "update_session": _session("write"),
-    "rename_session": _session("write"),
-    "delete_session": _session("delete"),
-    "get_session_runs": _session("read"),
-    "get_session_run": _session("read"),
-    "get_runs": Needs("sessions", "read"),
-    "get_run": Needs("sessions", "read"),
-    "create_service_account": Needs("service_accounts", "write"),
-    "list_service_accounts": Needs("service_accounts", "read"),
-    "revoke_service_account": Needs("service_accounts", "delete"),
-    "get_audit": Needs("audit", "read"),
+    **{
+        operation: rule
+        for kind in KINDS
+        for operation, rule in _component_requirements(kind).items()
+    },
+    "get_sessions": NeedsScope("sessions", "read"),
+    "create_session": NeedsScope("sessions", "write"),
+    "delete_sessions": NeedsScope("sessions", "delete"),
+    "get_session_by_id": _session_requirement("read"),
+    "update_session": _session_requirement("write"),
+    "rename_session": _session_requirement("write"),
+    "delete_session": _session_requirement("delete"),
+    "get_session_runs": _session_requirement("read"),
+    "get_session_run": _session_requirement("read"),
+    "get_runs": NeedsScope("sessions", "read"),
+    "get_run": NeedsScope("sessions", "read"),
+    "create_service_account": NeedsScope("service_accounts", "write"),
+    "list_service_accounts": NeedsScope("service_accounts", "read"),
+    "revoke_service_account": NeedsScope("service_accounts", "delete"),
+    "get_audit": NeedsScope("audit", "read"),
 }
 
 
@@ -149,21 +153,21 @@ def required_scopes(operation: str, path_params: Mapping[str, str]) -> tuple[str
         path_params: the parameters of the matched route, decoded.
     """
     rule = POLICY[operation]
-    if not isinstance(rule, Needs):
+    if not isinstance(rule, NeedsScope):
         return ()
-    return alternatives(rule.resource, rule.action, _identifier(rule, path_params))
+    return sufficient_scopes(rule.resource, rule.action, _path_identifier(rule, path_params))
 
 
 def scope_forms(operation: str) -> tuple[str, ...]:
     """What `required_scopes` answers for any id, for documentation: `agents:<agent_id>:run`, ..."""
     rule = POLICY[operation]
     general = required_scopes(operation, {})
-    if not isinstance(rule, Needs) or rule.id_param is None:
+    if not isinstance(rule, NeedsScope) or rule.id_param is None:
         return general
     return (f"{rule.resource}:<{rule.id_param}>:{rule.action}", *general)
 
 
-def decide(principal: Principal | None, operation: str, path_params: Mapping[str, str]) -> None:
+def authorize(principal: Principal | None, operation: str, path_params: Mapping[str, str]) -> None:
     """Let the caller pass, or refuse.
 
     Args:
@@ -182,9 +186,9 @@ def decide(principal: Principal | None, operation: str, path_params: Mapping[str
         raise Unauthenticated
     if principal.admin or isinstance(rule, Authenticated):
         return
-    if isinstance(rule, Needs) and _holds(principal, rule, path_params):
+    if isinstance(rule, NeedsScope) and _has_scope(principal, rule, path_params):
         return
-    raise _refusal(operation, path_params)
+    raise _denial(operation, path_params)
 
 
 def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
@@ -195,57 +199,61 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
     """
     rule = POLICY[operation]
     if isinstance(rule, Admin) and not principal.admin:
-        raise _refusal(operation, {})
-    if principal.admin or not isinstance(rule, Needs):
+        raise _denial(operation, {})
+    if principal.admin or not isinstance(rule, NeedsScope):
         return None
-    if satisfies(principal.scopes, rule.resource, rule.action):
+    if is_action_allowed(principal.scopes, rule.resource, rule.action):
         return None
-    ids = held_ids(principal.scopes, rule.resource, rule.action) if rule.listed else frozenset()
+    ids = (
+        ids_in_scopes(principal.scopes, rule.resource, rule.action) if rule.listed else frozenset()
+    )
     if not ids:
-        raise _refusal(operation, {})
+        raise _denial(operation, {})
     return ids
 
 
-def opened_by(scope: str) -> Iterator[str]:
+def operations_granted_by(scope: str) -> Iterator[str]:
     """The operations that a scope opens by itself, lists of which it opens a part too.
 
     The admin scope opens all of them and is not known here.
     """
-    if not well_formed(scope):
+    if not is_well_formed(scope):
         return
     parts = scope.split(":")
     identifier = parts[1] if len(parts) == 3 else None
     for operation, rule in POLICY.items():
-        if not isinstance(rule, Needs):
+        if not isinstance(rule, NeedsScope):
             continue
         one = identifier if rule.id_param or rule.listed else None
-        if satisfies({scope}, rule.resource, rule.action, one):
+        if is_action_allowed({scope}, rule.resource, rule.action, one):
             yield operation
 
 
-def _holds(principal: Principal, rule: Needs, path_params: Mapping[str, str]) -> bool:
-    identifier = _identifier(rule, path_params)
-    if satisfies(principal.scopes, rule.resource, rule.action, identifier):
+def _has_scope(principal: Principal, rule: NeedsScope, path_params: Mapping[str, str]) -> bool:
+    identifier = _path_identifier(rule, path_params)
+    if is_action_allowed(principal.scopes, rule.resource, rule.action, identifier):
         return True
-    return rule.listed and bool(held_ids(principal.scopes, rule.resource, rule.action))
+    return rule.listed and bool(ids_in_scopes(principal.scopes, rule.resource, rule.action))
 
 
-def _identifier(rule: Needs, path_params: Mapping[str, str]) -> str | None:
+def _path_identifier(rule: NeedsScope, path_params: Mapping[str, str]) -> str | None:
     return path_params.get(rule.id_param) if rule.id_param is not None else None
 
 
-def _refusal(operation: str, path_params: Mapping[str, str]) -> Forbidden:
+def _denial(operation: str, path_params: Mapping[str, str]) -> Forbidden:
     return Forbidden(
         "Insufficient scopes for this operation",
         required_scopes=required_scopes(operation, path_params),
     )
 
 
-Failure = Unauthenticated | Unavailable | None
+AuthenticationFailure = Unauthenticated | Unavailable | None
 """Why nobody was identified: no credential that holds, or one that cannot be looked up now."""
 
 
-def locate(table: RouteTable, method: str, path: str, failure: Failure) -> Match:
+def find_operation(
+    table: RouteTable, method: str, path: str, failure: AuthenticationFailure
+) -> RouteMatch:
     """The operation of a request.
 
     Args:
@@ -270,9 +278,9 @@ def locate(table: RouteTable, method: str, path: str, failure: Failure) -> Match
     raise NotFound("Not found")
 
 
-def admit(
+def authorize_request(
     principal: Principal | None,
-    failure: Failure,
+    failure: AuthenticationFailure,
     operation: str,
     path_params: Mapping[str, str],
 ) -> None:
@@ -289,22 +297,22 @@ def admit(
         Forbidden: the caller lacks the scopes.
     """
     try:
-        decide(principal, operation, path_params)
+        authorize(principal, operation, path_params)
     except Unauthenticated as refusal:
         raise failure or refusal from None
 
 
-def require_names(path_params: Mapping[str, str]) -> None:
+def check_path_params(path_params: Mapping[str, str]) -> None:
     """Refuse a path with a part that can name nothing; comes behind `admit`.
 
     Raises:
         NotFound: it has one.
     """
-    if not all(map(names_something, path_params.values())):
+    if not all(map(is_valid_segment, path_params.values())):
         raise NotFound("Not found")
 
 
-class OpenedOperation(TypedDict):
+class GrantedOperation(TypedDict):
     """An operation: its id, and where it is."""
 
     operation: str
@@ -322,10 +330,10 @@ class ScopeEntry(TypedDict):
     needs: Literal["scope", "admin", "token", "nothing"]
     scope: str | None
     forms: list[str]
-    operations: list[OpenedOperation]
+    operations: list[GrantedOperation]
 
 
-def scope_table(admin_scope: str) -> list[ScopeEntry]:
+def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
     """The whole table, in the order of the scopes' names.
 
     Args:
@@ -333,25 +341,31 @@ def scope_table(admin_scope: str) -> list[ScopeEntry]:
     """
     table = [
         ScopeEntry(
-            needs="scope", scope=scope, forms=_forms(scope), operations=_entries(opened_by(scope))
+            needs="scope",
+            scope=scope,
+            forms=_scope_forms(scope),
+            operations=_granted_operations(operations_granted_by(scope)),
         )
         for scope in KNOWN_SCOPES
     ]
-    asking = [name for name, rule in POLICY.items() if isinstance(rule, Needs | Admin)]
+    asking = [name for name, rule in POLICY.items() if isinstance(rule, NeedsScope | Admin)]
     known = [name for name, rule in POLICY.items() if isinstance(rule, Authenticated)]
     public = [name for name, rule in POLICY.items() if isinstance(rule, Public)]
     admin = ScopeEntry(
-        needs="admin", scope=admin_scope, forms=[admin_scope], operations=_entries(asking)
+        needs="admin",
+        scope=admin_scope,
+        forms=[admin_scope],
+        operations=_granted_operations(asking),
     )
     return [
         *table,
         admin,
-        ScopeEntry(needs="token", scope=None, forms=[], operations=_entries(known)),
-        ScopeEntry(needs="nothing", scope=None, forms=[], operations=_entries(public)),
+        ScopeEntry(needs="token", scope=None, forms=[], operations=_granted_operations(known)),
+        ScopeEntry(needs="nothing", scope=None, forms=[], operations=_granted_operations(public)),
     ]
 
 
-def _forms(scope: str) -> list[str]:
+def _scope_forms(scope: str) -> list[str]:
     """The scope itself, and the forms of it that name all or one."""
     resource, action = scope.split(":")
     if resource not in RESOURCES_WITH_IDS:
@@ -359,8 +373,8 @@ def _forms(scope: str) -> list[str]:
     return [scope, f"{resource}:*:{action}", f"{resource}:<id>:{action}"]
 
 
-def _entries(operations: Iterable[str]) -> list[OpenedOperation]:
+def _granted_operations(operations: Iterable[str]) -> list[GrantedOperation]:
     return [
-        OpenedOperation(operation=name, method=ROUTES[name].method, path=ROUTES[name].template)
+        GrantedOperation(operation=name, method=ROUTES[name].method, path=ROUTES[name].template)
         for name in operations
     ]

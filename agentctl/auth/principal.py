@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Principal", "Via", "anonymous", "local"]
+__all__ = ["Principal", "Via", "anonymous_principal", "local_principal"]
 
 Via = Literal["http", "local"]
 
@@ -43,12 +43,12 @@ class Principal:
         return self.actor if self.caller is None else self.caller
 
 
-def anonymous() -> Principal:
+def anonymous_principal() -> Principal:
     """The caller when authorization is switched off: an administrator without a name."""
     return Principal(subject=None, admin=True, everyone=True)
 
 
-def local(user: str, *, acting_for: str | None = None) -> Principal:
+def local_principal(user: str, *, acting_for: str | None = None) -> Principal:
     """A caller with access to the files: an administrator (contract.md 6).
 
     Args:

@@ -9,14 +9,14 @@ from functools import lru_cache
 __all__ = [
     "KNOWN_SCOPES",
     "RESOURCES_WITH_IDS",
-    "alternatives",
-    "covering",
-    "covers",
-    "held_ids",
-    "known",
-    "nearest",
-    "satisfies",
-    "well_formed",
+    "find_covering_scope",
+    "ids_in_scopes",
+    "is_action_allowed",
+    "is_covered",
+    "is_known_scope",
+    "is_well_formed",
+    "sufficient_scopes",
+    "suggest_scope",
 ]
 
 RESOURCES_WITH_IDS = frozenset({"agents", "teams", "workflows", "sessions"})
@@ -42,17 +42,17 @@ KNOWN_SCOPES: tuple[str, ...] = (
 """Every scope that some operation asks for, without ids; the admin scope is configured."""
 
 _ALIASES = {"config": ("config", "system")}
-_scope = re.compile(
+_SCOPE_PATTERN = re.compile(
     r"[A-Za-z][A-Za-z0-9_-]{0,63}(?::(?:\*|[A-Za-z0-9._~@-]{1,128}))?:[A-Za-z][A-Za-z0-9_-]{0,63}"
 )
 
 
-def well_formed(scope: str) -> bool:
+def is_well_formed(scope: str) -> bool:
     """Whether `scope` has one of the three forms; others grant nothing."""
-    return _scope.fullmatch(scope) is not None
+    return _SCOPE_PATTERN.fullmatch(scope) is not None
 
 
-def alternatives(resource: str, action: str, identifier: str | None = None) -> tuple[str, ...]:
+def sufficient_scopes(resource: str, action: str, identifier: str | None = None) -> tuple[str, ...]:
     """The scopes of which any one suffices, the most specific first.
 
     Args:
@@ -65,41 +65,43 @@ def alternatives(resource: str, action: str, identifier: str | None = None) -> t
     if resource in RESOURCES_WITH_IDS:
         scopes.insert(0, f"{resource}:*:{action}")
         one = f"{resource}:{identifier}:{action}"
-        if identifier not in (None, "*") and well_formed(one):
+        if identifier not in (None, "*") and is_well_formed(one):
             scopes.insert(0, one)
     return tuple(scopes)
 
 
-def satisfies(held: Set[str], resource: str, action: str, identifier: str | None = None) -> bool:
+def is_action_allowed(
+    held: Set[str], resource: str, action: str, identifier: str | None = None
+) -> bool:
     """Whether the scopes `held` allow `action` on `resource`, or on its one `identifier`."""
-    if not held.isdisjoint(_general(resource, action)):
+    if not held.isdisjoint(_scopes_for_all_ids(resource, action)):
         return True
     if identifier is None:
         return False
-    return not held.isdisjoint(alternatives(resource, action, identifier))
+    return not held.isdisjoint(sufficient_scopes(resource, action, identifier))
 
 
 @lru_cache(maxsize=256)
-def _general(resource: str, action: str) -> tuple[str, ...]:
+def _scopes_for_all_ids(resource: str, action: str) -> tuple[str, ...]:
     """The scopes that hold for every id: what most callers have, and found without its id."""
-    return alternatives(resource, action)
+    return sufficient_scopes(resource, action)
 
 
-def covers(held: Set[str], scope: str) -> bool:
+def is_covered(held: Set[str], scope: str) -> bool:
     """Whether the scopes `held` allow all that a well-formed `scope` allows."""
-    return covering(held, scope) is not None
+    return find_covering_scope(held, scope) is not None
 
 
-def covering(held: Set[str], scope: str) -> str | None:
+def find_covering_scope(held: Set[str], scope: str) -> str | None:
     """The one of the scopes `held` that allows all that a well-formed `scope` allows, or None."""
     resource, *rest = scope.split(":")
     known_as = (name for name, aliases in _ALIASES.items() if resource in aliases)
     identifier = rest[0] if len(rest) == 2 and rest[0] != "*" else None
-    wide = alternatives(next(known_as, resource), rest[-1], identifier)
+    wide = sufficient_scopes(next(known_as, resource), rest[-1], identifier)
     return next((one for one in wide if one in held), None)
 
 
-def held_ids(held: Set[str], resource: str, action: str) -> frozenset[str]:
+def ids_in_scopes(held: Set[str], resource: str, action: str) -> frozenset[str]:
     """The ids for which `held` has a scope of their own."""
     parts = (scope.split(":") for scope in held)
     return frozenset(
@@ -109,15 +111,15 @@ def held_ids(held: Set[str], resource: str, action: str) -> frozenset[str]:
     )
 
 
-def known(scope: str) -> bool:
+def is_known_scope(scope: str) -> bool:
     """Whether some operation asks for `scope`, with an id or `*` where one is allowed."""
     resource, *rest = scope.split(":")
     if len(rest) == 2 and resource in RESOURCES_WITH_IDS:
-        return well_formed(scope) and f"{resource}:{rest[1]}" in KNOWN_SCOPES
+        return is_well_formed(scope) and f"{resource}:{rest[1]}" in KNOWN_SCOPES
     return scope in KNOWN_SCOPES
 
 
-def nearest(scope: str, *others: str) -> str | None:
+def suggest_scope(scope: str, *others: str) -> str | None:
     """The scope that `scope` was probably meant to be, keeping its id; None: none is near.
 
     Args:
@@ -133,4 +135,4 @@ def nearest(scope: str, *others: str) -> str | None:
         return names[0] if names else None
     resource, action = names[0].split(":")
     with_id = f"{resource}:{parts[1]}:{action}"
-    return with_id if known(with_id) else names[0]
+    return with_id if is_known_scope(with_id) else names[0]

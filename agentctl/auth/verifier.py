@@ -13,28 +13,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from agentctl.auth.keys.keyring import Keyring
-from agentctl.auth.principal import Principal, anonymous
-from agentctl.auth.tokens.account_tokens import account_start
-from agentctl.auth.tokens.claims import ClaimRules, Claims, check
-from agentctl.auth.tokens.jws import KeySet, verify
+from agentctl.auth.principal import Principal, anonymous_principal
+from agentctl.auth.tokens.account_tokens import account_token_prefix
+from agentctl.auth.tokens.claims import ClaimRules, Claims, check_claims
+from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidToken, Unauthenticated
 
 if TYPE_CHECKING:
     from agentctl.auth.tokens.account_lookup import AccountTokens
     from agentctl.config.settings import Authorization, Settings
 
-__all__ = ["Verifier", "bearer", "principal_of"]
+__all__ = ["Verifier", "build_principal", "parse_bearer"]
 
 _CACHE_SIZE = 4_096
 _CACHE_SECONDS = 30.0
-_WATCH_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _JOIN_SECONDS = 2.0
 
 _log = logging.getLogger("agentctl.auth")
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _CachedToken:
     """A token that was verified.
 
     Attributes:
@@ -49,7 +49,7 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Generation:
+class _KeyGeneration:
     """A key set, and what it verified: one reference is replaced, so neither is ever without other.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Generation:
     """
 
     keys: KeySet
-    cache: dict[bytes, _Entry] = field(default_factory=dict)
+    cache: dict[bytes, _CachedToken] = field(default_factory=dict)
 
 
 class Verifier:
@@ -89,16 +89,16 @@ class Verifier:
     ) -> None:
         self._given = settings.authorization
         self._accounts = accounts
-        self._account_start = account_start(settings.authorization.token_prefix)
+        self._account_start = account_token_prefix(settings.authorization.token_prefix)
         self._rules = ClaimRules.from_settings(settings)
         self._maximum = settings.limits.token_bytes
         self._clock = clock
         self._monotonic = monotonic
         self._keyring = Keyring(self._given) if self._given.enabled else None
-        self._generation = None if self._keyring is None else _Generation(self._keyring.keys)
-        self._looking = threading.Lock()
-        self._watched = False
-        self._look_at = monotonic() + _WATCH_SECONDS
+        self._generation = None if self._keyring is None else _KeyGeneration(self._keyring.keys)
+        self._reload_lock = threading.Lock()
+        self._is_watched = False
+        self._next_check = monotonic() + _POLL_SECONDS
 
     @property
     def mode(self) -> Literal["jwt", "none"]:
@@ -129,11 +129,11 @@ class Verifier:
             Unavailable: it is a service account's, and nobody can tell now.
         """
         if self._generation is None:
-            return anonymous()
+            return anonymous_principal()
         token = self._token(authorization)
         if self._accounts is not None and token.startswith(self._account_start):
             return await self._accounts.principal(token)
-        return self._of_jwt(token)
+        return self._identify_jwt(token)
 
     def principal(self, authorization: str | None) -> Principal:
         """As `identify`, without service accounts: their tokens hold for nothing here.
@@ -143,21 +143,21 @@ class Verifier:
             InvalidToken: it does not hold.
         """
         if self._generation is None:
-            return anonymous()
-        return self._of_jwt(self._token(authorization))
+            return anonymous_principal()
+        return self._identify_jwt(self._token(authorization))
 
     def _token(self, authorization: str | None) -> str:
         if authorization is None:
             raise Unauthenticated
-        return bearer(authorization, self._maximum)
+        return parse_bearer(authorization, self._maximum)
 
-    def _of_jwt(self, token: str) -> Principal:
+    def _identify_jwt(self, token: str) -> Principal:
         if token.startswith(self._account_start):
             reason = "it is a service account's token, which is looked up, not verified"
             raise InvalidToken(reason, check="form")
         moment = self._monotonic()
-        if moment >= self._look_at and not self._watched:
-            self.refresh()
+        if moment >= self._next_check and not self._is_watched:
+            self.reload_keys()
         generation = self._generation
         assert generation is not None
         digest = hashlib.sha256(token.encode("ascii")).digest()
@@ -165,19 +165,19 @@ class Verifier:
         if entry is not None and moment < entry.stale_at and self._clock() < entry.expires_at:
             return entry.principal
         generation.cache.pop(digest, None)
-        fresh = self._verified(token, generation.keys, moment)
+        fresh = self._verify_token(token, generation.keys, moment)
         _remember(generation.cache, digest, fresh)
         return fresh.principal
 
-    def refresh(self) -> None:
+    def reload_keys(self) -> None:
         """Look at the key files now, and take over what changed; safe in any thread."""
         if self._keyring is None:
             return
-        with self._looking:
-            self._look_at = self._monotonic() + _WATCH_SECONDS
+        with self._reload_lock:
+            self._next_check = self._monotonic() + _POLL_SECONDS
             before = self._keyring.problem
             if self._keyring.reload():
-                self._generation = _Generation(self._keyring.keys)
+                self._generation = _KeyGeneration(self._keyring.keys)
                 _log.info("verification keys changed")
             if self._keyring.problem not in (None, before):
                 _log.error("%s", self._keyring.problem)
@@ -185,7 +185,7 @@ class Verifier:
                 _log.info("the key files are in use again")
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watch_key_files(self) -> Iterator[None]:
         """Look at the key files every second, in a thread, so that no request waits for a disk.
 
         Inside, `problem` is up to date although nobody asks, and requests look at no file.
@@ -196,37 +196,39 @@ class Verifier:
         stop = threading.Event()
         thread = threading.Thread(target=self._watch, args=(stop,), name="keys", daemon=True)
         thread.start()
-        self._watched = True
+        self._is_watched = True
         try:
             yield
         finally:
-            self._watched = False
+            self._is_watched = False
             stop.set()
             thread.join(_JOIN_SECONDS)
 
     def _watch(self, stop: threading.Event) -> None:
-        while not stop.wait(_WATCH_SECONDS):
+        while not stop.wait(_POLL_SECONDS):
             try:
-                self.refresh()
+                self.reload_keys()
             except Exception:
                 # The keys in use stay; a watch that ends would keep removed ones for ever.
                 _log.exception("the key files could not be looked at")
 
-    def _verified(self, token: str, keys: KeySet, moment: float) -> _Entry:
-        verified = verify(token, keys, maximum=self._maximum)
-        claims = check(verified.payload, self._rules, self._clock())
+    def _verify_token(self, token: str, keys: KeySet, moment: float) -> _CachedToken:
+        verified = verify_token(token, keys, maximum=self._maximum)
+        claims = check_claims(verified.payload, self._rules, self._clock())
         expires_at = math.inf if claims.expires_at is None else claims.expires_at
-        return _Entry(principal_of(claims, self._given), expires_at, moment + _CACHE_SECONDS)
+        return _CachedToken(
+            build_principal(claims, self._given), expires_at, moment + _CACHE_SECONDS
+        )
 
 
-def _remember(cache: dict[bytes, _Entry], digest: bytes, entry: _Entry) -> None:
+def _remember(cache: dict[bytes, _CachedToken], digest: bytes, entry: _CachedToken) -> None:
     """Keep an entry; the oldest makes room."""
     while len(cache) >= _CACHE_SIZE:
         cache.pop(next(iter(cache)), None)
     cache[digest] = entry
 
 
-def bearer(authorization: str, maximum: int) -> str:
+def parse_bearer(authorization: str, maximum: int) -> str:
     """Step `transport`: the token of `Bearer <token>`, as RFC 6750 2.1 has it.
 
     One space, the scheme in any case. What is longer than any token is refused unread.
@@ -243,7 +245,7 @@ def bearer(authorization: str, maximum: int) -> str:
     return token
 
 
-def principal_of(claims: Claims, given: Authorization) -> Principal:
+def build_principal(claims: Claims, given: Authorization) -> Principal:
     """Whom claims that hold stand for, with `[authorization]` as given."""
     admin = given.admin_scope in claims.scopes
     return Principal(

@@ -28,17 +28,17 @@ from agentctl.records.ids import is_component_id
 __all__ = [
     "Context",
     "Contexts",
-    "changing",
     "check_name",
-    "chosen",
+    "contexts_path",
     "credential_file",
-    "file_path",
-    "find",
-    "load",
+    "find_context",
+    "load_contexts",
+    "resolve_context",
+    "updating",
 ]
 
 _KEYS = ("url", "token_file")
-_LINE = re.compile(r"line (\d+)")
+_LINE_NUMBER = re.compile(r"line (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +58,33 @@ class Contexts:
     by_name: dict[str, Context] = field(default_factory=dict)
 
 
-def file_path() -> Path:
+def contexts_path() -> Path:
     """Where the contexts are kept; it need not exist."""
     from platformdirs import user_config_path
 
     return user_config_path("agentctl", appauthor=False) / "contexts.toml"
 
 
-def load() -> Contexts:
+def load_contexts() -> Contexts:
     """The stored contexts; none when there is no file.
 
     Raises:
         errors.InvalidConfiguration: the file cannot be read or is damaged.
     """
-    path = file_path()
+    path = contexts_path()
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return Contexts()
     except UnicodeDecodeError:
-        raise _damaged(path, "it is not UTF-8 text") from None
+        raise _damaged_file(path, "it is not UTF-8 text") from None
     except OSError as error:
-        raise _unusable(path, error) from None
-    return _parsed(path, text)
+        raise _unusable_file(path, error) from None
+    return _parse(path, text)
 
 
 @contextmanager
-def changing() -> Iterator[Contexts]:
+def updating() -> Iterator[Contexts]:
     """The stored contexts, to be changed; written back when the block ends without a failure.
 
     One process at a time: the directory is locked. The file is replaced whole or not at all.
@@ -93,22 +93,24 @@ def changing() -> Iterator[Contexts]:
         errors.InvalidConfiguration: the file is damaged, which leaves it as it is, or the
             directory cannot be written.
     """
-    path = file_path()
+    path = contexts_path()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
-        raise _unusable(path, error) from None
+        raise _unusable_file(path, error) from None
     try:
         _lock(directory)
-        contexts = load()
+        contexts = load_contexts()
         yield contexts
         _replace(path.resolve(), contexts)
     finally:
         os.close(directory)
 
 
-def chosen(environ: Mapping[str, str] | None = None, name: str | None = None) -> Context | None:
+def resolve_context(
+    environ: Mapping[str, str] | None = None, name: str | None = None
+) -> Context | None:
     """The context to work in: `name`, else AGENTCTL_CONTEXT, else the current one, else None.
 
     Raises:
@@ -116,12 +118,12 @@ def chosen(environ: Mapping[str, str] | None = None, name: str | None = None) ->
         errors.InvalidConfiguration: the stored contexts are damaged.
     """
     wanted = name or (os.environ if environ is None else environ).get("AGENTCTL_CONTEXT") or None
-    contexts = load()
+    contexts = load_contexts()
     wanted = wanted or contexts.current
-    return None if wanted is None else find(contexts, wanted)
+    return None if wanted is None else find_context(contexts, wanted)
 
 
-def find(contexts: Contexts, name: str) -> Context:
+def find_context(contexts: Contexts, name: str) -> Context:
     """The context of this name.
 
     Raises:
@@ -130,10 +132,10 @@ def find(contexts: Contexts, name: str) -> Context:
     found = contexts.by_name.get(name)
     if found is not None:
         return found
-    from agentctl.config.places import nearest
+    from agentctl.config.places import suggest_name
 
-    guess = nearest(name, contexts.by_name)
-    raise errors.UsageFailed(
+    guess = suggest_name(name, contexts.by_name)
+    raise errors.UsageError(
         f"there is no context named {name!r}",
         hint=f"did you mean {guess}?" if guess else "see them with: agentctl context list",
     )
@@ -147,9 +149,9 @@ def credential_file(context: Context | None, url: str) -> Path | None:
     """
     if context is None or context.token_file is None:
         return None
-    from agentctl.remote.address import read_address
+    from agentctl.remote.address import parse_address
 
-    same = read_address(context.url).origin == read_address(url).origin
+    same = parse_address(context.url).origin == parse_address(url).origin
     return context.token_file if same else None
 
 
@@ -160,38 +162,42 @@ def check_name(name: str) -> None:
         errors.UsageFailed: it breaks the grammar of configured ids (contract.md 3).
     """
     if not is_component_id(name):
-        raise errors.UsageFailed(
+        raise errors.UsageError(
             f"{name!r} cannot name a context",
             hint="use up to 64 letters, digits, dots, dashes and underscores",
         )
 
 
-def _parsed(path: Path, text: str) -> Contexts:
+def _parse(path: Path, text: str) -> Contexts:
     import tomllib
 
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        line = _LINE.search(str(error))
-        raise _damaged(path, f"line {line[1]} is not TOML" if line else "it is not TOML") from None
+        line = _LINE_NUMBER.search(str(error))
+        raise _damaged_file(
+            path, f"line {line[1]} is not TOML" if line else "it is not TOML"
+        ) from None
     tables = document.pop("contexts", {})
     current = document.pop("current", None)
     if document or not isinstance(tables, dict) or not isinstance(current, str | None):
-        raise _damaged(path, 'it holds more than "current" and [contexts.NAME] tables')
-    contexts = Contexts(current, {name: _entry(path, name, tables[name]) for name in tables})
+        raise _damaged_file(path, 'it holds more than "current" and [contexts.NAME] tables')
+    contexts = Contexts(
+        current, {name: _parse_context(path, name, tables[name]) for name in tables}
+    )
     if current is not None and current not in contexts.by_name:
-        raise _damaged(path, f"current = {current!r} names no context")
+        raise _damaged_file(path, f"current = {current!r} names no context")
     return contexts
 
 
-def _entry(path: Path, name: str, table: object) -> Context:
+def _parse_context(path: Path, name: str, table: object) -> Context:
     if not isinstance(table, dict) or set(table) - set(_KEYS) or not is_component_id(name):
-        raise _damaged(path, f"[contexts.{name}] takes url and token_file only")
+        raise _damaged_file(path, f"[contexts.{name}] takes url and token_file only")
     url, token_file = table.get("url"), table.get("token_file")
     if not isinstance(url, str):
-        raise _damaged(path, f"contexts.{name}.url is not a URL")
+        raise _damaged_file(path, f"contexts.{name}.url is not a URL")
     if not (token_file is None or (isinstance(token_file, str) and Path(token_file).is_absolute())):
-        raise _damaged(path, f"contexts.{name}.token_file is not an absolute path")
+        raise _damaged_file(path, f"contexts.{name}.token_file is not an absolute path")
     return Context(name, url, None if token_file is None else Path(token_file))
 
 
@@ -200,7 +206,7 @@ def _replace(path: Path, contexts: Contexts) -> None:
 
     import tomli_w
 
-    data = tomli_w.dumps(_document(contexts)).encode()
+    data = tomli_w.dumps(_to_document(contexts)).encode()
     try:
         # mkstemp makes the file 0600.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")
@@ -214,10 +220,10 @@ def _replace(path: Path, contexts: Contexts) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise _unusable(path, error) from None
+        raise _unusable_file(path, error) from None
 
 
-def _document(contexts: Contexts) -> dict[str, Any]:
+def _to_document(contexts: Contexts) -> dict[str, Any]:
     tables: dict[str, Any] = {}
     for name, context in contexts.by_name.items():
         tables[name] = {"url": context.url}
@@ -233,7 +239,7 @@ def _lock(directory: int) -> None:
     fcntl.flock(directory, fcntl.LOCK_EX)
 
 
-def _damaged(path: Path, cause: str) -> errors.InvalidConfiguration:
+def _damaged_file(path: Path, cause: str) -> errors.InvalidConfiguration:
     return errors.InvalidConfiguration(
         f"the contexts in {path} cannot be read",
         cause=cause,
@@ -241,7 +247,7 @@ def _damaged(path: Path, cause: str) -> errors.InvalidConfiguration:
     )
 
 
-def _unusable(path: Path, error: OSError) -> errors.InvalidConfiguration:
+def _unusable_file(path: Path, error: OSError) -> errors.InvalidConfiguration:
     return errors.InvalidConfiguration(
         f"the contexts in {path} cannot be used",
         cause=(error.strerror or "input or output failed").lower(),

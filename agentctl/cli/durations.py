@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from agentctl.errors import UsageFailed
-from agentctl.records.times import spoken
+from agentctl.errors import UsageError
+from agentctl.records.times import format_span
 
-__all__ = ["microseconds_ago", "parse_ago", "parse_until", "short", "spoken"]
+__all__ = ["format_elapsed", "format_span", "microseconds_ago", "parse_ago", "parse_until"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_SPAN = re.compile(r"(?:[0-9]{1,9}[smhdw])+")
-_PART = re.compile(r"([0-9]+)([smhdw])")
-_MOMENT = re.compile(
+_SPAN_PATTERN = re.compile(r"(?:[0-9]{1,9}[smhdw])+")
+_SPAN_PART = re.compile(r"([0-9]+)([smhdw])")
+_MOMENT_PATTERN = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
 _LONGEST = timedelta(days=36_500)
@@ -32,9 +32,9 @@ def parse_until(text: str, *, now: datetime) -> timedelta:
     Raises:
         UsageFailed: anything else, nothing at all, the past, or beyond a hundred years.
     """
-    span = _span(text) if _SPAN.fullmatch(text) else _moment(text, _HINT) - now
+    span = _parse_span(text) if _SPAN_PATTERN.fullmatch(text) else _parse_moment(text, _HINT) - now
     if not timedelta(0) < span <= _LONGEST:
-        raise UsageFailed(f"{text!r} is not between now and a hundred years from now", hint=_HINT)
+        raise UsageError(f"{text!r} is not between now and a hundred years from now", hint=_HINT)
     return span
 
 
@@ -44,9 +44,11 @@ def parse_ago(text: str, *, now: datetime) -> datetime:
     Raises:
         UsageFailed: anything else, the future, or more than a hundred years ago.
     """
-    span = _span(text) if _SPAN.fullmatch(text) else now - _moment(text, _HINT_AGO)
+    span = (
+        _parse_span(text) if _SPAN_PATTERN.fullmatch(text) else now - _parse_moment(text, _HINT_AGO)
+    )
     if not timedelta(0) <= span <= _LONGEST:
-        raise UsageFailed(f"{text!r} is not within the last hundred years", hint=_HINT_AGO)
+        raise UsageError(f"{text!r} is not within the last hundred years", hint=_HINT_AGO)
     return now - span
 
 
@@ -58,25 +60,25 @@ def microseconds_ago(option: str | None) -> int | None:
     return since // timedelta(microseconds=1)
 
 
-def short(seconds: float) -> str:
+def format_elapsed(seconds: float) -> str:
     """How long something took: `12 ms`, `0.4 s`, `9.5 s`, and from ten seconds on as `spoken`."""
     if seconds < 0.0995:
         return f"{max(0, round(seconds * 1_000))} ms"
-    return f"{seconds:.1f} s" if seconds < 9.95 else spoken(seconds)
+    return f"{seconds:.1f} s" if seconds < 9.95 else format_span(seconds)
 
 
-def _span(text: str) -> timedelta:
+def _parse_span(text: str) -> timedelta:
     try:
-        return timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _PART.findall(text)))
+        return timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _SPAN_PART.findall(text)))
     except OverflowError:
         return timedelta.max
 
 
-def _moment(text: str, hint: str) -> datetime:
-    if not _MOMENT.fullmatch(text):
+def _parse_moment(text: str, hint: str) -> datetime:
+    if not _MOMENT_PATTERN.fullmatch(text):
         cause = "a bare number has no unit" if text.strip().isdigit() else None
-        raise UsageFailed(f"{text!r} is not a span of time", cause=cause, hint=hint)
+        raise UsageError(f"{text!r} is not a span of time", cause=cause, hint=hint)
     try:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise UsageFailed(f"{text!r} is not a moment in time", hint=hint) from None
+        raise UsageError(f"{text!r} is not a moment in time", hint=hint) from None

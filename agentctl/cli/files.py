@@ -10,19 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentctl.errors import Conflict, UsageFailed
+from agentctl.errors import Conflict, UsageError
 
 __all__ = [
     "KeyPair",
-    "make_folder",
+    "check_absent",
+    "create_directory",
+    "create_file",
     "public_path",
-    "refuse_existing",
     "write_key_pair",
-    "write_new",
 ]
 
 
-def make_folder(directory: Path, mode: int = 0o777) -> None:
+def create_directory(directory: Path, mode: int = 0o777) -> None:
     """Make a folder and those above it; one that is there stays as it is.
 
     Raises:
@@ -31,12 +31,12 @@ def make_folder(directory: Path, mode: int = 0o777) -> None:
     try:
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as failure:
-        raise UsageFailed(
+        raise UsageError(
             f"{directory} cannot be made a directory", cause=(failure.strerror or "").lower()
         ) from None
 
 
-def refuse_existing(*paths: Path) -> None:
+def check_absent(*paths: Path) -> None:
     """Nothing is overwritten.
 
     Raises:
@@ -50,7 +50,7 @@ def refuse_existing(*paths: Path) -> None:
             )
 
 
-def write_new(path: Path, data: bytes) -> None:
+def create_file(path: Path, data: bytes) -> None:
     """Write a file that is not there yet, for everybody to read.
 
     Raises:
@@ -68,10 +68,10 @@ def write_new(path: Path, data: bytes) -> None:
                     path.unlink()
                 raise
     except FileExistsError:
-        refuse_existing(path)
+        check_absent(path)
         raise
     except OSError as failure:
-        raise UsageFailed(
+        raise UsageError(
             f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
         ) from None
 
@@ -100,13 +100,13 @@ def write_key_pair(private: Path, algorithm: str) -> KeyPair:
     from agentctl.auth.keys import generate
 
     public = None if algorithm.startswith("HS") else public_path(private)
-    refuse_existing(private, *([public] if public else []))
-    secret = generate.generate(algorithm)
+    check_absent(private, *([public] if public else []))
+    secret = generate.generate_key(algorithm)
     generate.write_private_key(private, secret)
     try:
         if public is not None:
-            write_new(public, generate.public_pem(secret, algorithm))
+            create_file(public, generate.build_public_pem(secret, algorithm))
     except BaseException:
         private.unlink(missing_ok=True)
         raise
-    return KeyPair(private, public, generate.thumbprint(secret, algorithm))
+    return KeyPair(private, public, generate.signing_key_thumbprint(secret, algorithm))

@@ -12,15 +12,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 __all__ = [
-    "Branch",
     "Command",
+    "CommandApp",
     "HelpGroup",
-    "allowed",
-    "any_of",
-    "bounds",
-    "display_name",
-    "shown_name",
-    "summary",
+    "describe_allowed_values",
+    "describe_bounds",
+    "first_sentence",
+    "join_alternatives",
+    "parameter_name",
+    "value_placeholder",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,7 +34,7 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`--message TEXT [OPTIONS] RUN_ID... [NAME]`."""
-        return _usage(self.get_params(ctx))
+        return _usage_pieces(self.get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """A section for arguments, for options, and for each panel of options."""
@@ -50,12 +50,12 @@ class HelpGroup(TyperGroup):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] COMMAND ...`."""
-        return [*_usage(self.get_params(ctx)), "COMMAND ..."]
+        return [*_usage_pieces(self.get_params(ctx)), "COMMAND ..."]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The options, then the commands."""
         _write_parameters(formatter, self.get_params(ctx))
-        rows = [(name, summary(command)) for name, command in self.commands.items()]
+        rows = [(name, first_sentence(command)) for name, command in self.commands.items()]
         _write_section(formatter, "Commands", rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -63,7 +63,7 @@ class HelpGroup(TyperGroup):
         _write_example(formatter, self.epilog)
 
 
-class Branch(typer.Typer):
+class CommandApp(typer.Typer):
     """A group of commands, each of which is a `Command`."""
 
     def command(  # type: ignore[override]
@@ -79,13 +79,13 @@ class Branch(typer.Typer):
         return super().command(name, cls=Command, epilog=epilog, help=help)
 
 
-def summary(command: Any) -> str:
+def first_sentence(command: Any) -> str:
     """The first sentence of a command's help, without its full stop."""
     paragraph = " ".join(str(command.help or "").strip().partition("\n\n")[0].split())
     return paragraph.partition(". ")[0].removesuffix(".")
 
 
-def display_name(parameter: Any) -> str:
+def value_placeholder(parameter: Any) -> str:
     """What stands for the value of a parameter; nothing for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
@@ -93,7 +93,7 @@ def display_name(parameter: Any) -> str:
     return f"{name}..." if parameter.nargs == -1 else name
 
 
-def bounds(parameter: Any) -> str:
+def describe_bounds(parameter: Any) -> str:
     """`from 1 to 100`, `from 1`, or nothing."""
     low, high = parameter.min, parameter.max
     if low is None:
@@ -101,30 +101,32 @@ def bounds(parameter: Any) -> str:
     return f"from {low:g}" if high is None else f"from {low:g} to {high:g}"
 
 
-def allowed(parameter: Any) -> str | None:
+def describe_allowed_values(parameter: Any) -> str | None:
     """What values a choice or a number takes: `a whole number from 1 to 100`; None: anything."""
     kind = parameter.type_descriptor
     if kind.choices:
-        return any_of(tuple(map(str, kind.choices)))
+        return join_alternatives(tuple(map(str, kind.choices)))
     number = {int: "a whole number", float: "a number"}.get(kind.annotation)
-    return f"{number} {bounds(parameter)}".rstrip() if number else None
+    return f"{number} {describe_bounds(parameter)}".rstrip() if number else None
 
 
-def shown_name(parameter: Any) -> str:
+def parameter_name(parameter: Any) -> str:
     """How errors name a parameter: `--limit`, `RUN_ID`."""
-    return display_name(parameter) if _is_argument(parameter) else _long(parameter)
+    return value_placeholder(parameter) if _is_argument(parameter) else _long_flag(parameter)
 
 
-def any_of(values: tuple[str, ...]) -> str:
+def join_alternatives(values: tuple[str, ...]) -> str:
     """`agent, team or workflow`."""
     return f"{', '.join(values[:-1])} or {values[-1]}" if values[1:] else "".join(values)
 
 
-def _usage(parameters: Sequence[Any]) -> list[str]:
+def _usage_pieces(parameters: Sequence[Any]) -> list[str]:
     needed = [each for each in parameters if not _is_argument(each) and each.required]
-    pieces = [f"{shown_name(each)} {display_name(each)}" for each in needed] + ["[OPTIONS]"]
+    pieces = [f"{parameter_name(each)} {value_placeholder(each)}" for each in needed] + [
+        "[OPTIONS]"
+    ]
     for each in filter(_is_argument, parameters):
-        name = display_name(each)
+        name = value_placeholder(each)
         pieces.append(name if each.required else f"[{name}]")
     return pieces
 
@@ -133,14 +135,14 @@ def _write_parameters(formatter: Any, parameters: Sequence[Any]) -> None:
     sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: []}
     for each in parameters:
         title = _ARGUMENTS if _is_argument(each) else each.rich_help_panel or _OPTIONS
-        sections.setdefault(title, []).append((_left(each), _right(each)))
+        sections.setdefault(title, []).append((_format_flags(each), _format_help(each)))
     for title, rows in sections.items():
         _write_section(formatter, title, rows)
 
 
 def _write_section(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
     if rows:
-        with formatter.section(title):
+        with formatter.read_section(title):
             formatter.write_dl(rows)
 
 
@@ -155,28 +157,28 @@ def _is_argument(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "argument")
 
 
-def _long(parameter: Any) -> str:
+def _long_flag(parameter: Any) -> str:
     return str(next(each for each in parameter.opts if each.startswith("--")))
 
 
-def _left(parameter: Any) -> str:
+def _format_flags(parameter: Any) -> str:
     if _is_argument(parameter):
-        return display_name(parameter)
+        return value_placeholder(parameter)
     flags = sorted(parameter.opts, key=lambda flag: flag.startswith("--"))
     both = [", ".join(flags), *parameter.secondary_opts]
-    return f"{' / '.join(both)} {display_name(parameter)}".rstrip()
+    return f"{' / '.join(both)} {value_placeholder(parameter)}".rstrip()
 
 
-def _right(parameter: Any) -> str:
+def _format_help(parameter: Any) -> str:
     text = str(parameter.help or "").removesuffix(".")
-    extra = "; ".join(filter(None, _extra(parameter)))
+    extra = "; ".join(filter(None, _default_and_bounds(parameter)))
     return f"{text}  [{extra}]" if extra else text
 
 
-def _extra(parameter: Any) -> Iterator[str]:
+def _default_and_bounds(parameter: Any) -> Iterator[str]:
     value = parameter.default
     if value not in (None, False, "", ()) and parameter.show_default:
         yield f"default: {value:g}" if isinstance(value, float) else f"default: {value}"
-    yield bounds(parameter)
+    yield describe_bounds(parameter)
     if parameter.required and not _is_argument(parameter):
         yield "required"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from agentctl.cli.show.output import Format
-from agentctl.errors import InvalidConfiguration, UsageFailed
+from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.operations import MAXIMUM_LIMIT
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.kinds import KINDS, ComponentKind
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentId",
     "AsUser",
-    "Chosen",
+    "ComponentRef",
     "Config",
     "ContextName",
     "Cursor",
@@ -41,24 +41,24 @@ __all__ = [
     "RunId",
     "SessionOption",
     "SortOrder",
-    "Table",
+    "TableName",
     "TeamId",
     "TokenFile",
     "Url",
     "UserId",
     "WorkflowId",
     "Yes",
-    "admin_scope_of",
-    "chosen_component",
-    "component_named",
     "component_of_run",
-    "settings_if_any",
+    "find_component",
+    "load_optional_settings",
+    "resolve_admin_scope",
+    "resolve_component",
 ]
 
 _TOKEN_PLACES = "- for stdin  [env: AGENTCTL_TOKEN]"
 
 
-def _connecting(*flags: str, **about: Any) -> Any:
+def _target_option(*flags: str, **about: Any) -> Any:
     """An option that says where a command talks, and as whom: a section of its own in the help."""
     return typer.Option(*flags, rich_help_panel="Where and as whom", **about)
 
@@ -80,20 +80,20 @@ Config = Annotated[
 ]
 LocalConfig = Annotated[
     Path | None,
-    _connecting(
+    _target_option(
         "--config", metavar="FILE", help="Work locally with this file  [env: AGENTCTL_CONFIG]"
     ),
 ]
-Url = Annotated[str | None, _connecting("--url", metavar="URL", help="Talk to this server")]
+Url = Annotated[str | None, _target_option("--url", metavar="URL", help="Talk to this server")]
 ContextName = Annotated[
     str | None,
-    _connecting(
+    _target_option(
         "--context", metavar="NAME", help="Talk to the server of this name  [env: AGENTCTL_CONTEXT]"
     ),
 ]
 TokenFile = Annotated[
     str | None,
-    _connecting(
+    _target_option(
         "--token-file", metavar="FILE", help=f"Read the token for it here, {_TOKEN_PLACES}"
     ),
 ]
@@ -102,20 +102,20 @@ GivenTokenFile = Annotated[
     typer.Option("--token-file", metavar="FILE", help=f"Read the token here, {_TOKEN_PLACES}"),
 ]
 InsecureHttp = Annotated[
-    bool, _connecting("--insecure-http", help="Send the token unencrypted to another machine")
+    bool, _target_option("--insecure-http", help="Send the token unencrypted to another machine")
 ]
 AsUser = Annotated[
     str | None,
-    _connecting("--as-user", metavar="USER", help="Locally: see and own what this user does"),
+    _target_option("--as-user", metavar="USER", help="Locally: see and own what this user does"),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation")]
 DbId = Annotated[
     str | None, typer.Option("--db", metavar="ID", help="Id of the database, else the first one")
 ]
-Table = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Name of the table")]
+TableName = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Name of the table")]
 UserId = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only of this user")]
 KindOption = Annotated[
-    Kind | None,
+    ComponentKind | None,
     typer.Option("--type", metavar="TYPE", help="Only of this type: agent, team or workflow"),
 ]
 Limit = Annotated[
@@ -155,23 +155,25 @@ NewerThan = Annotated[
 ]
 
 
-Chosen = tuple[Kind, str]
+ComponentRef = tuple[ComponentKind, str]
 
 
-def chosen_component(agent: str | None, team: str | None, workflow: str | None) -> Chosen | None:
+def resolve_component(
+    agent: str | None, team: str | None, workflow: str | None
+) -> ComponentRef | None:
     """The component of the options; None when none of them is given.
 
     Raises:
         UsageFailed: more than one is given.
     """
-    values: dict[Kind, str | None] = {"agent": agent, "team": team, "workflow": workflow}
+    values: dict[ComponentKind, str | None] = {"agent": agent, "team": team, "workflow": workflow}
     given = [(kind, value) for kind, value in values.items() if value is not None]
     if len(given) > 1:
-        raise UsageFailed("a run is of one component: --agent, --team or --workflow")
+        raise UsageError("a run is of one component: --agent, --team or --workflow")
     return given[0] if given else None
 
 
-def component_named(record: Mapping[str, Any]) -> Chosen | None:
+def find_component(record: Mapping[str, Any]) -> ComponentRef | None:
     """The component that the record of a session or run names; None when it names none."""
     for names in KINDS.values():
         if record.get(names.id_field):
@@ -179,38 +181,38 @@ def component_named(record: Mapping[str, Any]) -> Chosen | None:
     return None
 
 
-def component_of_run(run: Mapping[str, Any]) -> Chosen:
+def component_of_run(run: Mapping[str, Any]) -> ComponentRef:
     """The component that a run record names.
 
     Raises:
         UsageFailed: it names none.
     """
-    named = component_named(run)
+    named = find_component(run)
     if named is not None:
         return named
-    raise UsageFailed(
+    raise UsageError(
         "the server does not say which component the run is of",
         hint="name it: --agent ID, --team ID or --workflow ID, with --session ID",
     )
 
 
-def settings_if_any(config: Path | None) -> tuple[Settings | None, str | None]:
+def load_optional_settings(config: Path | None) -> tuple[Settings | None, str | None]:
     """The configuration, or why there is none. One that is named has to be good.
 
     Raises:
         InvalidConfiguration: `config` names one that is not.
     """
-    from agentctl.config import load
+    from agentctl.config import load_settings
 
     try:
-        return load(config), None
+        return load_settings(config), None
     except InvalidConfiguration as failure:
         if config is not None:
             raise
         return None, failure.detail
 
 
-def admin_scope_of(settings: Settings | None) -> str:
+def resolve_admin_scope(settings: Settings | None) -> str:
     """The scope that allows everything, by default without a configuration."""
     from agentctl.config.settings import Authorization
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from agentctl import __version__
-from agentctl.cli.help import Branch
-from agentctl.cli.report import Group, Root
+from agentctl.cli.help import CommandApp
+from agentctl.cli.report import Group, RootGroup
 
 __all__ = ["app"]
 
-_BRANCHES = {
+_COMMANDS = {
     "init": "init:init",
     "serve": "serve:serve",
     "doctor": "doctor:doctor",
@@ -37,7 +37,7 @@ _BRANCHES = {
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
-class _Branches(Mapping[str, Any]):
+class _LazyCommands(Mapping[str, Any]):
     """The commands of the root by name; each is made when it is first asked for."""
 
     def __init__(self) -> None:
@@ -45,27 +45,27 @@ class _Branches(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            self._made[name] = _make(name, _BRANCHES[name])
+            self._made[name] = _load_command(name, _COMMANDS[name])
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_BRANCHES)
+        return iter(_COMMANDS)
 
     def __len__(self) -> int:
-        return len(_BRANCHES)
+        return len(_COMMANDS)
 
 
-class _Tree(Root):
+class _LazyRootGroup(RootGroup):
     """The root, with its branches."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = _Branches()  # type: ignore[assignment]
+        self.commands = _LazyCommands()  # type: ignore[assignment]
 
 
 app = typer.Typer(
     name="agentctl",
-    cls=_Tree,
+    cls=_LazyRootGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=_HELP_OPTIONS,
@@ -73,11 +73,11 @@ app = typer.Typer(
 )
 
 
-def _make(name: str, place: str) -> Any:
+def _load_command(name: str, place: str) -> Any:
     file, _, attribute = place.partition(":")
     module = import_module(f"agentctl.cli.commands.{file}")
     found = getattr(module, attribute)
-    stem = Branch(rich_markup_mode=None, add_completion=False)
+    stem = CommandApp(rich_markup_mode=None, add_completion=False)
     if not isinstance(found, typer.Typer):
         stem.command(name, epilog=f"Example: {module.EXAMPLE}")(found)
         return typer.main.get_command(stem)

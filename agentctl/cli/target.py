@@ -27,7 +27,7 @@ import typer
 from agentctl.cli import contexts
 from agentctl.cli.options import AsUser, ContextName, InsecureHttp, LocalConfig, TokenFile, Url
 from agentctl.cli.show.terminal import note
-from agentctl.errors import NotFound, SchemaMismatch, Unavailable, UsageFailed
+from agentctl.errors import NotFound, SchemaMismatch, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
@@ -36,37 +36,37 @@ if TYPE_CHECKING:
     from agentctl.service.service import Service
 
 __all__ = [
-    "VARIABLE",
-    "Connection",
-    "Door",
-    "Here",
-    "Local",
-    "given_token",
+    "TOKEN_VARIABLE",
+    "LocalRules",
+    "LocalTarget",
+    "Target",
+    "TargetOptions",
     "naming",
-    "open_door",
+    "open_target",
+    "read_token_file",
+    "resolve_token",
     "run_until_done",
-    "token_from_file",
-    "with_door",
+    "with_target",
 ]
 
-VARIABLE = "AGENTCTL_TOKEN"
+TOKEN_VARIABLE = "AGENTCTL_TOKEN"
 
-_LIMIT = 1 << 16
+_MAXIMUM_BYTES = 1 << 16
 """Bytes that are read at most; no server takes a token that long."""
 
 
-def given_token(token_file: str | None) -> str | None:
+def resolve_token(token_file: str | None) -> str | None:
     """The token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
 
     Raises:
         UsageFailed: the file cannot be read or holds nothing.
     """
     if token_file is not None:
-        return token_from_file(token_file)
-    return os.environ.get(VARIABLE, "").strip() or None
+        return read_token_file(token_file)
+    return os.environ.get(TOKEN_VARIABLE, "").strip() or None
 
 
-def token_from_file(name: str) -> str:
+def read_token_file(name: str) -> str:
     """The token in a file, or on stdin for `-`, without white space around it.
 
     Raises:
@@ -76,23 +76,23 @@ def token_from_file(name: str) -> str:
     try:
         token = _read(name).decode("ascii").strip()
     except OSError as error:
-        raise _unreadable(place, (error.strerror or "it cannot be read").lower()) from None
+        raise _unreadable_token(place, (error.strerror or "it cannot be read").lower()) from None
     except UnicodeDecodeError:
-        raise _unreadable(place, "it is not ASCII text") from None
+        raise _unreadable_token(place, "it is not ASCII text") from None
     if not token:
-        raise _unreadable(place, "it is empty")
+        raise _unreadable_token(place, "it is empty")
     return token
 
 
 def _read(name: str) -> bytes:
     if name == "-":
-        return sys.stdin.buffer.read(_LIMIT)
+        return sys.stdin.buffer.read(_MAXIMUM_BYTES)
     with Path(name).open("rb") as file:
-        return file.read(_LIMIT)
+        return file.read(_MAXIMUM_BYTES)
 
 
-def _unreadable(place: str, cause: str) -> UsageFailed:
-    return UsageFailed(f"no token can be read from {place}", cause=cause)
+def _unreadable_token(place: str, cause: str) -> UsageError:
+    return UsageError(f"no token can be read from {place}", cause=cause)
 
 
 @contextlib.contextmanager
@@ -109,9 +109,9 @@ def naming(config: Path | None) -> Iterator[None]:
 
 
 def _command() -> str:
-    from agentctl.store.schema import MIGRATE
+    from agentctl.store.schema import MIGRATE_COMMAND
 
-    return MIGRATE
+    return MIGRATE_COMMAND
 
 
 def run_until_done(work: Coroutine[Any, Any, None]) -> None:
@@ -146,7 +146,7 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class TargetOptions:
     """The options of every command that can be remote; all None or False when none is given."""
 
     url: Url = None
@@ -158,7 +158,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Target:
     """An open port.
 
     Attributes:
@@ -172,10 +172,10 @@ class Door:
     operations: Operations
     target: str
     options: str = ""
-    local: Here | None = None
+    local: LocalTarget | None = None
     token: str | None = field(default=None, repr=False)
 
-    def did(self, what: str) -> None:
+    def report_done(self, what: str) -> None:
         """Say on stderr what was changed, and where."""
         note(f"{what} {self.target}")
 
@@ -185,7 +185,7 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalTarget:
     """What work that is done here can be explained with: the user is its operator."""
 
     settings: Settings
@@ -194,7 +194,7 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalRules:
     """What holds when a command works locally.
 
     Attributes:
@@ -207,17 +207,17 @@ class Local:
     create: bool = False
     refused: tuple[str, ...] = ()
     only: str = ""
-    about_token: bool = False
+    reads_token: bool = False
 
 
-_READ_ONLY = Local()
-_LISTED = ("agent", "team", "workflow", "session", "run")
+_DEFAULT_RULES = LocalRules()
+_LISTABLE_NOUNS = ("agent", "team", "workflow", "session", "run")
 
 
 @asynccontextmanager
-async def open_door(
-    connection: Connection, local: Local = _READ_ONLY, *, spare_token: str | None = None
-) -> AsyncIterator[Door]:
+async def open_target(
+    connection: TargetOptions, local: LocalRules = _DEFAULT_RULES, *, spare_token: str | None = None
+) -> AsyncIterator[Target]:
     """Open the port that the options choose.
 
     Args:
@@ -229,26 +229,26 @@ async def open_door(
         UsageFailed: options that exclude each other, or a token that cannot be read or sent.
         AgentctlError: what keeps the configuration or the database from being used.
     """
-    url, context = _server(connection)
+    url, context = _resolve_server(connection)
     if local.only:
         _check_local(connection, url, local.only)
     if url is None:
-        opened = _here(connection, local)
+        opened = _open_local(connection, local)
     else:
-        _refuse(connection, ("as_user",), "a server knows the user from the token")
-        opened = _there(connection, url, _credential(connection, url, context) or spare_token)
+        _reject_options(connection, ("as_user",), "a server knows the user from the token")
+        opened = _open_remote(connection, url, _credential(connection, url, context) or spare_token)
     async with opened as door:
         yield door
 
 
-def _check_local(connection: Connection, url: str | None, instead: str) -> None:
+def _check_local(connection: TargetOptions, url: str | None, instead: str) -> None:
     """Refuse a server, and to act for a user."""
     if url is not None:
-        raise UsageFailed(f"this works locally only, not on {url}", hint=instead)
-    _refuse(connection, ("as_user",), "it is about everybody's runs")
+        raise UsageError(f"this works locally only, not on {url}", hint=instead)
+    _reject_options(connection, ("as_user",), "it is about everybody's runs")
 
 
-def with_door(
+def with_target(
     *, create: bool = False, needs_server: tuple[str, ...] = (), only_locally: str = ""
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Make a command of a coroutine function whose first parameter is a `Door`.
@@ -265,9 +265,9 @@ def with_door(
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         @functools.wraps(body)
         def command(**values: Any) -> None:
-            connection = Connection(**{name: values.pop(name) for name in _connection_names})
+            connection = TargetOptions(**{name: values.pop(name) for name in _connection_names})
             refused = tuple(name for name in needs_server if values[name])
-            local = Local(create, refused, only_locally)
+            local = LocalRules(create, refused, only_locally)
             run_until_done(_through_door(body, connection, values, local))
 
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
@@ -281,100 +281,106 @@ def with_door(
 
 async def _through_door(
     body: Callable[..., Awaitable[None]],
-    connection: Connection,
+    connection: TargetOptions,
     values: dict[str, Any],
-    local: Local,
+    local: LocalRules,
 ) -> None:
-    async with open_door(connection, local) as door:
+    async with open_target(connection, local) as door:
         try:
             with naming(connection.config):
                 await body(door, **values)
         except NotFound as failure:
-            _say_where_to_look(failure, door)
+            _add_not_found_hint(failure, door)
             raise
 
 
-def _say_where_to_look(failure: NotFound, door: Door) -> None:
+def _add_not_found_hint(failure: NotFound, door: Target) -> None:
     """Locally and remotely there are different things to be found."""
     noun = failure.detail.partition(" ")[0].lower()
     failure.cause = failure.cause or f"looked for it {door.target}"
-    if noun in _LISTED and failure.hint is None:
+    if noun in _LISTABLE_NOUNS and failure.hint is None:
         failure.hint = f"see what is there: {door.command(f'{noun}s list')}"
 
 
-def _server(connection: Connection) -> tuple[str | None, contexts.Context | None]:
+def _resolve_server(connection: TargetOptions) -> tuple[str | None, contexts.Context | None]:
     """The URL to talk to, None for here; and the context whose credential may go there."""
     if connection.config is not None:
-        _refuse(connection, ("url", "context"), "--config works locally")
+        _reject_options(connection, ("url", "context"), "--config works locally")
         return None, None
-    context = contexts.chosen(name=connection.context)
+    context = contexts.resolve_context(name=connection.context)
     return connection.url or (context.url if context else None), context
 
 
-def _credential(connection: Connection, url: str, context: contexts.Context | None) -> str | None:
+def _credential(
+    connection: TargetOptions, url: str, context: contexts.Context | None
+) -> str | None:
     """What a server is shown: the token that was given, else that of the context."""
-    token = given_token(connection.token_file)
+    token = resolve_token(connection.token_file)
     if token is None:
         file = contexts.credential_file(context, url)
-        token = token_from_file(str(file)) if file else None
+        token = read_token_file(str(file)) if file else None
     return token
 
 
 @asynccontextmanager
-async def _there(connection: Connection, url: str, token: str | None) -> AsyncIterator[Door]:
+async def _open_remote(
+    connection: TargetOptions, url: str, token: str | None
+) -> AsyncIterator[Target]:
     from agentctl.remote import RemoteOperations
 
     insecure = connection.insecure_http
     async with RemoteOperations(url, token, allow_insecure=insecure) as operations:
-        yield Door(operations, f"on {url}", _given(connection), token=token)
+        yield Target(operations, f"on {url}", _format_options(connection), token=token)
 
 
 @asynccontextmanager
-async def _here(connection: Connection, local: Local) -> AsyncIterator[Door]:
-    _refuse(connection, ("token_file", "insecure_http"), "tokens are for servers only")
+async def _open_local(connection: TargetOptions, local: LocalRules) -> AsyncIterator[Target]:
+    _reject_options(connection, ("token_file", "insecure_http"), "tokens are for servers only")
     for name in local.refused:
-        raise UsageFailed(f"{_option(name)} needs a server", hint="name one with --url")
+        raise UsageError(f"{_flag_of(name)} needs a server", hint="name one with --url")
     from agentctl import config
     from agentctl.auth import principal
-    from agentctl.cli.log import logging_locally
+    from agentctl.cli.log import capturing_log
     from agentctl.service.service import Service
 
-    if os.environ.get(VARIABLE) and not local.about_token:
-        note(f"note: working locally; {VARIABLE} is for servers (--url)")
-    settings = config.load(connection.config)
-    caller = principal.local(_user(), acting_for=connection.as_user)
+    if os.environ.get(TOKEN_VARIABLE) and not local.reads_token:
+        note(f"note: working locally; {TOKEN_VARIABLE} is for servers (--url)")
+    settings = config.load_settings(connection.config)
+    caller = principal.local_principal(_os_user_name(), acting_for=connection.as_user)
     target = f"locally ({settings.path})"
-    with logging_locally() as log:
+    with capturing_log() as log:
         async with Service.open(settings, create=local.create) as service:
-            acting = service.acting_as(caller)
-            yield Door(acting, target, _given(connection), Here(settings, log, service))
+            acting = service.operations_for(caller)
+            yield Target(
+                acting, target, _format_options(connection), LocalTarget(settings, log, service)
+            )
 
 
-def _given(connection: Connection) -> str:
+def _format_options(connection: TargetOptions) -> str:
     """The options that chose the door, as they are typed; nothing of what is not an option."""
     import shlex
 
     values = ((each.name, getattr(connection, each.name)) for each in fields(connection))
     words = [
-        _option(name) if value is True else f"{_option(name)} {shlex.quote(str(value))}"
+        _flag_of(name) if value is True else f"{_flag_of(name)} {shlex.quote(str(value))}"
         for name, value in values
         if value
     ]
     return "".join(f" {word}" for word in words)
 
 
-def _refuse(connection: Connection, names: tuple[str, ...], why: str) -> None:
+def _reject_options(connection: TargetOptions, names: tuple[str, ...], why: str) -> None:
     """Refuse options that would do nothing here."""
     for name in names:
         if getattr(connection, name):
-            raise UsageFailed(f"{_option(name)} makes no sense here: {why}")
+            raise UsageError(f"{_flag_of(name)} makes no sense here: {why}")
 
 
-def _option(name: str) -> str:
+def _flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _user() -> str:
+def _os_user_name() -> str:
     """The operating system's name of who runs this; the number when it has no name."""
     import pwd
 
@@ -385,9 +391,9 @@ def _user() -> str:
 
 
 def _parameters_of_connection() -> list[inspect.Parameter]:
-    made = inspect.signature(Connection, eval_str=True).parameters.values()
+    made = inspect.signature(TargetOptions, eval_str=True).parameters.values()
     return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in made]
 
 
 _connection_parameters = _parameters_of_connection()
-_connection_names = [field.name for field in fields(Connection)]
+_connection_names = [field.name for field in fields(TargetOptions)]

@@ -1,7 +1,19 @@
 """Settings from TOML and environment, with where each value came from (contract.md 7)."""
 
-from agentctl.config.load import SAMPLE, find, load, require_keys
+from agentctl.config.load import (
+    SAMPLE_CONFIG,
+    find_config_file,
+    load_settings,
+    require_verification_key,
+)
 from agentctl.config.settings import Settings
-from agentctl.config.transfer import effective
+from agentctl.config.transfer import effective_settings
 
-__all__ = ["SAMPLE", "Settings", "effective", "find", "load", "require_keys"]
+__all__ = [
+    "SAMPLE_CONFIG",
+    "Settings",
+    "effective_settings",
+    "find_config_file",
+    "load_settings",
+    "require_verification_key",
+]

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from agentctl.config.databases import is_loopback, is_sqlite, split_address
-from agentctl.config.places import Place, listed, nearest
+from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
+from agentctl.config.places import Place, join_quoted, suggest_name
 from agentctl.config.settings import Database, DemoModel, Settings, Step, Team
-from agentctl.config.tables import LISTS
-from agentctl.config.types import Refers, key_kinds, sanitized
+from agentctl.config.tables import ENTRY_TABLES
+from agentctl.config.types import Reference, key_types, quote_text
 
-__all__ = ["check"]
+__all__ = ["check_settings"]
 
 _HIGHEST_PORT = 65_535
 
-_INSIDE = {
+_OUTER_BOUNDS = {
     "limits.message_bytes": "limits.body_bytes",
     "limits.token_bytes": "limits.header_bytes",
     "limits.tool_result_bytes": "limits.run_bytes",
     "runs.tool_timeout_seconds": "runs.timeout_seconds",
 }
 
-_ONLY_POSTGRES = (
+_POSTGRES_KEYS = (
     "pool_size",
     "wait_seconds",
     "statement_seconds",
@@ -35,7 +35,7 @@ _ONLY_POSTGRES = (
 Places = Mapping[str, Place]
 
 
-def check(settings: Settings, places: Places) -> None:
+def check_settings(settings: Settings, places: Places) -> None:
     """Hold the settings against each other.
 
     Args:
@@ -77,8 +77,8 @@ def _check_audience(settings: Settings, places: Places) -> None:
 
 def _check_bounds(settings: Settings, places: Places) -> None:
     """A bound above the one on what is around it would do nothing; a default may be above it."""
-    for inner, outer in _INSIDE.items():
-        bound, limit = (_value(settings, key) for key in (inner, outer))
+    for inner, outer in _OUTER_BOUNDS.items():
+        bound, limit = (_setting(settings, key) for key in (inner, outer))
         if places[inner].given and bound > limit:
             places[inner].refuse(f"does nothing above {outer}, which is {limit}")
 
@@ -91,14 +91,14 @@ def _check_metrics(settings: Settings, places: Places) -> None:
     host, port = split_address(given.listen)
     if port > _HIGHEST_PORT:
         places["metrics.listen"].refuse(f"must have a port from 0 to {_HIGHEST_PORT}")
-    if not (given.allow_remote or is_loopback(host)):
+    if not (given.allow_remote or is_loopback_host(host)):
         places["metrics.listen"].refuse(
             f"lets other machines in, at {host}, and asks nobody for a token",
             hint='listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
         )
 
 
-def _value(settings: Settings, key: str) -> float:
+def _setting(settings: Settings, key: str) -> float:
     table, _, name = key.partition(".")
     value: float = getattr(getattr(settings, table), name)
     return value
@@ -111,7 +111,7 @@ def _check_databases(settings: Settings, places: Places) -> None:
         if owner := owners.get(where):
             places[f"{key}.url"].refuse(f'is the same database as "{owner.id}"')
         owners[where] = database
-        for name in _ONLY_POSTGRES if is_sqlite(database.url) else ():
+        for name in _POSTGRES_KEYS if is_sqlite_url(database.url) else ():
             if places[f"{key}.{name}"].given:
                 places[f"{key}.{name}"].refuse("does nothing for SQLite")
         if database.tls_ca_file and not database.tls.startswith("verify"):
@@ -125,7 +125,7 @@ def _check_models(settings: Settings, places: Places) -> None:
             continue
         key = f"models.{model.id}"
         if model.model not in names:
-            places[f"{key}.model"].refuse(f'must be {listed(names)} with the provider "demo"')
+            places[f"{key}.model"].refuse(f'must be {join_quoted(names)} with the provider "demo"')
         for name in ("base_url", "api_key_env"):
             if getattr(model, name):
                 places[f"{key}.{name}"].refuse('does nothing with the provider "demo"')
@@ -133,8 +133,8 @@ def _check_models(settings: Settings, places: Places) -> None:
 
 def _check_references(settings: Settings, places: Places) -> None:
     """Every key that names an entry of another table names one that is there."""
-    ids = {table: [entry.id for entry in getattr(settings, table)] for table in LISTS}
-    for table in LISTS:
+    ids = {table: [entry.id for entry in getattr(settings, table)] for table in ENTRY_TABLES}
+    for table in ENTRY_TABLES:
         for entry in getattr(settings, table):
             _check_entry(entry, f"{table}.{entry.id}", ids, places)
     for workflow in settings.workflows:
@@ -143,21 +143,21 @@ def _check_references(settings: Settings, places: Places) -> None:
 
 
 def _check_entry(entry: object, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
-    for name, kind in key_kinds(type(entry)).items():
-        refers = kind.item.refers if kind.is_list else kind.refers
+    for name, kind in key_types(type(entry)).items():
+        refers = kind.item.reference if kind.is_list else kind.reference
         if refers is None:
             continue
         value = getattr(entry, name)
         known = [known for table in refers.tables for known in ids[table]]
         for wanted in value if kind.is_list else (value,):
             if wanted and wanted not in known:
-                _refuse_dangling(wanted, refers, known, places[f"{key}.{name}"])
+                _refuse_unknown_id(wanted, refers, known, places[f"{key}.{name}"])
 
 
-def _refuse_dangling(wanted: str, refers: Refers, known: list[str], place: Place) -> None:
-    near = nearest(wanted, known)
+def _refuse_unknown_id(wanted: str, refers: Reference, known: list[str], place: Place) -> None:
+    near = suggest_name(wanted, known)
     guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
-    place.refuse(f"{sanitized(wanted)} is the id of no entry of {refers.words}; {guess}")
+    place.refuse(f"{quote_text(wanted)} is the id of no entry of {refers.description}; {guess}")
 
 
 def _check_steps(settings: Settings, places: Places) -> None:
@@ -174,7 +174,7 @@ def _check_step(step: Step, place: Place, names: set[str]) -> None:
     if bool(step.agent) == bool(step.team):
         place.refuse("must have exactly one of agent and team")
     if step.name in names:
-        place.item(".name").refuse(f"{sanitized(step.name)} is the name of another step")
+        place.item(".name").refuse(f"{quote_text(step.name)} is the name of another step")
     names.add(step.name)
 
 

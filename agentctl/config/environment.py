@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agentctl.config.places import Place, nearest
+from agentctl.config.places import Place, suggest_name
 
-__all__ = ["JWKS_FILE", "PREFIX", "VERIFICATION_KEY", "Variable", "variable_name", "variables"]
+__all__ = [
+    "JWKS_FILE_VARIABLE",
+    "PREFIX",
+    "VERIFICATION_KEY_VARIABLE",
+    "Variable",
+    "find_variables",
+    "variable_name",
+]
 
 PREFIX = "AGENTCTL_"
-TESTS = "AGENTCTL_TEST_"
-VERIFICATION_KEY = "JWT_VERIFICATION_KEY"
-JWKS_FILE = "JWT_JWKS_FILE"
+TEST_PREFIX = "AGENTCTL_TEST_"
+VERIFICATION_KEY_VARIABLE = "JWT_VERIFICATION_KEY"
+JWKS_FILE_VARIABLE = "JWT_JWKS_FILE"
 
 
 class Variable(NamedTuple):
@@ -31,7 +38,7 @@ def variable_name(key: str) -> str:
     return PREFIX + key.upper().replace(".", "__")
 
 
-def variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str, Variable]:
+def find_variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str, Variable]:
     """The variables that set one of `keys` (`server.port`), by key.
 
     Raises:
@@ -42,15 +49,15 @@ def variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str, Vari
     for name in sorted(environ):
         if name in known:
             found[known[name]] = Variable(name, environ[name])
-        elif name.startswith(PREFIX) and "__" in name and not name.startswith(TESTS):
-            _refuse(name, list(known))
-    if environ.get(JWKS_FILE):
-        found["authorization.jwks_file"] = Variable(JWKS_FILE, environ[JWKS_FILE])
+        elif name.startswith(PREFIX) and "__" in name and not name.startswith(TEST_PREFIX):
+            _refuse_variable(name, list(known))
+    if environ.get(JWKS_FILE_VARIABLE):
+        found["authorization.jwks_file"] = Variable(JWKS_FILE_VARIABLE, environ[JWKS_FILE_VARIABLE])
     return found
 
 
-def _refuse(name: str, known: list[str]) -> None:
-    near = _nearest(name, known)
+def _refuse_variable(name: str, known: list[str]) -> None:
+    near = _suggest_variable(name, known)
     guess = f"; did you mean {near}?" if near else ""
     Place("", variable=name).refuse(
         f"this version has no such key{guess}",
@@ -59,11 +66,11 @@ def _refuse(name: str, known: list[str]) -> None:
     )
 
 
-def _nearest(name: str, known: list[str]) -> str | None:
+def _suggest_variable(name: str, known: list[str]) -> str | None:
     """Within a section that exists only the key can be the slip."""
     section, _, key = name.partition("__")
     keys = [other.partition("__")[2] for other in known if other.startswith(f"{section}__")]
     if not keys:
-        return nearest(name, known)
-    near = nearest(key, keys)
+        return suggest_name(name, known)
+    near = suggest_name(key, keys)
     return near and f"{section}__{near}"

@@ -15,23 +15,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agentctl.config.checks import check
-from agentctl.config.databases import checked_url
-from agentctl.config.environment import VERIFICATION_KEY, variables
+from agentctl.config.checks import check_settings
+from agentctl.config.databases import check_database_url
+from agentctl.config.environment import VERIFICATION_KEY_VARIABLE, find_variables
 from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
-from agentctl.config.tables import LISTS, SECTIONS, Reader, section_keys
-from agentctl.config.types import convert, key_kinds
+from agentctl.config.tables import ENTRY_TABLES, SECTIONS, TableReader, section_keys
+from agentctl.config.types import convert_value, key_types
 from agentctl.errors import InvalidConfiguration
 
-__all__ = ["DEMO_CONFIG", "FILE_NAME", "SAMPLE", "find", "load", "require_keys"]
+__all__ = [
+    "DEMO_CONFIG",
+    "FILE_NAME",
+    "SAMPLE_CONFIG",
+    "find_config_file",
+    "load_settings",
+    "require_verification_key",
+]
 
 FILE_NAME = "agentctl.toml"
 DEFAULT_DATABASE = "main"
 _KEYS = "authorization.verification_keys"
 
 
-def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
+def find_config_file(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
     """The configuration file to read, absolute.
 
     The one that is named by `path`, else by AGENTCTL_CONFIG, else `agentctl.toml` here, else in the
@@ -57,7 +64,7 @@ def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     )
 
 
-def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Find, read and check the configuration. Reads no key file and no other file.
 
     Args:
@@ -68,14 +75,14 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         InvalidConfiguration: for the first thing that is wrong, with file and key.
     """
     environ = os.environ if environ is None else environ
-    file = find(path, environ)
-    text = _read(file)
-    document = _parse(text, file)
-    reader = Reader(str(file), file.parent, line_numbers(text))
+    file = find_config_file(path, environ)
+    text = _read_file(file)
+    document = _parse_toml(text, file)
+    reader = TableReader(str(file), file.parent, line_numbers(text))
     reader.check_names(document)
-    reader.variables = variables(environ, section_keys())
-    settings = _settings(document, reader, environ.get(VERIFICATION_KEY, ""), file)
-    check(settings, reader.places)
+    reader.variables = find_variables(environ, section_keys())
+    settings = _build_settings(document, reader, environ.get(VERIFICATION_KEY_VARIABLE, ""), file)
+    check_settings(settings, reader.places)
     return settings
 
 
@@ -87,7 +94,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _read(file: Path) -> str:
+def _read_file(file: Path) -> str:
     place = Place(str(file))
     try:
         return file.read_bytes().decode("utf-8-sig")
@@ -101,7 +108,7 @@ def _read(file: Path) -> str:
         place.refuse(f"cannot be read: {os.strerror(error.errno or 0)}")
 
 
-def _parse(text: str, file: Path) -> dict[str, Any]:
+def _parse_toml(text: str, file: Path) -> dict[str, Any]:
     """Raises InvalidConfiguration with the line; the parser's words are the cause."""
     import re
     import tomllib
@@ -121,55 +128,60 @@ def _parse(text: str, file: Path) -> dict[str, Any]:
         ) from None
 
 
-def _settings(document: dict[str, Any], reader: Reader, key: str, file: Path) -> Settings:
+def _build_settings(
+    document: dict[str, Any], reader: TableReader, key: str, file: Path
+) -> Settings:
     """Every table converted, what may be left out filled in, paths absolute."""
-    sections: dict[str, Any] = {name: reader.section(document, name) for name in SECTIONS}
-    entries: dict[str, Any] = {name: reader.entries(document, name) for name in LISTS}
-    sections["authorization"] = _with_key(sections["authorization"], key, reader)
-    entries["databases"] = _databases(entries["databases"], reader)
+    sections: dict[str, Any] = {name: reader.read_section(document, name) for name in SECTIONS}
+    entries: dict[str, Any] = {name: reader.entries(document, name) for name in ENTRY_TABLES}
+    sections["authorization"] = _add_key_of_environment(sections["authorization"], key, reader)
+    entries["databases"] = _complete_databases(entries["databases"], reader)
     default = entries["databases"][0].id
     for name in ("agents", "teams", "workflows"):
         entries[name] = tuple(
             replace(entry, name=entry.name or entry.id, database=entry.database or default)
             for entry in entries[name]
         )
-    return Settings(**sections, **entries, path=file, sources=_sources(reader, key))
+    return Settings(**sections, **entries, path=file, sources=_collect_sources(reader, key))
 
 
-def _with_key(authorization: Authorization, key: str, reader: Reader) -> Authorization:
+def _add_key_of_environment(
+    authorization: Authorization, key: str, reader: TableReader
+) -> Authorization:
     """JWT_VERIFICATION_KEY is added to the list (spec.md "Authentication" 3)."""
     if not key.strip() or key in authorization.verification_keys:
         return authorization
-    place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY)
-    convert(key, key_kinds(Authorization)["verification_keys"].item, place, reader.base)
+    place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)
+    convert_value(key, key_types(Authorization)["verification_keys"].item, place, reader.base)
     return replace(authorization, verification_keys=(*authorization.verification_keys, key))
 
 
-def _databases(given: tuple[Database, ...], reader: Reader) -> tuple[Database, ...]:
+def _complete_databases(given: tuple[Database, ...], reader: TableReader) -> tuple[Database, ...]:
     """Urls absolute; without any entry, one beside the file."""
     if not given:
         given = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
-        for name in key_kinds(Database):
+        for name in key_types(Database):
             key = f"databases.{DEFAULT_DATABASE}.{name}"
             reader.places[key] = Place(reader.file, key, given=False)
     return tuple(
         replace(
-            one, url=checked_url(one.url, reader.base, reader.places[f"databases.{one.id}.url"])
+            one,
+            url=check_database_url(one.url, reader.base, reader.places[f"databases.{one.id}.url"]),
         )
         for one in given
     )
 
 
-def _sources(reader: Reader, key: str) -> dict[str, str]:
+def _collect_sources(reader: TableReader, key: str) -> dict[str, str]:
     """Where every key came from; a step's parts count as the list."""
     sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
     if key.strip():
         listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
-        sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY}"])
+        sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY_VARIABLE}"])
     return sources
 
 
-def require_keys(settings: Settings) -> None:
+def require_verification_key(settings: Settings) -> None:
     """For a server: with authorization on there must be a verification key.
 
     `load` does not ask for this: minting and local reads need no verification key.
@@ -189,7 +201,7 @@ def require_keys(settings: Settings) -> None:
         )
 
 
-SAMPLE = (Path(__file__).parent / "sample.toml").read_text(encoding="utf-8")
+SAMPLE_CONFIG = (Path(__file__).parent / "sample.toml").read_text(encoding="utf-8")
 """What `agentctl init` writes: the text of `sample-config.toml`, which a test holds identical."""
 
 

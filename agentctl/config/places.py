@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from agentctl.errors import InvalidConfiguration
 
-__all__ = ["KeyPath", "Place", "line_numbers", "listed", "nearest"]
+__all__ = ["KeyPath", "Place", "join_quoted", "line_numbers", "suggest_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Place:
         raise InvalidConfiguration(f"{where}: {problem}", cause=cause, hint=hint)
 
 
-def listed(names: Iterable[str]) -> str:
+def join_quoted(names: Iterable[str]) -> str:
     """Names for a sentence, in quotes: `"a", "b" or "c"`."""
     quoted = [f'"{name}"' for name in names]
     return " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]])) if quoted else "none"
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
+def suggest_name(name: str, names: Iterable[str]) -> str | None:
     """The one of `names` that a slip of the hand could have turned into `name`, or None."""
     from difflib import get_close_matches
 
@@ -86,19 +86,19 @@ def line_numbers(text: str) -> dict[KeyPath, int]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not closing:
             if header := _HEADER.match(line):
-                table = _opened(header[1] == "[[", _parts(header[2]), counts)
+                table = _table_path(header[1] == "[[", _split_key(header[2]), counts)
                 found.setdefault(table, number)
             elif key := _KEY.match(line):
-                found[table + _parts(key[1])] = number
-        closing = _still_open(line, closing)
+                found[table + _split_key(key[1])] = number
+        closing = _open_quote(line, closing)
     return found
 
 
-def _parts(dotted: str) -> tuple[str, ...]:
+def _split_key(dotted: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in dotted.split("."))
 
 
-def _opened(is_list: bool, parts: tuple[str, ...], counts: dict[KeyPath, int]) -> KeyPath:
+def _table_path(is_list: bool, parts: tuple[str, ...], counts: dict[KeyPath, int]) -> KeyPath:
     """The path of the table that a header opens; a list of tables gets one entry more."""
     path: KeyPath = ()
     for part in parts[:-1]:
@@ -112,7 +112,7 @@ def _opened(is_list: bool, parts: tuple[str, ...], counts: dict[KeyPath, int]) -
     return (*path, counts[path])
 
 
-def _still_open(line: str, closing: str) -> str:
+def _open_quote(line: str, closing: str) -> str:
     """The triple quote that is still to come after `line`, or nothing."""
     for mark in _TRIPLE.findall(line):
         if not closing:

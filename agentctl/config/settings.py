@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from agentctl.config.types import Form, Range, Refers, Secret
+from agentctl.config.types import Form, Range, Reference, Secret
 from agentctl.records.ids import COMPONENT_ID
 
 __all__ = [
@@ -136,8 +136,8 @@ ListenAddress = Annotated[
     ),
 ]
 NotEmpty = Annotated[str, Form(r"^(?s:.*\S.*)$", "a text that is not empty")]
-ModelId = Annotated[str, Refers("models")]
-DatabaseId = Annotated[str, Refers("databases")]
+ModelId = Annotated[str, Reference("models")]
+DatabaseId = Annotated[str, Reference("databases")]
 Seconds = Annotated[float, Range(0.01, 2_592_000)]
 HistoryRuns = Annotated[int, Range(0, 1_000)]
 
@@ -314,7 +314,7 @@ class Team:
 
     id: Id
     model: ModelId
-    members: tuple[Annotated[str, Refers("agents", "teams")], ...]
+    members: tuple[Annotated[str, Reference("agents", "teams")], ...]
     name: str = ""
     description: str = ""
     mode: TeamMode = "coordinate"
@@ -330,8 +330,8 @@ class Step:
     """One step of a workflow: exactly one of `agent` and `team`."""
 
     name: NotEmpty
-    agent: Annotated[str, Refers("agents")] = ""
-    team: Annotated[str, Refers("teams")] = ""
+    agent: Annotated[str, Reference("agents")] = ""
+    team: Annotated[str, Reference("teams")] = ""
 
 
 @dataclass(frozen=True, slots=True)

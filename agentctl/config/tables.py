@@ -9,10 +9,10 @@ from typing import Any
 
 from agentctl.config import settings
 from agentctl.config.environment import Variable
-from agentctl.config.places import KeyPath, Place, nearest
-from agentctl.config.types import Kind, convert, from_text, key_kinds, sanitized
+from agentctl.config.places import KeyPath, Place, suggest_name
+from agentctl.config.types import ValueType, convert_value, key_types, parse_variable, quote_text
 
-__all__ = ["LISTS", "SECTIONS", "Reader", "section_keys"]
+__all__ = ["ENTRY_TABLES", "SECTIONS", "TableReader", "section_keys"]
 
 SECTIONS: dict[str, type] = {
     "server": settings.Server,
@@ -24,7 +24,7 @@ SECTIONS: dict[str, type] = {
     "log": settings.Log,
     "metrics": settings.Metrics,
 }
-LISTS: dict[str, type] = {
+ENTRY_TABLES: dict[str, type] = {
     "databases": settings.Database,
     "models": settings.Model,
     "agents": settings.Agent,
@@ -35,11 +35,11 @@ LISTS: dict[str, type] = {
 
 def section_keys() -> list[str]:
     """Every key that the environment can set: `server.id`, `server.name`, …."""
-    return [f"{name}.{key}" for name, table in SECTIONS.items() for key in key_kinds(table)]
+    return [f"{name}.{key}" for name, table in SECTIONS.items() for key in key_types(table)]
 
 
 @dataclasses.dataclass(slots=True)
-class Reader:
+class TableReader:
     """Reads tables, and keeps where each key came from.
 
     Attributes:
@@ -58,9 +58,9 @@ class Reader:
 
     def check_names(self, document: Mapping[str, object]) -> None:
         """Refuse what is no table of ours."""
-        self._refuse_unknown(document, {**SECTIONS, **LISTS}, (), "")
+        self._refuse_unknown(document, {**SECTIONS, **ENTRY_TABLES}, (), "")
 
-    def section(self, document: Mapping[str, object], name: str) -> Any:
+    def read_section(self, document: Mapping[str, object], name: str) -> Any:
         """The settings of `[name]`, from the environment, the file and the defaults.
 
         Raises:
@@ -94,14 +94,16 @@ class Reader:
     def _entry(self, entry: Mapping[str, object], name: str, index: int) -> Any:
         """One entry; messages name it by its id once that is known to be one."""
         path, label = (name, index), f"{name}[{index}]"
-        id_kind = key_kinds(LISTS[name])["id"]
+        id_kind = key_types(ENTRY_TABLES[name])["id"]
         if "id" not in entry:
-            self._place(path, f"{label}.id").refuse(f"is missing; it must be {id_kind.words}")
-        known = convert(entry["id"], id_kind, self._place((*path, "id"), f"{label}.id"), self.base)
-        return self._table(entry, LISTS[name], path, f"{name}.{known}")
+            self._place(path, f"{label}.id").refuse(f"is missing; it must be {id_kind.description}")
+        known = convert_value(
+            entry["id"], id_kind, self._place((*path, "id"), f"{label}.id"), self.base
+        )
+        return self._table(entry, ENTRY_TABLES[name], path, f"{name}.{known}")
 
     def _table(self, table: Mapping[str, object], cls: type, path: KeyPath, key: str) -> Any:
-        kinds = key_kinds(cls)
+        kinds = key_types(cls)
         self._refuse_unknown(table, kinds, path, key)
         defaults = {field.name: field for field in dataclasses.fields(cls)}
         values = {
@@ -113,7 +115,7 @@ class Reader:
     def _value(
         self,
         table: Mapping[str, object],
-        kind: Kind,
+        kind: ValueType,
         path: KeyPath,
         key: str,
         field: dataclasses.Field[Any],
@@ -122,21 +124,21 @@ class Reader:
         place = self._place(path, key)
         if variable := self.variables.get(key):
             place = Place(self.file, key, variable=variable.name)
-            value = convert(from_text(variable.text, kind), kind, place, self.base)
+            value = convert_value(parse_variable(variable.text, kind), kind, place, self.base)
         elif field.name not in table:
             value = self._default(kind, place, field)
             place = Place(self.file, key, given=False)
         elif kind.is_list and kind.item.type is settings.Step:
             value = self._steps(table[field.name], place, path)
         else:
-            value = convert(table[field.name], kind, place, self.base)
+            value = convert_value(table[field.name], kind, place, self.base)
         self.places[key] = place
         return value
 
-    def _default(self, kind: Kind, place: Place, field: dataclasses.Field[Any]) -> object:
+    def _default(self, kind: ValueType, place: Place, field: dataclasses.Field[Any]) -> object:
         """A key's default; a path among the defaults is relative to the file as well."""
         if field.default is dataclasses.MISSING:
-            place.refuse(f"is missing; it must be {kind.words}")
+            place.refuse(f"is missing; it must be {kind.description}")
         return self.base / field.default if isinstance(field.default, Path) else field.default
 
     def _steps(self, value: object, place: Place, path: KeyPath) -> tuple[object, ...]:
@@ -166,9 +168,9 @@ class Reader:
         for name in table:
             if name in known:
                 continue
-            near = nearest(name, known)
+            near = suggest_name(name, known)
             guess = f', did you mean "{near}"?' if near else f"; it has {', '.join(known)}"
-            shown = name if name.isidentifier() else sanitized(name)
+            shown = name if name.isidentifier() else quote_text(name)
             self._place((*path, name), f"{key}.{shown}" if key else shown).refuse(
                 f"this version has no such key{guess}", hint="correct or remove the key"
             )

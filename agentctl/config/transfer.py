@@ -14,70 +14,70 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.config.settings import Settings
-from agentctl.config.tables import LISTS, SECTIONS
-from agentctl.config.types import Kind, key_kinds
+from agentctl.config.tables import ENTRY_TABLES, SECTIONS
+from agentctl.config.types import ValueType, key_types
 
-__all__ = ["MASK", "effective", "settings_from_text", "settings_to_text"]
+__all__ = ["MASK", "effective_settings", "settings_from_text", "settings_to_text"]
 
 
 def settings_to_text(settings: Settings) -> str:
     """The settings as one line of ASCII, `sources` included."""
-    return json.dumps(_plain(settings), default=_plain)
+    return json.dumps(_encode(settings), default=_encode)
 
 
 def settings_from_text(text: str) -> Settings:
     """The settings that `settings_to_text` made the text of: equal to them in every value."""
-    settings: Settings = _made(Settings, json.loads(text))
+    settings: Settings = _decode_table(Settings, json.loads(text))
     return settings
 
 
-def _plain(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     """What JSON has no word for: a table becomes an object, a path its text."""
     if isinstance(value, Path):
         return str(value)
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def _made(cls: Any, table: dict[str, Any]) -> Any:
-    return cls(**{name: _value(table[name], kind) for name, kind in key_kinds(cls).items()})
+def _decode_table(cls: Any, table: dict[str, Any]) -> Any:
+    return cls(**{name: _decode_value(table[name], kind) for name, kind in key_types(cls).items()})
 
 
-def _value(value: Any, kind: Kind) -> Any:
+def _decode_value(value: Any, kind: ValueType) -> Any:
     if kind.is_list:
-        return tuple(_value(item, kind.item) for item in value)
+        return tuple(_decode_value(item, kind.item) for item in value)
     if dataclasses.is_dataclass(kind.type):
-        return _made(kind.type, value)
+        return _decode_table(kind.type, value)
     return Path(value) if kind.type is Path and value is not None else value
 
 
 MASK = "********"
 
 
-def effective(settings: Settings) -> dict[str, Any]:
+def effective_settings(settings: Settings) -> dict[str, Any]:
     """What is in force, table by table, in the shape of the file.
 
     Returns:
         `{"server": {"port": 7777, …}, …, "agents": [{"id": …}, …], …}`; paths are text, lists are
         lists, a path that is not set is `""`. Verification keys are masked: one may be a secret.
     """
-    tables: dict[str, Any] = {name: _table(getattr(settings, name)) for name in SECTIONS}
-    for name in LISTS:
-        tables[name] = [_table(entry) for entry in getattr(settings, name)]
+    tables: dict[str, Any] = {name: _plain_table(getattr(settings, name)) for name in SECTIONS}
+    for name in ENTRY_TABLES:
+        tables[name] = [_plain_table(entry) for entry in getattr(settings, name)]
     return tables
 
 
-def _table(table: object) -> dict[str, Any]:
+def _plain_table(table: object) -> dict[str, Any]:
     return {
-        name: _shown_value(getattr(table, name), kind)
-        for name, kind in key_kinds(type(table)).items()
+        name: _plain_value(getattr(table, name), kind)
+        for name, kind in key_types(type(table)).items()
     }
 
 
-def _shown_value(value: Any, kind: Kind) -> Any:
+def _plain_value(value: Any, kind: ValueType) -> Any:
     if isinstance(value, tuple):
-        return [_shown_value(item, kind.item) for item in value]
+        return [_plain_value(item, kind.item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {key: item for key, item in _table(value).items() if item}
+        return {key: item for key, item in _plain_table(value).items() if item}
     if kind.masked:
         return MASK
     if isinstance(value, Path):

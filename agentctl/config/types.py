@@ -11,20 +11,20 @@ import types
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from agentctl.config.places import Place, listed
+from agentctl.config.places import Place, join_quoted
 from agentctl.records.text import is_storable
 
 __all__ = [
     "Form",
-    "Kind",
     "Range",
-    "Refers",
+    "Reference",
     "Rule",
     "Secret",
-    "convert",
-    "from_text",
-    "key_kinds",
-    "sanitized",
+    "ValueType",
+    "convert_value",
+    "key_types",
+    "parse_variable",
+    "quote_text",
 ]
 
 
@@ -39,7 +39,7 @@ class Range(NamedTuple):
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The bounds, to stand behind "a number"."""
         return f"from {self.low} to {self.high}"
 
@@ -48,14 +48,14 @@ class Form(NamedTuple):
     """A text that matches `pattern` as a whole; `words` say what that is."""
 
     pattern: str
-    words: str
+    description: str
 
     def allows(self, value: object) -> bool:
         """Whether `value` is such a text."""
         return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
 
 
-class Refers(NamedTuple):
+class Reference(NamedTuple):
     """The id of an entry of one of these tables. The loader checks it when all tables are read."""
 
     first: str
@@ -67,7 +67,7 @@ class Refers(NamedTuple):
         return tuple(table for table in self if table)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The tables as the file has them."""
         return " or ".join(f"[[{table}]]" for table in self.tables)
 
@@ -78,14 +78,14 @@ class Secret(NamedTuple):
     masked: bool = True
 
 
-Rule = Range | Form | Refers | Secret
+Rule = Range | Form | Reference | Secret
 
 
 _SHOWN = 40
-_known: dict[type, dict[str, Kind]] = {}
+_key_types: dict[type, dict[str, ValueType]] = {}
 
 
-class Kind(NamedTuple):
+class ValueType(NamedTuple):
     """What a key holds: its type, and the rules beyond it."""
 
     type: object
@@ -93,9 +93,9 @@ class Kind(NamedTuple):
     optional: bool = False
 
     @property
-    def item(self) -> Kind:
+    def item(self) -> ValueType:
         """What an element holds, for a list."""
-        return _kind(get_args(self.type)[0])
+        return _value_type(get_args(self.type)[0])
 
     @property
     def is_list(self) -> bool:
@@ -113,32 +113,32 @@ class Kind(NamedTuple):
         return any(isinstance(rule, Secret) and rule.masked for rule in self.rules)
 
     @property
-    def refers(self) -> Refers | None:
+    def reference(self) -> Reference | None:
         """The tables whose ids it may hold, for a reference."""
-        return next((rule for rule in self.rules if isinstance(rule, Refers)), None)
+        return next((rule for rule in self.rules if isinstance(rule, Reference)), None)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What is allowed, as a message says it."""
-        if self.refers is not None:
-            return f"the id of an entry of {self.refers.words}"
+        if self.reference is not None:
+            return f"the id of an entry of {self.reference.description}"
         for rule in self.rules:
             if isinstance(rule, Form):
-                return rule.words
+                return rule.description
             if isinstance(rule, Range):
-                return f"{_type_words(self)} {rule.words}"
-        return _type_words(self)
+                return f"{_describe_type(self)} {rule.description}"
+        return _describe_type(self)
 
 
-def key_kinds(table: type) -> dict[str, Kind]:
+def key_types(table: type) -> dict[str, ValueType]:
     """What each key of a settings class holds, in order."""
-    if table not in _known:
+    if table not in _key_types:
         hints = get_type_hints(table, include_extras=True)
-        _known[table] = {name: _kind(hint) for name, hint in hints.items()}
-    return _known[table]
+        _key_types[table] = {name: _value_type(hint) for name, hint in hints.items()}
+    return _key_types[table]
 
 
-def convert(value: object, kind: Kind, place: Place, base: Path) -> object:
+def convert_value(value: object, kind: ValueType, place: Place, base: Path) -> object:
     """`value`, as TOML gave it, as the settings hold it.
 
     Args:
@@ -151,17 +151,17 @@ def convert(value: object, kind: Kind, place: Place, base: Path) -> object:
         InvalidConfiguration: the value is of another type or out of bounds.
     """
     if kind.is_list:
-        return _converted_list(value, kind, place, base)
+        return _convert_list(value, kind, place, base)
     if kind.type is Path:
-        return _converted_path(value, kind, place, base)
+        return _convert_path(value, kind, place, base)
     if not _is_of_type(value, kind.type) or not _is_allowed(value, kind):
-        place.refuse(f"must be {kind.words}, not {_shown(value, kind)}")
+        place.refuse(f"must be {kind.description}, not {_show_value(value, kind)}")
     if isinstance(value, str) and not is_storable(value):
         place.refuse("must not hold a NUL character or half of a surrogate pair")
     return value
 
 
-def from_text(text: str, kind: Kind) -> object:
+def parse_variable(text: str, kind: ValueType) -> object:
     """The TOML value that an environment variable's text stands for.
 
     Texts and paths are taken as they are, everything else is read as TOML reads it. What cannot be
@@ -178,7 +178,7 @@ def from_text(text: str, kind: Kind) -> object:
     return parsed["value"] if parsed.keys() == {"value"} else text
 
 
-def sanitized(text: str) -> str:
+def quote_text(text: str) -> str:
     """`text` in quotes on one line, cut at 40 characters, control characters escaped."""
     import json
 
@@ -186,7 +186,7 @@ def sanitized(text: str) -> str:
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in quoted)
 
 
-def _kind(hint: object) -> Kind:
+def _value_type(hint: object) -> ValueType:
     """Take `Annotated` and `| None` apart; rules of the outer annotation come first."""
     rules: tuple[Rule, ...] = ()
     if get_origin(hint) is Annotated:
@@ -194,28 +194,29 @@ def _kind(hint: object) -> Kind:
         rules = tuple(extra for extra in extras if isinstance(extra, Rule))
     if get_origin(hint) in (Union, types.UnionType):
         inner = next(part for part in get_args(hint) if part is not type(None))
-        return Kind(inner, rules, optional=True)
-    return Kind(hint, rules)
+        return ValueType(inner, rules, optional=True)
+    return ValueType(hint, rules)
 
 
-def _converted_list(value: object, kind: Kind, place: Place, base: Path) -> tuple[object, ...]:
+def _convert_list(value: object, kind: ValueType, place: Place, base: Path) -> tuple[object, ...]:
     item = kind.item
     if not isinstance(value, list):
-        place.refuse(f"must be {kind.words}, not {_shown(value, item)}")
+        place.refuse(f"must be {kind.description}, not {_show_value(value, item)}")
     converted = tuple(
-        convert(part, item, place.item(f"[{index}]"), base) for index, part in enumerate(value)
+        convert_value(part, item, place.item(f"[{index}]"), base)
+        for index, part in enumerate(value)
     )
     for index, part in enumerate(converted):
         if part in converted[:index]:
-            place.refuse(f"must not hold {_shown(value[index], item)} twice")
+            place.refuse(f"must not hold {_show_value(value[index], item)} twice")
     return converted
 
 
-def _converted_path(value: object, kind: Kind, place: Place, base: Path) -> Path | None:
+def _convert_path(value: object, kind: ValueType, place: Place, base: Path) -> Path | None:
     if value == "" and kind.optional:
         return None
     if not isinstance(value, str) or not value.strip() or not is_storable(value):
-        place.refuse(f"must be {kind.words}, not {_shown(value, kind)}")
+        place.refuse(f"must be {kind.description}, not {_show_value(value, kind)}")
     return Path(os.path.normpath(base / value))
 
 
@@ -228,15 +229,15 @@ def _is_of_type(value: object, wanted: object) -> bool:
     return type(value) is wanted
 
 
-def _is_allowed(value: object, kind: Kind) -> bool:
+def _is_allowed(value: object, kind: ValueType) -> bool:
     return all(rule.allows(value) for rule in kind.rules if isinstance(rule, Range | Form))
 
 
-def _type_words(kind: Kind) -> str:
+def _describe_type(kind: ValueType) -> str:
     if get_origin(kind.type) is Literal:
-        return listed(get_args(kind.type))
+        return join_quoted(get_args(kind.type))
     if kind.is_list:
-        return f"a list, each {kind.item.words}"
+        return f"a list, each {kind.item.description}"
     names = {
         str: "a text",
         bool: "true or false",
@@ -247,7 +248,7 @@ def _type_words(kind: Kind) -> str:
     return next((words for known, words in names.items() if known is kind.type), "a table")
 
 
-def _shown(value: object, kind: Kind) -> str:
+def _show_value(value: object, kind: ValueType) -> str:
     """A value for a message, on one line; of secrets the type only."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -256,5 +257,5 @@ def _shown(value: object, kind: Kind) -> str:
     if kind.secret:
         return "this one" if isinstance(value, str) else "a number"
     if isinstance(value, str):
-        return sanitized(value)
+        return quote_text(value)
     return str(value)[:_SHOWN] if isinstance(value, int | float) else "a date or time"

@@ -6,9 +6,9 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-__all__ = ["ExplainRecord", "ExplainStep", "Outcome"]
+__all__ = ["CheckOutcome", "ExplainRecord", "ExplainStep"]
 
-Outcome = Literal["passed", "failed", "skipped"]
+CheckOutcome = Literal["passed", "failed", "skipped"]
 
 
 class ExplainStep(TypedDict):
@@ -19,7 +19,7 @@ class ExplainStep(TypedDict):
     """
 
     name: str
-    outcome: Outcome
+    outcome: CheckOutcome
     found: str
     cause: str | None
     remedy: str | None

@@ -11,7 +11,7 @@ from typing import Generic, NotRequired, TypeVar, cast
 import orjson
 from typing_extensions import TypedDict
 
-__all__ = ["Document", "ErrorBody", "ForbiddenBody", "document_of"]
+__all__ = ["Document", "ErrorBody", "ForbiddenBody", "build_document"]
 
 Record = TypeVar("Record", covariant=True)
 Built = TypeVar("Built")
@@ -29,7 +29,7 @@ class Document(Generic[Record]):
         return cast(Record, orjson.loads(self.raw))
 
 
-def document_of(record: Built) -> Document[Built]:
+def build_document(record: Built) -> Document[Built]:
     """The document of a record that was built in memory."""
     return Document(orjson.dumps(record))
 

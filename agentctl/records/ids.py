@@ -13,7 +13,7 @@ __all__ = [
     "is_component_id",
     "is_idempotency_key",
     "is_session_id",
-    "least_id",
+    "lower_bound_id",
     "new_id",
 ]
 
@@ -57,26 +57,26 @@ def new_id() -> str:
 
 
 _RANDOM_BYTES = 10
-_DRAWN = 256
-_drawn: list[bytes] = []
+_POOL_SIZE = 256
+_random_pool: list[bytes] = []
 
 
 def _random_bytes() -> bytes:
     """Of the system's, drawn for many ids at once: to ask it is most of what an id costs."""
     try:
-        return _drawn.pop()
+        return _random_pool.pop()
     except IndexError:
-        many = os.urandom(_RANDOM_BYTES * _DRAWN)
+        many = os.urandom(_RANDOM_BYTES * _POOL_SIZE)
         pieces = [many[at : at + _RANDOM_BYTES] for at in range(0, len(many), _RANDOM_BYTES)]
-        _drawn.extend(pieces[1:])
+        _random_pool.extend(pieces[1:])
         return pieces[0]
 
 
 # A process that is forked must not make the ids of the one that it came from.
-os.register_at_fork(after_in_child=_drawn.clear)
+os.register_at_fork(after_in_child=_random_pool.clear)
 
 
-def least_id(milliseconds: int) -> str:
+def lower_bound_id(milliseconds: int) -> str:
     """What every id that `new_id` makes from a time on follows, in the order of text.
 
     Args:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["KINDS", "Kind", "KindNames"]
+__all__ = ["KINDS", "ComponentKind", "KindNames"]
 
-Kind = Literal["agent", "team", "workflow"]
+ComponentKind = Literal["agent", "team", "workflow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class KindNames:
         event_prefix: what its stream events start with (`TeamRunStarted`, `RunStarted`).
     """
 
-    kind: Kind
+    kind: ComponentKind
     path: str
     noun: str
     tag: str
@@ -31,7 +31,7 @@ class KindNames:
     event_prefix: str
 
 
-KINDS: dict[Kind, KindNames] = {
+KINDS: dict[ComponentKind, KindNames] = {
     "agent": KindNames("agent", "agents", "Agent", "Agents", "agent_id", "Run"),
     "team": KindNames("team", "teams", "Team", "Teams", "team_id", "TeamRun"),
     "workflow": KindNames(

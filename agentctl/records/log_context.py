@@ -9,30 +9,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 
-__all__ = ["about", "add_about", "begin_about", "work_about"]
+__all__ = ["add_log_context", "current_log_context", "extend_log_context", "set_log_context"]
 
-_NOTHING: Mapping[str, str] = {}
+_EMPTY: Mapping[str, str] = {}
 
-_about: ContextVar[dict[str, str] | None] = ContextVar("agentctl_about", default=None)
+_context: ContextVar[dict[str, str] | None] = ContextVar("agentctl_about", default=None)
 
 
-def about() -> Mapping[str, str]:
+def current_log_context() -> Mapping[str, str]:
     """The ids by name: `request_id`, `principal`, `session_id`, `run_id`, as far as known."""
-    return _about.get() or _NOTHING
+    return _context.get() or _EMPTY
 
 
-def begin_about(**known: str) -> None:
+def set_log_context(**known: str) -> None:
     """Something new begins in this context: what was known before is about something else."""
-    _about.set(known)
+    _context.set(known)
 
 
-def add_about(**known: str) -> None:
+def add_log_context(**known: str) -> None:
     """More is known now, to all that works on the same; nothing where nothing has begun."""
-    current = _about.get()
+    current = _context.get()
     if current is not None:
         current.update(known)
 
 
-def work_about(**known: str) -> None:
+def extend_log_context(**known: str) -> None:
     """A part begins, in a task of its own: it is about the same, and about this beside."""
-    _about.set({**about(), **known})
+    _context.set({**current_log_context(), **known})

@@ -8,10 +8,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-__all__ = ["Durations", "spoken_bytes"]
+__all__ = ["DurationHistogram", "format_bytes"]
 
 
-class Durations:
+class DurationHistogram:
     """Counts of durations by range. For one thread, or for those that hold the same lock.
 
     Args:
@@ -38,7 +38,7 @@ class Durations:
         """How many there were."""
         return sum(self._counts)
 
-    def up_to(self) -> Iterator[tuple[float, int]]:
+    def cumulative_counts(self) -> Iterator[tuple[float, int]]:
         """For each bound, how many took so long at most; the last bound is infinite."""
         count = 0
         for bound, more in zip((*self._bounds, float("inf")), self._counts, strict=True):
@@ -46,7 +46,7 @@ class Durations:
             yield bound, count
 
 
-def spoken_bytes(count: int) -> str:
+def format_bytes(count: int) -> str:
     """`4 kB`, rounded down."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1_000:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 
-__all__ = ["Complaints"]
+__all__ = ["RateLimitedLog"]
 
 PAUSE_SECONDS = 60.0
 """How long the same complaint is not made again."""
 
 
-class Complaints:
+class RateLimitedLog:
     """Makes each complaint at most once in `PAUSE_SECONDS`, from any thread.
 
     Args:

@@ -11,21 +11,21 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.kinds import KINDS, ComponentKind
 
 __all__ = [
     "ROUTES",
-    "FamilyOperations",
-    "Match",
+    "ComponentOperationIds",
     "Route",
+    "RouteMatch",
     "RouteTable",
-    "every_route",
-    "hides_a_slash",
-    "names_something",
-    "operations_of",
+    "has_encoded_slash",
+    "is_valid_segment",
+    "operation_ids",
+    "route_table",
 ]
 
-_NO_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd\ud800-\udfff]|^[.]{1,2}$")
+_INVALID_SEGMENT = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd\ud800-\udfff]|^[.]{1,2}$")
 
 
 class Route(NamedTuple):
@@ -35,7 +35,7 @@ class Route(NamedTuple):
     template: str
 
 
-class FamilyOperations(NamedTuple):
+class ComponentOperationIds(NamedTuple):
     """The operation ids of one kind of component."""
 
     list: str
@@ -47,9 +47,9 @@ class FamilyOperations(NamedTuple):
     resume_run: str
 
 
-def operations_of(kind: Kind) -> FamilyOperations:
+def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
     """The operation ids of a kind: `get_agents`, `get_agent`, `create_agent_run`, ..."""
-    return FamilyOperations(
+    return ComponentOperationIds(
         list=f"get_{kind}s",
         get=f"get_{kind}",
         create_run=f"create_{kind}_run",
@@ -60,8 +60,8 @@ def operations_of(kind: Kind) -> FamilyOperations:
     )
 
 
-def _family(kind: Kind) -> dict[str, Route]:
-    names, ids = KINDS[kind], operations_of(kind)
+def _component_routes(kind: ComponentKind) -> dict[str, Route]:
+    names, ids = KINDS[kind], operation_ids(kind)
     one = f"/{names.path}/{{{names.id_field}}}"
     run = f"{one}/runs/{{run_id}}"
     return {
@@ -91,7 +91,7 @@ ROUTES: dict[str, Route] = {
     "get_models": Route("GET", "/models"),
     "get_me": Route("GET", "/auth/me"),
     "explain_auth": Route("POST", "/auth/explain"),
-    **{operation: route for kind in KINDS for operation, route in _family(kind).items()},
+    **{operation: route for kind in KINDS for operation, route in _component_routes(kind).items()},
     "get_sessions": Route("GET", "/sessions"),
     "create_session": Route("POST", "/sessions"),
     "delete_sessions": Route("DELETE", "/sessions"),
@@ -110,7 +110,7 @@ ROUTES: dict[str, Route] = {
 }
 
 
-class Match(NamedTuple):
+class RouteMatch(NamedTuple):
     """What a request is for: the operation, and its path parameters as they stand in the path."""
 
     operation: str
@@ -125,13 +125,15 @@ class RouteTable:
     """
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
-        self._routes = [(route, _pattern(route.template), name) for name, route in routes.items()]
+        self._routes = [
+            (route, _compile_template(route.template), name) for name, route in routes.items()
+        ]
         self._index: dict[tuple[str, str], list[tuple[re.Pattern[str], str]]] = {}
         for route, pattern, name in self._routes:
             key = route.method, _first_segment(route.template)
             self._index.setdefault(key, []).append((pattern, name))
 
-    def find(self, method: str, path: str) -> Match | None:
+    def find(self, method: str, path: str) -> RouteMatch | None:
         """The operation that is asked for; None: there is none.
 
         Args:
@@ -141,7 +143,7 @@ class RouteTable:
         for pattern, operation in self._index.get((method, _first_segment(path)), ()):
             found = pattern.fullmatch(path)
             if found is not None:
-                return Match(operation, found.groupdict())
+                return RouteMatch(operation, found.groupdict())
         return None
 
     def methods(self, path: str) -> tuple[str, ...]:
@@ -157,12 +159,12 @@ class RouteTable:
 
 
 @cache
-def every_route() -> RouteTable:
+def route_table() -> RouteTable:
     """The table of all operations."""
     return RouteTable(ROUTES)
 
 
-def hides_a_slash(raw_path: bytes) -> bool:
+def has_encoded_slash(raw_path: bytes) -> bool:
     """Whether a path, as it was sent, has an encoded slash: then it is none of ours.
 
     A program between the client and here may have taken it for another one.
@@ -170,14 +172,14 @@ def hides_a_slash(raw_path: bytes) -> bool:
     return b"%2f" in raw_path.lower()
 
 
-def names_something(segment: str) -> bool:
+def is_valid_segment(segment: str) -> bool:
     """Whether a decoded segment of a path can name anything: not controls, `.` or `..`, nor what
     was no UTF-8.
     """
-    return _NO_NAME.search(segment) is None
+    return _INVALID_SEGMENT.search(segment) is None
 
 
-def _pattern(template: str) -> re.Pattern[str]:
+def _compile_template(template: str) -> re.Pattern[str]:
     """A parameter is one whole segment, whatever is in it but a slash."""
     parts = re.split(r"\{(\w+)\}", template)
     texts = [

@@ -6,11 +6,11 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import Timestamp
 
 __all__ = [
-    "COUNTERS",
+    "TOKEN_COUNTERS",
     "AgentSessionDetailSchema",
     "PageMeta",
     "SessionDetail",
@@ -36,7 +36,7 @@ class SessionMetrics(TypedDict):
     reasoning_tokens: int
 
 
-COUNTERS: tuple[str, ...] = tuple(SessionMetrics.__annotations__)
+TOKEN_COUNTERS: tuple[str, ...] = tuple(SessionMetrics.__annotations__)
 """Their names, in this order."""
 
 
@@ -105,7 +105,7 @@ class SessionSummary(TypedDict):
 
     session_id: str
     session_name: str
-    session_type: Kind
+    session_type: ComponentKind
     user_id: str | None
     agent_id: str | None
     team_id: str | None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["clean", "is_storable", "printable"]
+__all__ = ["escape_controls", "is_storable", "replace_unstorable"]
 
 _CONTROLS = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
@@ -25,21 +25,21 @@ def is_storable(text: str) -> bool:
     return _UNSTORABLE.search(text) is None
 
 
-def clean(text: str) -> str:
+def replace_unstorable(text: str) -> str:
     """`text` with U+FFFD in the place of each character that cannot be stored."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-def printable(text: str, *, lines: bool = False) -> str:
+def escape_controls(text: str, *, lines: bool = False) -> str:
     r"""`text` with control characters written out (`\n`, `\x1b`), safe for a terminal.
 
     Args:
         text: data from anywhere.
         lines: leave line feeds and tabs, for text of several lines; else the result is one line.
     """
-    return (_control_in_text if lines else _control).sub(_written_out, text)
+    return (_control_in_text if lines else _control).sub(_escape, text)
 
 
-def _written_out(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")

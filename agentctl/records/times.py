@@ -9,7 +9,15 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any
 
-__all__ = ["Moment", "Timestamp", "microseconds", "now", "rfc3339", "seconds", "spoken"]
+__all__ = [
+    "ParsedTimestamp",
+    "Timestamp",
+    "format_rfc3339",
+    "format_span",
+    "now",
+    "parse_rfc3339",
+    "whole_seconds",
+]
 
 
 class _DateTime:
@@ -25,7 +33,7 @@ Timestamp = Annotated[str, _DateTime()]
 """A time on the wire, as `rfc3339` writes it (spec.md "Resources": format date-time)."""
 
 
-class _GivenAsText:
+class _DateTimeText:
     """Says `type: string, format: date-time` of an integer that is given as a date-time."""
 
     def __get_pydantic_json_schema__(
@@ -34,7 +42,7 @@ class _GivenAsText:
         return {"type": "string", "format": "date-time"}
 
 
-Moment = Annotated[int, _GivenAsText()]
+ParsedTimestamp = Annotated[int, _DateTimeText()]
 """Microseconds of a time that comes over the wire as `microseconds` reads it."""
 
 _DATE_TIME = re.compile(
@@ -52,19 +60,19 @@ def now() -> int:
     return time.time_ns() // 1_000
 
 
-def rfc3339(microseconds: int) -> str:
+def format_rfc3339(microseconds: int) -> str:
     """`2026-11-20T08:18:10.000123Z` for microseconds since the epoch."""
     whole, rest = divmod(microseconds, 1_000_000)
-    return f"{_second(whole)}.{rest:06d}Z"
+    return f"{_format_second(whole)}.{rest:06d}Z"
 
 
 @lru_cache(maxsize=4_096)
-def _second(whole: int) -> str:
+def _format_second(whole: int) -> str:
     """What belongs together was written in the same seconds: a run's own times, a list's."""
     return (_EPOCH + timedelta(seconds=whole)).isoformat()[: -len("+00:00")]
 
 
-def microseconds(text: str) -> int:
+def parse_rfc3339(text: str) -> int:
     """Microseconds since the epoch for an RFC 3339 date-time; what is finer is cut off.
 
     Raises:
@@ -75,12 +83,12 @@ def microseconds(text: str) -> int:
     return (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
 
 
-def seconds(microseconds: int) -> int:
+def whole_seconds(microseconds: int) -> int:
     """Whole seconds since the epoch, as messages and events carry them."""
     return microseconds // 1_000_000
 
 
-def spoken(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """A span for people, in its one or two largest units: `45 s`, `12 min`, `3 h 5 min`, `9 d`."""
     whole = max(0, round(seconds))
     if whole < 60:
@@ -90,9 +98,9 @@ def spoken(seconds: float) -> str:
         return f"{minutes} min"
     hours = round(minutes / 60)
     if minutes < 24 * 60:
-        return _two(minutes // 60, "h", minutes % 60, "min")
-    return _two(hours // 24, "d", hours % 24, "h")
+        return _join_units(minutes // 60, "h", minutes % 60, "min")
+    return _join_units(hours // 24, "d", hours % 24, "h")
 
 
-def _two(large: int, name: str, small: int, small_name: str) -> str:
+def _join_units(large: int, name: str, small: int, small_name: str) -> str:
     return f"{large} {name} {small} {small_name}" if small else f"{large} {name}"

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from agentctl import errors
 
-__all__ = ["Address", "check_credential", "read_address"]
+__all__ = ["Address", "check_credential", "parse_address"]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]")
@@ -40,28 +40,28 @@ class Address:
         return self.origin + self.prefix
 
 
-def read_address(url: str) -> Address:
+def parse_address(url: str) -> Address:
     """Take the URL of a server apart.
 
     Raises:
         errors.UsageFailed: it is no http or https URL, or carries what a server's URL must not:
             a user name or password, a query, a fragment.
     """
-    parts = _split(url)
+    parts = _split_url(url)
     if parts.scheme not in _DEFAULT_PORTS:
-        raise _no_url("it does not begin with http:// or https://")
+        raise _invalid_url("it does not begin with http:// or https://")
     if "@" in parts.netloc:
-        raise _no_url(
+        raise _invalid_url(
             "it holds a user name or password",
             hint="give the token by --token-file or AGENTCTL_TOKEN",
         )
     if parts.query or parts.fragment or "?" in url or "#" in url:
-        raise _no_url("it has a query or a fragment")
+        raise _invalid_url("it has a query or a fragment")
     if not _PATH.fullmatch(parts.path) or {".", ".."} & set(parts.path.split("/")):
-        raise _no_url("its path holds characters that belong in no path")
-    host = _host(parts)
+        raise _invalid_url("its path holds characters that belong in no path")
+    host = _parse_host(parts)
     return Address(
-        origin=f"{parts.scheme}://{host}{_port(parts)}",
+        origin=f"{parts.scheme}://{host}{_parse_port(parts)}",
         prefix=parts.path.rstrip("/"),
         encrypted=parts.scheme == "https",
         loopback=_is_loopback(host),
@@ -76,45 +76,45 @@ def check_credential(address: Address, token: str, *, allow_insecure: bool) -> N
             with white space, control or non-ASCII characters (RFC 6750 2.1).
     """
     if not _TOKEN.fullmatch(token):
-        raise errors.UsageFailed(
+        raise errors.UsageError(
             "The token holds characters that no token has",
             hint="it is one line of ASCII without white space: look at its file or variable",
         )
     if not (address.encrypted or address.loopback or allow_insecure):
-        raise errors.UsageFailed(
+        raise errors.UsageError(
             "A token is not sent over plain http to another machine",
             cause=f"{address.origin} is not encrypted: anyone on the way could read the token",
             hint="use https://, or --insecure-http when the network itself is trusted",
         )
 
 
-def _split(url: str) -> SplitResult:
+def _split_url(url: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError:
-        raise _no_url("it cannot be taken apart") from None
+        raise _invalid_url("it cannot be taken apart") from None
 
 
-def _host(parts: SplitResult) -> str:
+def _parse_host(parts: SplitResult) -> str:
     name = parts.hostname or ""
     if not name:
-        raise _no_url("it names no host")
+        raise _invalid_url("it names no host")
     if not name.isascii():
         # The two encodings of such names disagree on some letters: a token could go astray.
-        raise _no_url("its host name is not in ASCII", hint="write it in its xn-- form")
+        raise _invalid_url("its host name is not in ASCII", hint="write it in its xn-- form")
     host = f"[{name}]" if ":" in name else name
     if not _HOST.fullmatch(host) or ".." in host:
-        raise _no_url("its host name is not one")
+        raise _invalid_url("its host name is not one")
     return host
 
 
-def _port(parts: SplitResult) -> str:
+def _parse_port(parts: SplitResult) -> str:
     try:
         port = parts.port
     except ValueError:
         port = 0
     if port == 0:
-        raise _no_url("its port is not a number from 1 to 65535")
+        raise _invalid_url("its port is not a number from 1 to 65535")
     return "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
 
 
@@ -127,7 +127,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _no_url(
+def _invalid_url(
     cause: str, hint: str = "write it like http://127.0.0.1:7777 or https://example.com/prefix"
-) -> errors.UsageFailed:
-    return errors.UsageFailed("The URL is not that of a server", cause=cause, hint=hint)
+) -> errors.UsageError:
+    return errors.UsageError("The URL is not that of a server", cause=cause, hint=hint)

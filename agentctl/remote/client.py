@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentctl import errors
 from agentctl.operations import (
     ALL_RUNS,
-    ANYWHERE,
+    BEFORE_FIRST_EVENT,
+    DEFAULT_LOCATOR,
     DELETION_WAIT,
-    FROM_THE_START,
     AccountFilter,
     AuditFilter,
     BulkDeletion,
@@ -25,16 +25,23 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
     SessionRunsQuery,
     StreamEvent,
-    Where,
 )
 from agentctl.records.kinds import KINDS
-from agentctl.records.routes import operations_of
+from agentctl.records.routes import operation_ids
 from agentctl.remote import queries
-from agentctl.remote.address import check_credential, read_address
-from agentctl.remote.connection import Connection, Received, Request, Shape, Timeouts, path_to
+from agentctl.remote.address import check_credential, parse_address
+from agentctl.remote.connection import (
+    Connection,
+    ReceivedDocument,
+    Request,
+    Shape,
+    Timeouts,
+    build_path,
+)
 from agentctl.remote.events import EventParser, ServerEvent
 
 if TYPE_CHECKING:
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
     from agentctl.records.audit import AuditPage
     from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
-    from agentctl.records.kinds import Kind
+    from agentctl.records.kinds import ComponentKind
     from agentctl.records.runs import CancelRecord, RunPage, RunRecord
     from agentctl.records.sessions import SessionDetail, SessionPage
     from agentctl.records.system import (
@@ -88,7 +95,7 @@ class RemoteOperations:
         stream_timeout: float = 60.0,
         allow_insecure: bool = False,
     ) -> None:
-        address = read_address(url)
+        address = parse_address(url)
         if token is not None:
             check_credential(address, token, allow_insecure=allow_insecure)
         timeouts = Timeouts(connect_timeout, read_timeout, stream_timeout)
@@ -112,80 +119,82 @@ class RemoteOperations:
     # What the instance says of itself
 
     async def get_api(self) -> Document[ApiRecord]:
-        return await self._get(path_to("get_api"))
+        return await self._get(build_path("get_api"))
 
     async def get_health(self) -> Document[HealthRecord]:
-        return await self._get(path_to("get_health"))
+        return await self._get(build_path("get_health"))
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
         # Not ready is a 503 whose body is the record, not an error.
-        return await self._ask(Request("GET", path_to("get_readiness"), also_answers=503))
+        return await self._request_document(
+            Request("GET", build_path("get_readiness"), accepted_status=503)
+        )
 
     async def get_info(self) -> Document[InfoRecord]:
-        return await self._get(path_to("get_info"))
+        return await self._get(build_path("get_info"))
 
     async def get_config(self) -> Document[ConfigRecord]:
-        return await self._get(path_to("get_config"))
+        return await self._get(build_path("get_config"))
 
     async def get_models(self) -> Document[list[ModelEntry]]:
-        return await self._get(path_to("get_models"), shape="array")
+        return await self._get(build_path("get_models"), shape="array")
 
     async def get_me(self) -> Document[MeRecord]:
-        return await self._get(path_to("get_me"))
+        return await self._get(build_path("get_me"))
 
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
-        body = queries.explain_body(request)
-        return await self._ask(Request("POST", path_to("explain_auth"), body=body))
+        body = queries.build_explain_body(request)
+        return await self._request_document(Request("POST", build_path("explain_auth"), body=body))
 
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
-        return await self._get(path_to("get_audit"), queries.of_audit(filter))
+        return await self._get(build_path("get_audit"), queries.build_audit_query(filter))
 
     # Components
 
-    async def get_components(self, kind: Kind) -> Document[list[Any]]:
-        return await self._get(path_to(operations_of(kind).list), shape="array")
+    async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
+        return await self._get(build_path(operation_ids(kind).list), shape="array")
 
-    async def get_component(self, kind: Kind, component_id: str) -> Document[Any]:
-        return await self._get(_component_path(operations_of(kind).get, kind, component_id))
+    async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
+        return await self._get(_component_path(operation_ids(kind).get, kind, component_id))
 
     # Runs
 
     async def create_run(
-        self, kind: Kind, component_id: str, request: RunRequest
+        self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> Document[RunRecord]:
-        path = _component_path(operations_of(kind).create_run, kind, component_id)
-        body = queries.run_body(request, stream=False)
+        path = _component_path(operation_ids(kind).create_run, kind, component_id)
+        body = queries.build_run_body(request, stream=False)
         wait = 0.0 if request.background else None
-        headers = queries.run_headers(request)
+        headers = queries.build_run_headers(request)
         asked = Request("POST", path, body=body, headers=headers, extra_wait=wait)
-        return await self._ask(asked)
+        return await self._request_document(asked)
 
     async def stream_run(
-        self, kind: Kind, component_id: str, request: RunRequest
+        self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
-        path = _component_path(operations_of(kind).create_run, kind, component_id)
-        body = queries.run_body(request, stream=True)
-        asked = Request("POST", path, body=body, headers=queries.run_headers(request))
+        path = _component_path(operation_ids(kind).create_run, kind, component_id)
+        body = queries.build_run_body(request, stream=True)
+        asked = Request("POST", path, body=body, headers=queries.build_run_headers(request))
         event: StreamEvent | None = None
-        async with contextlib.aclosing(self._events(asked, FROM_THE_START)) as events:
+        async with contextlib.aclosing(self._events(asked, BEFORE_FIRST_EVENT)) as events:
             async for event in events:
                 yield event
-        if event is None or not _is_end(kind, event):
-            raise _cut_off()
+        if event is None or not _is_final(kind, event):
+            raise _interrupted_stream()
 
     async def resume_run(
-        self, kind: Kind, component_id: str, run_id: str, request: ResumeRequest
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
-        path = _component_path(operations_of(kind).resume_run, kind, component_id, run_id)
-        asked = Request("POST", path, queries.of_resume(request))
+        path = _component_path(operation_ids(kind).resume_run, kind, component_id, run_id)
+        asked = Request("POST", path, queries.build_resume_query(request))
         event: StreamEvent | None = None
         async with contextlib.aclosing(self._events(asked, request.after)) as events:
             async for event in events:
                 yield event
         # Behind the last event of a run there is none: that nothing came need be no fault.
-        complete = request.after > FROM_THE_START if event is None else _is_end(kind, event)
+        complete = request.after > BEFORE_FIRST_EVENT if event is None else _is_final(kind, event)
         if not complete:
-            raise _cut_off()
+            raise _interrupted_stream()
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
         """What a stream brings, numbered from `after` on where the server numbers nothing."""
@@ -193,129 +202,143 @@ class RemoteOperations:
             parser = EventParser()
             async for chunk in chunks:
                 for received in parser.feed(chunk):
-                    event = _numbered(received, after)
+                    event = _number_event(received, after)
                     after = event.seq
                     yield event
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
-        return await self._get(path_to("get_runs"), queries.of_runs(filter))
+        return await self._get(build_path("get_runs"), queries.build_runs_query(filter))
 
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
-        return await self._get(path_to("get_run", run_id=run_id), queries.pairs(db_id=db_id))
+        return await self._get(
+            build_path("get_run", run_id=run_id), queries.build_query(db_id=db_id)
+        )
 
     async def list_component_runs(
-        self, kind: Kind, component_id: str, filter: RunFilter
+        self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]:
-        path = _component_path(operations_of(kind).list_runs, kind, component_id)
-        return await self._get(path, queries.of_component_runs(filter))
+        path = _component_path(operation_ids(kind).list_runs, kind, component_id)
+        return await self._get(path, queries.build_component_runs_query(filter))
 
     async def get_component_run(
-        self, kind: Kind, component_id: str, run_id: str, *, session_id: str | None = None
+        self, kind: ComponentKind, component_id: str, run_id: str, *, session_id: str | None = None
     ) -> Document[RunRecord]:
-        path = _component_path(operations_of(kind).get_run, kind, component_id, run_id)
-        return await self._get(path, queries.pairs(session_id=session_id))
+        path = _component_path(operation_ids(kind).get_run, kind, component_id, run_id)
+        return await self._get(path, queries.build_query(session_id=session_id))
 
     async def cancel_run(
-        self, kind: Kind, component_id: str, run_id: str, request: CancelRequest
+        self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
     ) -> Document[CancelRecord]:
-        path = _component_path(operations_of(kind).cancel_run, kind, component_id, run_id)
-        query = queries.of_cancel(request)
-        return await self._ask(Request("POST", path, query, extra_wait=request.wait))
+        path = _component_path(operation_ids(kind).cancel_run, kind, component_id, run_id)
+        query = queries.build_cancel_query(request)
+        return await self._request_document(Request("POST", path, query, extra_wait=request.wait))
 
     # Sessions
 
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
-        return await self._get(path_to("get_sessions"), queries.of_sessions(filter))
+        return await self._get(build_path("get_sessions"), queries.build_sessions_query(filter))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
-        query = queries.pairs(type=session.type, db_id=session.db_id)
-        body = queries.session_body(session)
-        return await self._ask(Request("POST", path_to("create_session"), query, body))
+        query = queries.build_query(type=session.type, db_id=session.db_id)
+        body = queries.build_session_body(session)
+        return await self._request_document(
+            Request("POST", build_path("create_session"), query, body)
+        )
 
     async def get_session_by_id(
-        self, session_id: str, where: Where = ANYWHERE
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        path = path_to("get_session_by_id", session_id=session_id)
-        return await self._get(path, queries.of_where(where))
+        path = build_path("get_session_by_id", session_id=session_id)
+        return await self._get(path, queries.build_where_query(where))
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: Where = ANYWHERE
+        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        path = path_to("update_session", session_id=session_id)
-        return await self._ask(Request("PATCH", path, queries.of_where(where), patch.changes))
+        path = build_path("update_session", session_id=session_id)
+        return await self._request_document(
+            Request("PATCH", path, queries.build_where_query(where), patch.changes)
+        )
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: Where = ANYWHERE
+        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        path = path_to("rename_session", session_id=session_id)
+        path = build_path("rename_session", session_id=session_id)
         body = {"session_name": session_name}
-        return await self._ask(Request("POST", path, queries.of_where(where), body))
+        return await self._request_document(
+            Request("POST", path, queries.build_where_query(where), body)
+        )
 
     async def delete_session(
-        self, session_id: str, where: Where = ANYWHERE, *, cancel: bool = False
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
     ) -> None:
-        query = queries.of_where(where) + queries.pairs(cancel=cancel or None)
+        query = queries.build_where_query(where) + queries.build_query(cancel=cancel or None)
         wait = DELETION_WAIT if cancel else 0.0
-        path = path_to("delete_session", session_id=session_id)
+        path = build_path("delete_session", session_id=session_id)
         await self._connection.send(Request("DELETE", path, query, extra_wait=wait))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
-        query = queries.pairs(db_id=deletion.db_id)
+        query = queries.build_query(db_id=deletion.db_id)
         body = {"session_ids": list(deletion.session_ids)}
-        await self._connection.send(Request("DELETE", path_to("delete_sessions"), query, body))
+        await self._connection.send(Request("DELETE", build_path("delete_sessions"), query, body))
 
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = ALL_RUNS
     ) -> Document[list[RunRecord]]:
-        path = path_to("get_session_runs", session_id=session_id)
-        return await self._get(path, queries.of_session_runs(query), shape="array")
+        path = build_path("get_session_runs", session_id=session_id)
+        return await self._get(path, queries.build_session_runs_query(query), shape="array")
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: Where = ANYWHERE
+        self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[RunRecord]:
-        path = path_to("get_session_run", session_id=session_id, run_id=run_id)
-        return await self._get(path, queries.of_where(where))
+        path = build_path("get_session_run", session_id=session_id, run_id=run_id)
+        return await self._get(path, queries.build_where_query(where))
 
     # Service accounts
 
     async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
-        body = queries.account_body(account)
-        return await self._ask(Request("POST", path_to("create_service_account"), body=body))
+        body = queries.build_account_body(account)
+        return await self._request_document(
+            Request("POST", build_path("create_service_account"), body=body)
+        )
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
-        return await self._get(path_to("list_service_accounts"), queries.of_accounts(filter))
+        return await self._get(
+            build_path("list_service_accounts"), queries.build_accounts_query(filter)
+        )
 
     async def revoke_service_account(self, account_id: str) -> None:
-        path = path_to("revoke_service_account", account_id=account_id)
+        path = build_path("revoke_service_account", account_id=account_id)
         await self._connection.send(Request("DELETE", path))
 
     async def _get(
         self, path: str, query: queries.Query = (), *, shape: Shape = "object"
     ) -> Document[Any]:
-        return await self._ask(Request("GET", path, query), shape)
+        return await self._request_document(Request("GET", path, query), shape)
 
-    async def _ask(self, request: Request, shape: Shape = "object") -> Document[Any]:
-        return Received(await self._connection.fetch(request, shape))
+    async def _request_document(self, request: Request, shape: Shape = "object") -> Document[Any]:
+        return ReceivedDocument(await self._connection.fetch(request, shape))
 
 
-def _component_path(operation: str, kind: Kind, component_id: str, run_id: str = "") -> str:
+def _component_path(
+    operation: str, kind: ComponentKind, component_id: str, run_id: str = ""
+) -> str:
     """The path of an operation on a component, or with an id on a run of it."""
-    return path_to(operation, **{KINDS[kind].id_field: component_id}, run_id=run_id)
+    return build_path(operation, **{KINDS[kind].id_field: component_id}, run_id=run_id)
 
 
-def _numbered(received: ServerEvent, before: int) -> StreamEvent:
+def _number_event(received: ServerEvent, before: int) -> StreamEvent:
     """The event with its number; a server that numbers none has them counted here."""
     given = received.id or ""
     seq = int(given) if _SEQUENCE.fullmatch(given) else before + 1
     return StreamEvent(seq, received.name, received.data)
 
 
-def _is_end(kind: Kind, event: StreamEvent) -> bool:
+def _is_final(kind: ComponentKind, event: StreamEvent) -> bool:
     prefix = KINDS[kind].event_prefix
     return event.name in {prefix + "Completed", prefix + "Cancelled", prefix + "Error"}
 
 
-def _cut_off() -> errors.Unavailable:
+def _interrupted_stream() -> errors.Unavailable:
     return errors.Unavailable(
         "The stream ended before the run did",
         cause="the server, or something on the way to it, closed the connection",

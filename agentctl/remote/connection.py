@@ -21,7 +21,15 @@ from agentctl.remote.address import Address
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["Connection", "Received", "Request", "Shape", "Timeouts", "check_shape", "path_to"]
+__all__ = [
+    "Connection",
+    "ReceivedDocument",
+    "Request",
+    "Shape",
+    "Timeouts",
+    "build_path",
+    "has_shape",
+]
 
 Record = TypeVar("Record", covariant=True)
 Shape = Literal["object", "array"]
@@ -31,7 +39,7 @@ _SPACE = b" \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Received(Document[Record]):
+class ReceivedDocument(Document[Record]):
     """A document that is parsed late, and whose sender may have sent something else."""
 
     @property
@@ -49,7 +57,7 @@ class Received(Document[Record]):
             raise errors.Unavailable("The server's answer is not the JSON that is due") from None
 
 
-def check_shape(raw: bytes, shape: Shape) -> bool:
+def has_shape(raw: bytes, shape: Shape) -> bool:
     """Whether `raw` begins and ends as an object or an array does, at the cost of two bytes."""
     first, last = _BRACKETS[shape]
     trimmed = raw.strip(_SPACE) if raw[:1].isspace() or raw[-1:].isspace() else raw
@@ -85,17 +93,18 @@ class Request:
     body: dict[str, Any] | None = None
     headers: tuple[tuple[str, str], ...] = ()
     extra_wait: float | None = 0.0
-    also_answers: int | None = None
+    accepted_status: int | None = None
 
 
-def path_to(operation: str, **ids: str) -> str:
+def build_path(operation: str, **ids: str) -> str:
     """The path of an operation with these ids in it, each percent-quoted whole (RFC 3986 3.3).
 
     Segments of dots are quoted too: they would be read as steps up and down.
     """
     segments = ROUTES[operation].template.split("/")
     return "/".join(
-        _quoted(ids[segment[1:-1]]) if segment.startswith("{") else segment for segment in segments
+        _quote_segment(ids[segment[1:-1]]) if segment.startswith("{") else segment
+        for segment in segments
     )
 
 
@@ -113,7 +122,7 @@ class Connection:
 
     async def open(self) -> None:
         """Make the client. No connection is made yet."""
-        self._client = _make_client(self.address, self._token)
+        self._client = _create_client(self.address, self._token)
 
     async def close(self) -> None:
         """End every connection."""
@@ -127,50 +136,52 @@ class Connection:
             errors.AgentctlError: what the server refused, or that it cannot be reached, or that
                 the answer is no JSON of this shape.
         """
-        response = await self._exchange(request)
-        if _media_type(response) != "application/json" or not check_shape(response.content, shape):
-            raise failures.unlike_a_server(self.address, response)
+        response = await self._request(request)
+        if _media_type(response) != "application/json" or not has_shape(response.content, shape):
+            raise failures.build_unexpected_response_error(self.address, response)
         return response.content
 
     async def send(self, request: Request) -> None:
         """Like `fetch` for what is answered without a body (204)."""
-        await self._exchange(request)
+        await self._request(request)
 
     @contextlib.asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
         """The chunks of an event stream. A refusal is raised before the first."""
-        outgoing = self._outgoing(request, "text/event-stream", self._timeouts.stream)
+        outgoing = self._build_request(request, "text/event-stream", self._timeouts.stream)
         response = await self._sent(outgoing, stream=True)
         try:
             if response.status_code != 200 or _media_type(response) != "text/event-stream":
                 await self._read_to_end(response)
                 self._refuse_unless_ok(response)
-                raise failures.unlike_a_server(self.address, response)
-            yield self._chunks(response)
+                raise failures.build_unexpected_response_error(self.address, response)
+            yield self._read_chunks(response)
         finally:
             await response.aclose()
 
-    async def _exchange(self, request: Request) -> httpx2.Response:
+    async def _request(self, request: Request) -> httpx2.Response:
         wait = request.extra_wait
         timeout = None if wait is None else self._timeouts.read + wait
-        outgoing = self._outgoing(request, "application/json", timeout)
+        outgoing = self._build_request(request, "application/json", timeout)
         response = await self._sent(outgoing, stream=False)
-        if response.status_code != request.also_answers or failures.is_error_body(response):
+        if response.status_code != request.accepted_status or failures.has_error_body(response):
             self._refuse_unless_ok(response)
         return response
 
-    def _outgoing(self, request: Request, accept: str, timeout: float | None) -> httpx2.Request:
+    def _build_request(
+        self, request: Request, accept: str, timeout: float | None
+    ) -> httpx2.Request:
         import httpx2
 
         headers = {"accept": accept, **dict(request.headers)}
         if request.body is not None:
             headers["content-type"] = "application/json"
-        query = f"?{_encoded_query(request.query)}" if request.query else ""
-        return self._ready().build_request(
+        query = f"?{_encode_query(request.query)}" if request.query else ""
+        return self._opened_client().build_request(
             request.method,
             self.address.base + request.path + query,
             headers=headers,
-            content=None if request.body is None else _json(request.body),
+            content=None if request.body is None else _encode_json(request.body),
             timeout=httpx2.Timeout(timeout, connect=self._timeouts.connect),
         )
 
@@ -178,18 +189,18 @@ class Connection:
         import httpx2
 
         try:
-            return await self._ready().send(outgoing, stream=stream)
+            return await self._opened_client().send(outgoing, stream=stream)
         except httpx2.HTTPError as error:
-            raise failures.cannot_reach(self.address, error) from error
+            raise failures.build_connection_error(self.address, error) from error
 
-    async def _chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+    async def _read_chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
         import httpx2
 
         try:
             async for chunk in response.aiter_bytes():
                 yield chunk
         except httpx2.HTTPError as error:
-            raise failures.cannot_reach(self.address, error) from error
+            raise failures.build_connection_error(self.address, error) from error
 
     async def _read_to_end(self, response: httpx2.Response) -> None:
         import httpx2
@@ -197,22 +208,22 @@ class Connection:
         try:
             await response.aread()
         except httpx2.HTTPError as error:
-            raise failures.cannot_reach(self.address, error) from error
+            raise failures.build_connection_error(self.address, error) from error
 
     def _refuse_unless_ok(self, response: httpx2.Response) -> None:
         if response.status_code >= 400:
             with_token = self._token is not None
-            raise failures.from_answer(self.address, response, with_token=with_token)
+            raise failures.build_response_error(self.address, response, with_token=with_token)
         if not response.is_success:
-            raise failures.unlike_a_server(self.address, response)
+            raise failures.build_unexpected_response_error(self.address, response)
 
-    def _ready(self) -> httpx2.AsyncClient:
+    def _opened_client(self) -> httpx2.AsyncClient:
         if self._client is None:
             raise RuntimeError("used outside of its 'async with'")
         return self._client
 
 
-def _make_client(address: Address, token: str | None) -> httpx2.AsyncClient:
+def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
     import ssl
 
     import httpx2
@@ -232,7 +243,7 @@ def _make_client(address: Address, token: str | None) -> httpx2.AsyncClient:
             trust_env=not address.loopback,
         )
     except (ValueError, ImportError, OSError, httpx2.InvalidURL):
-        raise errors.UsageFailed(
+        raise errors.UsageError(
             "The environment names a proxy or certificates that cannot be used",
             hint="look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
         ) from None
@@ -242,21 +253,21 @@ def _media_type(response: httpx2.Response) -> str:
     return str(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
 
 
-def _quoted(segment: str) -> str:
+def _quote_segment(segment: str) -> str:
     if segment in (".", ".."):
         return segment.replace(".", "%2E")
-    return quote(_utf8(segment), safe="")
+    return quote(_encode_utf8(segment), safe="")
 
 
-def _encoded_query(query: tuple[tuple[str, str], ...]) -> str:
-    return urlencode([(name, _utf8(value)) for name, value in query], quote_via=quote)
+def _encode_query(query: tuple[tuple[str, str], ...]) -> str:
+    return urlencode([(name, _encode_utf8(value)) for name, value in query], quote_via=quote)
 
 
-def _utf8(text: str) -> bytes:
+def _encode_utf8(text: str) -> bytes:
     """UTF-8, lone surrogates included: it is the server that refuses them (contract.md 7)."""
     return text.encode("utf-8", "surrogatepass")
 
 
-def _json(body: dict[str, Any]) -> bytes:
+def _encode_json(body: dict[str, Any]) -> bytes:
     # The standard library can write lone surrogates, as escapes; the server refuses them.
     return json.dumps(body, separators=(",", ":")).encode()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from agentctl.operations import (
+    BEFORE_FIRST_EVENT,
     DEFAULT_CANCEL_WAIT,
-    FROM_THE_START,
     AccountFilter,
     AuditFilter,
     CancelRequest,
@@ -18,30 +18,30 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionRunsQuery,
-    Where,
 )
 from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
-from agentctl.records.times import rfc3339
+from agentctl.records.times import format_rfc3339
 
 __all__ = [
     "Query",
-    "account_body",
-    "explain_body",
-    "of_accounts",
-    "of_audit",
-    "of_cancel",
-    "of_component_runs",
-    "of_resume",
-    "of_runs",
-    "of_session_runs",
-    "of_sessions",
-    "of_where",
-    "pairs",
-    "run_body",
-    "run_headers",
-    "session_body",
+    "build_account_body",
+    "build_accounts_query",
+    "build_audit_query",
+    "build_cancel_query",
+    "build_component_runs_query",
+    "build_explain_body",
+    "build_query",
+    "build_resume_query",
+    "build_run_body",
+    "build_run_headers",
+    "build_runs_query",
+    "build_session_body",
+    "build_session_runs_query",
+    "build_sessions_query",
+    "build_where_query",
 ]
 
 Query = tuple[tuple[str, str], ...]
@@ -49,35 +49,35 @@ Query = tuple[tuple[str, str], ...]
 _PAGE = Page()
 
 
-def pairs(**values: object) -> Query:
+def build_query(**values: object) -> Query:
     """Names and values of a query; None leaves its name out, flags are `true` and `false`."""
     return tuple((name, _text(value)) for name, value in values.items() if value is not None)
 
 
-def of_where(where: Where) -> Query:
+def build_where_query(where: SessionLocator) -> Query:
     """Which session, and where."""
-    return pairs(type=where.type, user_id=where.user_id, db_id=where.db_id, table=where.table)
+    return build_query(type=where.type, user_id=where.user_id, db_id=where.db_id, table=where.table)
 
 
-def of_sessions(filter: SessionFilter) -> Query:
+def build_sessions_query(filter: SessionFilter) -> Query:
     """Which sessions to list."""
     return (
-        of_where(filter.where)
-        + pairs(component_id=filter.component_id, session_name=filter.session_name)
+        build_where_query(filter.where)
+        + build_query(component_id=filter.component_id, session_name=filter.session_name)
         + _of_page(filter.page)
-        + pairs(sort_by=_unless(filter.page.sort_by, _PAGE.sort_by))
+        + build_query(sort_by=_unless(filter.page.sort_by, _PAGE.sort_by))
     )
 
 
-def of_runs(filter: RunFilter) -> Query:
+def build_runs_query(filter: RunFilter) -> Query:
     """Which runs to list, across sessions."""
-    component = pairs(component_type=filter.component_type, component_id=filter.component_id)
-    return component + of_component_runs(filter)
+    component = build_query(component_type=filter.component_type, component_id=filter.component_id)
+    return component + build_component_runs_query(filter)
 
 
-def of_component_runs(filter: RunFilter) -> Query:
+def build_component_runs_query(filter: RunFilter) -> Query:
     """Which runs of one component to list: the path names the component."""
-    return pairs(
+    return build_query(
         status=filter.status,
         session_id=filter.session_id,
         user_id=filter.user_id,
@@ -88,19 +88,19 @@ def of_component_runs(filter: RunFilter) -> Query:
     ) + _of_page(filter.page)
 
 
-def of_accounts(filter: AccountFilter) -> Query:
+def build_accounts_query(filter: AccountFilter) -> Query:
     """Which service accounts to list."""
-    return pairs(name=filter.name) + _of_page(filter.page)
+    return build_query(name=filter.name) + _of_page(filter.page)
 
 
-def of_session_runs(query: SessionRunsQuery) -> Query:
+def build_session_runs_query(query: SessionRunsQuery) -> Query:
     """Which runs of one session."""
-    return of_where(query.where) + pairs(limit=query.limit, after=query.after)
+    return build_where_query(query.where) + build_query(limit=query.limit, after=query.after)
 
 
-def of_audit(filter: AuditFilter) -> Query:
+def build_audit_query(filter: AuditFilter) -> Query:
     """Which rows of the audit to list."""
-    return pairs(
+    return build_query(
         principal=filter.principal,
         operation=filter.operation,
         outcome=filter.outcome,
@@ -110,24 +110,24 @@ def of_audit(filter: AuditFilter) -> Query:
     )
 
 
-def of_cancel(request: CancelRequest) -> Query:
+def build_cancel_query(request: CancelRequest) -> Query:
     """How to cancel."""
-    return pairs(
+    return build_query(
         session_id=request.session_id,
         wait=_unless(request.wait, DEFAULT_CANCEL_WAIT),
         reason=request.reason,
     )
 
 
-def of_resume(request: ResumeRequest) -> Query:
+def build_resume_query(request: ResumeRequest) -> Query:
     """From which event on to follow."""
-    return pairs(
+    return build_query(
         session_id=request.session_id,
-        last_event_index=_unless(request.after, FROM_THE_START),
+        last_event_index=_unless(request.after, BEFORE_FIRST_EVENT),
     )
 
 
-def run_headers(request: RunRequest) -> Query:
+def build_run_headers(request: RunRequest) -> Query:
     """The header fields of a request that starts a run.
 
     What is no key is sent as an empty one, which a header field can carry: it is the server that
@@ -139,7 +139,7 @@ def run_headers(request: RunRequest) -> Query:
     return (("idempotency-key", key if is_idempotency_key(key) else ""),)
 
 
-def run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
+def build_run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
     """The body that starts a run. `stream` is always said: its default is true (contract.md 5)."""
     body: dict[str, Any] = {"message": request.message, "stream": stream}
     if request.background:
@@ -147,7 +147,7 @@ def run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
     return body | _given(session_id=request.session_id, user_id=request.user_id)
 
 
-def session_body(session: NewSession) -> dict[str, Any]:
+def build_session_body(session: NewSession) -> dict[str, Any]:
     """The body that creates a session."""
     return _given(
         session_id=session.session_id,
@@ -158,12 +158,12 @@ def session_body(session: NewSession) -> dict[str, Any]:
     ) | _given(**{KINDS[session.type].id_field: session.component_id})
 
 
-def explain_body(request: ExplainRequest) -> dict[str, Any]:
+def build_explain_body(request: ExplainRequest) -> dict[str, Any]:
     """The body that asks about a request; without a token it is about the caller's own."""
     return _given(method=request.method, path=request.path, token=request.token)
 
 
-def account_body(account: NewAccount) -> dict[str, Any]:
+def build_account_body(account: NewAccount) -> dict[str, Any]:
     """The body that makes a service account."""
     return {
         "name": account.name,
@@ -176,7 +176,7 @@ def account_body(account: NewAccount) -> dict[str, Any]:
 
 
 def _of_page(page: Page) -> Query:
-    return pairs(
+    return build_query(
         limit=_unless(page.limit, _PAGE.limit),
         page=_unless(page.page, _PAGE.page),
         cursor=page.cursor,
@@ -185,7 +185,7 @@ def _of_page(page: Page) -> Query:
 
 
 def _moment(microseconds: int | None) -> str | None:
-    return None if microseconds is None else rfc3339(microseconds)
+    return None if microseconds is None else format_rfc3339(microseconds)
 
 
 def _unless(value: object, default: object) -> object:

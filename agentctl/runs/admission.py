@@ -17,9 +17,16 @@ from agentctl.store.repositories import idempotency, runs, sessions
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import Visibility
 
-__all__ = ["Idempotency", "Replayed", "Submission", "admit", "admit_member", "unless_there"]
+__all__ = [
+    "Idempotency",
+    "IdempotentReplay",
+    "Submission",
+    "admit_member_run",
+    "admit_once",
+    "admit_run",
+]
 
-NAME_LENGTH = 60
+SESSION_NAME_LENGTH = 60
 """Characters of a first message that become the session's name (contract.md 3)."""
 
 
@@ -32,7 +39,7 @@ class Idempotency:
     body_hash: str
 
 
-class Replayed(Exception):
+class IdempotentReplay(Exception):
     """The key of the submission has a run already; nothing was written.
 
     Args:
@@ -74,7 +81,9 @@ class Submission:
 
 
 @unit
-def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str) -> Steps[None]:
+def admit_run(
+    run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str
+) -> Steps[None]:
     """Open the session and write the row of a run that a caller starts.
 
     Raises:
@@ -84,9 +93,9 @@ def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str
         ValidationFailed: its key was used for another request.
     """
     if submission.idempotency is not None:
-        yield from _claim(run, submission.idempotency)
+        yield from _claim_key(run, submission.idempotency)
     component = run.component
-    new = sessions.new_session(
+    new = sessions.build_session(
         run.session_id,
         component.kind,
         user_id=run.user_id,
@@ -95,53 +104,53 @@ def admit(run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str
         component_name=component.name,
         component_data=orjson.dumps(catalog.data(component)).decode(),
     )
-    session = yield from sessions.open_for_run(new, submission.visibility)
-    if isinstance(session, sessions.Foreign):
-        raise _foreign(session.row, submission.visibility)
+    session = yield from sessions.get_or_create_for_run(new, submission.visibility)
+    if isinstance(session, sessions.UnusableSession):
+        raise _build_session_error(session.row, submission.visibility)
     # Whoever runs in it: what is in a session belongs to its owner, who is to see all of it.
     run.user_id = session.user_id
     if component.on_busy == "reject":
-        busy = yield from runs.live_in_session(run.session_id)
+        busy = yield from runs.list_live_in_session(run.session_id)
         if busy:
             raise errors.Conflict(f"The session is busy with run {busy[0]}")
-    name = " ".join(run.message.split())[:NAME_LENGTH]
-    yield from _create(run, worker_id, background=submission.background, session_name=name)
+    name = " ".join(run.message.split())[:SESSION_NAME_LENGTH]
+    yield from _create_row(run, worker_id, background=submission.background, session_name=name)
     if submission.note is not None:
         yield from submission.note()
 
 
 @unit
-def _claim(run: LiveRun, request: Idempotency) -> Steps[None]:
+def _claim_key(run: LiveRun, request: Idempotency) -> Steps[None]:
     """Take the key for this run. What fails later gives it back with everything else."""
-    earlier = yield from idempotency.claim(
+    earlier = yield from idempotency.claim_key(
         request.principal, request.key, request.body_hash, run.run_id, now()
     )
     if earlier is None:
         return
     if earlier.body_hash != request.body_hash:
         raise errors.ValidationFailed("The Idempotency-Key was used for another request")
-    raise Replayed(earlier.run_id)
+    raise IdempotentReplay(earlier.run_id)
 
 
 @unit
-def admit_member(run: LiveRun, worker_id: str) -> Steps[None]:
+def admit_member_run(run: LiveRun, worker_id: str) -> Steps[None]:
     """Write the row of a run that another run asks for.
 
     Raises:
         NotFound: the session was deleted meanwhile.
     """
-    yield from _create(run, worker_id, background=False, session_name=None)
+    yield from _create_row(run, worker_id, background=False, session_name=None)
 
 
 @unit
-def unless_there(run: LiveRun, admission: Work[None]) -> Steps[None]:
+def admit_once(run: LiveRun, admission: Work[None]) -> Steps[None]:
     """Admit a run, unless it was admitted before without anybody being told."""
-    if (yield from runs.state(run.run_id)) is None:
+    if (yield from runs.get_state(run.run_id)) is None:
         yield from admission
 
 
 @unit
-def _create(
+def _create_row(
     run: LiveRun, worker_id: str, *, background: bool, session_name: str | None
 ) -> Steps[None]:
     row = runs.NewRun(
@@ -161,7 +170,7 @@ def _create(
         raise errors.NotFound("Session not found")
 
 
-def _foreign(session: SessionRow, visibility: Visibility) -> errors.AgentctlError:
+def _build_session_error(session: SessionRow, visibility: Visibility) -> errors.AgentctlError:
     if not visibility.sees(session.user_id):
         return errors.NotFound("Session not found")
     return errors.Conflict(f"The session holds {session.session_type} runs")

@@ -15,26 +15,26 @@ from typing import TypeVar
 from agentctl import errors
 from agentctl.records.runs import CancelOutcome
 from agentctl.records.times import now
-from agentctl.runs.changes import Changes
+from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
-from agentctl.runs.finish import remains
-from agentctl.runs.liveness import Death, Observer
-from agentctl.runs.recovery import recover
+from agentctl.runs.finish import build_unfinished_record
+from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
+from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import cancelled, is_final
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import runs
 from agentctl.store.repositories.runs import RunRow, RunState
 
-__all__ = ["Cancellation", "Canceller"]
+__all__ = ["CancelResult", "Canceller"]
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.5
+OWNER_CHECK_SECONDS = 0.5
 """How often the owner of a run is looked after while its end is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cancellation:
+class CancelResult:
     """What a cancel did, and the state that is stored."""
 
     outcome: CancelOutcome
@@ -50,7 +50,7 @@ class Canceller:
         changes: tells when another process has written.
     """
 
-    def __init__(self, engine: Engine, observer: Observer, changes: Changes) -> None:
+    def __init__(self, engine: Engine, observer: WorkerMonitor, changes: DatabaseChanges) -> None:
         self._engine = engine
         self._observer = observer
         self._changes = changes
@@ -64,7 +64,7 @@ class Canceller:
         reason: str | None,
         wait: float,
         note: Callable[[], Work[None]] | None = None,
-    ) -> Cancellation:
+    ) -> CancelResult:
         """Ask a run to stop, and wait for up to `wait` seconds for its end.
 
         `note` makes what is to be written in the transaction of the request.
@@ -72,19 +72,23 @@ class Canceller:
         Raises:
             NotFound: there is no such run; nothing is stored then.
         """
-        before, state = await database.write(_noted(_request(run_id, actor, reason), note))
+        before, state = await database.write(
+            _with_extra_write(_request_cancel(run_id, actor, reason), note)
+        )
         if is_final(before.status):
-            return Cancellation("already_final", before)
+            return CancelResult("already_final", before)
         live = self._engine.live(run_id)
         if live is not None:
             live.stop(cancelled(state.cancel_requested_by or actor, state.cancel_reason))
             await asyncio.wait([live.ended], timeout=wait)
-            state = await _state(database, state)
+            state = await _read_state(database, state)
         elif not is_final(state.status):
-            state = await self._await_other(database, state, wait)
-        return Cancellation(_outcome(state), state)
+            state = await self._wait_for_other_worker(database, state, wait)
+        return CancelResult(_outcome(state), state)
 
-    async def _await_other(self, database: Database, state: RunState, wait: float) -> RunState:
+    async def _wait_for_other_worker(
+        self, database: Database, state: RunState, wait: float
+    ) -> RunState:
         """Wait for the end of a run that another process works on, or is dead in the middle of."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
@@ -93,21 +97,21 @@ class Canceller:
         while True:
             if loop.time() >= look_after:
                 await self._recover_if_lost(database, state)
-                look_after = loop.time() + LOOK_SECONDS
-            state = await _state(database, state)
+                look_after = loop.time() + OWNER_CHECK_SECONDS
+            state = await _read_state(database, state)
             left = deadline - loop.time()
             if is_final(state.status) or left <= 0:
                 return state
-            await changes.changed(min(left, LOOK_SECONDS))
+            await changes.changed(min(left, OWNER_CHECK_SECONDS))
 
     async def _recover_if_lost(self, database: Database, state: RunState) -> None:
         death = await self._observer.dead(state.owner)
         if death is not None:
-            await recover(database, state.owner, silent=death is Death.SILENT)
+            await recover_runs(database, state.owner, silent=death is WorkerDeath.NO_HEARTBEAT)
 
 
 @unit
-def _noted(work: Work[T], note: Callable[[], Work[None]] | None) -> Steps[T]:
+def _with_extra_write(work: Work[T], note: Callable[[], Work[None]] | None) -> Steps[T]:
     result = yield from work
     if note is not None:
         yield from note()
@@ -115,28 +119,30 @@ def _noted(work: Work[T], note: Callable[[], Work[None]] | None) -> Steps[T]:
 
 
 @unit
-def _request(run_id: str, actor: str, reason: str | None) -> Steps[tuple[RunState, RunState]]:
-    before = yield from runs.state(run_id)
+def _request_cancel(
+    run_id: str, actor: str, reason: str | None
+) -> Steps[tuple[RunState, RunState]]:
+    before = yield from runs.get_state(run_id)
     if before is None:
         raise errors.NotFound("Run not found")
     if is_final(before.status):
         return before, before
     stopped = yield from runs.request_cancel(run_id, now(), actor, reason)
     if stopped is not None and is_final(stopped.status):
-        yield from _leave(stopped)
-    after = yield from runs.state(run_id)
+        yield from _store_question(stopped)
+    after = yield from runs.get_state(run_id)
     return before, after if after is not None else before
 
 
 @unit
-def _leave(run: RunRow) -> Steps[None]:
+def _store_question(run: RunRow) -> Steps[None]:
     """A run that never starts leaves what it was asked."""
-    left = remains(run, "")
-    yield from runs.leave(run.run_id, left.history, left.messages)
+    left = build_unfinished_record(run, "")
+    yield from runs.store_question(run.run_id, left.history, left.messages)
 
 
-async def _state(database: Database, known: RunState) -> RunState:
-    state = await database.read(runs.state(known.run_id))
+async def _read_state(database: Database, known: RunState) -> RunState:
+    state = await database.read(runs.get_state(known.run_id))
     return state if state is not None else known
 
 

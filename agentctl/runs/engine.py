@@ -14,37 +14,43 @@ from functools import partial
 from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.records.ids import new_id
-from agentctl.records.log_context import add_about
-from agentctl.runs.admission import Replayed, Submission, admit, admit_member, unless_there
+from agentctl.records.log_context import add_log_context
+from agentctl.runs.admission import (
+    IdempotentReplay,
+    Submission,
+    admit_member_run,
+    admit_once,
+    admit_run,
+)
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Ending, cancelled, failed
-from agentctl.runs.supervision import RunTally, Supervision
-from agentctl.runs.tasks import Tasks, patiently
+from agentctl.runs.supervision import RunCounters, Supervision
+from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog, Component
 from agentctl.runtime.context import MemberResult
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import runs
 
-__all__ = ["CLIENT_LEFT", "Earlier", "Engine"]
+__all__ = ["CLIENT_DISCONNECTED", "EarlierRun", "Engine"]
 
 CLOSE_SECONDS = 5.0
 """How long a closing engine waits for its runs to be final."""
 
-CLIENT_LEFT = "The client went away"
+CLIENT_DISCONNECTED = "The client went away"
 """The reason of the cancel of a run whose caller did not wait for it."""
 
 SEARCHES, SEARCH_SECONDS = 600, 1.0
 """How often, and with which pause, it is looked for a row that may be there: PostgreSQL ends the
 transaction of a connection that is gone after twice the time of a statement."""
 
-_UNHEARD = cancelled("system:database", "Its caller could not be told that it was there")
+_UNREPORTED = cancelled("system:database", "Its caller could not be told that it was there")
 
-_LOST = failed("WORKER_LOST", "The process that worked on the run was taken for dead")
+_WORKER_LOST = failed("WORKER_LOST", "The process that worked on the run was taken for dead")
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierRun:
     """A submission has been made before, and this is its run."""
 
     run_id: str
@@ -72,18 +78,18 @@ class Engine:
         worker: Worker,
     ) -> None:
         self.stopping = asyncio.Event()
-        self.tally = RunTally()
+        self.tally = RunCounters()
         self._worker = worker
         self._databases = databases
         self._catalog = catalog
         self._settings = settings
         self._live: dict[str, LiveRun] = {}
-        self._beginning = 0
+        self._starting = 0
         self._draining = False
         self._closing: Ending | None = None
         # Beginnings, supervisors and ends of runs: what needs the databases.
         self._lives = Tasks()
-        self._searches = Tasks()
+        self._search_tasks = Tasks()
         self._supervision = Supervision(catalog, self._lives, Tasks(), self.tally)
 
     @property
@@ -108,7 +114,7 @@ class Engine:
         """Those of them that no other run asked for."""
         return [run for run in self._live.values() if run.parent is None]
 
-    async def submit(self, submission: Submission) -> LiveRun | Earlier:
+    async def submit(self, submission: Submission) -> LiveRun | EarlierRun:
         """Commit the run's row, then start the work.
 
         Returns:
@@ -122,25 +128,25 @@ class Engine:
         """
         self._check_room()
         run = self._new_run(submission)
-        add_about(session_id=run.session_id, run_id=run.run_id)
-        self._beginning += 1
+        add_log_context(session_id=run.session_id, run_id=run.run_id)
+        self._starting += 1
         try:
-            await self._begin(run, lambda owner: admit(run, submission, self._catalog, owner))
-        except Replayed as replayed:
-            add_about(run_id=replayed.run_id)
-            return Earlier(replayed.run_id)
+            await self._begin(run, lambda owner: admit_run(run, submission, self._catalog, owner))
+        except IdempotentReplay as replayed:
+            add_log_context(run_id=replayed.run_id)
+            return EarlierRun(replayed.run_id)
         except asyncio.CancelledError:
             if not submission.goes_on:
-                run.stop(cancelled(submission.actor, CLIENT_LEFT))
+                run.stop(cancelled(submission.actor, CLIENT_DISCONNECTED))
             raise
         finally:
-            self._beginning -= 1
+            self._starting -= 1
         return run
 
     def _check_room(self) -> None:
         if self._draining:
             raise errors.Unavailable("The server is shutting down")
-        if self._beginning + len(self.roots()) >= self._settings.limits.concurrent_runs:
+        if self._starting + len(self.roots()) >= self._settings.limits.concurrent_runs:
             raise errors.TooManyRequests("Too many runs at once")
 
     def _new_run(self, submission: Submission) -> LiveRun:
@@ -181,7 +187,7 @@ class Engine:
             tool_timeout=parent.tool_timeout,
         )
         try:
-            await self._begin(run, lambda owner: admit_member(run, owner))
+            await self._begin(run, lambda owner: admit_member_run(run, owner))
             ending = await asyncio.shield(run.ended)
         except asyncio.CancelledError:
             run.stop(parent.stopping or cancelled("system:parent", "The run above it went on"))
@@ -196,22 +202,20 @@ class Engine:
 
     async def _begin(self, run: LiveRun, admission: Callable[[str], Work[None]]) -> None:
         """Commit the row and start the work, not torn apart when the caller is cancelled."""
-        await asyncio.shield(self._lives.start(self._commit_and_launch(run, admission)))
+        await asyncio.shield(self._lives.start(self._commit_and_start(run, admission)))
 
-    async def _commit_and_launch(
-        self, run: LiveRun, admission: Callable[[str], Work[None]]
-    ) -> None:
+    async def _commit_and_start(self, run: LiveRun, admission: Callable[[str], Work[None]]) -> None:
         try:
             if run.parent is None:
                 owner = await self._commit(run, admission)
             else:
                 commit = partial(self._commit, run, admission)
-                owner = await patiently(commit, stopped=run.stop_requested)
+                owner = await retry_while_unavailable(commit, stopped=run.stop_requested)
         except errors.Unavailable:
-            if run.in_doubt:
-                self._searches.start(self._search(run))
+            if run.row_uncertain:
+                self._search_tasks.start(self._find_uncertain_row(run))
             raise
-        self._launch(run, owner)
+        self._start_work(run, owner)
 
     async def _commit(self, run: LiveRun, admission: Callable[[str], Work[None]]) -> str:
         """Write the row, unless an earlier attempt has; returns the worker that it names."""
@@ -219,28 +223,28 @@ class Engine:
         owner = self._worker.id
         work = admission(owner)
         try:
-            await run.database.write(unless_there(run, work) if run.in_doubt else work)
+            await run.database.write(admit_once(run, work) if run.row_uncertain else work)
         except errors.OutcomeUnknown:
-            run.in_doubt = True
+            run.row_uncertain = True
             raise
         return owner
 
-    async def _search(self, run: LiveRun) -> None:
+    async def _find_uncertain_row(self, run: LiveRun) -> None:
         """Look for a row that may be there or not, and that nobody else would work on or end.
 
         Its caller was told so. A commit that was sent may still arrive for a while.
         """
         for _ in range(SEARCHES):
             with contextlib.suppress(errors.Unavailable):
-                state = await run.database.read(runs.state(run.run_id))
+                state = await run.database.read(runs.get_state(run.run_id))
                 if state is not None:
                     if not run.goes_on:
-                        run.stop(_UNHEARD)
-                    self._launch(run, state.owner or "")
+                        run.stop(_UNREPORTED)
+                    self._start_work(run, state.owner or "")
                     return
             await asyncio.sleep(SEARCH_SECONDS)
 
-    def _launch(self, run: LiveRun, owner: str) -> None:
+    def _start_work(self, run: LiveRun, owner: str) -> None:
         """Work on a run whose row is there."""
         self._live[run.run_id] = run
         self.tally.begin(run.component.kind)
@@ -248,7 +252,7 @@ class Engine:
         stopping = self._closing
         if owner != self._worker.id:
             # Taken for dead meanwhile, and `lose` did not know of this run yet.
-            stopping = _LOST
+            stopping = _WORKER_LOST
         if run.parent is not None:
             stopping = run.parent.stopping or stopping
         if stopping is not None:
@@ -261,11 +265,11 @@ class Engine:
         finally:
             del self._live[run.run_id]
 
-    def lose(self, owner: str) -> None:
+    def handle_worker_lost(self, owner: str) -> None:
         """This process was taken for dead as that worker: its runs have ended without it."""
         for run in self.roots():
             if run.owner == owner:
-                run.stop(_LOST)
+                run.stop(_WORKER_LOST)
 
     async def drain(self, seconds: float) -> None:
         """Refuse new runs, and wait up to `seconds` for those under way."""
@@ -287,6 +291,6 @@ class Engine:
     async def close(self) -> None:
         """Cancel what is worked on, see `cancel_runs`, and let go of whoever waits here."""
         self.stopping.set()
-        await self._searches.end()
+        await self._search_tasks.end()
         await self.cancel_runs()
         await self._lives.end()

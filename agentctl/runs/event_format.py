@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import orjson
 
-from agentctl.records.kinds import KINDS, Kind
-from agentctl.records.times import now, seconds
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.times import now, whole_seconds
 from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runtime.events import (
     Content,
@@ -22,15 +22,22 @@ from agentctl.runtime.transcript import Transcript
 from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE
 
-__all__ = ["LOST_STEP", "RunIdentity", "ended", "happened", "replayed", "started"]
+__all__ = [
+    "LOST_SEQ_STEP",
+    "RunIdentity",
+    "format_end",
+    "format_event",
+    "format_started",
+    "format_stored_run",
+]
 
-LOST_STEP = 1_000_000
+LOST_SEQ_STEP = 1_000_000
 """What is added to the number of the last stored event for that of the end of a run whose worker
 was lost: numbers only grow, and what the worker delivered last may not have been stored."""
 
 _TOOL_PREFIX = {"agent": "", "team": "Team", "workflow": ""}
 
-_ENDINGS = {"COMPLETED": "Completed", "CANCELLED": "Cancelled", "ERROR": "Error"}
+_END_SUFFIXES = {"COMPLETED": "Completed", "CANCELLED": "Cancelled", "ERROR": "Error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +47,34 @@ class RunIdentity:
     run_id: str
     session_id: str
     parent_run_id: str | None
-    kind: Kind
+    kind: ComponentKind
     component_id: str
     component_name: str
 
 
-def started(run: RunIdentity) -> tuple[str, bytes]:
+def format_started(run: RunIdentity) -> tuple[str, bytes]:
     """`RunStarted`, `TeamRunStarted` or `WorkflowStarted`: name and data."""
-    return _event(run, f"{KINDS[run.kind].event_prefix}Started", {})
+    return _format(run, f"{KINDS[run.kind].event_prefix}Started", {})
 
 
-def happened(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
+def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
     """An event of the work itself: name and data."""
     match event:
         case Content(delta=delta):
-            return _content(run, delta, now())
+            return _format_content(run, delta, now())
         case ToolCallStarted(tool=tool):
-            return _event(run, f"{_TOOL_PREFIX[run.kind]}ToolCallStarted", {"tool": tool})
+            return _format(run, f"{_TOOL_PREFIX[run.kind]}ToolCallStarted", {"tool": tool})
         case ToolCallCompleted(tool=tool):
             name = f"{_TOOL_PREFIX[run.kind]}ToolCallCompleted"
-            return _event(run, name, {"tool": tool})
+            return _format(run, name, {"tool": tool})
         case StepStarted(step_name=step, step_index=index):
-            return _event(run, "StepStarted", {"step_name": step, "step_index": index})
+            return _format(run, "StepStarted", {"step_name": step, "step_index": index})
         case StepCompleted(step_name=step, step_index=index, content=content):
             fields = {"step_name": step, "step_index": index, "content": content}
-            return _event(run, "StepCompleted", fields)
+            return _format(run, "StepCompleted", fields)
 
 
-def ended(
+def format_end(
     run: RunIdentity, ending: Ending, transcript: Transcript, at: int | None = None
 ) -> tuple[str, bytes]:
     """The last event of a run: name and data. Content is what there is, partial or whole.
@@ -76,10 +83,10 @@ def ended(
         at: when it ended, in microseconds; None: now.
     """
     at = now() if at is None else at
-    return _ended(run, ending, transcript.content, dict(transcript.metrics), at)
+    return _format_final(run, ending, transcript.content, dict(transcript.metrics), at)
 
 
-def replayed(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
+def format_stored_run(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
     """What stands for the events of a run that has ended and has none stored.
 
     Returns:
@@ -90,7 +97,7 @@ def replayed(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
         run.run_id,
         run.session_id,
         run.parent_run_id,
-        cast(Kind, run.component_type),
+        cast(ComponentKind, run.component_type),
         run.component_id,
         component_name,
     )
@@ -101,20 +108,20 @@ def replayed(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
         reason=run.cancel_reason,
     )
     at, content = run.finished_at or now(), run.content or ""
-    end = _ended(identity, ending, content, orjson.loads(run.metrics or NO_USAGE), at)
-    said = [(0, *_content(identity, content, at))] if content else []
-    return [*said, (1 if run.attempt == 1 else LOST_STEP - 1, *end)]
+    end = _format_final(identity, ending, content, orjson.loads(run.metrics or NO_USAGE), at)
+    said = [(0, *_format_content(identity, content, at))] if content else []
+    return [*said, (1 if run.attempt == 1 else LOST_SEQ_STEP - 1, *end)]
 
 
-def _content(run: RunIdentity, text: str, at: int) -> tuple[str, bytes]:
+def _format_content(run: RunIdentity, text: str, at: int) -> tuple[str, bytes]:
     name = f"{KINDS[run.kind].event_prefix}Content"
-    return _event(run, name, {"content": text, "content_type": "str"}, at)
+    return _format(run, name, {"content": text, "content_type": "str"}, at)
 
 
-def _ended(
+def _format_final(
     run: RunIdentity, ending: Ending, content: str, metrics: dict[str, Any], at: int
 ) -> tuple[str, bytes]:
-    name = f"{KINDS[run.kind].event_prefix}{_ENDINGS[ending.status]}"
+    name = f"{KINDS[run.kind].event_prefix}{_END_SUFFIXES[ending.status]}"
     fields: dict[str, Any] = {"content": content}
     if ending.status == "COMPLETED":
         fields["metrics"] = metrics
@@ -122,17 +129,17 @@ def _ended(
         fields["reason"] = ending.reason
     else:
         fields["error"] = {"code": ending.error_code, "detail": ending.error_detail}
-    return _event(run, name, fields, at)
+    return _format(run, name, fields, at)
 
 
-def _event(
+def _format(
     run: RunIdentity, name: str, fields: dict[str, Any], at: int | None = None
 ) -> tuple[str, bytes]:
     """An event that happened at a time in microseconds, or now."""
     names = KINDS[run.kind]
     body: dict[str, Any] = {
         "event": name,
-        "created_at": seconds(now() if at is None else at),
+        "created_at": whole_seconds(now() if at is None else at),
         names.id_field: run.component_id,
         f"{names.kind}_name": run.component_name,
         "run_id": run.run_id,

@@ -16,9 +16,9 @@ from agentctl.runtime.events import RunEvent
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database
 
-__all__ = ["LiveRun", "Spawn"]
+__all__ = ["LiveRun", "SpawnMember"]
 
-Spawn = Callable[["LiveRun", Component, str], Awaitable[MemberResult]]
+SpawnMember = Callable[["LiveRun", Component, str], Awaitable[MemberResult]]
 """Makes a member's run under the given one, works it, and returns how it went."""
 
 
@@ -60,7 +60,7 @@ class LiveRun:
         recorded: bool,
         goes_on: bool = False,
         database: Database,
-        spawn: Spawn,
+        spawn: SpawnMember,
         limits: Limits,
         time_limit: float,
         tool_timeout: float,
@@ -80,7 +80,7 @@ class LiveRun:
         self.stream: Stream = parent.stream if parent is not None else Stream(recorded=recorded)
         self.recorder: Recorder | None = None
         self.owner = ""
-        self.in_doubt = False
+        self.row_uncertain = False
         self.finished_at: int | None = None
         self.previous_system: str | None = None
         self.children: list[LiveRun] = []
@@ -122,7 +122,7 @@ class LiveRun:
     def emit(self, event: RunEvent) -> None:
         """Tell followers of an event of the work."""
         if self.stream.recorded and not self._detached:
-            self.stream.publish(*event_format.happened(self.identity, event))
+            self.stream.publish(*event_format.format_event(self.identity, event))
 
     def checkpoint(self) -> None:
         """Called before every model call and every tool call.

@@ -17,39 +17,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from agentctl.records.rate_limited_log import Complaints
+from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs import process as locks
-from agentctl.runs.process import ProcessIdentity, is_gone
+from agentctl.runs.process import ProcessIdentity, has_exited
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
 
-__all__ = ["DEATH_SECONDS", "Death", "Observer"]
+__all__ = ["DEAD_AFTER_SECONDS", "WorkerDeath", "WorkerMonitor"]
 
-DEATH_SECONDS = 15.0
+DEAD_AFTER_SECONDS = 15.0
 """How long a worker may be silent."""
 
 
-class Death(Enum):
+class WorkerDeath(Enum):
     """How a worker is known to be dead.
 
     GONE: its process has ended, and all work of it.
     SILENT: nothing was heard of it, but it may wake up and find its runs ended.
     """
 
-    GONE = "gone"
-    SILENT = "silent"
+    EXITED = "gone"
+    NO_HEARTBEAT = "silent"
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _SeenHeartbeat:
     """A beat, and when it was first seen, in seconds witnessed."""
 
     beat: int
     at: float
 
 
-class Observer:
+class WorkerMonitor:
     """Judges workers. One a process: it remembers their beats.
 
     Args:
@@ -68,45 +68,49 @@ class Observer:
         self,
         databases: Databases,
         *,
-        death_seconds: float = DEATH_SECONDS,
+        death_seconds: float = DEAD_AFTER_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._databases = databases
         self._death_seconds = death_seconds
         self._clock = clock
-        self.complaints = Complaints(logging.getLogger("agentctl.runs"))
-        self.oldest_beat: int | None = None
-        self.lasting = False
-        self._heard: dict[str, _Heard] = {}
-        self._witnessed = 0.0
-        self._looked_at = clock()
+        self.complaints = RateLimitedLog(logging.getLogger("agentctl.runs"))
+        self.oldest_heartbeat: int | None = None
+        self.is_long_lived = False
+        self._heard: dict[str, _SeenHeartbeat] = {}
+        self._observed_seconds = 0.0
+        self._advanced_at = clock()
         self._version: int | None = None
 
-    async def dead(self, owner: str | None) -> Death | None:
+    async def dead(self, owner: str | None) -> WorkerDeath | None:
         """How the owner of a run is known to be dead; None while it may live.
 
         Read the run before: its owner had a row then. Nobody, and who has no row, is dead.
         """
         if owner is None:
-            return Death.GONE
+            return WorkerDeath.EXITED
         self._look()
         row = await self._databases.system.read(workers.get(owner))
-        return Death.GONE if row is None else self._judged(row, await self._present())
+        return (
+            WorkerDeath.EXITED
+            if row is None
+            else self._judge(row, await self._read_database_clock())
+        )
 
-    async def survey(self) -> dict[str, Death | None]:
+    async def check_all(self) -> dict[str, WorkerDeath | None]:
         """Every worker that has a row: how it is known to be dead, or None."""
         self._look()
-        rows = await self._databases.system.read(workers.listed())
-        self.oldest_beat = min((row.beat for row in rows), default=None)
+        rows = await self._databases.system.read(workers.list_workers())
+        self.oldest_heartbeat = min((row.beat for row in rows), default=None)
         present = {row.worker_id for row in rows}
         self._heard = {owner: heard for owner, heard in self._heard.items() if owner in present}
-        at = await self._present()
-        return {row.worker_id: self._judged(row, at) for row in rows}
+        at = await self._read_database_clock()
+        return {row.worker_id: self._judge(row, at) for row in rows}
 
-    async def _present(self) -> int | None:
+    async def _read_database_clock(self) -> int | None:
         """The database's time, where that is to decide; else None."""
         database = self._databases.system
-        by_clock = not self.lasting and database.lock_folder is None
+        by_clock = not self.is_long_lived and database.lock_folder is None
         return await database.clock() if by_clock else None
 
     def _look(self) -> None:
@@ -118,19 +122,23 @@ class Observer:
         if version == self._version:
             return
         present = self._clock()
-        self._witnessed += min(present - self._looked_at, self._death_seconds / 3)
-        self._looked_at, self._version = present, version
+        self._observed_seconds += min(present - self._advanced_at, self._death_seconds / 3)
+        self._advanced_at, self._version = present, version
 
-    def _judged(self, row: WorkerRow, present: int | None) -> Death | None:
+    def _judge(self, row: WorkerRow, present: int | None) -> WorkerDeath | None:
         folder = self._databases.system.lock_folder
         process = ProcessIdentity(row.host, row.boot_id, row.pid, row.process_start)
-        if locks.is_free(folder, row.worker_id) or is_gone(process):
-            return Death.GONE
+        if locks.is_lock_free(folder, row.worker_id) or has_exited(process):
+            return WorkerDeath.EXITED
         if present is not None:
-            return Death.SILENT if present - row.beat >= self._death_seconds * 1_000_000 else None
+            return (
+                WorkerDeath.NO_HEARTBEAT
+                if present - row.beat >= self._death_seconds * 1_000_000
+                else None
+            )
         heard = self._heard.get(row.worker_id)
         if heard is None or heard.beat != row.beat:
-            self._heard[row.worker_id] = _Heard(row.beat, self._witnessed)
+            self._heard[row.worker_id] = _SeenHeartbeat(row.beat, self._observed_seconds)
             return None
-        silent = self._witnessed - heard.at
-        return Death.SILENT if silent >= self._death_seconds else None
+        silent = self._observed_seconds - heard.at
+        return WorkerDeath.NO_HEARTBEAT if silent >= self._death_seconds else None

@@ -25,17 +25,17 @@ from typing import NamedTuple
 __all__ = [
     "ProcessIdentity",
     "WorkerLock",
-    "is_free",
-    "is_gone",
-    "remove",
-    "remove_strays",
-    "this_process",
+    "has_exited",
+    "identify_this_process",
+    "is_lock_free",
+    "remove_lock",
+    "remove_stale_locks",
 ]
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 
-_ENDED = frozenset({"Z", "X", "x"})
+_EXITED_STATES = frozenset({"Z", "X", "x"})
 """States of a process that has ended and that its parent has not asked about yet (proc(5))."""
 
 
@@ -54,29 +54,29 @@ class ProcessIdentity(NamedTuple):
     process_start: int
 
 
-class _Seen(NamedTuple):
+class _ProcessState(NamedTuple):
     """What the system says of a pid."""
 
     ended: bool
     start: int
 
 
-def this_process() -> ProcessIdentity:
+def identify_this_process() -> ProcessIdentity:
     """The identity of the calling process."""
     pid = os.getpid()
-    seen = _look_up(pid)
+    seen = _read_process_state(pid)
     return ProcessIdentity(socket.gethostname(), _boot_id(), pid, seen.start if seen else 0)
 
 
-def is_gone(process: ProcessIdentity) -> bool:
+def has_exited(process: ProcessIdentity) -> bool:
     """Whether a process is known to have ended. False for what cannot be judged from here."""
     if not process.boot_id or process.boot_id != _boot_id():
         return False
     if process.host != socket.gethostname():
         return False
-    if not _exists(process.pid):
+    if not _pid_exists(process.pid):
         return True
-    seen = _look_up(process.pid)
+    seen = _read_process_state(process.pid)
     if seen is None:
         return False
     return seen.ended or (process.process_start != 0 and seen.start != process.process_start)
@@ -90,7 +90,7 @@ def _boot_id() -> str:
         return ""
 
 
-def _exists(pid: int) -> bool:
+def _pid_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -101,21 +101,21 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _look_up(pid: int) -> _Seen | None:
+def _read_process_state(pid: int) -> _ProcessState | None:
     """State and start of a process, None where the system does not tell.
 
     The name of the program, the second field, may hold anything: fields are counted behind it.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return _Seen(fields[0].decode() in _ENDED, int(fields[19]))
+        return _ProcessState(fields[0].decode() in _EXITED_STATES, int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None
 
 
-_SUFFIX = ".lock"
+_LOCK_SUFFIX = ".lock"
 
-STRAY_SECONDS = 60.0
+STALE_LOCK_SECONDS = 60.0
 """Age from which a free lock file without a worker is nobody's."""
 
 
@@ -130,7 +130,7 @@ class WorkerLock:
     def take(cls, folder: Path, worker_id: str) -> WorkerLock:
         """Make the file of a new worker and lock it. Raises OSError."""
         folder.mkdir(mode=0o700, exist_ok=True)
-        path = _path(folder, worker_id)
+        path = _lock_path(folder, worker_id)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         file = os.open(path, flags, 0o600)
         try:
@@ -141,7 +141,7 @@ class WorkerLock:
             raise
         return cls(path, file)
 
-    def drop(self) -> None:
+    def release(self) -> None:
         """Give the lock up and leave the file, free: to others that says that the worker ended."""
         os.close(self._file)
 
@@ -152,38 +152,38 @@ class WorkerLock:
         os.close(self._file)
 
 
-def is_free(folder: Path | None, worker_id: str) -> bool:
+def is_lock_free(folder: Path | None, worker_id: str) -> bool:
     """Whether the worker's file is there and nobody holds it. No file, no answer: False."""
-    return folder is not None and _is_free(_path(folder, worker_id))
+    return folder is not None and _is_unlocked(_lock_path(folder, worker_id))
 
 
-def remove(folder: Path | None, worker_id: str) -> None:
+def remove_lock(folder: Path | None, worker_id: str) -> None:
     """Remove the file of a worker that is dead."""
     if folder is None:
         return
     with suppress(OSError):
-        _path(folder, worker_id).unlink()
+        _lock_path(folder, worker_id).unlink()
 
 
-def remove_strays(folder: Path | None, workers: Collection[str]) -> None:
+def remove_stale_locks(folder: Path | None, workers: Collection[str]) -> None:
     """Remove files that nobody holds and that belong to none of the workers."""
     if folder is None:
         return
     with suppress(OSError):
-        for path in list(folder.glob(f"*{_SUFFIX}")):
-            if path.stem not in workers and _is_old(path) and _is_free(path):
+        for path in list(folder.glob(f"*{_LOCK_SUFFIX}")):
+            if path.stem not in workers and _is_old(path) and _is_unlocked(path):
                 path.unlink()
 
 
-def _path(folder: Path, worker_id: str) -> Path:
-    return folder / f"{worker_id}{_SUFFIX}"
+def _lock_path(folder: Path, worker_id: str) -> Path:
+    return folder / f"{worker_id}{_LOCK_SUFFIX}"
 
 
 def _is_old(path: Path) -> bool:
-    return abs(time.time() - path.stat().st_mtime) > STRAY_SECONDS
+    return abs(time.time() - path.stat().st_mtime) > STALE_LOCK_SECONDS
 
 
-def _is_free(path: Path) -> bool:
+def _is_unlocked(path: Path) -> bool:
     """Ask with a shared lock: several may ask at once without taking each other for the holder."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from agentctl import errors
-from agentctl.records.rate_limited_log import Complaints
+from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.stream import BATCH_BYTES, Stream
 from agentctl.store.database import Database
 from agentctl.store.repositories import events
@@ -24,7 +24,7 @@ RETRY_SECONDS = 1.0
 """Pause after a write that the database did not take."""
 
 _log = logging.getLogger("agentctl.runs")
-_complaints = Complaints(_log)
+_complaints = RateLimitedLog(_log)
 
 
 class Recorder:
@@ -43,9 +43,9 @@ class Recorder:
         self._database = database
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._at_once = False
+        self._write_now = False
         self._ended = False
-        stream.published = self._heard
+        stream.on_publish = self._heard
 
     async def end(self) -> None:
         """Write no more; what is not stored then is to be stored with the end."""
@@ -57,10 +57,10 @@ class Recorder:
 
     def _heard(self, name: str) -> None:
         content = name.endswith("Content")
-        self._at_once = self._at_once or not content
+        self._write_now = self._write_now or not content
         if self._ended or self._writing is not None:
             return
-        if self._at_once or self._stream.unstored_bytes >= BATCH_BYTES:
+        if self._write_now or self._stream.unstored_bytes >= BATCH_BYTES:
             self._write()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._write)
@@ -74,12 +74,12 @@ class Recorder:
 
     async def _store(self) -> None:
         """Write what waits; what comes meanwhile waits for its own time again."""
-        self._at_once = False
+        self._write_now = False
         try:
             await self._store_waiting()
         except errors.Unavailable:
             _complaints.make("events of runs could not be stored yet")
-            self._retry()
+            self._schedule_retry()
         except Exception:
             _log.exception("run %s: its events are not stored any more", self._run_id)
             self._ended = True
@@ -90,8 +90,8 @@ class Recorder:
 
     async def _store_waiting(self) -> None:
         most = self._stream.next
-        while not self._ended and (batch := self._stream.unstored()) and batch.first < most:
-            append = events.append(
+        while not self._ended and (batch := self._stream.next_batch()) and batch.first < most:
+            append = events.append_batch(
                 self._run_id, self._attempt, batch.first, batch.last, batch.lines
             )
             if not await self._database.write(append):
@@ -100,5 +100,5 @@ class Recorder:
                 return
             self._stream.stored(batch.last)
 
-    def _retry(self) -> None:
+    def _schedule_retry(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._write)

@@ -18,21 +18,21 @@ from typing import Any, cast
 
 import orjson
 
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs import event_format
-from agentctl.runs.event_format import LOST_STEP
-from agentctl.runs.finish import Remains, remains
+from agentctl.runs.event_format import LOST_SEQ_STEP
+from agentctl.runs.finish import UnfinishedRecord, build_unfinished_record
 from agentctl.runs.states import Ending, cancelled, failed, is_final
 from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import events, runs
 from agentctl.store.repositories.runs import RunEnd, RunRow
 
-__all__ = ["LOST_STEP", "Salvage", "recover", "root_of", "salvage"]
+__all__ = ["LOST_SEQ_STEP", "ReplayedRun", "find_root_id", "recover_runs", "replay_stored_events"]
 
 
-class Salvage:
+class ReplayedRun:
     """What is known of one run.
 
     Attributes:
@@ -83,11 +83,11 @@ class Salvage:
 
 
 @unit
-def salvage(run: RunRow, root_id: str) -> Steps[Salvage]:
+def replay_stored_events(run: RunRow, root_id: str) -> Steps[ReplayedRun]:
     """Read what is stored of a run in the stream of its root, batch by batch."""
-    found = Salvage(run)
+    found = ReplayedRun(run)
     seq = -1
-    while batches := (yield from events.after(root_id, seq)):
+    while batches := (yield from events.list_after(root_id, seq)):
         for batch in batches:
             found.add(batch.events)
         seq = batches[-1].last_seq
@@ -96,30 +96,30 @@ def salvage(run: RunRow, root_id: str) -> Steps[Salvage]:
 
 
 @unit
-def root_of(run: RunRow) -> Steps[str]:
+def find_root_id(run: RunRow) -> Steps[str]:
     """The id of the run that no other run asked for, above this one or itself."""
     run_id, above = run.run_id, run.parent_run_id
     while above is not None:
-        parent = yield from runs.state(above)
+        parent = yield from runs.get_state(above)
         if parent is None:
             break
         run_id, above = parent.run_id, parent.parent_run_id
     return run_id
 
 
-AT_ONCE = 64
+PARALLEL_RUNS = 64
 """Runs that are ended in parallel: the store writes them in one commit."""
 
-LOST = failed("WORKER_LOST", "The process that worked on the run is gone")
+WORKER_LOST = failed("WORKER_LOST", "The process that worked on the run is gone")
 
-LOST_REASON = "The worker was lost"
+WORKER_LOST_REASON = "The worker was lost"
 
 
-class _Overtaken(Exception):
+class _AlreadyFinished(Exception):
     """Another end was first: nothing of this one is to be kept."""
 
 
-async def recover(database: Database, owner: str | None, *, silent: bool = False) -> list[str]:
+async def recover_runs(database: Database, owner: str | None, *, silent: bool = False) -> list[str]:
     """End the runs of a worker that is dead, children before their parents.
 
     Args:
@@ -134,13 +134,15 @@ async def recover(database: Database, owner: str | None, *, silent: bool = False
         Unavailable: the database does not answer; what it took is ended.
     """
     ended: list[str] = []
-    for generation in _generations(await database.read(runs.live_of(owner), large=True)):
-        for first in range(0, len(generation), AT_ONCE):
-            ended += await _end_each(database, generation[first : first + AT_ONCE], silent)
+    for generation in _group_by_depth(
+        await database.read(runs.list_live_of_worker(owner), large=True)
+    ):
+        for first in range(0, len(generation), PARALLEL_RUNS):
+            ended += await _end_runs(database, generation[first : first + PARALLEL_RUNS], silent)
     return ended
 
 
-def _generations(lost: list[RunRow]) -> list[list[RunRow]]:
+def _group_by_depth(lost: list[RunRow]) -> list[list[RunRow]]:
     """The runs by how many of the others are above them, the deepest first."""
     above = {run.run_id: run.parent_run_id for run in lost}
     generations: defaultdict[int, list[RunRow]] = defaultdict(list)
@@ -152,10 +154,10 @@ def _generations(lost: list[RunRow]) -> list[list[RunRow]]:
     return [generations[depth] for depth in sorted(generations, reverse=True)]
 
 
-async def _end_each(database: Database, lost: list[RunRow], silent: bool) -> list[str]:
+async def _end_runs(database: Database, lost: list[RunRow], silent: bool) -> list[str]:
     """One that fails does not keep the others; its failure is raised when they are ended."""
     results = await asyncio.gather(
-        *(_ended(database, run, silent) for run in lost), return_exceptions=True
+        *(_try_end_run(database, run, silent) for run in lost), return_exceptions=True
     )
     for result in results:
         if isinstance(result, BaseException):
@@ -163,57 +165,59 @@ async def _end_each(database: Database, lost: list[RunRow], silent: bool) -> lis
     return [run.run_id for run, result in zip(lost, results, strict=True) if result is True]
 
 
-async def _ended(database: Database, run: RunRow, silent: bool) -> bool:
+async def _try_end_run(database: Database, run: RunRow, silent: bool) -> bool:
     try:
-        return await database.write(_end(run.run_id, run.owner, silent))
-    except _Overtaken:
+        return await database.write(_end_run(run.run_id, run.owner, silent))
+    except _AlreadyFinished:
         return False
 
 
 @unit
-def _end(run_id: str, owner: str | None, silent: bool) -> Steps[bool]:
+def _end_run(run_id: str, owner: str | None, silent: bool) -> Steps[bool]:
     """End one run as it stands now: a cancel may have been requested a moment ago, and neither
     that nor its events can come between any more."""
-    run = yield from runs.hold(run_id)
+    run = yield from runs.get_for_update(run_id)
     if run is None or is_final(run.status) or run.owner != owner:
         return False
-    root_id = yield from root_of(run)
-    found = yield from salvage(run, root_id)
+    root_id = yield from find_root_id(run)
+    found = yield from replay_stored_events(run, root_id)
     ending = _ending(run)
-    left = remains(run, found.content)
+    left = build_unfinished_record(run, found.content)
     left.transcript.tools.extend(found.tools)
     if root_id == run.run_id:
-        yield from _tell(run, found.component_name, ending, left)
-    if not (yield from runs.finish(_run_end(run, ending, left, silent), lost=True)):
-        raise _Overtaken
+        yield from _append_end_event(run, found.component_name, ending, left)
+    if not (yield from runs.finish(_build_run_end(run, ending, left, silent), lost=True)):
+        raise _AlreadyFinished
     return True
 
 
 def _ending(run: RunRow) -> Ending:
     if run.cancel_requested_at is None:
-        return LOST
+        return WORKER_LOST
     given = run.cancel_reason
-    reason = f"{given}; the worker was lost" if given else LOST_REASON
+    reason = f"{given}; the worker was lost" if given else WORKER_LOST_REASON
     return cancelled(run.cancel_requested_by or "system", reason)
 
 
 @unit
-def _tell(run: RunRow, name: str | None, ending: Ending, left: Remains) -> Steps[None]:
+def _append_end_event(
+    run: RunRow, name: str | None, ending: Ending, left: UnfinishedRecord
+) -> Steps[None]:
     """Add the last event for who follows the run, when its events are stored. The component may
     not be configured here, so its name is the one that the events have."""
-    last = yield from events.last_seq(run.run_id)
+    last = yield from events.get_last_seq(run.run_id)
     if last < 0:
         return
-    kind = cast(Kind, run.component_type)
+    kind = cast(ComponentKind, run.component_type)
     identity = event_format.RunIdentity(
         run.run_id, run.session_id, None, kind, run.component_id, name or run.component_id
     )
-    event, data = event_format.ended(identity, ending, left.transcript)
-    seq = last + LOST_STEP
-    yield from events.append(run.run_id, run.attempt, seq, seq, f"{event} {data.decode()}\n")
+    event, data = event_format.format_end(identity, ending, left.transcript)
+    seq = last + LOST_SEQ_STEP
+    yield from events.append_batch(run.run_id, run.attempt, seq, seq, f"{event} {data.decode()}\n")
 
 
-def _run_end(run: RunRow, ending: Ending, left: Remains, silent: bool) -> RunEnd:
+def _build_run_end(run: RunRow, ending: Ending, left: UnfinishedRecord, silent: bool) -> RunEnd:
     at = now()
     return RunEnd(
         run_id=run.run_id,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from agentctl.operations import StreamEvent
 
-__all__ = ["BATCH_BYTES", "Batch", "Stream", "lines_of"]
+__all__ = ["BATCH_BYTES", "Batch", "Stream", "encode_lines"]
 
 WINDOW_BYTES = 262_144
 """Bytes of stored events that stay in memory for those who follow closely."""
@@ -53,9 +53,9 @@ class Stream:
         self.next = 0
         self.closed = False
         self.unstored_bytes = 0
-        self.published: Callable[[str], None] | None = None
+        self.on_publish: Callable[[str], None] | None = None
         self._sealed = False
-        self._forsaken = False
+        self._abandoned = False
         self._events: list[StreamEvent] = []
         self._first = 0
         self._bytes = 0
@@ -67,8 +67,8 @@ class Stream:
         if not self.recorded or self._sealed:
             return
         self._add(name, data)
-        if self.published is not None:
-            self.published(name)
+        if self.on_publish is not None:
+            self.on_publish(name)
         self._wake()
 
     def seal(self) -> None:
@@ -83,17 +83,17 @@ class Stream:
         self.closed = True
         self._wake()
 
-    def forsake(self) -> None:
+    def abandon(self) -> None:
         """Another end than the one from here is stored: followers find the rest in the database,
         under the numbers that everybody else is told. Nothing happens once this one was told.
         """
         if not self.closed:
-            self._forsaken = True
+            self._abandoned = True
             self.close(None)
 
     def since(self, number: int) -> list[StreamEvent] | None:
         """The events from a number on; None when those are to be read in the database."""
-        if self._forsaken or number < self._first:
+        if self._abandoned or number < self._first:
             return None
         return self._events[number - self._first :]
 
@@ -101,7 +101,7 @@ class Stream:
         """Wait for the next event, or for the close."""
         await self._changed.wait()
 
-    def unstored(self, most: int = BATCH_BYTES) -> Batch | None:
+    def next_batch(self, most: int = BATCH_BYTES) -> Batch | None:
         """The oldest events that are only in memory, up to `most` bytes but at least one."""
         waiting = self._events[self._stored - self._first :]
         if not waiting:
@@ -112,14 +112,14 @@ class Stream:
             if count and size > most:
                 break
             count += 1
-        return Batch(waiting[0].seq, waiting[count - 1].seq, lines_of(waiting[:count]))
+        return Batch(waiting[0].seq, waiting[count - 1].seq, encode_lines(waiting[:count]))
 
     def rest(self, last: tuple[str, bytes]) -> Batch:
         """All that is only in memory, and the last event, which nobody is told before it is
         stored."""
         end = StreamEvent(self._first + len(self._events), *last)
         waiting = [*self._events[self._stored - self._first :], end]
-        return Batch(waiting[0].seq, end.seq, lines_of(waiting))
+        return Batch(waiting[0].seq, end.seq, encode_lines(waiting))
 
     def stored(self, last: int) -> None:
         """Note that events up to this number are stored, and forget what the window need not hold.
@@ -148,6 +148,6 @@ class Stream:
         self._changed = asyncio.Event()
 
 
-def lines_of(events: list[StreamEvent]) -> str:
+def encode_lines(events: list[StreamEvent]) -> str:
     """The stored form of some events. JSON has no line feeds of its own, names have no spaces."""
     return "".join(f"{event.name} {event.data.decode()}\n" for event in events)

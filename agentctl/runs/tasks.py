@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from agentctl import errors
 
-__all__ = ["PATIENCE_SECONDS", "Tasks", "patiently"]
+__all__ = ["RETRY_LIMIT_SECONDS", "Tasks", "retry_while_unavailable"]
 
 T = TypeVar("T")
 
@@ -51,17 +51,17 @@ class Tasks:
             await asyncio.wait(self._tasks)
 
 
-PATIENCE_SECONDS = 30.0
+RETRY_LIMIT_SECONDS = 30.0
 """How long a run waits at most for the database that it needs to go on."""
 
-PAUSE_SECONDS = 0.25
+RETRY_PAUSE_SECONDS = 0.25
 
 
-async def patiently(
+async def retry_while_unavailable(
     attempt: Callable[[], Awaitable[T]],
     *,
     stopped: asyncio.Future[None],
-    seconds: float = PATIENCE_SECONDS,
+    seconds: float = RETRY_LIMIT_SECONDS,
 ) -> T:
     """What `attempt` returns, once the database is there.
 
@@ -81,4 +81,4 @@ async def patiently(
         except errors.Unavailable:
             if stopped.done() or clock() >= deadline:
                 raise
-        await asyncio.wait({stopped}, timeout=PAUSE_SECONDS)
+        await asyncio.wait({stopped}, timeout=RETRY_PAUSE_SECONDS)

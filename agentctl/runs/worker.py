@@ -14,20 +14,20 @@ from collections.abc import Callable
 
 from agentctl import errors
 from agentctl.records.ids import new_id
-from agentctl.records.rate_limited_log import Complaints
+from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import now
-from agentctl.runs.process import WorkerLock, this_process
+from agentctl.runs.process import WorkerLock, identify_this_process
 from agentctl.runs.tasks import Tasks
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 
-__all__ = ["BEAT_SECONDS", "Worker"]
+__all__ = ["HEARTBEAT_SECONDS", "Worker"]
 
-BEAT_SECONDS = 3.0
+HEARTBEAT_SECONDS = 3.0
 """How often a worker says that it lives (design.md "Workers")."""
 
-ENLISTING_SECONDS = 10.0
+REGISTRATION_WAIT_SECONDS = 10.0
 """How long the end of a process waits for an enlistment that is under way."""
 
 _log = logging.getLogger("agentctl.runs")
@@ -51,7 +51,7 @@ class Worker:
         databases: Databases,
         *,
         lost: Callable[[str], None] | None = None,
-        beat_seconds: float = BEAT_SECONDS,
+        beat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._databases = databases
         self.lost = lost
@@ -62,7 +62,7 @@ class Worker:
         self._enlisting: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._complaints = Complaints(_log)
+        self._complaints = RateLimitedLog(_log)
 
     @property
     def id(self) -> str:
@@ -80,48 +80,48 @@ class Worker:
         if self._ended.is_set():
             raise errors.Unavailable("The server is shutting down")
         if self._enlisting is None or self._enlisting.done():
-            self._enlisting = self._tasks.start(self._enlist())
+            self._enlisting = self._tasks.start(self._register())
         await asyncio.shield(self._enlisting)
 
-    async def _enlist(self) -> None:
+    async def _register(self) -> None:
         database = self._databases.system
-        lock = _locked(database, self._id)
+        lock = _take_lock(database, self._id)
         try:
-            await database.write(workers.enlist(_row(self._id)))
+            await database.write(workers.register(_build_row(self._id)))
         except BaseException:
-            _remove(lock)
+            _remove_lock(lock)
             # Nobody knows whether the row is there: it is nobody's now, and dies of silence.
             self._id = new_id()
             raise
         self._lock = lock
         self._thread = threading.Thread(
-            target=self._beat,
+            target=self._send_heartbeats,
             args=(asyncio.get_running_loop(), database),
             name="agentctl-beat",
             daemon=True,
         )
         self._thread.start()
 
-    def _beat(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
+    def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
         """The thread. Whatever goes wrong, it goes on."""
         while not self._ended.wait(self._beat_seconds):
             try:
-                if not database.write_now(workers.beat(self._id, now())):
-                    self._enlist_again(loop, database)
+                if not database.write_blocking(workers.record_heartbeat(self._id, now())):
+                    self._register_again(loop, database)
             except errors.AgentctlError as error:
                 self._complaints.make("the worker's beat was not taken: %s", error.detail)
             except Exception as error:
                 self._complaints.make("the worker's beat failed", cause=error)
 
-    def _enlist_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
+    def _register_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
         old, new = self._id, new_id()
-        lock = _locked(database, new)
+        lock = _take_lock(database, new)
         try:
-            database.write_now(workers.enlist(_row(new)))
+            database.write_blocking(workers.register(_build_row(new)))
         except BaseException:
-            _remove(lock)
+            _remove_lock(lock)
             raise
-        _remove(self._lock)
+        _remove_lock(self._lock)
         self._id, self._lock = new, lock
         _log.warning("worker %s was taken for dead; it goes on as %s", old, new)
         if self.lost is not None:
@@ -135,29 +135,29 @@ class Worker:
         A database that does not answer keeps the row; the lock is free then, so that others know.
         """
         self._ended.set()
-        await self._tasks.done(ENLISTING_SECONDS)
+        await self._tasks.done(REGISTRATION_WAIT_SECONDS)
         thread, self._thread = self._thread, None
         if thread is None:
             return
         await asyncio.to_thread(thread.join)
         try:
-            await self._databases.system.write(workers.bury(self._id))
+            await self._databases.system.write(workers.remove(self._id))
         except errors.AgentctlError as error:
             _log.warning("the row of worker %s could not be removed: %s", self._id, error.detail)
             if self._lock is not None:
-                self._lock.drop()
+                self._lock.release()
         else:
-            _remove(self._lock)
+            _remove_lock(self._lock)
         self._lock = None
 
 
-def _row(worker_id: str) -> workers.WorkerRow:
-    process = this_process()
+def _build_row(worker_id: str) -> workers.WorkerRow:
+    process = identify_this_process()
     at = now()
     return workers.WorkerRow(worker_id, *process, beat=at, started_at=at)
 
 
-def _locked(database: Database, worker_id: str) -> WorkerLock | None:
+def _take_lock(database: Database, worker_id: str) -> WorkerLock | None:
     """The lock, or None where none can be had: then the pid and the beat have to tell."""
     if database.lock_folder is None:
         return None
@@ -168,6 +168,6 @@ def _locked(database: Database, worker_id: str) -> WorkerLock | None:
         return None
 
 
-def _remove(lock: WorkerLock | None) -> None:
+def _remove_lock(lock: WorkerLock | None) -> None:
     if lock is not None:
         lock.remove()

@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentctl.runtime.tools import NoJsonForm, text_of
-from agentctl.runtime.unstopped import TooManyLeft, ended, in_thread, leave
+from agentctl.runtime.tools import NotSerializable, result_to_text
+from agentctl.runtime.unstopped import (
+    TooManyAbandonedThreads,
+    abandon_task,
+    run_in_thread,
+    wait_until_done,
+)
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
@@ -17,16 +22,16 @@ if TYPE_CHECKING:
     from agentctl.runtime.conversation import Conversation
     from agentctl.runtime.tools import Tool
 
-__all__ = ["Action", "Outcome", "ToolAction"]
+__all__ = ["Action", "CallOutcome", "ToolAction"]
 
 _log = logging.getLogger("agentctl.runtime")
 
-_GRACE_SECONDS = 0.05
+_TOOL_GRACE_SECONDS = 0.05
 """How long a cancelled asynchronous tool may take to clean up before it is left behind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """What a call came to: the text that the model gets.
 
     Attributes:
@@ -44,7 +49,9 @@ class Action(Protocol):
 
     def record(self) -> ToolRecord: ...
 
-    async def perform(self, arguments: Mapping[str, Any], conversation: Conversation) -> Outcome:
+    async def perform(
+        self, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome:
         """Do it. Failures are outcomes; raises RunFailure and asyncio.CancelledError only."""
         ...
 
@@ -58,23 +65,25 @@ class ToolAction:
     def record(self) -> ToolRecord:
         return self.tool.record()
 
-    async def perform(self, arguments: Mapping[str, Any], conversation: Conversation) -> Outcome:
-        from agentctl.runtime.tools import BadArguments
+    async def perform(
+        self, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome:
+        from agentctl.runtime.tools import InvalidArguments
 
         name, context = self.tool.name, conversation.context
         try:
-            return Outcome(await self._call(arguments, context))
-        except BadArguments as error:
+            return CallOutcome(await self._call(arguments, context))
+        except InvalidArguments as error:
             told = f"The arguments of {name} do not fit: {error}"
         except TimeoutError:
             told = f"The tool {name} did not end within {context.tool_timeout:g} seconds"
-        except TooManyLeft:
+        except TooManyAbandonedThreads:
             told = f"The tool {name} was not called: too many earlier calls never ended"
-        except NoJsonForm:
+        except NotSerializable:
             told = f"The tool {name} gave a result without a JSON form"
-        except _Failed as failure:
+        except _ToolFailed as failure:
             told = f"The tool {name} failed ({failure.name})"
-        return Outcome(told, failed=True)
+        return CallOutcome(told, failed=True)
 
     async def _call(self, arguments: Mapping[str, Any], context: RunContext) -> str:
         """Call the function, for at most the time of a tool.
@@ -82,53 +91,53 @@ class ToolAction:
         Waiting is bounded here and not with asyncio.timeout, which would wait for ever for a tool
         that swallows its cancellation.
         """
-        name, leftovers = self.tool.name, context.transcript.leftovers
-        task = asyncio.create_task(self._guarded(arguments, context), name=f"tool {name}")
+        name, leftovers = self.tool.name, context.transcript.unstopped
+        task = asyncio.create_task(self._call_guarded(arguments, context), name=f"tool {name}")
         try:
             done, _ = await asyncio.wait({task}, timeout=context.tool_timeout)
             if not done:
                 raise TimeoutError
         except (asyncio.CancelledError, TimeoutError):
-            leave(task)
+            abandon_task(task)
             try:
-                await ended({task}, _GRACE_SECONDS)
+                await wait_until_done({task}, _TOOL_GRACE_SECONDS)
             finally:
                 leftovers.add(task, name)
             raise
         if task.cancelled():
-            raise _Failed("CancelledError")
+            raise _ToolFailed("CancelledError")
         if isinstance(task.exception(), GeneratorExit):
-            raise _Failed("GeneratorExit")
+            raise _ToolFailed("GeneratorExit")
         return task.result()
 
-    async def _guarded(self, arguments: Mapping[str, Any], context: RunContext) -> str:
+    async def _call_guarded(self, arguments: Mapping[str, Any], context: RunContext) -> str:
         """The call itself. Whatever the tool raises is its failure, also what ends a program."""
-        from agentctl.runtime.tools import BadArguments
+        from agentctl.runtime.tools import InvalidArguments
 
         try:
             return await self._work(arguments, context)
-        except (asyncio.CancelledError, GeneratorExit, BadArguments, TooManyLeft):
+        except (asyncio.CancelledError, GeneratorExit, InvalidArguments, TooManyAbandonedThreads):
             raise
-        except NoJsonForm as error:
+        except NotSerializable as error:
             _log.warning("tool %s: no JSON form", self.tool.name, exc_info=error)
             raise
         except BaseException as error:
             # The text of the exception may hold secrets: the log has it, the model does not.
             _log.warning("tool %s failed", self.tool.name, exc_info=error)
-            raise _Failed(type(error).__name__) from None
+            raise _ToolFailed(type(error).__name__) from None
 
     async def _work(self, arguments: Mapping[str, Any], context: RunContext) -> str:
         tool, limit = self.tool, context.limits.tool_result_bytes
         if tool.is_async:
-            return text_of(await tool.function(**tool.convert(arguments)), limit)
+            return result_to_text(await tool.function(**tool.convert(arguments)), limit)
 
         def call() -> str:
-            return text_of(tool.function(**tool.convert(arguments)), limit)
+            return result_to_text(tool.function(**tool.convert(arguments)), limit)
 
-        return await in_thread(call, tool.name, context.transcript.leftovers)
+        return await run_in_thread(call, tool.name, context.transcript.unstopped)
 
 
-class _Failed(Exception):
+class _ToolFailed(Exception):
     """A tool raised; `name` is the class of what it raised."""
 
     def __init__(self, name: str) -> None:

@@ -24,16 +24,16 @@ from pydantic_ai.messages import (
 
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.conversion import (
-    answers,
-    calls_of,
+    build_prompt,
+    build_tool_results,
     clean_response,
-    counters,
-    question,
-    to_model,
+    extract_calls,
+    extract_usage,
+    to_model_messages,
 )
-from agentctl.runtime.failures import RunFailure
-from agentctl.runtime.provider import classified
-from agentctl.runtime.unstopped import leave
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.provider import classify_failure
+from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponseStreamEvent
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunContext
     from agentctl.runtime.runners import Runner
 
-__all__ = ["MAXIMUM_MODEL_CALLS", "converse", "run_agent"]
+__all__ = ["MAXIMUM_MODEL_CALLS", "run_agent", "run_conversation"]
 
 MAXIMUM_MODEL_CALLS = 50
 """Model calls of one run; a model that still calls tools then ends the run with MODEL_REJECTED."""
@@ -52,9 +52,9 @@ _TOO_MANY_CALLS = "The model did not come to an end within the model calls that 
 _TEXTS = ("args", "args_delta", "content", "content_delta", "tool_name_delta")
 """Where pieces of an answer other than text carry what arrived."""
 
-_PIECE_BYTES = 16
+_EVENT_OVERHEAD_BYTES = 16
 
-_NOTHING_SAID = {
+_EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",
     "content_filter": "the answer was filtered",
 }
@@ -76,10 +76,10 @@ async def run_agent(
     runner = catalog.runners.runner(agent)
     conversation = Conversation(context, message, runner.actions)
     conversation.begin(runner.system)
-    await converse(runner, message, history, conversation)
+    await run_conversation(runner, message, history, conversation)
 
 
-async def converse(
+async def run_conversation(
     runner: Runner, prompt: str, history: list[dict[str, Any]], conversation: Conversation
 ) -> None:
     """Let the model answer a prompt; what it says and calls goes to the conversation.
@@ -93,30 +93,30 @@ async def converse(
     """
     try:
         await _take_turns(
-            runner, [*to_model(history), question(prompt, runner.system)], conversation
+            runner, [*to_model_messages(history), build_prompt(prompt, runner.system)], conversation
         )
     except (AgentRunError, httpx2.HTTPError) as error:
-        raise classified(error, conversation.context.run_id, runner.secret) from error
+        raise classify_failure(error, conversation.context.run_id, runner.secret) from error
 
 
 async def _take_turns(
     runner: Runner, messages: list[ModelMessage], conversation: Conversation
 ) -> None:
     for turn in range(MAXIMUM_MODEL_CALLS):
-        response = await _listen(runner, messages, conversation, first=turn == 0)
+        response = await _call_model(runner, messages, conversation, first=turn == 0)
         clean_response(response)
-        calls = calls_of(response)
+        calls = extract_calls(response)
         conversation.end_answer(calls)
         if not calls:
             return
-        results = await _act(calls, conversation)
-        if conversation.routed is not None:
+        results = await _perform_calls(calls, conversation)
+        if conversation.routed_answer is not None:
             return
-        messages += [response, answers(calls, results, runner.system)]
-    raise RunFailure("MODEL_REJECTED", _TOO_MANY_CALLS)
+        messages += [response, build_tool_results(calls, results, runner.system)]
+    raise ExecutionError("MODEL_REJECTED", _TOO_MANY_CALLS)
 
 
-async def _listen(
+async def _call_model(
     runner: Runner, messages: list[ModelMessage], conversation: Conversation, *, first: bool
 ) -> ModelResponse:
     """One call of the model. Text and usage so far are kept however it ends."""
@@ -131,58 +131,58 @@ async def _listen(
     ) as stream:
         try:
             async for event in stream:
-                _heard(event, conversation)
+                _process_event(event, conversation)
         finally:
-            conversation.context.transcript.set_usage(counters(stream.usage))
+            conversation.context.transcript.set_usage(extract_usage(stream.usage))
         response = stream.get()
-    _check_said(response)
+    _check_not_empty(response)
     return response
 
 
-def _check_said(response: ModelResponse) -> None:
+def _check_not_empty(response: ModelResponse) -> None:
     """An empty answer is one, unless the provider says that it is not.
 
     Raises:
         UnexpectedModelBehavior: the model was kept from answering.
     """
-    why = _NOTHING_SAID.get(response.finish_reason or "")
+    why = _EMPTY_ANSWER_REASONS.get(response.finish_reason or "")
     if why and not response.tool_calls and not (response.text or "").strip():
         raise UnexpectedModelBehavior(why)
 
 
-async def _act(calls: Sequence[dict[str, Any]], conversation: Conversation) -> list[str]:
+async def _perform_calls(calls: Sequence[dict[str, Any]], conversation: Conversation) -> list[str]:
     """Carry out the calls of one answer, all at the same time; what the model is told of each."""
     if len(calls) == 1:
-        return [await _called(calls[0], conversation)]
-    tasks = [asyncio.create_task(_called(call, conversation)) for call in calls]
+        return [await _perform_call(calls[0], conversation)]
+    tasks = [asyncio.create_task(_perform_call(call, conversation)) for call in calls]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
-            leave(task)
+            abandon_task(task)
         raise
 
 
-async def _called(call: dict[str, Any], conversation: Conversation) -> str:
+async def _perform_call(call: dict[str, Any], conversation: Conversation) -> str:
     return await conversation.call(call["id"], call["name"], call["arguments"])
 
 
-def _heard(event: ModelResponseStreamEvent, conversation: Conversation) -> None:
+def _process_event(event: ModelResponseStreamEvent, conversation: Conversation) -> None:
     """Pass on what an event adds to the answer; what is not text only counts."""
     if isinstance(event, PartDeltaEvent):
         if isinstance(event.delta, TextPartDelta):
             conversation.say(event.delta.content_delta)
         else:
-            conversation.hear(_size(event))
+            conversation.hear(_event_size(event))
     elif isinstance(event, PartStartEvent):
         if isinstance(event.part, TextPart):
             conversation.say(event.part.content)
         else:
-            conversation.hear(_size(event))
+            conversation.hear(_event_size(event))
 
 
-def _size(event: PartStartEvent | PartDeltaEvent) -> int:
+def _event_size(event: PartStartEvent | PartDeltaEvent) -> int:
     """Roughly the bytes that a piece of a call or of a thought takes, and some for the piece."""
     piece = event.part if isinstance(event, PartStartEvent) else event.delta
     texts = (getattr(piece, name, None) for name in _TEXTS)
-    return _PIECE_BYTES + sum(len(str(text)) for text in texts if text)
+    return _EVENT_OVERHEAD_BYTES + sum(len(str(text)) for text in texts if text)

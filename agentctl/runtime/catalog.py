@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agentctl.config.settings import Agent, Team, Workflow
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.delegation import delegation_tools
-from agentctl.runtime.failures import RunFailure
+from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ToolRecord,
         WorkflowRecord,
     )
-    from agentctl.records.kinds import Kind
+    from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.runners import Runners
     from agentctl.runtime.tools import Tool
 
@@ -48,7 +48,7 @@ class Component:
         spec: its table of the configuration.
     """
 
-    kind: Kind
+    kind: ComponentKind
     id: str
     name: str
     description: str
@@ -64,39 +64,39 @@ class Catalog:
     def __init__(self, settings: config.Settings, components: Iterable[Component]) -> None:
         self.settings = settings
         self._models = {model.id: model for model in settings.models}
-        self._components: dict[Kind, dict[str, Component]] = {
+        self._components: dict[ComponentKind, dict[str, Component]] = {
             "agent": {},
             "team": {},
             "workflow": {},
         }
         for component in components:
             self._components[component.kind][component.id] = component
-        self._tools: dict[tuple[Kind, str], tuple[Tool, ...]] = {}
+        self._tools: dict[tuple[ComponentKind, str], tuple[Tool, ...]] = {}
         self._runners: Runners | None = None
 
     @classmethod
     def from_settings(cls, settings: config.Settings) -> Catalog:
         """The catalog of a configuration that was loaded, references checked."""
         default = settings.databases[0].id if settings.databases else ""
-        specs: list[tuple[Kind, Agent | Team | Workflow]] = [
+        specs: list[tuple[ComponentKind, Agent | Team | Workflow]] = [
             *(("agent", agent) for agent in settings.agents),
             *(("team", team) for team in settings.teams),
             *(("workflow", workflow) for workflow in settings.workflows),
         ]
-        return cls(settings, (_component(kind, spec, default) for kind, spec in specs))
+        return cls(settings, (_build_component(kind, spec, default) for kind, spec in specs))
 
-    def components(self, kind: Kind) -> dict[str, Component]:
+    def components(self, kind: ComponentKind) -> dict[str, Component]:
         """All of a kind by id, in the order of the configuration."""
         return dict(self._components[kind])
 
-    def get(self, kind: Kind, component_id: str) -> Component | None:
+    def get(self, kind: ComponentKind, component_id: str) -> Component | None:
         """The component with this id, or None."""
         return self._components[kind].get(component_id)
 
     def members(self, team: Component) -> dict[str, Component]:
         """The members of a team by id, in the order of the configuration."""
         assert isinstance(team.spec, Team)
-        return {member: self._member(team, member) for member in team.spec.members}
+        return {member: self._require_member(team, member) for member in team.spec.members}
 
     def steps(self, workflow: Component) -> list[tuple[str, Component]]:
         """The steps of a workflow in order: name, and what does the work."""
@@ -116,7 +116,7 @@ class Catalog:
         assert not isinstance(component.spec, Workflow)
         model = self._models.get(component.spec.model)
         if model is None:
-            raise _dangling(component, "model", component.spec.model)
+            raise _unknown_reference_error(component, "model", component.spec.model)
         return model
 
     def tools(self, component: Component) -> tuple[Tool, ...]:
@@ -157,7 +157,7 @@ class Catalog:
         from agentctl.runtime import agent, team, workflow  # noqa: F401 - only to be loaded
 
         for component in (*self.components("agent").values(), *self.components("team").values()):
-            with suppress(RunFailure):
+            with suppress(ExecutionError):
                 self.runners.runner(component)
 
     async def close(self) -> None:
@@ -249,21 +249,23 @@ class Catalog:
     def _tool_records(self, component: Component) -> list[ToolRecord]:
         return [tool.record() for tool in self.tools(component)]
 
-    def _member(self, team: Component, member_id: str) -> Component:
+    def _require_member(self, team: Component, member_id: str) -> Component:
         """An agent by that id, else a team."""
         found = self.get("agent", member_id) or self.get("team", member_id)
         if found is None:
-            raise _dangling(team, "member", member_id)
+            raise _unknown_reference_error(team, "member", member_id)
         return found
 
-    def _known(self, kind: Kind, component_id: str, owner: Component) -> Component:
+    def _known(self, kind: ComponentKind, component_id: str, owner: Component) -> Component:
         found = self.get(kind, component_id)
         if found is None:
-            raise _dangling(owner, kind, component_id)
+            raise _unknown_reference_error(owner, kind, component_id)
         return found
 
 
-def _component(kind: Kind, spec: Agent | Team | Workflow, default_database: str) -> Component:
+def _build_component(
+    kind: ComponentKind, spec: Agent | Team | Workflow, default_database: str
+) -> Component:
     return Component(
         kind=kind,
         id=spec.id,
@@ -276,5 +278,5 @@ def _component(kind: Kind, spec: Agent | Team | Workflow, default_database: str)
     )
 
 
-def _dangling(owner: Component, what: str, missing: str) -> InvalidConfiguration:
+def _unknown_reference_error(owner: Component, what: str, missing: str) -> InvalidConfiguration:
     return InvalidConfiguration(f"The {owner.kind} {owner.id} names an unknown {what} {missing!r}")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentctl.records.text import clean
-from agentctl.runtime.actions import Action, Outcome
+from agentctl.records.text import replace_unstorable
+from agentctl.runtime.actions import Action, CallOutcome
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
-from agentctl.runtime.failures import RunFailure
+from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import RunContext
@@ -64,12 +64,12 @@ class Conversation:
         self.context = context
         self.message = message
         self.actions = actions
-        self.routed: str | None = None
-        self.routing = False
-        self._speaks = speaks
+        self.routed_answer: str | None = None
+        self.is_routing = False
+        self._publishes = speaks
         self._transcript = context.transcript
-        self._separate = False
-        self._unspoken: list[str] = []
+        self._needs_separator = False
+        self._held_text: list[str] = []
         self._kept = 0
         self._arriving = 0
         self._failures: Counter[str] = Counter()
@@ -84,8 +84,8 @@ class Conversation:
     def begin_answer(self) -> None:
         """The model is about to be called."""
         self._transcript.begin_answer()
-        self._separate = bool(self._transcript.content)
-        self._unspoken.clear()
+        self._needs_separator = bool(self._transcript.content)
+        self._held_text.clear()
         self._arriving = 0
 
     def hear(self, size: int) -> None:
@@ -103,26 +103,26 @@ class Conversation:
         Raises:
             RunFailure: the run would outgrow `limits.run_bytes`.
         """
-        text = clean(text)
+        text = replace_unstorable(text)
         if not text:
             return
         self._keep(len(text.encode()))
         self._transcript.extend_answer(text)
-        if self._speaks:
+        if self._publishes:
             self._tell(text)
         else:
-            self._unspoken.append(text)
+            self._held_text.append(text)
 
-    def speak_last_answer(self) -> None:
+    def publish_held_text(self) -> None:
         """What the model said last, and was held back, is the run's answer after all."""
-        text = "".join(self._unspoken)
+        text = "".join(self._held_text)
         if text:
             self._tell(text)
 
-    def answer_with(self, text: str) -> None:
+    def set_answer(self, text: str) -> None:
         """The run's answer comes from elsewhere: it is noted and told as the run's own."""
         self._transcript.add_answer(text)
-        self._separate = False
+        self._needs_separator = False
         self._transcript.replace_content(text)
         self.context.emit(Content(text))
 
@@ -134,7 +134,7 @@ class Conversation:
         """
         self._arriving = 0
         if len(calls) > MAXIMUM_CALLS:
-            raise RunFailure("MODEL_REJECTED", "The model called too many tools at once")
+            raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
         self._keep(len(orjson.dumps(calls)))
         self._transcript.end_answer(calls)
 
@@ -150,20 +150,20 @@ class Conversation:
         if action is None:
             outcome = self._missing(name)
         elif NOT_AN_OBJECT in arguments:
-            outcome = Outcome("The arguments are not a JSON object", failed=True)
+            outcome = CallOutcome("The arguments are not a JSON object", failed=True)
         else:
             outcome = await action.perform(arguments, self)
-        text = clean(outcome.text)
+        text = replace_unstorable(outcome.text)
         self._close(call_id, text, error=outcome.failed)
         self._count(name, outcome)
         return text
 
-    def _missing(self, name: str) -> Outcome:
+    def _missing(self, name: str) -> CallOutcome:
         """A call of a tool that is not there: the model is told, and asked again."""
         self._unknown += 1
         if self._unknown > MAXIMUM_UNKNOWN:
-            raise RunFailure("MODEL_REJECTED", "The model called tools that are not there")
-        return Outcome(f"There is no tool {name}", failed=True, counts=False)
+            raise ExecutionError("MODEL_REJECTED", "The model called tools that are not there")
+        return CallOutcome(f"There is no tool {name}", failed=True, counts=False)
 
     def _open(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         self.context.emit(ToolCallStarted(self._transcript.open_call(call_id, name, arguments)))
@@ -176,22 +176,22 @@ class Conversation:
 
     def _tell(self, text: str) -> None:
         """Add to the content; all deltas, joined, are the content."""
-        delta = _BETWEEN_ANSWERS + text if self._separate else text
-        self._separate = False
+        delta = _BETWEEN_ANSWERS + text if self._needs_separator else text
+        self._needs_separator = False
         self._transcript.add_content(delta)
         self.context.emit(Content(delta))
 
     def _keep(self, size: int) -> None:
         self._kept += size
         if self._kept + self._arriving > self.context.limits.run_bytes:
-            raise RunFailure("MODEL_REJECTED", "The run grew beyond what a run may hold")
+            raise ExecutionError("MODEL_REJECTED", "The run grew beyond what a run may hold")
 
-    def _count(self, name: str, outcome: Outcome) -> None:
+    def _count(self, name: str, outcome: CallOutcome) -> None:
         if not outcome.failed:
             self._failures[name] = 0
         elif outcome.counts:
             self._failures[name] += 1
         if self._failures[name] >= MAXIMUM_FAILURES:
-            raise RunFailure(
+            raise ExecutionError(
                 "TOOL_FAILED", f"The tool {name} failed {MAXIMUM_FAILURES} times in a row"
             )

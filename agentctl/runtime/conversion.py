@@ -22,18 +22,18 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
 from agentctl.records.components import ToolRecord
-from agentctl.records.text import clean
+from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.transcript import CANCELLED_RESULT
 
 __all__ = [
-    "answers",
-    "calls_of",
+    "build_prompt",
+    "build_tool_definition",
+    "build_tool_results",
     "clean_response",
-    "counters",
-    "definition",
-    "question",
-    "to_model",
+    "extract_calls",
+    "extract_usage",
+    "to_model_messages",
 ]
 
 _MAXIMUM_DEPTH = 100
@@ -43,7 +43,7 @@ _INTEGERS = range(-(2**63), 2**64)
 """What JSON writers take for an integer."""
 
 
-def to_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
+def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
     """Messages of earlier runs, for the model.
 
     Instructions are left out: those of the present run hold. Every tool call gets a result, also
@@ -55,16 +55,16 @@ def to_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
         role = message["role"]
         if role == "tool":
             if open_calls.pop(message["tool_call_id"], None) is not None:
-                converted.append(_result(message))
+                converted.append(_tool_result(message))
             continue
-        converted.extend(_interrupted(open_calls))
+        converted.extend(_cancelled_results(open_calls))
         open_calls = {}
         if role == "user":
-            converted.append(_request(message))
+            converted.append(_user_request(message))
         elif role == "assistant":
-            converted.append(_response(message))
+            converted.append(_assistant_response(message))
             open_calls = {call["id"]: call["name"] for call in message.get("tool_calls", ())}
-    return [*converted, *_interrupted(open_calls)]
+    return [*converted, *_cancelled_results(open_calls)]
 
 
 def clean_response(response: ModelResponse) -> None:
@@ -74,14 +74,14 @@ def clean_response(response: ModelResponse) -> None:
     """
     for part in response.parts:
         if isinstance(part, TextPart | ThinkingPart):
-            part.content = clean(part.content)
+            part.content = replace_unstorable(part.content)
         elif isinstance(part, ToolCallPart):
-            part.tool_name = clean(part.tool_name)
-            part.tool_call_id = clean(part.tool_call_id)
-            part.args = _arguments(part.args)
+            part.tool_name = replace_unstorable(part.tool_name)
+            part.tool_call_id = replace_unstorable(part.tool_call_id)
+            part.args = _parse_arguments(part.args)
 
 
-def calls_of(response: ModelResponse) -> list[dict[str, Any]]:
+def extract_calls(response: ModelResponse) -> list[dict[str, Any]]:
     """The tool calls of an answer that was cleaned: `id`, `name`, `arguments`."""
     return [
         {"id": part.tool_call_id, "name": part.tool_name, "arguments": part.args_as_dict()}
@@ -89,19 +89,19 @@ def calls_of(response: ModelResponse) -> list[dict[str, Any]]:
     ]
 
 
-def _arguments(args: Any) -> dict[str, Any]:
+def _parse_arguments(args: Any) -> dict[str, Any]:
     """Arguments as the library has them: JSON, a dictionary, or None."""
-    given = args if isinstance(args, dict) else clean(args or "{}")
+    given = args if isinstance(args, dict) else replace_unstorable(args or "{}")
     try:
         value = json.loads(given) if isinstance(given, str) else given
         if isinstance(value, dict):
-            return {clean(name): _cleaned(item) for name, item in value.items()}
+            return {replace_unstorable(name): _clean_value(item) for name, item in value.items()}
     except (ValueError, RecursionError):
         pass
     return {NOT_AN_OBJECT: str(given)}
 
 
-def _cleaned(value: Any, depth: int = 1) -> Any:
+def _clean_value(value: Any, depth: int = 1) -> Any:
     """A JSON value that can be written again. An integer that cannot becomes its digits.
 
     Raises:
@@ -110,15 +110,17 @@ def _cleaned(value: Any, depth: int = 1) -> Any:
     if depth > _MAXIMUM_DEPTH or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError
     if isinstance(value, str):
-        return clean(value)
+        return replace_unstorable(value)
     if isinstance(value, dict):
-        return {clean(name): _cleaned(item, depth + 1) for name, item in value.items()}
+        return {
+            replace_unstorable(name): _clean_value(item, depth + 1) for name, item in value.items()
+        }
     if isinstance(value, list):
-        return [_cleaned(item, depth + 1) for item in value]
+        return [_clean_value(item, depth + 1) for item in value]
     return str(value) if isinstance(value, int) and value not in _INTEGERS else value
 
 
-def counters(usage: RequestUsage) -> dict[str, int]:
+def extract_usage(usage: RequestUsage) -> dict[str, int]:
     """The nine counters of what one call of a model has used so far."""
     audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
     return {
@@ -134,7 +136,7 @@ def counters(usage: RequestUsage) -> dict[str, int]:
     }
 
 
-def definition(tool: ToolRecord) -> ToolDefinition:
+def build_tool_definition(tool: ToolRecord) -> ToolDefinition:
     """A tool as a model is told of it: with the schema that the listing shows."""
     return ToolDefinition(
         name=tool["name"],
@@ -143,12 +145,12 @@ def definition(tool: ToolRecord) -> ToolDefinition:
     )
 
 
-def question(prompt: str, system: str) -> ModelRequest:
+def build_prompt(prompt: str, system: str) -> ModelRequest:
     """What the model is asked, under its instructions (`""`: none)."""
     return ModelRequest(parts=[UserPromptPart(prompt)], instructions=system or None)
 
 
-def answers(
+def build_tool_results(
     calls: Iterable[Mapping[str, Any]], results: Iterable[str], system: str
 ) -> ModelRequest:
     """What came of the calls of an answer, in their order, under the same instructions."""
@@ -159,33 +161,33 @@ def answers(
     return ModelRequest(parts=parts, instructions=system or None)
 
 
-def _request(message: Mapping[str, Any]) -> ModelRequest:
-    when = _time(message)
+def _user_request(message: Mapping[str, Any]) -> ModelRequest:
+    when = _timestamp(message)
     return ModelRequest(parts=[UserPromptPart(message["content"], timestamp=when)], timestamp=when)
 
 
-def _response(message: Mapping[str, Any]) -> ModelResponse:
+def _assistant_response(message: Mapping[str, Any]) -> ModelResponse:
     text = [TextPart(message["content"])] if message["content"] else []
     calls = [
         ToolCallPart(call["name"], call["arguments"], tool_call_id=call["id"])
         for call in message.get("tool_calls", ())
     ]
-    return ModelResponse(parts=[*text, *calls], timestamp=_time(message))
+    return ModelResponse(parts=[*text, *calls], timestamp=_timestamp(message))
 
 
-def _result(message: Mapping[str, Any]) -> ModelRequest:
+def _tool_result(message: Mapping[str, Any]) -> ModelRequest:
     part = ToolReturnPart(
         message["tool_name"], message["content"], tool_call_id=message["tool_call_id"]
     )
-    return ModelRequest(parts=[part], timestamp=_time(message))
+    return ModelRequest(parts=[part], timestamp=_timestamp(message))
 
 
-def _interrupted(open_calls: Mapping[str, str]) -> list[ModelMessage]:
+def _cancelled_results(open_calls: Mapping[str, str]) -> list[ModelMessage]:
     return [
         ModelRequest(parts=[ToolReturnPart(name, CANCELLED_RESULT, tool_call_id=call_id)])
         for call_id, name in open_calls.items()
     ]
 
 
-def _time(message: Mapping[str, Any]) -> datetime:
+def _timestamp(message: Mapping[str, Any]) -> datetime:
     return datetime.fromtimestamp(message["created_at"], tz=UTC)

@@ -20,14 +20,14 @@ _MEMBER = "Id of the member"
 def delegation_tools(team: Team) -> list[ToolRecord]:
     """The tools that the mode of a team gives its leader (contract.md 5): one, or none."""
     tools: dict[TeamMode, list[ToolRecord]] = {
-        "coordinate": [_delegate(team.members)],
-        "route": [_route(team.members)],
+        "coordinate": [_delegate_record(team.members)],
+        "route": [_route_record(team.members)],
         "broadcast": [],
     }
     return tools[team.mode]
 
 
-def _delegate(members: Sequence[str]) -> ToolRecord:
+def _delegate_record(members: Sequence[str]) -> ToolRecord:
     return {
         "name": DELEGATE,
         "description": "Give a task to a member of the team and get the member's answer.",
@@ -37,7 +37,7 @@ def _delegate(members: Sequence[str]) -> ToolRecord:
     }
 
 
-def _route(members: Sequence[str]) -> ToolRecord:
+def _route_record(members: Sequence[str]) -> ToolRecord:
     return {
         "name": ROUTE,
         "description": "Pass the user's message to the member who answers it for the team.",

@@ -31,7 +31,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.ids import new_id
 from agentctl.runtime.delegation import DELEGATE, ROUTE
 
-__all__ = ["SLOW_SECONDS", "SLOW_WORDS", "demo_model"]
+__all__ = ["SLOW_SECONDS", "SLOW_WORDS", "build_demo_model"]
 
 SLOW_WORDS = 200
 SLOW_SECONDS = 0.3
@@ -51,33 +51,33 @@ class _Call:
 
 Piece = str | _Call
 Answer = AsyncIterator[Piece]
-Speaker = Callable[[Sequence[ModelMessage], Sequence[ToolDefinition]], Answer]
+AnswerGenerator = Callable[[Sequence[ModelMessage], Sequence[ToolDefinition]], Answer]
 
 
-def demo_model(name: str) -> Model:
+def build_demo_model(name: str) -> Model:
     """The demo model of that name.
 
     Raises:
         InvalidConfiguration: there is none.
     """
-    speaker = _SPEAKERS.get(name)
+    speaker = _GENERATORS.get(name)
     if speaker is None:
         raise InvalidConfiguration(
-            f"The provider demo has no model {name!r}", hint=f"use one of: {', '.join(_SPEAKERS)}"
+            f"The provider demo has no model {name!r}", hint=f"use one of: {', '.join(_GENERATORS)}"
         )
     return _DemoModel(name, speaker)
 
 
 async def _echo(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
     """Answers with what the user said."""
-    for chunk in _chunks(_last(messages, UserPromptPart)):
+    for chunk in _split_text(_last_text(messages, UserPromptPart)):
         await asyncio.sleep(0)
         yield chunk
 
 
 async def _slow(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
     """Says what the user said, word by word, over and over, for about a minute."""
-    words = _last(messages, UserPromptPart).split() or ["slow"]
+    words = _last_text(messages, UserPromptPart).split() or ["slow"]
     for number in range(SLOW_WORDS):
         yield words[number % len(words)] + " "
         await asyncio.sleep(SLOW_SECONDS)
@@ -86,26 +86,28 @@ async def _slow(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition
 async def _leader(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
     """Gives the message to the first member and answers with what comes back; alone, echoes."""
     delegation = next((tool for tool in tools if tool.name in (DELEGATE, ROUTE)), None)
-    answer = _last(messages, ToolReturnPart) if _was_answered(messages) else None
+    answer = _last_text(messages, ToolReturnPart) if _ends_with_tool_result(messages) else None
     if delegation is None or answer is not None:
-        for chunk in _chunks(_last(messages, UserPromptPart) if answer is None else answer):
+        for chunk in _split_text(
+            _last_text(messages, UserPromptPart) if answer is None else answer
+        ):
             await asyncio.sleep(0)
             yield chunk
         return
     properties = delegation.parameters_json_schema["properties"]
     arguments = {"member_id": properties["member_id"]["enum"][0]}
     if "task" in properties:
-        arguments["task"] = _last(messages, UserPromptPart)
+        arguments["task"] = _last_text(messages, UserPromptPart)
     yield _Call(delegation.name, arguments)
 
 
-_SPEAKERS: dict[str, Speaker] = {"echo": _echo, "slow": _slow, "leader": _leader}
+_GENERATORS: dict[str, AnswerGenerator] = {"echo": _echo, "slow": _slow, "leader": _leader}
 
 
 class _DemoModel(Model):
     """A model whose answers a function makes."""
 
-    def __init__(self, name: str, speaker: Speaker) -> None:
+    def __init__(self, name: str, speaker: AnswerGenerator) -> None:
         super().__init__()
         self._name = name
         self._speaker = speaker
@@ -144,7 +146,7 @@ class _DemoModel(Model):
             model_request_parameters=model_request_parameters,
             name=self._name,
             pieces=pieces,
-            heard=sum(map(_words, _texts(messages))),
+            heard=sum(map(_count_words, _prompt_texts(messages))),
         )
 
 
@@ -169,10 +171,10 @@ class _DemoResponse(StreamedResponse):
 
     def _events(self, piece: Piece) -> list[ModelResponseStreamEvent]:
         if isinstance(piece, str):
-            self._usage += RequestUsage(output_tokens=_words(piece))
+            self._usage += RequestUsage(output_tokens=_count_words(piece))
             return [*self._parts_manager.handle_text_delta(vendor_part_id="text", content=piece)]
         text = json.dumps(piece.arguments)
-        self._usage += RequestUsage(output_tokens=_words(text))
+        self._usage += RequestUsage(output_tokens=_count_words(text))
         return [
             *self._parts_manager.handle_tool_call_delta_events(
                 vendor_part_id="call", tool_name=piece.tool_name, args=text, tool_call_id=new_id()
@@ -199,35 +201,38 @@ class _DemoResponse(StreamedResponse):
         return self.started
 
 
-def _parts(messages: Sequence[ModelMessage]) -> list[Any]:
+def _message_parts(messages: Sequence[ModelMessage]) -> list[Any]:
     return [part for message in messages for part in message.parts]
 
 
-def _last(messages: Sequence[ModelMessage], kind: type[Any]) -> str:
+def _last_text(messages: Sequence[ModelMessage], kind: type[Any]) -> str:
     """Text of the last part of a kind, `""` when there is none."""
-    texts = [part.content for part in _parts(messages) if isinstance(part, kind)]
+    texts = [part.content for part in _message_parts(messages) if isinstance(part, kind)]
     return str(texts[-1]) if texts else ""
 
 
-def _was_answered(messages: Sequence[ModelMessage]) -> bool:
+def _ends_with_tool_result(messages: Sequence[ModelMessage]) -> bool:
     """Whether the last thing that was said to the model is the result of a tool."""
     requests = [message for message in messages if isinstance(message, ModelRequest)]
     return bool(requests) and any(isinstance(part, ToolReturnPart) for part in requests[-1].parts)
 
 
-def _texts(messages: Sequence[ModelMessage]) -> list[str]:
+def _prompt_texts(messages: Sequence[ModelMessage]) -> list[str]:
     instructions = [
         message.instructions or "" for message in messages[-1:] if isinstance(message, ModelRequest)
     ]
-    return [*instructions, *(str(getattr(part, "content", "")) for part in _parts(messages))]
+    return [
+        *instructions,
+        *(str(getattr(part, "content", "")) for part in _message_parts(messages)),
+    ]
 
 
-def _words(text: str) -> int:
+def _count_words(text: str) -> int:
     """Words in a text; what counts as a token here."""
     return len(text.split())
 
 
-def _chunks(text: str) -> list[str]:
+def _split_text(text: str) -> list[str]:
     """The text in a few pieces, cut behind white space, each word whole."""
     words = re.findall(r"\S+\s*|\s+", text)
     size = max(1, -(-len(words) // _CHUNKS))

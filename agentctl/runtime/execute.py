@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from agentctl.runtime.failures import RunFailure
+from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
     from agentctl.runtime.catalog import Catalog, Component
     from agentctl.runtime.context import RunContext
 
-__all__ = ["execute"]
+__all__ = ["execute_component"]
 
 _log = logging.getLogger("agentctl.runtime")
 
 
-async def execute(
+async def execute_component(
     component: Component,
     message: str,
     history: list[dict[str, Any]],
@@ -35,12 +35,12 @@ async def execute(
     """
     try:
         await _dispatch(component, message, history, context, catalog)
-    except RunFailure as failure:
+    except ExecutionError as failure:
         _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
         raise
     except Exception as error:
         _log.exception("run %s failed inside", context.run_id)
-        raise RunFailure("INTERNAL") from error
+        raise ExecutionError("INTERNAL") from error
     finally:
         if component.kind != "workflow" and not context.transcript.messages:
             # It failed before its model was asked: what it was to answer is part of the session.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["DETAILS", "FailureCode", "RunFailure"]
+__all__ = ["DETAILS", "ExecutionError", "FailureCode"]
 
 FailureCode = Literal[
     "MODEL_UNAVAILABLE", "MODEL_REJECTED", "MODEL_TIMEOUT", "TOOL_FAILED", "INTERNAL"
@@ -24,7 +24,7 @@ DETAILS: dict[FailureCode, str] = {
 """The public text of each code where nothing more precise is known."""
 
 
-class RunFailure(Exception):
+class ExecutionError(Exception):
     """Ends a run as ERROR.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.settings import Team
-from agentctl.runtime.actions import Action, Outcome
+from agentctl.runtime.actions import Action, CallOutcome
 from agentctl.runtime.delegation import DELEGATE, delegation_tools
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import MemberResult
     from agentctl.runtime.conversation import Conversation
 
-__all__ = ["leader_instructions", "member_actions", "outcome_of"]
+__all__ = ["build_leader_instructions", "build_member_actions", "build_member_outcome"]
 
 _DUTIES = {
     "coordinate": "You lead a team. Give tasks to its members where that helps, and answer the "
@@ -29,15 +29,15 @@ _DUTIES = {
 }
 
 
-def leader_instructions(team: Component, members: Mapping[str, Component]) -> str:
+def build_leader_instructions(team: Component, members: Mapping[str, Component]) -> str:
     """The team's own instructions, what its mode asks of the leader, and who the members are."""
     assert isinstance(team.spec, Team)
-    roster = "\n".join(_introduced(member) for member in members.values())
+    roster = "\n".join(_describe_member(member) for member in members.values())
     parts = [team.spec.instructions, _DUTIES[team.spec.mode], f"Members:\n{roster}"]
     return "\n\n".join(part for part in parts if part)
 
 
-def member_actions(team: Component, members: Mapping[str, Component]) -> list[Action]:
+def build_member_actions(team: Component, members: Mapping[str, Component]) -> list[Action]:
     """What the mode of a team lets its leader call."""
     assert isinstance(team.spec, Team)
     return [
@@ -46,14 +46,14 @@ def member_actions(team: Component, members: Mapping[str, Component]) -> list[Ac
     ]
 
 
-def outcome_of(member: Component, result: MemberResult) -> Outcome:
+def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome:
     """How a member's run ended, as the leader is told. It never counts as a tool that is broken."""
     if result.status == "COMPLETED":
-        return Outcome(result.content)
+        return CallOutcome(result.content)
     if result.status == "CANCELLED":
-        return Outcome(f"The member {member.id} was cancelled", failed=True, counts=False)
+        return CallOutcome(f"The member {member.id} was cancelled", failed=True, counts=False)
     why = result.error_detail or "no reason is known"
-    return Outcome(f"The member {member.id} failed: {why}", failed=True, counts=False)
+    return CallOutcome(f"The member {member.id} failed: {why}", failed=True, counts=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,20 @@ class _MemberAction(ABC):
     def record(self) -> ToolRecord:
         return self.tool
 
-    async def perform(self, arguments: Mapping[str, Any], conversation: Conversation) -> Outcome:
+    async def perform(
+        self, arguments: Mapping[str, Any], conversation: Conversation
+    ) -> CallOutcome:
         member_id = arguments.get("member_id")
         member = self.members.get(member_id) if isinstance(member_id, str) else None
         if member is None:
             names = ", ".join(self.members)
-            return Outcome(f"The argument member_id is one of: {names}", failed=True)
+            return CallOutcome(f"The argument member_id is one of: {names}", failed=True)
         return await self.ask(member, arguments, conversation)
 
     @abstractmethod
     async def ask(
         self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
-    ) -> Outcome:
+    ) -> CallOutcome:
         """Have the member do it."""
 
 
@@ -86,11 +88,11 @@ class _Delegate(_MemberAction):
 
     async def ask(
         self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
-    ) -> Outcome:
+    ) -> CallOutcome:
         task = arguments.get("task")
         if not isinstance(task, str) or not task:
-            return Outcome("The argument task is missing: say what to do", failed=True)
-        return outcome_of(member, await conversation.context.run_member(member, task))
+            return CallOutcome("The argument task is missing: say what to do", failed=True)
+        return build_member_outcome(member, await conversation.context.run_member(member, task))
 
 
 class _Route(_MemberAction):
@@ -98,18 +100,18 @@ class _Route(_MemberAction):
 
     async def ask(
         self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
-    ) -> Outcome:
-        if conversation.routing:
-            return Outcome("The message was passed to another member already", failed=True)
-        conversation.routing = True
+    ) -> CallOutcome:
+        if conversation.is_routing:
+            return CallOutcome("The message was passed to another member already", failed=True)
+        conversation.is_routing = True
         result = await conversation.context.run_member(member, conversation.message)
         if result.status == "COMPLETED":
-            conversation.routed = result.content
+            conversation.routed_answer = result.content
         else:
-            conversation.routing = False
-        return outcome_of(member, result)
+            conversation.is_routing = False
+        return build_member_outcome(member, result)
 
 
-def _introduced(member: Component) -> str:
+def _describe_member(member: Component) -> str:
     about = f": {member.description}" if member.description else ""
     return f"- {member.id} ({member.name}){about}"

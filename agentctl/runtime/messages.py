@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["history"]
+__all__ = ["build_chat_history"]
 
 
-def history(
+def build_chat_history(
     messages: Iterable[Mapping[str, Any]], previous_system: str | None
 ) -> list[dict[str, Any]]:
     """A run's messages as `chat_history` shows them (contract.md 3).
@@ -27,7 +27,7 @@ def history(
             instructions are not shown again.
     """
     return [
-        _entry(message)
+        _history_entry(message)
         for message in messages
         if (message["role"] == "user")
         or (message["role"] == "assistant" and message["content"])
@@ -35,7 +35,7 @@ def history(
     ]
 
 
-def _entry(message: Mapping[str, Any]) -> dict[str, Any]:
+def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
     entry = {
         "content": message["content"],
         "role": message["role"],

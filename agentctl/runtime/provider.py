@@ -37,7 +37,7 @@ from pydantic_ai.exceptions import (
 )
 
 from agentctl.config.transfer import MASK
-from agentctl.runtime.failures import FailureCode, RunFailure
+from agentctl.runtime.failures import ExecutionError, FailureCode
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -48,12 +48,12 @@ __all__ = [
     "CONNECT_SECONDS",
     "READ_SECONDS",
     "RETRIES",
-    "AnswerTooLarge",
-    "Client",
-    "Connection",
-    "bounded",
-    "classified",
-    "connect",
+    "IsolatedClient",
+    "ModelConnection",
+    "ResponseTooLarge",
+    "build_size_limit_hook",
+    "classify_failure",
+    "connect_model",
 ]
 
 _log = logging.getLogger("agentctl.runtime")
@@ -74,11 +74,11 @@ _ENVELOPE_BYTES = 65_536
 _OPENAI_URL = "https://api.openai.com/v1"
 """Named here so that OPENAI_BASE_URL in the environment does not redirect a configured model."""
 
-_NO_KEY = "not-needed"
+_PLACEHOLDER_KEY = "not-needed"
 """Stands for the key of an endpoint of one's own that asks for none; the client insists on one."""
 
 
-class Connection:
+class ModelConnection:
     """A model that is ready for use, with the connections that it shares among runs."""
 
     secret = ""
@@ -91,7 +91,7 @@ class Connection:
         """Close the connections to the provider."""
 
 
-def connect(model: config.Model, run_bytes: int) -> Connection:
+def connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
     """Build a model; `run_bytes` is what a run may hold, and so what an answer may.
 
     Raises:
@@ -99,13 +99,13 @@ def connect(model: config.Model, run_bytes: int) -> Connection:
         InvalidConfiguration: there is no such demo model.
     """
     if model.provider == "openai":
-        return _OpenAIConnection(model, _key(model), run_bytes)
-    from agentctl.runtime.demo import demo_model
+        return _OpenAIConnection(model, _read_api_key(model), run_bytes)
+    from agentctl.runtime.demo import build_demo_model
 
-    return Connection(demo_model(model.model))
+    return ModelConnection(build_demo_model(model.model))
 
 
-class _OpenAIConnection(Connection):
+class _OpenAIConnection(ModelConnection):
     def __init__(self, model: config.Model, key: str, run_bytes: int) -> None:
         import httpx2
         from openai import AsyncOpenAI
@@ -114,26 +114,28 @@ class _OpenAIConnection(Connection):
 
         timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
-        hook = bounded(2 * run_bytes + _ENVELOPE_BYTES)
+        hook = build_size_limit_hook(2 * run_bytes + _ENVELOPE_BYTES)
         self._client = AsyncOpenAI(
             api_key=key,
             base_url=model.base_url or _OPENAI_URL,
             max_retries=RETRIES,
             timeout=timeout,
-            http_client=Client(timeout=timeout, limits=limits, event_hooks={"response": [hook]}),
+            http_client=IsolatedClient(
+                timeout=timeout, limits=limits, event_hooks={"response": [hook]}
+            ),
         )
         provider = OpenAIProvider(openai_client=self._client)
         super().__init__(OpenAIChatModel(model.model, provider=provider))
-        self.secret = "" if key == _NO_KEY else key
+        self.secret = "" if key == _PLACEHOLDER_KEY else key
 
     async def close(self) -> None:
         await self._client.close()
 
 
-def _key(model: config.Model) -> str:
+def _read_api_key(model: config.Model) -> str:
     """The API key of a model. Only the name of its variable ever reaches the log."""
     if not model.api_key_env and model.base_url:
-        return _NO_KEY
+        return _PLACEHOLDER_KEY
     key = os.environ.get(model.api_key_env, "") if model.api_key_env else ""
     if not key:
         _log.error(
@@ -141,11 +143,11 @@ def _key(model: config.Model) -> str:
             model.id,
             model.api_key_env or "that api_key_env should name",
         )
-        raise RunFailure("MODEL_UNAVAILABLE", "The API key of the model is not set")
+        raise ExecutionError("MODEL_UNAVAILABLE", "The API key of the model is not set")
     return key
 
 
-class Client(httpx2.AsyncClient):
+class IsolatedClient(httpx2.AsyncClient):
     """A client that sends each request in an empty context.
 
     Takes what any client takes, but for `verify`: all share the authorities that they trust,
@@ -153,7 +155,7 @@ class Client(httpx2.AsyncClient):
     """
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(verify=_trusted(), **given)
+        super().__init__(verify=_create_ssl_context(), **given)
 
     async def send(self, request: httpx2.Request, **given: Any) -> httpx2.Response:
         """Like that of any client."""
@@ -168,18 +170,18 @@ class Client(httpx2.AsyncClient):
 
 
 @cache
-def _trusted() -> ssl.SSLContext:
+def _create_ssl_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-_ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_EVENT_SEPARATORS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
-class AnswerTooLarge(httpx2.RemoteProtocolError):
+class ResponseTooLarge(httpx2.RemoteProtocolError):
     """A provider sent more in one piece than a run may hold."""
 
 
-def bounded(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
+def build_size_limit_hook(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
     """A hook for responses: one event, or a body that is no event stream, has at most `limit`
     bytes; reading more raises AnswerTooLarge.
     """
@@ -187,12 +189,12 @@ def bounded(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
     async def hook(response: httpx2.Response) -> None:
         streamed = response.headers.get("content-type", "").startswith("text/event-stream")
         stream = cast(httpx2.AsyncByteStream, response.stream)
-        response.stream = _Bounded(stream, limit, _ENDS_OF_EVENTS if streamed else ())
+        response.stream = _LimitedStream(stream, limit, _EVENT_SEPARATORS if streamed else ())
 
     return hook
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _LimitedStream(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream, limit: int, ends: tuple[bytes, ...]) -> None:
         self._stream = stream
         self._limit = limit
@@ -204,7 +206,7 @@ class _Bounded(httpx2.AsyncByteStream):
             after = max((chunk.rfind(end) for end in self._ends), default=-1)
             size = len(chunk) - after if after >= 0 else size + len(chunk)
             if size > self._limit:
-                raise AnswerTooLarge("more than a run may hold came in one piece")
+                raise ResponseTooLarge("more than a run may hold came in one piece")
             yield chunk
 
     async def aclose(self) -> None:
@@ -212,16 +214,16 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 _GATEWAY_TIMEOUTS = {408, 504}
-_LOGGED = 2_000
+_LOGGED_CHARACTERS = 2_000
 """Characters of a provider's text that go to the log."""
 
-_SECRET_CHARACTERS = 8
+_MINIMUM_SECRET_LENGTH = 8
 """What is shorter is no key that is kept secret, and may be a part of any word."""
 
 
-def classified(
+def classify_failure(
     error: AgentRunError | httpx2.HTTPError, run_id: str, secret: str = ""
-) -> RunFailure:
+) -> ExecutionError:
     """The public failure; what the provider said goes to the log.
 
     Args:
@@ -230,19 +232,19 @@ def classified(
         secret: the key that the provider was sent: one that repeats it does not write it there.
     """
     said = " ".join(str(error).split())
-    if len(secret) >= _SECRET_CHARACTERS:
+    if len(secret) >= _MINIMUM_SECRET_LENGTH:
         said = said.replace(secret, MASK)
-    said = said[:_LOGGED]
+    said = said[:_LOGGED_CHARACTERS]
     _log.warning("run %s: the model failed: %s: %s", run_id, type(error).__name__, said)
-    return RunFailure(_code(error))
+    return ExecutionError(_failure_code(error))
 
 
-def _code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
+def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     """MODEL_REJECTED is for what trying again unchanged will not mend.
 
     Failures of the connection itself come bare while a refusal is being read.
     """
-    if isinstance(error.__cause__, ValueError) or _was_too_large(error):
+    if isinstance(error.__cause__, ValueError) or _is_too_large(error):
         # An answer that was received and could not be read, such as half a JSON document.
         return "MODEL_REJECTED"
     if isinstance(error, httpx2.TimeoutException):
@@ -258,7 +260,7 @@ def _code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     return "INTERNAL"
 
 
-def _was_too_large(error: BaseException | None) -> bool:
+def _is_too_large(error: BaseException | None) -> bool:
     return error is not None and (
-        isinstance(error, AnswerTooLarge) or _was_too_large(error.__cause__)
+        isinstance(error, ResponseTooLarge) or _is_too_large(error.__cause__)
     )

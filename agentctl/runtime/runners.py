@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 from agentctl.config.settings import Agent, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.actions import Action, ToolAction
-from agentctl.runtime.leadership import leader_instructions, member_actions
-from agentctl.runtime.provider import Connection, connect
+from agentctl.runtime.leadership import build_leader_instructions, build_member_actions
+from agentctl.runtime.provider import ModelConnection, connect_model
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
     from agentctl.config import settings as config
-    from agentctl.records.kinds import Kind
+    from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.catalog import Catalog, Component
 
 __all__ = ["Runner", "Runners"]
 
-_A_MEMBER: ModelSettings = {"tool_choice": "required"}
+_REQUIRE_TOOL_CALL: ModelSettings = {"tool_choice": "required"}
 """Mode route: the first thing that a leader does is to pick a member."""
 
 
@@ -54,8 +54,8 @@ class Runners:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._connections: dict[str, Connection] = {}
-        self._runners: dict[tuple[Kind, str], Runner] = {}
+        self._connections: dict[str, ModelConnection] = {}
+        self._runners: dict[tuple[ComponentKind, str], Runner] = {}
 
     def runner(self, component: Component) -> Runner:
         """The runner of an agent or of a team's leader.
@@ -66,7 +66,7 @@ class Runners:
         """
         key = (component.kind, component.id)
         if key not in self._runners:
-            self._runners[key] = self._built(component)
+            self._runners[key] = self._build_runner(component)
         return self._runners[key]
 
     async def close(self) -> None:
@@ -76,33 +76,35 @@ class Runners:
         for connection in connections.values():
             await connection.close()
 
-    def _built(self, component: Component) -> Runner:
+    def _build_runner(self, component: Component) -> Runner:
         from pydantic_ai.models import ModelRequestParameters
 
-        from agentctl.runtime.conversion import definition
+        from agentctl.runtime.conversion import build_tool_definition
 
-        system, actions = self._equipment(component)
+        system, actions = self._build_actions(component)
         routes = isinstance(component.spec, Team) and component.spec.mode == "route"
         connection = self._connection(self._catalog.model(component))
         return Runner(
             model=connection.model,
             parameters=ModelRequestParameters(
-                function_tools=[definition(action.record()) for action in actions.values()]
+                function_tools=[
+                    build_tool_definition(action.record()) for action in actions.values()
+                ]
             ),
-            first_settings=_A_MEMBER if routes else None,
+            first_settings=_REQUIRE_TOOL_CALL if routes else None,
             actions=actions,
             system=system,
             routes=routes,
             secret=connection.secret,
         )
 
-    def _equipment(self, component: Component) -> tuple[str, dict[str, Action]]:
+    def _build_actions(self, component: Component) -> tuple[str, dict[str, Action]]:
         """Instructions and actions."""
         tools: list[Action] = [ToolAction(tool) for tool in self._catalog.tools(component)]
         if component.kind == "team":
             members = self._catalog.members(component)
-            system = leader_instructions(component, members)
-            tools = [*member_actions(component, members), *tools]
+            system = build_leader_instructions(component, members)
+            tools = [*build_member_actions(component, members), *tools]
         else:
             assert isinstance(component.spec, Agent)
             system = component.spec.instructions
@@ -113,8 +115,8 @@ class Runners:
             )
         return system, actions
 
-    def _connection(self, model: config.Model) -> Connection:
+    def _connection(self, model: config.Model) -> ModelConnection:
         if model.id not in self._connections:
             limits = self._catalog.settings.limits
-            self._connections[model.id] = connect(model, limits.run_bytes)
+            self._connections[model.id] = connect_model(model, limits.run_bytes)
         return self._connections[model.id]

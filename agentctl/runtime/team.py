@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.settings import Team
-from agentctl.runtime.agent import converse
+from agentctl.runtime.agent import run_conversation
 from agentctl.runtime.conversation import Conversation
-from agentctl.runtime.leadership import outcome_of
+from agentctl.runtime.leadership import build_member_outcome
 
 if TYPE_CHECKING:
     from agentctl.runtime.catalog import Catalog, Component
@@ -42,21 +42,21 @@ async def run_team(
     if team.spec.mode == "route":
         await _route(runner, history, conversation)
     elif team.spec.mode == "broadcast":
-        prompt = await _asked_all(catalog.members(team), conversation)
-        await converse(runner, prompt, history, conversation)
+        prompt = await _collect_reports(catalog.members(team), conversation)
+        await run_conversation(runner, prompt, history, conversation)
     else:
-        await converse(runner, message, history, conversation)
+        await run_conversation(runner, message, history, conversation)
 
 
 async def _route(runner: Runner, history: list[dict[str, Any]], conversation: Conversation) -> None:
-    await converse(runner, conversation.message, history, conversation)
-    if conversation.routed is not None:
-        conversation.answer_with(conversation.routed)
+    await run_conversation(runner, conversation.message, history, conversation)
+    if conversation.routed_answer is not None:
+        conversation.set_answer(conversation.routed_answer)
     else:
-        conversation.speak_last_answer()
+        conversation.publish_held_text()
 
 
-async def _asked_all(members: dict[str, Component], conversation: Conversation) -> str:
+async def _collect_reports(members: dict[str, Component], conversation: Conversation) -> str:
     """Give every member the message at the same time; returns what the leader is asked.
 
     The answers are not put into the messages, so that later runs of the session do not carry them
@@ -64,11 +64,13 @@ async def _asked_all(members: dict[str, Component], conversation: Conversation) 
     """
     conversation.context.checkpoint()
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_asked(member, conversation)) for member in members.values()]
+        tasks = [
+            group.create_task(_collect_report(member, conversation)) for member in members.values()
+        ]
     answers = [task.result() for task in tasks]
     return "\n\n".join([conversation.message, "What the members report:", *answers])
 
 
-async def _asked(member: Component, conversation: Conversation) -> str:
+async def _collect_report(member: Component, conversation: Conversation) -> str:
     result = await conversation.context.run_member(member, conversation.message)
-    return f"{member.id} ({member.name}):\n{outcome_of(member, result).text}"
+    return f"{member.id} ({member.name}):\n{build_member_outcome(member, result).text}"

@@ -28,14 +28,14 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaMode
 
 from agentctl.errors import InvalidConfiguration
-from agentctl.records.text import clean
+from agentctl.records.text import replace_unstorable
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
 
-__all__ = ["BadArguments", "NoJsonForm", "Tool", "load_tools", "text_of"]
+__all__ = ["InvalidArguments", "NotSerializable", "Tool", "load_tools", "result_to_text"]
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """What providers take as the name of a tool."""
 
 _REFUSED_KINDS = {
@@ -45,7 +45,7 @@ _REFUSED_KINDS = {
 }
 
 
-class BadArguments(Exception):
+class InvalidArguments(Exception):
     """Arguments that do not fit the tool's signature. Its text is meant for the model."""
 
 
@@ -90,7 +90,7 @@ class Tool:
         if unknown or missing:
             faults = [f"{name} is unknown" for name in unknown]
             faults += [f"{name} is missing" for name in missing]
-            raise BadArguments(", ".join(faults))
+            raise InvalidArguments(", ".join(faults))
         return {name: self._convert(name, value) for name, value in values.items()}
 
     def _convert(self, name: str, value: object) -> Any:
@@ -99,7 +99,7 @@ class Tool:
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             place = ".".join([name, *(str(part) for part in first["loc"])])
-            raise BadArguments(f"{place}: {first['msg']}") from error
+            raise InvalidArguments(f"{place}: {first['msg']}") from error
 
 
 def load_tools(owner: str, references: tuple[str, ...], folder: Path | None) -> tuple[Tool, ...]:
@@ -116,16 +116,18 @@ def load_tools(owner: str, references: tuple[str, ...], folder: Path | None) -> 
     tools: dict[str, Tool] = {}
     for reference in references:
         try:
-            tool = _tool(_resolve(reference, folder))
-        except _Unusable as error:
-            raise _refusal(owner, reference, error) from error.__cause__
+            tool = _build_tool(_resolve_function(reference, folder))
+        except _UnusableTool as error:
+            raise _configuration_error(owner, reference, error) from error.__cause__
         if tool.name in tools:
-            raise _refusal(owner, reference, _Unusable(f"it has two tools named {tool.name}"))
+            raise _configuration_error(
+                owner, reference, _UnusableTool(f"it has two tools named {tool.name}")
+            )
         tools[tool.name] = tool
     return tuple(tools.values())
 
 
-class _Unusable(Exception):
+class _UnusableTool(Exception):
     """Why a reference is no tool."""
 
     def __init__(self, what: str, hint: str | None = None) -> None:
@@ -134,7 +136,7 @@ class _Unusable(Exception):
         self.hint = hint
 
 
-def _refusal(owner: str, reference: str, error: _Unusable) -> InvalidConfiguration:
+def _configuration_error(owner: str, reference: str, error: _UnusableTool) -> InvalidConfiguration:
     return InvalidConfiguration(
         f"The {owner} cannot use the tool {reference!r}: {error.what}",
         hint=error.hint
@@ -142,30 +144,30 @@ def _refusal(owner: str, reference: str, error: _Unusable) -> InvalidConfigurati
     )
 
 
-def _resolve(reference: str, folder: Path | None) -> Callable[..., Any]:
+def _resolve_function(reference: str, folder: Path | None) -> Callable[..., Any]:
     module_name, colon, name = reference.partition(":")
     if not (colon and module_name and name):
-        raise _Unusable("it is not of the form package.module:function")
-    module = _import(module_name, folder)
+        raise _UnusableTool("it is not of the form package.module:function")
+    module = _import_module(module_name, folder)
     function = getattr(module, name, None)
     if function is None:
-        raise _Unusable(f"the module {module_name} has no {name}")
+        raise _UnusableTool(f"the module {module_name} has no {name}")
     if not callable(function) or inspect.isclass(function):
-        raise _Unusable(f"{name} is not a function")
+        raise _UnusableTool(f"{name} is not a function")
     return typing.cast("Callable[..., Any]", function)
 
 
-def _import(name: str, folder: Path | None) -> ModuleType:
+def _import_module(name: str, folder: Path | None) -> ModuleType:
     try:
         with _first_on_path(folder):
             return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         what = f"its module cannot be imported ({reason})"
-        raise _Unusable(what, _remedy(name, error)) from error
+        raise _UnusableTool(what, _missing_module_hint(name, error)) from error
 
 
-def _remedy(name: str, error: BaseException) -> str | None:
+def _missing_module_hint(name: str, error: BaseException) -> str | None:
     """What to do when it is the module itself that is not there, and not what it imports."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
@@ -197,14 +199,16 @@ def _first_on_path(folder: Path | None) -> Iterator[None]:
             sys.path.append(entry)
 
 
-def _tool(function: Callable[..., Any]) -> Tool:
+def _build_tool(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", "")
-    if not _NAME.fullmatch(name):
-        raise _Unusable("its name is not of ASCII letters, digits and underscores, at most 64")
+    if not _TOOL_NAME.fullmatch(name):
+        raise _UnusableTool("its name is not of ASCII letters, digits and underscores, at most 64")
     if inspect.isasyncgenfunction(function):
-        raise _Unusable("it is an asynchronous generator")
-    parameters = _parameters(function)
-    adapters = {name: _adapter(name, annotation) for name, (annotation, _) in parameters.items()}
+        raise _UnusableTool("it is an asynchronous generator")
+    parameters = _read_parameters(function)
+    adapters = {
+        name: _build_adapter(name, annotation) for name, (annotation, _) in parameters.items()
+    }
     defaults = {
         name: parameter.default
         for name, (_, parameter) in parameters.items()
@@ -213,7 +217,7 @@ def _tool(function: Callable[..., Any]) -> Tool:
     return Tool(
         name=name,
         description=inspect.getdoc(function) or "",
-        parameters=_schema(adapters, defaults),
+        parameters=_build_schema(adapters, defaults),
         function=function,
         is_async=inspect.iscoroutinefunction(function),
         arguments=adapters,
@@ -221,7 +225,7 @@ def _tool(function: Callable[..., Any]) -> Tool:
     )
 
 
-def _parameters(
+def _read_parameters(
     function: Callable[..., Any],
 ) -> dict[str, tuple[Any, inspect.Parameter]]:
     """Annotation and parameter by name."""
@@ -229,23 +233,23 @@ def _parameters(
         hints = typing.get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
     except (NameError, TypeError, ValueError, AttributeError) as error:
-        raise _Unusable(f"its annotations cannot be read ({type(error).__name__})") from error
+        raise _UnusableTool(f"its annotations cannot be read ({type(error).__name__})") from error
     for parameter in signature.parameters.values():
         if parameter.kind in _REFUSED_KINDS:
-            raise _Unusable(f"its parameter {parameter.name} cannot be given by name")
+            raise _UnusableTool(f"its parameter {parameter.name} cannot be given by name")
         if parameter.name not in hints:
-            raise _Unusable(f"its parameter {parameter.name} has no type")
+            raise _UnusableTool(f"its parameter {parameter.name} has no type")
     return {name: (hints[name], parameter) for name, parameter in signature.parameters.items()}
 
 
-def _adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
+def _build_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(annotation)
     except (PydanticUserError, TypeError) as error:
-        raise _Unusable(f"its parameter {name} has a type without a JSON form") from error
+        raise _UnusableTool(f"its parameter {name} has a type without a JSON form") from error
 
 
-def _schema(
+def _build_schema(
     adapters: Mapping[str, TypeAdapter[Any]], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
     """JSON Schema of an object with these properties; shared definitions stand in `$defs`."""
@@ -254,9 +258,9 @@ def _schema(
     try:
         parts, shared = TypeAdapter.json_schemas(inputs)
     except PydanticUserError as error:
-        raise _Unusable("a parameter has a type without a JSON form") from error
+        raise _UnusableTool("a parameter has a type without a JSON form") from error
     properties = {
-        name: {**parts[(name, mode)], **_default(adapter, defaults, name)}
+        name: {**parts[(name, mode)], **_default_keyword(adapter, defaults, name)}
         for name, adapter in adapters.items()
     }
     schema: dict[str, Any] = {
@@ -268,7 +272,9 @@ def _schema(
     return {**schema, "$defs": shared["$defs"]} if "$defs" in shared else schema
 
 
-def _default(adapter: TypeAdapter[Any], defaults: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _default_keyword(
+    adapter: TypeAdapter[Any], defaults: Mapping[str, Any], name: str
+) -> dict[str, Any]:
     """The `default` keyword, when the default has a JSON form."""
     if name not in defaults:
         return {}
@@ -278,11 +284,11 @@ def _default(adapter: TypeAdapter[Any], defaults: Mapping[str, Any], name: str) 
         return {}
 
 
-class NoJsonForm(Exception):
+class NotSerializable(Exception):
     """A result that cannot be told to a model. The cause says why."""
 
 
-def text_of(result: object, limit: int) -> str:
+def result_to_text(result: object, limit: int) -> str:
     """A result as text: a string as it is, anything else as JSON, cut at `limit` bytes of UTF-8.
 
     Of an iterator, such as a generator, as many items are taken as fit. What cannot be stored is
@@ -293,37 +299,37 @@ def text_of(result: object, limit: int) -> str:
     """
     if isinstance(result, str):
         # An exact string, whatever a subclass makes of its methods.
-        return _cut(str.__str__(result), limit)
+        return _truncate(str.__str__(result), limit)
     try:
-        value = _taken(result, limit) if isinstance(result, Iterator) else _plain(result)
-        return _cut(json.dumps(value, ensure_ascii=False, separators=(",", ":")), limit)
+        value = _take_items(result, limit) if isinstance(result, Iterator) else _to_jsonable(result)
+        return _truncate(json.dumps(value, ensure_ascii=False, separators=(",", ":")), limit)
     except Exception as error:
-        raise NoJsonForm from error
+        raise NotSerializable from error
     finally:
         if inspect.iscoroutine(result):
             result.close()
 
 
-def _plain(result: object) -> Any:
+def _to_jsonable(result: object) -> Any:
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(result)
 
 
-def _taken(items: Iterator[object], limit: int) -> list[Any]:
+def _take_items(items: Iterator[object], limit: int) -> list[Any]:
     """Items until they are longer than `limit`; each is at least a comma."""
     taken: list[Any] = []
     size = 0
     for item in items:
-        taken.append(_plain(item))
+        taken.append(_to_jsonable(item))
         size += 1 + len(json.dumps(taken[-1]))
         if size > limit:
             break
     return taken
 
 
-def _cut(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     """At most `limit` bytes, never half a character."""
-    text = clean(text[:limit])
+    text = replace_unstorable(text[:limit])
     data = text.encode()
     return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore")

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentctl.records import times
-from agentctl.records.sessions import COUNTERS
-from agentctl.runtime.unstopped import Leftovers
+from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.unstopped import UnstoppedWork
 
 __all__ = ["CANCELLED_RESULT", "Transcript"]
 
@@ -32,13 +32,13 @@ class Transcript:
             the tool was up; what they still bring is dropped.
     """
 
-    def __init__(self, leftovers: Leftovers | None = None) -> None:
+    def __init__(self, leftovers: UnstoppedWork | None = None) -> None:
         self.tools: list[dict[str, Any]] = []
-        self.leftovers = leftovers or Leftovers()
+        self.unstopped = leftovers or UnstoppedWork()
         self._settled: list[dict[str, Any]] = []
-        self._spent = dict.fromkeys(COUNTERS, 0)
+        self._usage = dict.fromkeys(TOKEN_COUNTERS, 0)
         self._content: list[str] = []
-        self._answer: _Answer | None = None
+        self._answer: _AnswerInProgress | None = None
 
     @property
     def content(self) -> str:
@@ -56,7 +56,7 @@ class Transcript:
     def metrics(self) -> dict[str, int]:
         """The nine counters of this run alone, the call under way included."""
         usage = self._answer.usage if self._answer is not None else {}
-        return {name: count + usage.get(name, 0) for name, count in self._spent.items()}
+        return {name: count + usage.get(name, 0) for name, count in self._usage.items()}
 
     def add_content(self, delta: str) -> None:
         """Append to the content of the run."""
@@ -68,11 +68,11 @@ class Transcript:
 
     def add_system(self, text: str) -> None:
         """Note the instructions that the model gets."""
-        self._settled.append(_message("system", text))
+        self._settled.append(_build_message("system", text))
 
     def add_user(self, text: str) -> None:
         """Note the message that the run answers."""
-        self._settled.append(_message("user", text))
+        self._settled.append(_build_message("user", text))
 
     def add_answer(self, text: str) -> None:
         """Note an answer that was not streamed from this run's model, at no cost in tokens."""
@@ -83,7 +83,7 @@ class Transcript:
     def begin_answer(self) -> None:
         """A model call begins. One that is still open is settled without its tool calls."""
         self.end_answer([])
-        self._answer = _Answer()
+        self._answer = _AnswerInProgress()
 
     def extend_answer(self, delta: str) -> None:
         """More text of the answer that is arriving."""
@@ -93,7 +93,7 @@ class Transcript:
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """The counters of the model call under way, as known now (not a difference)."""
         if self._answer is not None:
-            self._answer.usage = {name: usage.get(name, 0) for name in COUNTERS}
+            self._answer.usage = {name: usage.get(name, 0) for name in TOKEN_COUNTERS}
 
     def end_answer(self, tool_calls: list[dict[str, Any]]) -> None:
         """The model call under way has ended, with these complete tool calls (may be none)."""
@@ -101,7 +101,7 @@ class Transcript:
         if answer is None:
             return
         for name, count in answer.usage.items():
-            self._spent[name] += count
+            self._usage[name] += count
         if tool_calls or not answer.is_empty:
             self._settled.append(answer.message(tool_calls))
 
@@ -122,7 +122,7 @@ class Transcript:
         for entry in reversed(self.tools):
             if entry["tool_call_id"] == call_id and entry["tool_call_error"] is None:
                 entry.update(tool_call_error=error, result=result)
-                self._answer_call(call_id, result, times.seconds(times.now()))
+                self._add_tool_message(call_id, result, times.whole_seconds(times.now()))
                 return dict(entry)
         return None
 
@@ -136,12 +136,12 @@ class Transcript:
         for entry in self.tools:
             if entry["tool_call_error"] is None:
                 entry.update(tool_call_error=True, result=CANCELLED_RESULT)
-        for call_id in self._unanswered():
-            self._answer_call(call_id, CANCELLED_RESULT, times.seconds(now))
+        for call_id in self._calls_without_result():
+            self._add_tool_message(call_id, CANCELLED_RESULT, times.whole_seconds(now))
 
-    def _answer_call(self, call_id: str, result: str, created_at: int) -> None:
+    def _add_tool_message(self, call_id: str, result: str, created_at: int) -> None:
         """Add the tool message of a call, when a message asked for that call."""
-        names = self._unanswered()
+        names = self._calls_without_result()
         if call_id in names:
             self._settled.append(
                 {
@@ -153,7 +153,7 @@ class Transcript:
                 }
             )
 
-    def _unanswered(self) -> dict[str, str]:
+    def _calls_without_result(self) -> dict[str, str]:
         """Names of the tools by id of the calls that have no tool message yet."""
         names: dict[str, str] = {}
         for message in self._settled:
@@ -164,13 +164,13 @@ class Transcript:
         return names
 
 
-class _Answer:
+class _AnswerInProgress:
     """A model's answer while it arrives."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
-        self.usage = dict.fromkeys(COUNTERS, 0)
-        self.created_at = times.seconds(times.now())
+        self.usage = dict.fromkeys(TOKEN_COUNTERS, 0)
+        self.created_at = times.whole_seconds(times.now())
 
     @property
     def is_empty(self) -> bool:
@@ -186,5 +186,5 @@ class _Answer:
         return {**message, "tool_calls": tool_calls} if tool_calls else message
 
 
-def _message(role: str, text: str) -> dict[str, Any]:
-    return {"role": role, "content": text, "created_at": times.seconds(times.now())}
+def _build_message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text, "created_at": times.whole_seconds(times.now())}

@@ -17,22 +17,30 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["MOST_LEFT", "Leftovers", "TooManyLeft", "ended", "in_thread", "leave", "left_now"]
+__all__ = [
+    "MAXIMUM_ABANDONED",
+    "TooManyAbandonedThreads",
+    "UnstoppedWork",
+    "abandon_task",
+    "count_abandoned_threads",
+    "run_in_thread",
+    "wait_until_done",
+]
 
 _TURNS = 20
 
-_held: set[asyncio.Future[Any]] = set()
+_retained: set[asyncio.Future[Any]] = set()
 """What was left, until it has ended: the event loop itself holds tasks by weak references only."""
 
 
-def leave(task: asyncio.Task[Any]) -> None:
+def abandon_task(task: asyncio.Task[Any]) -> None:
     """Cancel a task for good. One that swallows its cancellation runs on, unheard."""
     if not task.done():
         task.cancel()
-        _hold(task)
+        _retain(task)
 
 
-async def ended(works: set[asyncio.Future[Any]], seconds: float) -> bool:
+async def wait_until_done(works: set[asyncio.Future[Any]], seconds: float) -> bool:
     """Wait for work that was told to stop; whether all of it has ended.
 
     Args:
@@ -46,7 +54,7 @@ async def ended(works: set[asyncio.Future[Any]], seconds: float) -> bool:
     return False
 
 
-class Leftovers:
+class UnstoppedWork:
     """What a run left behind, still at work: threads of tools that cannot be interrupted, and
     tasks that swallow their cancellation. Belongs to one event loop.
     """
@@ -75,10 +83,10 @@ class Leftovers:
         """
         if not work.done() and work not in self._left:
             self._left[work] = name
-            _hold(work)
+            _retain(work)
             work.add_done_callback(self._ended)
 
-    def on_empty(self, listener: Callable[[bool], None]) -> None:
+    def notify_when_empty(self, listener: Callable[[bool], None]) -> None:
         """Have `listener` called on the event loop, once, when nothing is left any more.
 
         It is called soon when that is so already. What it is told: whether any of the work had a
@@ -101,15 +109,15 @@ class Leftovers:
             listener(self._late)
 
 
-def _hold(work: asyncio.Future[Any]) -> None:
-    if work not in _held:
-        _held.add(work)
-        work.add_done_callback(_forget)
+def _retain(work: asyncio.Future[Any]) -> None:
+    if work not in _retained:
+        _retained.add(work)
+        work.add_done_callback(_release)
 
 
-def _forget(work: asyncio.Future[Any]) -> None:
+def _release(work: asyncio.Future[Any]) -> None:
     """Let go of work that ended, its exception seen."""
-    _held.discard(work)
+    _retained.discard(work)
     if not work.cancelled():
         work.exception()
 
@@ -118,18 +126,18 @@ _log = logging.getLogger("agentctl.runtime")
 
 T = TypeVar("T")
 
-MOST_LEFT = 64
+MAXIMUM_ABANDONED = 64
 """When so many threads that nobody waits for any more are at work in a process, no call is made."""
 
 _LOG_SECONDS = 60.0
 """How often the log says that there are too many."""
 
 
-class TooManyLeft(Exception):
+class TooManyAbandonedThreads(Exception):
     """`MOST_LEFT` threads were left behind and are still at work, so none was started."""
 
 
-async def in_thread(function: Callable[[], T], name: str, leftovers: Leftovers) -> T:
+async def run_in_thread(function: Callable[[], T], name: str, leftovers: UnstoppedWork) -> T:
     """Call `function` in a new thread; raises what it raises.
 
     When the caller is cancelled the thread runs on, noted in `leftovers` by this name, and what
@@ -138,8 +146,8 @@ async def in_thread(function: Callable[[], T], name: str, leftovers: Leftovers) 
     Raises:
         TooManyLeft: the function was not called.
     """
-    _census.check(name)
-    call = _Call(function)
+    _abandoned_threads.check(name)
+    call = _ThreadCall(function)
     threading.Thread(target=call.work, name=f"tool {name}", daemon=True).start()
     try:
         value, error = await asyncio.shield(call.answer)
@@ -152,7 +160,7 @@ async def in_thread(function: Callable[[], T], name: str, leftovers: Leftovers) 
     return value  # type: ignore[return-value]  # no error: it is what the function returned
 
 
-class _Call(Generic[T]):
+class _ThreadCall(Generic[T]):
     """A function in a thread.
 
     Attributes:
@@ -175,9 +183,9 @@ class _Call(Generic[T]):
             outcome = (self._context.run(self._function), None)
         except BaseException as error:
             outcome = (None, error)
-        with _census.lock:
+        with _abandoned_threads.lock:
             self._ended = True
-            _census.left -= self._left
+            _abandoned_threads.left -= self._left
         try:
             self._loop.call_soon_threadsafe(self.answer.set_result, outcome)
         except RuntimeError:
@@ -186,12 +194,12 @@ class _Call(Generic[T]):
 
     def leave(self) -> None:
         """Nobody waits for it any more."""
-        with _census.lock:
+        with _abandoned_threads.lock:
             self._left = not self._ended
-            _census.left += self._left
+            _abandoned_threads.left += self._left
 
 
-class _Census:
+class _AbandonedThreads:
     """How many threads of this process were left behind and have not ended."""
 
     def __init__(self) -> None:
@@ -201,7 +209,7 @@ class _Census:
 
     def check(self, name: str) -> None:
         """Raises TooManyLeft when there may be no more."""
-        if self.left < MOST_LEFT:
+        if self.left < MAXIMUM_ABANDONED:
             return
         now = time.monotonic()
         if now - self._logged >= _LOG_SECONDS:
@@ -212,12 +220,12 @@ class _Census:
                 name,
                 self.left,
             )
-        raise TooManyLeft
+        raise TooManyAbandonedThreads
 
 
-_census = _Census()
+_abandoned_threads = _AbandonedThreads()
 
 
-def left_now() -> int:
+def count_abandoned_threads() -> int:
     """How many threads of this process nobody waits for any more, and are still at work."""
-    return _census.left
+    return _abandoned_threads.left

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from agentctl.runtime.events import StepCompleted, StepStarted
-from agentctl.runtime.failures import FailureCode, RunFailure
+from agentctl.runtime.failures import ExecutionError, FailureCode
 
 if TYPE_CHECKING:
     from agentctl.runtime.catalog import Catalog, Component
@@ -30,17 +30,19 @@ async def run_workflow(
         context.emit(StepStarted(name, index))
         result = await context.run_member(worker, output)
         if result.status != "COMPLETED":
-            raise _failure(name, result)
+            raise _step_failure(name, result)
         output = result.content
         context.transcript.replace_content(output)
         context.emit(StepCompleted(name, index, output))
 
 
-def _failure(step: str, result: MemberResult) -> RunFailure:
+def _step_failure(step: str, result: MemberResult) -> ExecutionError:
     """A failed step ends the run with the step's own code."""
     if result.status == "CANCELLED":
-        return RunFailure("INTERNAL", f"The step {step} was cancelled")
+        return ExecutionError("INTERNAL", f"The step {step} was cancelled")
     code: FailureCode = next(
         (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
     )
-    return RunFailure(code, f"The step {step} failed: {result.error_detail or 'no reason known'}")
+    return ExecutionError(
+        code, f"The step {step} failed: {result.error_detail or 'no reason known'}"
+    )

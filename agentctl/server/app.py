@@ -10,12 +10,12 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from agentctl import INTERFACE_VERSION
-from agentctl.server.authentication import Authentication, CrossOrigin
-from agentctl.server.openapi.document import TITLE, document_bytes
-from agentctl.server.openapi.pages import operations as docs_operations
-from agentctl.server.routes import all_operations
-from agentctl.server.routing import Dispatch, check_routes
-from agentctl.server.state import Door
+from agentctl.server.authentication import AuthenticationMiddleware, CrossOriginMiddleware
+from agentctl.server.openapi.document import TITLE, build_document
+from agentctl.server.openapi.pages import build_operations as docs_operations
+from agentctl.server.routes import build_all_operations
+from agentctl.server.routing import Dispatcher, check_routes
+from agentctl.server.state import AppState
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -28,10 +28,10 @@ class _Application(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         routes = check_routes(self.routes)
-        stack: ASGIApp = Dispatch(routes, otherwise=self.router)
+        stack: ASGIApp = Dispatcher(routes, otherwise=self.router)
         for middleware, args, kwargs in reversed(self.user_middleware):
             stack = middleware(stack, *args, **kwargs)
-        return Authentication(stack, _door(self))
+        return AuthenticationMiddleware(stack, _get_app_state(self))
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -52,11 +52,11 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # asked of every request
         lifespan=running,
     )
-    app.router.routes.extend([*all_operations(), *docs_operations()])
+    app.router.routes.extend([*build_all_operations(), *docs_operations()])
     operations = check_routes(app.routes)
-    app.state.door = Door(settings, description=document_bytes(operations))
+    app.state.door = AppState(settings, description=build_document(operations))
     if settings.server.cors_origins:
-        app.add_middleware(CrossOrigin, origins=settings.server.cors_origins)
+        app.add_middleware(CrossOriginMiddleware, origins=settings.server.cors_origins)
     return app
 
 
@@ -76,24 +76,24 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
         InvalidConfiguration: a tool cannot be used.
         RuntimeError: a route has no row in the policy table.
     """
-    from agentctl.server.observability.log import log_access
-    from agentctl.server.refusals import Refusals
+    from agentctl.server.observability.log import log_request
+    from agentctl.server.refusals import AuthenticationFailureCounter
     from agentctl.service.service import Service
 
     check_routes(app.routes)
-    door = _door(app)
+    door = _get_app_state(app)
     async with Service.open(door.settings, create=True) as service:
         verifier = service.verifier
         await service.prepare()
-        async with Refusals(service.hosting.audit).counting() as refusals:
+        async with AuthenticationFailureCounter(service.hosting.audit).flush_on_exit() as refusals:
             door.service, door.verifier, door.refusals = service, verifier, refusals
-            door.watchers = [log_access]
+            door.request_observers = [log_request]
             try:
-                with verifier.watching():
+                with verifier.watch_key_files():
                     yield
             finally:
                 door.service = None
 
 
-def _door(app: FastAPI) -> Door:
-    return cast(Door, app.state.door)
+def _get_app_state(app: FastAPI) -> AppState:
+    return cast(AppState, app.state.door)

@@ -19,41 +19,47 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentctl.errors import AgentctlError, BadRequest, InternalFailure, Unauthenticated, Unavailable
+from agentctl.errors import AgentctlError, BadRequest, InternalError, Unauthenticated, Unavailable
 from agentctl.records.ids import new_id
-from agentctl.records.log_context import add_about, begin_about
-from agentctl.records.rate_limited_log import Complaints
-from agentctl.server.answers import Answer, failure
-from agentctl.server.observability.log import Finished
-from agentctl.server.state import CALLER, Caller, Door
+from agentctl.records.log_context import add_log_context, set_log_context
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.server.answers import BytesResponse, error_response
+from agentctl.server.observability.log import FinishedRequest
+from agentctl.server.state import CALLER_KEY, AppState, Caller
 
-__all__ = ["Authentication", "CrossOrigin", "Reply", "answer_failure", "dressed"]
+__all__ = [
+    "AuthenticationMiddleware",
+    "CrossOriginMiddleware",
+    "TrackedSend",
+    "add_common_headers",
+    "send_error_response",
+]
 
 _log = logging.getLogger("agentctl.server")
-_complaints = Complaints(_log)
+_complaints = RateLimitedLog(_log)
 
-_FIXED = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
-_UNLESS_GIVEN = (
+_FIXED_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_DEFAULT_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
 
-_SEVERAL = re.compile(rb"bearer .*,\s*bearer ", re.IGNORECASE)
+_SEVERAL_CREDENTIALS = re.compile(rb"bearer .*,\s*bearer ", re.IGNORECASE)
 
-Fields = Iterable[tuple[bytes, bytes]]
+HeaderFields = Iterable[tuple[bytes, bytes]]
 
 
-def dressed(fields: Fields, request_id: str) -> list[tuple[bytes, bytes]]:
+def add_common_headers(fields: HeaderFields, request_id: str) -> list[tuple[bytes, bytes]]:
     """The header fields of an answer, with those that every answer carries."""
-    given = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED]
+    given = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED_HEADERS]
     names = dict(given)
-    for field in _UNLESS_GIVEN:
+    for field in _DEFAULT_HEADERS:
         if field[0] not in names:
             given.append(field)
     return given
 
 
-class Reply:
+class TrackedSend:
     """`send`, that remembers whether the status line went out: after it no failure can be told."""
 
     __slots__ = ("send", "started")
@@ -67,31 +73,31 @@ class Reply:
         await self.send(message)
 
 
-class _Dressed(Reply):
+class _HeaderAddingSend(TrackedSend):
     """Adds the header fields of every answer; takes the body away for HEAD.
 
     Attributes:
         status: of the answer, once it began.
     """
 
-    __slots__ = ("bodiless", "request_id", "status")
+    __slots__ = ("omits_body", "request_id", "status")
 
-    def __init__(self, send: Send, request_id: str, *, bodiless: bool) -> None:
+    def __init__(self, send: Send, request_id: str, *, omits_body: bool) -> None:
         super().__init__(send)
         self.request_id = request_id
-        self.bodiless = bodiless
+        self.omits_body = omits_body
         self.status: int | None = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = dressed(message["headers"], self.request_id)
-        elif self.bodiless:
+            message["headers"] = add_common_headers(message["headers"], self.request_id)
+        elif self.omits_body:
             message["body"] = b""
         await super().__call__(message)
 
 
-class Authentication:
+class AuthenticationMiddleware:
     """Identifies the caller and dresses the answer.
 
     Args:
@@ -99,7 +105,7 @@ class Authentication:
         door: of the application.
     """
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: AppState) -> None:
         self.app = app
         self.door = door
 
@@ -109,41 +115,41 @@ class Authentication:
             return
         began = perf_counter()
         request_id = new_id()
-        begin_about(request_id=request_id)
+        set_log_context(request_id=request_id)
         head = scope["method"] == "HEAD"
-        reply = _Dressed(send, request_id, bodiless=head)
+        reply = _HeaderAddingSend(send, request_id, omits_body=head)
         asked = scope["method"]
         if head:  # a copy: the server below still has to know that it was HEAD
             scope = {**scope, "method": "GET"}
         try:
-            self.door.open_service  # noqa: B018 - refuses everything while not running
-            scope[CALLER] = await self._caller(scope["headers"], request_id)
+            self.door.running_service  # noqa: B018 - refuses everything while not running
+            scope[CALLER_KEY] = await self._caller(scope["headers"], request_id)
             await self.app(scope, receive, reply)
         except Exception as error:
-            await answer_failure(error, request_id, reply, scope, receive)
+            await send_error_response(error, request_id, reply, scope, receive)
         finally:
             self._tell(scope, asked, reply.status, perf_counter() - began)
 
     def _tell(self, scope: Scope, method: str, status: int | None, seconds: float) -> None:
-        route, caller = scope.get("route"), scope.get(CALLER)
+        route, caller = scope.get("route"), scope.get(CALLER_KEY)
         operation = getattr(route, "operation", None)
         principal = None if caller is None else caller.principal
         identity = None if principal is None else principal.identity
-        finished = Finished(operation, method, status, seconds, identity)
-        for told in self.door.watchers:
+        finished = FinishedRequest(operation, method, status, seconds, identity)
+        for told in self.door.request_observers:
             told(finished)
 
-    async def _caller(self, headers: Fields, request_id: str) -> Caller:
+    async def _caller(self, headers: HeaderFields, request_id: str) -> Caller:
         assert self.door.verifier is not None
         try:
-            principal = await self.door.verifier.identify(_authorization(headers))
+            principal = await self.door.verifier.identify(_get_authorization(headers))
         except (Unauthenticated, Unavailable) as error:
             return Caller(self.door, request_id, None, error)
-        add_about(principal=principal.identity)
+        add_log_context(principal=principal.identity)
         return Caller(self.door, request_id, principal)
 
 
-def _authorization(headers: Fields) -> str | None:
+def _get_authorization(headers: HeaderFields) -> str | None:
     """The value of the Authorization header, or None when there is none.
 
     Raises:
@@ -153,13 +159,13 @@ def _authorization(headers: Fields) -> str | None:
     values = [value for name, value in headers if name == b"authorization"]
     if not values:
         return None
-    if len(values) > 1 or (b"," in values[0] and _SEVERAL.search(values[0])):
+    if len(values) > 1 or (b"," in values[0] and _SEVERAL_CREDENTIALS.search(values[0])):
         raise BadRequest("The request has more than one credential")
     return values[0].decode("latin-1")
 
 
-async def answer_failure(
-    error: Exception, request_id: str, reply: Reply, scope: Scope, receive: Receive
+async def send_error_response(
+    error: Exception, request_id: str, reply: TrackedSend, scope: Scope, receive: Receive
 ) -> None:
     """Answer a failure in our shape; what is no failure of ours is a 500 and goes to the log.
 
@@ -167,9 +173,9 @@ async def answer_failure(
         Exception: the answer had already begun, so that only closing the connection tells it.
     """
     told = error if isinstance(error, AgentctlError) else None
-    if told is None or (told.status == 500 and not isinstance(told, InternalFailure)):
+    if told is None or (told.status == 500 and not isinstance(told, InternalError)):
         _log.error("request %s failed", request_id, exc_info=error)
-        told = InternalFailure()
+        told = InternalError()
     elif isinstance(told, Unavailable):
         # What keeps one request from its answer keeps many, and has said in the log what it is.
         _complaints.make("requests are answered with 503: %s", told.detail)
@@ -178,10 +184,10 @@ async def answer_failure(
         _log.warning("request %s: %s", request_id, told.detail, exc_info=error.__cause__)
     if reply.started:
         raise error
-    await failure(told)(scope, receive, reply)
+    await error_response(told)(scope, receive, reply)
 
 
-class CrossOrigin(CORSMiddleware):
+class CrossOriginMiddleware(CORSMiddleware):
     """Starlette's, without cookies: callers authenticate with a header. Its refusals are ours.
 
     Args:
@@ -203,7 +209,11 @@ class CrossOrigin(CORSMiddleware):
         """204 with what is allowed, or 400."""
         response = super().preflight_response(request_headers)
         allowed = response.status_code < 400
-        answer = Answer(b"", 204, None) if allowed else failure(BadRequest("Origin not allowed"))
+        answer = (
+            BytesResponse(b"", 204, None)
+            if allowed
+            else error_response(BadRequest("Origin not allowed"))
+        )
         kept = [
             field
             for field in response.raw_headers

@@ -28,11 +28,11 @@ from typing import (
 from typing_extensions import is_typeddict
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
-from agentctl.server.parameters import flag, integer, pairs, without_none
+from agentctl.server.parameters import parse_bool, parse_integer, parse_pairs, strip_none
 from agentctl.server.state import Call
-from agentctl.service.access import checked_text
+from agentctl.service.access import check_text
 
-__all__ = ["FORM", "JSON", "Body", "Shape"]
+__all__ = ["FORM", "JSON", "BodySchema", "RequestBody"]
 
 MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
 """Fields of AgentOS's form that this server does not take (contract.md 5)."""
@@ -40,9 +40,9 @@ MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
 MAXIMUM_DEPTH = 64
 """How deep free-form objects may nest."""
 
-_FORM: dict[Any, tuple[Callable[[str], str | bool | int], str]] = {
-    bool: (flag, "true or false"),
-    int: (integer, "an integer"),
+_FORM_CONVERTERS: dict[Any, tuple[Callable[[str], str | bool | int], str]] = {
+    bool: (parse_bool, "true or false"),
+    int: (parse_integer, "an integer"),
 }
 """How a form spells what is no text."""
 
@@ -56,10 +56,10 @@ class _Field(NamedTuple):
     kind: Any
     nullable: bool
     required: bool
-    item: Shape | None = None
+    item: BodySchema | None = None
 
 
-class Shape:
+class BodySchema:
     """What one kind of body may hold.
 
     Args:
@@ -68,10 +68,10 @@ class Shape:
 
     def __init__(self, body: type) -> None:
         hints = get_type_hints(body, include_extras=True)
-        self.fields = {name: _field(hint) for name, hint in hints.items()}
+        self.fields = {name: _compile_field(hint) for name, hint in hints.items()}
         self.names = ", ".join(self.fields)
 
-    def of_json(self, body: object, at: str = "") -> dict[str, Any]:
+    def check_json(self, body: object, at: str = "") -> dict[str, Any]:
         """The fields of a parsed JSON body; media fields are let through when empty.
 
         Args:
@@ -83,13 +83,15 @@ class Shape:
         """
         if not isinstance(body, dict):
             raise ValidationFailed(f"{at or 'The body'} must be a JSON object")
-        given = body if at else _without_media(body)
+        given = body if at else _drop_empty_media(body)
         for name in given.keys() - self.fields.keys():
-            shown = _at(at, name) if _PLAIN.fullmatch(name) else f"A field of {at or 'the body'}"
+            shown = (
+                _join_path(at, name) if _PLAIN.fullmatch(name) else f"A field of {at or 'the body'}"
+            )
             raise ValidationFailed(f"{shown} is not known; known are: {self.names}")
         return self._checked(given, at)
 
-    def of_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    def check_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
         """The fields of an urlencoded form; unknown ones are ignored (contract.md 5).
 
         A field that may be null is absent when it is empty: a form has no other way to say so.
@@ -101,56 +103,56 @@ class Shape:
         for name, text in pairs:
             field = self.fields.get(name)
             if field is None:
-                _without_media({name: text})
+                _drop_empty_media({name: text})
                 continue
             if name in given:
                 raise ValidationFailed(f"{name} is given more than once")
-            given[name] = _of_text(name, field, text)
+            given[name] = _convert_form_value(name, field, text)
         return self._checked(given)
 
     def _checked(self, given: Mapping[str, Any], at: str = "") -> dict[str, Any]:
         for name, field in self.fields.items():
             if name in given:
-                _check(_at(at, name), field, given[name])
+                _check_field(_join_path(at, name), field, given[name])
             elif field.required:
-                raise ValidationFailed(f"{_at(at, name)} is required")
+                raise ValidationFailed(f"{_join_path(at, name)} is required")
         return dict(given)
 
 
-def _at(place: str, name: str) -> str:
+def _join_path(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-def _without_media(body: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_empty_media(body: Mapping[str, Any]) -> dict[str, Any]:
     for name in MEDIA_FIELDS & body.keys():
         if body[name]:
             raise ValidationFailed(f"{name} is not supported: only text is taken")
     return {name: value for name, value in body.items() if name not in MEDIA_FIELDS}
 
 
-def _of_text(name: str, field: _Field, text: str) -> str | bool | int | None:
+def _convert_form_value(name: str, field: _Field, text: str) -> str | bool | int | None:
     if field.nullable and not text:
         return None
-    convert, expected = _FORM.get(field.kind, (str, "text"))
+    convert, expected = _FORM_CONVERTERS.get(field.kind, (str, "text"))
     try:
         return convert(text)
     except ValueError:
         raise ValidationFailed(f"{name} must be {expected}") from None
 
 
-def _field(hint: Any) -> _Field:
+def _compile_field(hint: Any) -> _Field:
     required = get_origin(hint) is Required
     if get_origin(hint) in (Required, NotRequired):
         (hint,) = get_args(hint)
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    plain = without_none(hint)
+    plain = strip_none(hint)
     kind = get_origin(plain) or plain
-    items = [Shape(item) for item in get_args(plain) if kind is list and is_typeddict(item)]
+    items = [BodySchema(item) for item in get_args(plain) if kind is list and is_typeddict(item)]
     return _Field(kind, plain is not hint, required, *items)
 
 
-def _check(name: str, field: _Field, value: object) -> None:
+def _check_field(name: str, field: _Field, value: object) -> None:
     if value is None and field.nullable:
         return
     if field.item is not None:
@@ -159,20 +161,20 @@ def _check(name: str, field: _Field, value: object) -> None:
         _CHECKS[field.kind](name, value)
 
 
-def _check_objects(name: str, shape: Shape, value: object) -> None:
+def _check_objects(name: str, shape: BodySchema, value: object) -> None:
     if not isinstance(value, list):
         raise ValidationFailed(f"{name} must be an array of objects")
     for place, item in enumerate(value):
-        shape.of_json(item, f"{name}[{place}]")
+        shape.check_json(item, f"{name}[{place}]")
 
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise ValidationFailed(f"{name} must be a string")
-    checked_text(name, value)
+    check_text(name, value)
 
 
-def _check_flag(name: str, value: object) -> None:
+def _check_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ValidationFailed(f"{name} must be true or false")
 
@@ -195,13 +197,13 @@ def _check_object(name: str, value: object) -> None:
         raise ValidationFailed(f"{name} must be an object")
     level: list[Any] = [value]
     for _ in range(MAXIMUM_DEPTH):
-        level = [part for item in level for part in _parts(name, item)]
+        level = [part for item in level for part in _child_values(name, item)]
         if not level:
             return
     raise ValidationFailed(f"{name} nests deeper than {MAXIMUM_DEPTH} levels")
 
 
-def _parts(name: str, item: object) -> list[Any]:
+def _child_values(name: str, item: object) -> list[Any]:
     """What `item` holds, after a check of `item` itself."""
     if isinstance(item, dict):
         return [*item.keys(), *item.values()]
@@ -217,7 +219,7 @@ def _parts(name: str, item: object) -> list[Any]:
 _CHECKS: dict[Any, Callable[[str, object], None]] = {
     Literal: _check_text,
     str: _check_text,
-    bool: _check_flag,
+    bool: _check_bool,
     int: _check_integer,
     list: _check_list,
     dict: _check_object,
@@ -228,7 +230,7 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 
 
-class Body:
+class RequestBody:
     """How the body of an operation is read.
 
     Args:
@@ -241,7 +243,7 @@ class Body:
         self.record = record
         self.form = form
         self.optional = optional
-        self.shape = Shape(record)
+        self.shape = BodySchema(record)
 
     async def read(self, call: Call) -> dict[str, Any]:
         """The fields that were sent.
@@ -253,9 +255,9 @@ class Body:
             ValidationFailed: a field that is unknown, missing, or not of its type.
         """
         parse = self._parser(call)
-        content = await _received(call, call.caller.door.settings.limits.body_bytes)
+        content = await _read_body(call, call.caller.door.settings.limits.body_bytes)
         if self.optional and not content:
-            return self.shape.of_json({})
+            return self.shape.check_json({})
         return parse(content)
 
     def _parser(self, call: Call) -> Callable[[bytes], dict[str, Any]]:
@@ -267,16 +269,16 @@ class Body:
             raise BadRequest("The header field Content-Type is given more than once")
         media_type = given.partition(";")[0].strip().lower()
         if media_type == JSON:
-            return lambda content: self.shape.of_json(_parsed(content))
+            return lambda content: self.shape.check_json(_parse_json(content))
         if media_type == FORM and self.form:
-            return lambda content: self.shape.of_form(pairs(content))
+            return lambda content: self.shape.check_form(parse_pairs(content))
         if not given and self.optional and call.headers.get("content-length", "0") == "0":
-            return lambda content: self.shape.of_json(_parsed(content))
+            return lambda content: self.shape.check_json(_parse_json(content))
         names = f"{JSON} or {FORM}" if self.form else JSON
         raise UnsupportedMediaType(f"The body must be {names}")
 
 
-async def _received(call: Call, limit: int) -> bytes:
+async def _read_body(call: Call, limit: int) -> bytes:
     """The whole body, of at most `limit` bytes.
 
     Raises:
@@ -294,7 +296,7 @@ async def _received(call: Call, limit: int) -> bytes:
     return bytes(content)
 
 
-def _parsed(content: bytes) -> object:
+def _parse_json(content: bytes) -> object:
     """The JSON value that `content` spells, as RFC 8259 has it and with unique names.
 
     Raises:
@@ -303,26 +305,26 @@ def _parsed(content: bytes) -> object:
     try:
         return json.loads(
             content.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_refused,
-            parse_float=_finite,
+            object_pairs_hook=_reject_repeated_names,
+            parse_constant=_reject_constant,
+            parse_float=_parse_finite,
         )
     except (ValueError, RecursionError):
         raise BadRequest("The body is not valid JSON") from None
 
 
-def _unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_repeated_names(items: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(items)
     if len(value) != len(items):
         raise ValueError("a name occurs twice")
     return value
 
 
-def _refused(text: str) -> float:
+def _reject_constant(text: str) -> float:
     raise ValueError(f"{text} is no JSON")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("out of range")

@@ -23,17 +23,17 @@ from typing_extensions import TypeAliasType
 
 from agentctl.auth import policy
 from agentctl.errors import BadRequest, ValidationFailed
-from agentctl.records.times import Moment, microseconds
-from agentctl.service.access import checked_text
+from agentctl.records.times import ParsedTimestamp, parse_rfc3339
+from agentctl.service.access import check_text
 
-__all__ = ["Parameters", "flag", "integer", "pairs", "without_none"]
+__all__ = ["Parameters", "parse_bool", "parse_integer", "parse_pairs", "strip_none"]
 
 MAXIMUM_PAIRS = 100
 """Pairs in one query string or form; more is no request that anybody writes."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
-_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 Convert = Callable[[str], Any]
 Headers = Iterable[tuple[bytes, bytes]]
@@ -67,7 +67,9 @@ class Parameters:
             if parameter.name not in path_names and not _is_call(parameter.annotation)
         ]
         self._defaults = {parameter.name: parameter.default for parameter in declared}
-        compiled = {parameter.name: _compiled(parameter.annotation) for parameter in declared}
+        compiled = {
+            parameter.name: _compile_parameter(parameter.annotation) for parameter in declared
+        }
         self._query = {name: one for name, one in compiled.items() if one.header is None}
         self._headers = {
             one.header.lower().encode("ascii"): (name, one)
@@ -92,7 +94,7 @@ class Parameters:
             NotFound: a path parameter is no text that can name anything.
             BadRequest: more than `MAXIMUM_PAIRS` in the query.
         """
-        policy.require_names(path)
+        policy.check_path_params(path)
         values = {**self._defaults, **path}
         refusal = self._add(values, query) if query and self._query else None
         if self._headers:
@@ -109,7 +111,7 @@ class Parameters:
             name, parameter = self._headers[field]
             try:
                 shown = parameter.header or name
-                values[name] = _once(shown, content.decode("latin-1"), parameter, seen)
+                values[name] = _convert_once(shown, content.decode("latin-1"), parameter, seen)
             except ValidationFailed as error:
                 refusal = refusal or error
         return refusal
@@ -118,28 +120,28 @@ class Parameters:
         """Put the query's values in; the first refusal, if any, leaves its default."""
         refusal: ValidationFailed | None = None
         seen = set[str]()
-        for name, text in pairs(query):
+        for name, text in parse_pairs(query):
             if name not in self._query:
                 continue
             try:
-                values[name] = _once(name, text, self._query[name], seen)
+                values[name] = _convert_once(name, text, self._query[name], seen)
             except ValidationFailed as error:
                 refusal = refusal or error
         return refusal
 
 
-def _once(name: str, text: str, parameter: _Parameter, seen: set[str]) -> Any:
+def _convert_once(name: str, text: str, parameter: _Parameter, seen: set[str]) -> Any:
     """The value of a parameter, which is given for the first time."""
     if name in seen:
         raise ValidationFailed(f"{name} is given more than once")
     seen.add(name)
     try:
-        return parameter.convert(checked_text(name, text))
+        return parameter.convert(check_text(name, text))
     except ValueError:
         raise ValidationFailed(f"{name} must be {parameter.expected}") from None
 
 
-def pairs(text: bytes) -> list[tuple[str, str]]:
+def parse_pairs(text: bytes) -> list[tuple[str, str]]:
     """The pairs of a query string or of an urlencoded form.
 
     What is not UTF-8 becomes lone surrogates, which no text parameter takes.
@@ -158,19 +160,19 @@ def pairs(text: bytes) -> list[tuple[str, str]]:
         raise BadRequest(f"More than {MAXIMUM_PAIRS} fields") from None
 
 
-def flag(text: str) -> bool:
+def parse_bool(text: str) -> bool:
     """The truth value that `text` spells.
 
     Raises:
         ValueError: it spells none.
     """
     try:
-        return _FLAGS[text.lower()]
+        return _BOOLEANS[text.lower()]
     except KeyError:
         raise ValueError from None
 
 
-def integer(text: str) -> int:
+def parse_integer(text: str) -> int:
     """The integer that `text` spells, of up to 18 digits.
 
     Raises:
@@ -185,37 +187,37 @@ def _is_call(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Request)
 
 
-def _compiled(annotation: Any) -> _Parameter:
+def _compile_parameter(annotation: Any) -> _Parameter:
     """The converter of a declared type: text, number, flag, time, or one of some words."""
     if get_origin(annotation) is Annotated:
         annotation, declared, *_ = get_args(annotation)
         if isinstance(declared, Header):
-            return replace(_compiled(annotation), header=declared.alias)
-    plain = without_none(annotation)
+            return replace(_compile_parameter(annotation), header=declared.alias)
+    plain = strip_none(annotation)
     if isinstance(plain, TypeAliasType):
         plain = plain.__value__
     if get_origin(plain) is Literal:
-        return _choice(get_args(plain))
+        return _compile_choice(get_args(plain))
     if plain is str:
         return _Parameter(str, "text")
     if plain is bool:
-        return _Parameter(flag, "true or false")
-    if plain == Moment:
-        return _Parameter(microseconds, "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z")
+        return _Parameter(parse_bool, "true or false")
+    if plain == ParsedTimestamp:
+        return _Parameter(parse_rfc3339, "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z")
     if plain is int:
-        return _Parameter(integer, "an integer")
+        return _Parameter(parse_integer, "an integer")
     if plain is float:
-        return _Parameter(_float, "a number")
+        return _Parameter(_parse_float, "a number")
     raise TypeError(f"no query parameter can be of type {plain!r}")
 
 
-def without_none(annotation: Any) -> Any:
+def strip_none(annotation: Any) -> Any:
     if get_origin(annotation) in (types.UnionType, Union):
         (annotation,) = [part for part in get_args(annotation) if part is not type(None)]
     return annotation
 
 
-def _choice(words: tuple[str, ...]) -> _Parameter:
+def _compile_choice(words: tuple[str, ...]) -> _Parameter:
     allowed = frozenset(words)
 
     def convert(text: str) -> str:
@@ -226,7 +228,7 @@ def _choice(words: tuple[str, ...]) -> _Parameter:
     return _Parameter(convert, f"one of: {', '.join(words)}")
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     if _NUMBER.fullmatch(text) is None:
         raise ValueError
     return float(text)

@@ -16,23 +16,23 @@ from contextvars import Context
 from agentctl.auth.explain.steps import ACCOUNT_CHECKS, CHECKS
 from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
 from agentctl.records.audit import AUTHENTICATE
-from agentctl.records.rate_limited_log import Complaints
+from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import now
-from agentctl.service.audit_log import Audit
-from agentctl.store.repositories.audit import Entry
+from agentctl.service.audit_log import AuditLog
+from agentctl.store.repositories.audit import NewAuditEntry
 
-__all__ = ["FLUSH_SECONDS", "Refusals"]
+__all__ = ["FLUSH_SECONDS", "AuthenticationFailureCounter"]
 
 FLUSH_SECONDS = 60.0
 """How long counts are kept in memory, from the first one on."""
 
 NO_CREDENTIAL = "no credential"
-OTHER = "other"
+OTHER_CAUSE = "other"
 
-_complaints = Complaints(logging.getLogger("agentctl.server"), level=logging.ERROR)
+_complaints = RateLimitedLog(logging.getLogger("agentctl.server"), level=logging.ERROR)
 
 
-class Refusals:
+class AuthenticationFailureCounter:
     """Counts the 401s of this process.
 
     Args:
@@ -40,14 +40,14 @@ class Refusals:
         seconds: after which time.
     """
 
-    def __init__(self, audit: Audit, *, seconds: float = FLUSH_SECONDS) -> None:
+    def __init__(self, audit: AuditLog, *, seconds: float = FLUSH_SECONDS) -> None:
         self._audit = audit
         self._seconds = seconds
         self._counts: Counter[str] = Counter()
         self._flushing: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
-    async def counting(self) -> AsyncIterator[Refusals]:
+    async def flush_on_exit(self) -> AsyncIterator[AuthenticationFailureCounter]:
         """At the end of the block, what was counted until then is recorded."""
         try:
             yield self
@@ -59,7 +59,7 @@ class Refusals:
 
     def count(self, failure: Unauthenticated) -> None:
         """Count one. Causes are names of checks, of which there is a fixed number."""
-        self._counts[_cause(failure)] += 1
+        self._counts[_cause_of(failure)] += 1
         if self._flushing is None:
             # About all that is counted, and not about the request that happened to be the first.
             self._flushing = asyncio.create_task(self._flush_later(), context=Context())
@@ -77,21 +77,21 @@ class Refusals:
         if not counts:
             return
         try:
-            await asyncio.shield(self._audit.commit(*map(_entry, counts, counts.values())))
+            await asyncio.shield(self._audit.commit(*map(_build_entry, counts, counts.values())))
         except Unavailable as error:
             self._counts.update(counts)
             _complaints.make("refused credentials are not in the audit: %s", error.cause)
 
 
-def _cause(failure: Unauthenticated) -> str:
+def _cause_of(failure: Unauthenticated) -> str:
     if not isinstance(failure, InvalidToken):
         return NO_CREDENTIAL
     known = failure.check in CHECKS or failure.check in ACCOUNT_CHECKS
-    return failure.check if known else OTHER
+    return failure.check if known else OTHER_CAUSE
 
 
-def _entry(cause: str, count: int) -> Entry:
-    return Entry(
+def _build_entry(cause: str, count: int) -> NewAuditEntry:
+    return NewAuditEntry(
         at=now(),
         principal=None,
         via="http",

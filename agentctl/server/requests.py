@@ -8,10 +8,10 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from agentctl.operations import (
+    BEFORE_FIRST_EVENT,
     DEFAULT_ACCOUNT_DAYS,
-    FROM_THE_START,
     MAXIMUM_ACCOUNT_DAYS,
-    MAXIMUM_EVENT,
+    MAXIMUM_EVENT_NUMBER,
 )
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.ids import SESSION_ID
@@ -63,8 +63,8 @@ class ResumeBody(TypedDict):
         Annotated[
             int | None,
             Field(
-                ge=FROM_THE_START,
-                le=MAXIMUM_EVENT,
+                ge=BEFORE_FIRST_EVENT,
+                le=MAXIMUM_EVENT_NUMBER,
                 description="Number of the last event that came; the whole stream when absent",
             ),
         ]

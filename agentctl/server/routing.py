@@ -23,18 +23,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
 from agentctl.errors import Unauthenticated, ValidationFailed
-from agentctl.operations import Where
+from agentctl.operations import SessionLocator
 from agentctl.records.kinds import KINDS
-from agentctl.records.log_context import add_about
-from agentctl.records.routes import Route, RouteTable, hides_a_slash
-from agentctl.server.authentication import Reply, answer_failure
+from agentctl.records.log_context import add_log_context
+from agentctl.records.routes import Route, RouteTable, has_encoded_slash
+from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
-from agentctl.server.state import CALLER, Call
+from agentctl.server.state import CALLER_KEY, Call
 
-__all__ = ["Dispatch", "Endpoint", "Operation", "check_routes", "require_named"]
+__all__ = ["Dispatcher", "Endpoint", "Operation", "check_routes", "require_named_resources"]
 
 
-async def require_named(call: Call, values: Mapping[str, Any]) -> None:
+async def require_named_resources(call: Call, values: Mapping[str, Any]) -> None:
     """Look for the database, component, session and run that a refused request names.
 
     Args:
@@ -45,7 +45,7 @@ async def require_named(call: Call, values: Mapping[str, Any]) -> None:
         NotFound: one of them is not there for the caller.
     """
     path = call.scope["path_params"]
-    where = Where(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
+    where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
     if "session_id" in path:
         await _require_session(call, path, where)
     else:
@@ -53,7 +53,7 @@ async def require_named(call: Call, values: Mapping[str, Any]) -> None:
         await _require_component(call, path, values.get("session_id"))
 
 
-async def _require_session(call: Call, path: Mapping[str, str], where: Where) -> None:
+async def _require_session(call: Call, path: Mapping[str, str], where: SessionLocator) -> None:
     if "run_id" in path:
         await call.operations.get_session_run(path["session_id"], path["run_id"], where)
     else:
@@ -72,7 +72,7 @@ async def _require_component(call: Call, path: Mapping[str, str], session_id: st
 
 Endpoint = Callable[..., Awaitable[Response]]
 
-_TOLD = frozenset({"session_id", "run_id"})
+_LOGGED_PATH_PARAMETERS = frozenset({"session_id", "run_id"})
 """Parameters of the path that lines of the log carry."""
 
 
@@ -110,9 +110,11 @@ class Operation(APIRoute):
             AgentctlError: the request is refused.
         """
         path = call.scope["path_params"]
-        add_about(**{name: path[name] for name in path.keys() & _TOLD})
+        add_log_context(**{name: path[name] for name in path.keys() & _LOGGED_PATH_PARAMETERS})
         try:
-            policy.admit(call.caller.principal, call.caller.failure, self.operation, path)
+            policy.authorize_request(
+                call.caller.principal, call.caller.failure, self.operation, path
+            )
             return await self._answer(call, path)
         except (Unauthenticated, ClientDisconnect):
             raise
@@ -129,7 +131,7 @@ class Operation(APIRoute):
                 raise refusal
             return await cast(Endpoint, self.endpoint)(call, **values)
         except ValidationFailed:
-            await require_named(call, values)
+            await require_named_resources(call, values)
             raise
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,7 +153,7 @@ def check_routes(routes: Iterable[BaseRoute]) -> list[Operation]:
     return operations
 
 
-class Dispatch:
+class Dispatcher:
     """Finds the operation of a request and has it answered; refusals become answers here.
 
     Args:
@@ -168,8 +170,8 @@ class Dispatch:
         if scope["type"] != "http":
             await self.otherwise(scope, receive, send)
             return
-        caller = scope[CALLER]
-        reply = Reply(send)
+        caller = scope[CALLER_KEY]
+        reply = TrackedSend(send)
         try:
             await self._find(scope).app(scope, receive, reply)
         except ClientDisconnect:
@@ -177,13 +179,13 @@ class Dispatch:
         except Exception as error:
             if isinstance(error, Unauthenticated) and caller.door.refusals is not None:
                 caller.door.refusals.count(error)
-            await answer_failure(error, caller.request_id, reply, scope, receive)
+            await send_error_response(error, caller.request_id, reply, scope, receive)
 
     def _find(self, scope: Scope) -> Operation:
         """The operation that the request matches; its path parameters are put into the scope."""
-        caller = scope[CALLER]
+        caller = scope[CALLER_KEY]
         path = _path_below_root(scope)
-        match = policy.locate(self._table, scope["method"], path, caller.failure)
+        match = policy.find_operation(self._table, scope["method"], path, caller.failure)
         route = self.routes[match.operation]
         scope["route"] = route
         scope["path_params"] = match.path_params
@@ -192,7 +194,7 @@ class Dispatch:
 
 def _path_below_root(scope: Scope) -> str:
     """The path that routes are matched on: ASGI's `path` may begin with the `root_path` or not."""
-    if hides_a_slash(scope.get("raw_path") or b""):
+    if has_encoded_slash(scope.get("raw_path") or b""):
         return ""
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
     below = path.removeprefix(root)

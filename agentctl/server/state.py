@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
-    from agentctl.server.observability.log import Watcher
-    from agentctl.server.refusals import Refusals
-    from agentctl.service.service import Acting, Service
+    from agentctl.server.observability.log import RequestObserver
+    from agentctl.server.refusals import AuthenticationFailureCounter
+    from agentctl.service.service import Service, ServiceOperations
 
-__all__ = ["CALLER", "Call", "Caller", "Door"]
+__all__ = ["CALLER_KEY", "AppState", "Call", "Caller"]
 
-CALLER = "agentctl.caller"
+CALLER_KEY = "agentctl.caller"
 """Key of the `Caller` in the ASGI scope."""
 
-_NOBODY = Principal(subject=None)
+_ANONYMOUS = Principal(subject=None)
 
 
 @dataclass(slots=True)
-class Door:
+class AppState:
     """What an application holds while it runs.
 
     Attributes:
@@ -44,12 +44,12 @@ class Door:
     settings: Settings
     service: Service | None = None
     verifier: Verifier | None = None
-    refusals: Refusals | None = None
+    refusals: AuthenticationFailureCounter | None = None
     description: bytes = b"{}"
-    watchers: Sequence[Watcher] = ()
+    request_observers: Sequence[RequestObserver] = ()
 
     @property
-    def open_service(self) -> Service:
+    def running_service(self) -> Service:
         """The service.
 
         Raises:
@@ -75,7 +75,7 @@ class Caller:
             cannot be looked up now.
     """
 
-    door: Door
+    door: AppState
     request_id: str
     principal: Principal | None
     failure: Unauthenticated | Unavailable | None = None
@@ -86,11 +86,11 @@ class Call(Request):
 
     @property
     def caller(self) -> Caller:
-        return cast(Caller, self.scope[CALLER])
+        return cast(Caller, self.scope[CALLER_KEY])
 
     @cached_property
-    def operations(self) -> Acting:
+    def operations(self) -> ServiceOperations:
         """The port, as the caller; without one, as a principal that holds nothing."""
         caller = self.caller
-        service = caller.door.open_service
-        return service.acting_as(caller.principal or _NOBODY, caller.request_id)
+        service = caller.door.running_service
+        return service.operations_for(caller.principal or _ANONYMOUS, caller.request_id)

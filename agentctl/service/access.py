@@ -11,17 +11,17 @@ from agentctl.auth import policy
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.settings import Settings
-from agentctl.operations import Where
+from agentctl.operations import SessionLocator
 from agentctl.records.document import Document
 from agentctl.records.ids import is_session_id, new_id
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.text import is_storable
 from agentctl.runs.cancel import Canceller
-from agentctl.runs.changes import Changes
+from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
-from agentctl.runs.liveness import Observer
+from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runtime.catalog import SESSION_TABLE, Catalog, Component
-from agentctl.service.audit_log import Audit, Record
+from agentctl.service.audit_log import AuditedCall, AuditLog
 from agentctl.service.readiness import Readiness
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Access",
     "Hosting",
+    "check_json",
+    "check_session_id",
+    "check_text",
     "check_texts",
-    "checked_json",
-    "checked_session_id",
-    "checked_text",
 ]
 
 
-MAXIMUM_USER = 255
+MAXIMUM_USER_ID_LENGTH = 255
 """Characters of a user, as of a token's `sub` (contract.md 6)."""
 
 
@@ -58,13 +58,13 @@ class Hosting:
     catalog: Catalog
     engine: Engine
     canceller: Canceller
-    changes: Changes
-    observer: Observer
+    changes: DatabaseChanges
+    observer: WorkerMonitor
     accounts: AccountTokens
-    audit: Audit
+    audit: AuditLog
     readiness: Readiness
     verifier: Callable[[], Verifier]
-    listings: dict[Kind, Document[list[Any]]] = field(default_factory=dict)
+    listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)
 
 
 class Access:
@@ -91,21 +91,21 @@ class Access:
         self.request_id = new_id() if request_id is None else request_id
         self.entered = False
 
-    def audited(self, operation: str, **path_params: str) -> Record:
+    def audit(self, operation: str, **path_params: str) -> AuditedCall:
         """The call of an operation: to be entered before anything else is done.
 
         Entering and leaving it raise what `require` does, and Unavailable where there must be a
         row in the audit and it cannot be written.
         """
         self.entered = True
-        return Record(self, operation, path_params)
+        return AuditedCall(self, operation, path_params)
 
     async def refused(
         self, operation: str, path_params: Mapping[str, str], error: Exception
     ) -> None:
         """Record what a door refuses before it asks for the operation."""
         if not self.entered:
-            await Record(self, operation, path_params).refused(error)
+            await AuditedCall(self, operation, path_params).refused(error)
 
     def require(self, operation: str, **path_params: str) -> None:
         """Refuse the operation unless the policy allows it (contract.md 1).
@@ -114,9 +114,9 @@ class Access:
             Forbidden: the principal lacks the scopes.
             ValidationFailed: an id is no text that could be one.
         """
-        policy.decide(self.principal, operation, path_params)
+        policy.authorize(self.principal, operation, path_params)
         for name, text in path_params.items():
-            checked_text(name, text)
+            check_text(name, text)
 
     @property
     def visibility(self) -> Visibility:
@@ -124,7 +124,7 @@ class Access:
         return Visibility(everyone=self.principal.everyone, user_id=self.principal.subject)
 
     @property
-    def _names_owners(self) -> bool:
+    def _may_set_owner(self) -> bool:
         """Whether the principal may say who owns something: administrators, unless they act for a
         user. Seeing everybody's data (`user_isolation` off) does not do.
         """
@@ -136,15 +136,17 @@ class Access:
         Raises:
             ValidationFailed: nobody can be named so.
         """
-        if self._names_owners and asked_for is not None:
-            if not 1 <= len(asked_for) <= MAXIMUM_USER:
-                raise errors.ValidationFailed(f"user_id must be 1 to {MAXIMUM_USER} characters")
-            return checked_text("user_id", asked_for)
+        if self._may_set_owner and asked_for is not None:
+            if not 1 <= len(asked_for) <= MAXIMUM_USER_ID_LENGTH:
+                raise errors.ValidationFailed(
+                    f"user_id must be 1 to {MAXIMUM_USER_ID_LENGTH} characters"
+                )
+            return check_text("user_id", asked_for)
         return self.principal.subject
 
-    def usable(self, asked_for: str | None) -> Visibility:
+    def run_visibility(self, asked_for: str | None) -> Visibility:
         """The existing sessions in which a run may be started (contract.md 4)."""
-        if self._names_owners and asked_for is not None:
+        if self._may_set_owner and asked_for is not None:
             return Visibility(everyone=False, user_id=asked_for)
         return self.visibility
 
@@ -160,7 +162,7 @@ class Access:
             raise errors.NotFound("Database not found")
         return databases[wanted]
 
-    def database_of(self, where: Where) -> Database:
+    def database_of(self, where: SessionLocator) -> Database:
         """The database that `where` names, its table checked.
 
         Raises:
@@ -170,7 +172,7 @@ class Access:
             raise errors.NotFound("Table not found")
         return self.database(where.db_id)
 
-    def component(self, kind: Kind, component_id: str) -> Component:
+    def component(self, kind: ComponentKind, component_id: str) -> Component:
         """The configured component.
 
         Raises:
@@ -182,7 +184,7 @@ class Access:
         return found
 
 
-def checked_text(name: str, text: str) -> str:
+def check_text(name: str, text: str) -> str:
     """Text from outside that every database keeps as it is (contract.md 7).
 
     Raises:
@@ -201,30 +203,30 @@ def check_texts(**given: str | None) -> None:
     """
     for name, text in given.items():
         if text is not None:
-            checked_text(name, text)
+            check_text(name, text)
 
 
-def checked_json(name: str, value: Any) -> Any:
+def check_json(name: str, value: Any) -> Any:
     """A JSON value from outside, every text in it checked as `checked_text` does.
 
     Raises:
         ValidationFailed: also for an integer that not everybody reads back as it was.
     """
     if isinstance(value, str):
-        checked_text(name, value)
+        check_text(name, value)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise errors.ValidationFailed(f"{name} holds an integer of more than 64 bits")
     elif isinstance(value, dict):
         for key, inner in value.items():
-            checked_text(name, key)
-            checked_json(name, inner)
+            check_text(name, key)
+            check_json(name, inner)
     elif isinstance(value, list):
         for inner in value:
-            checked_json(name, inner)
+            check_json(name, inner)
     return value
 
 
-def checked_session_id(session_id: str) -> str:
+def check_session_id(session_id: str) -> str:
     """A session id from a client (contract.md 3).
 
     Raises:

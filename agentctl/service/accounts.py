@@ -9,7 +9,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.auth import grants
-from agentctl.auth.tokens.account_tokens import HINT_CHARACTERS, hash_of, new_token
+from agentctl.auth.tokens.account_tokens import HINT_CHARACTERS, generate_account_token, hash_token
 from agentctl.operations import (
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
@@ -25,11 +25,11 @@ from agentctl.records.accounts import (
     NewAccountRecord,
     ScopeGrant,
 )
-from agentctl.records.document import Document, document_of
+from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
-from agentctl.records.times import now, rfc3339
+from agentctl.records.times import format_rfc3339, now
 from agentctl.service import documents, paging
-from agentctl.service.access import Access, checked_text
+from agentctl.service.access import Access, check_text
 from agentctl.service.directory import granted_scopes
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import accounts
@@ -56,27 +56,29 @@ class AccountOperations(Access):
             BadRequest: a privileged scope that is not said to be meant.
             Conflict: another account that is good has the name.
         """
-        async with self.audited("create_service_account") as record:
-            self._require_somebody()
+        async with self.audit("create_service_account") as record:
+            self._require_authenticated()
             row, token = self._new_account(account)
-            record.makes("service_account", row.id)
-            await record.write(self.hosting.databases.system, _created(row))
-            return document_of(NewAccountRecord(**_record(row, row.created_at), token=token))
+            record.add_created("service_account", row.id)
+            await record.write(self.hosting.databases.system, _insert(row))
+            return build_document(
+                NewAccountRecord(**_build_record(row, row.created_at), token=token)
+            )
 
     def _new_account(self, account: NewAccount) -> tuple[AccountRow, str]:
         given = self.hosting.settings.authorization
-        scopes = _checked_scopes(account.scopes)
-        name, days = _checked_name(account.name), _checked_days(account)
-        grants.check_known(scopes, given.admin_scope)
+        scopes = _check_scopes(account.scopes)
+        name, days = _check_name(account.name), _check_days(account)
+        grants.check_known_scopes(scopes, given.admin_scope)
         scopes = list(dict.fromkeys(scopes))
-        grants.check_held(scopes, self.principal, given.admin_scope)
+        grants.check_held_scopes(scopes, self.principal, given.admin_scope)
         allowed = account.allow_privileged_scopes
-        grants.check_privileged(scopes, given.admin_scope, allowed=allowed)
-        token, moment = new_token(given.token_prefix), now()
+        grants.check_privileged_scopes(scopes, given.admin_scope, allowed=allowed)
+        token, moment = generate_account_token(given.token_prefix), now()
         row = AccountRow(
             id=new_id(),
             name=name,
-            token_hash=hash_of(token),
+            token_hash=hash_token(token),
             token_hint=token[-HINT_CHARACTERS:],
             scopes=orjson.dumps(scopes).decode(),
             created_by=self.principal.identity,
@@ -89,20 +91,20 @@ class AccountOperations(Access):
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
         """A page of the accounts, of whomever, in whatever state; their tokens are kept nowhere."""
-        async with self.audited("list_service_accounts"):
-            self._require_somebody()
+        async with self.audit("list_service_accounts"):
+            self._require_authenticated()
             page = filter.page
-            work = accounts.page(
-                name=None if filter.name is None else checked_text("name", filter.name),
+            work = accounts.list_page(
+                name=None if filter.name is None else check_text("name", filter.name),
                 order=page.sort_order,
                 limit=page.limit,
-                offset=paging.offset_of(page),
+                offset=paging.page_offset(page),
                 after=paging.decode_cursor("service accounts", page),
             )
             found = await self.hosting.databases.system.read(work, large=True)
             moment = now()
-            items = (orjson.dumps(_record(row, moment)) for row in found.rows)
-            return Document(documents.page_document("service accounts", items, page, found))
+            items = (orjson.dumps(_build_record(row, moment)) for row in found.rows)
+            return Document(documents.build_page_document("service accounts", items, page, found))
 
     async def revoke_service_account(self, account_id: str) -> None:
         """End an account: at once here, within a second where else its token is in use.
@@ -110,12 +112,12 @@ class AccountOperations(Access):
         Raises:
             NotFound: there is none of this id, or it is revoked already.
         """
-        async with self.audited("revoke_service_account", account_id=account_id) as record:
-            self._require_somebody()
-            await record.write(self.hosting.databases.system, _revoked(account_id))
+        async with self.audit("revoke_service_account", account_id=account_id) as record:
+            self._require_authenticated()
+            await record.write(self.hosting.databases.system, _revoke(account_id))
             self.hosting.accounts.forget(account_id)
 
-    def _require_somebody(self) -> None:
+    def _require_authenticated(self) -> None:
         """Refuse what comes over HTTP from nobody in particular.
 
         With authorization off everybody is an administrator, and would be one still, with a token
@@ -131,43 +133,43 @@ class AccountOperations(Access):
 
 
 @unit
-def _created(row: AccountRow) -> Steps[None]:
+def _insert(row: AccountRow) -> Steps[None]:
     if not (yield from accounts.create(row)):
         raise errors.Conflict("An active service account has this name")
 
 
 @unit
-def _revoked(account_id: str) -> Steps[None]:
+def _revoke(account_id: str) -> Steps[None]:
     if not (yield from accounts.revoke(account_id, now())):
         raise errors.NotFound("Service account not found")
 
 
-def _record(row: AccountRow, moment: int) -> AccountRecord:
+def _build_record(row: AccountRow, moment: int) -> AccountRecord:
     return AccountRecord(
         id=row.id,
         name=row.name,
         scopes=[ScopeGrant(scope=scope, effect="allow") for scope in granted_scopes(row)],
         token_hint=row.token_hint,
         created_by=row.created_by,
-        created_at=rfc3339(row.created_at),
-        expires_at=_time(row.expires_at),
-        last_used_at=_time(row.last_used_at),
-        revoked_at=_time(row.revoked_at),
-        state=_state(row, moment),
+        created_at=format_rfc3339(row.created_at),
+        expires_at=_format_optional_time(row.expires_at),
+        last_used_at=_format_optional_time(row.last_used_at),
+        revoked_at=_format_optional_time(row.revoked_at),
+        state=_account_state(row, moment),
     )
 
 
-def _state(row: AccountRow, moment: int) -> AccountState:
+def _account_state(row: AccountRow, moment: int) -> AccountState:
     if row.revoked_at is not None:
         return "revoked"
     return "expired" if row.expires_at is not None and moment >= row.expires_at else "active"
 
 
-def _time(microseconds: int | None) -> str | None:
-    return None if microseconds is None else rfc3339(microseconds)
+def _format_optional_time(microseconds: int | None) -> str | None:
+    return None if microseconds is None else format_rfc3339(microseconds)
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise errors.ValidationFailed(
             "name must be 1 to 64 characters of A-Z, a-z, 0-9 and . _ -,"
@@ -176,7 +178,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _checked_scopes(given: Sequence[Grant]) -> list[str]:
+def _check_scopes(given: Sequence[Grant]) -> list[str]:
     if not 1 <= len(given) <= MAXIMUM_SCOPES:
         raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
     for place, grant in enumerate(given):
@@ -185,7 +187,7 @@ def _checked_scopes(given: Sequence[Grant]) -> list[str]:
     return [grant.scope for grant in given]
 
 
-def _checked_days(account: NewAccount) -> int | None:
+def _check_days(account: NewAccount) -> int | None:
     """How many days the account is good for; None: for ever."""
     days = account.expires_in_days
     if account.never_expires:

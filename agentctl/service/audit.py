@@ -9,9 +9,9 @@ from typing import cast
 from agentctl import errors
 from agentctl.operations import MAXIMUM_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome, AuditPage, AuditRecord
-from agentctl.records.document import Document, document_of
-from agentctl.records.times import rfc3339
-from agentctl.service.access import Access, checked_text
+from agentctl.records.document import Document, build_document
+from agentctl.records.times import format_rfc3339
+from agentctl.service.access import Access, check_text
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import AuditQuery, AuditRow
 
@@ -25,38 +25,40 @@ class AuditOperations(Access):
 
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
         """A page of the audit, newest first: the rows of all principals."""
-        async with self.audited("get_audit"):
-            query = _query(filter)
-            found = await self.hosting.audit.database.read(audit.page(query), large=True)
-            return document_of(
+        async with self.audit("get_audit"):
+            query = _check_filter(filter)
+            found = await self.hosting.audit.database.read(audit.list_page(query), large=True)
+            return build_document(
                 AuditPage(
-                    data=[_record(row) for row in found.rows],
-                    meta={"next_cursor": None if found.next is None else _cursor(found.next)},
+                    data=[_build_record(row) for row in found.rows],
+                    meta={
+                        "next_cursor": None if found.next is None else _encode_cursor(found.next)
+                    },
                 )
             )
 
 
-def _query(filter: AuditFilter) -> AuditQuery:
+def _check_filter(filter: AuditFilter) -> AuditQuery:
     if not 1 <= filter.limit <= MAXIMUM_LIMIT:
         raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
     for name in ("principal", "operation"):
         text = getattr(filter, name)
         if text is not None:
-            checked_text(name, text)
+            check_text(name, text)
     return AuditQuery(
         limit=filter.limit,
         principal=filter.principal,
         operation=filter.operation,
         outcome=filter.outcome,
         since=filter.since,
-        before=None if filter.cursor is None else _before(filter.cursor),
+        before=None if filter.cursor is None else _decode_cursor(filter.cursor),
     )
 
 
-def _record(row: AuditRow) -> AuditRecord:
+def _build_record(row: AuditRow) -> AuditRecord:
     return AuditRecord(
         seq=row.seq,
-        at=rfc3339(row.at),
+        at=format_rfc3339(row.at),
         principal=row.principal,
         via="local" if row.via == "local" else "http",
         operation=row.operation,
@@ -68,12 +70,12 @@ def _record(row: AuditRow) -> AuditRecord:
     )
 
 
-def _cursor(before: int) -> str:
+def _encode_cursor(before: int) -> str:
     text = f"{_PREFIX}{before}"
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def _before(cursor: str) -> int:
+def _decode_cursor(cursor: str) -> int:
     """The number of the row that the page before ended with.
 
     Raises:

@@ -20,35 +20,35 @@ from agentctl import errors
 from agentctl.auth.policy import POLICY, Public
 from agentctl.records.audit import AuditOutcome
 from agentctl.records.kinds import KINDS
-from agentctl.records.rate_limited_log import Complaints
-from agentctl.records.routes import ROUTES, operations_of
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.routes import ROUTES, operation_ids
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit
-from agentctl.store.repositories.audit import Entry
+from agentctl.store.repositories.audit import NewAuditEntry
 
 if TYPE_CHECKING:
     from agentctl.service.access import Access
 
-__all__ = ["CHANGES", "MAXIMUM_TEXT", "Audit", "Note", "Record"]
+__all__ = ["CHANGING_OPERATIONS", "MAXIMUM_TEXT", "AppendEntry", "AuditLog", "AuditedCall"]
 
 T = TypeVar("T")
 
 MAXIMUM_TEXT = 1_000
 """Characters of a resource or a reason."""
 
-Note = Callable[[], Work[None]]
+AppendEntry = Callable[[], Work[None]]
 """Makes the row of a change, to be appended in the change's transaction: once for each try."""
 
-CHANGES = frozenset(
+CHANGING_OPERATIONS = frozenset(
     {operation for operation, route in ROUTES.items() if route.method != "GET"}
-    - {operations_of(kind).resume_run for kind in KINDS}
+    - {operation_ids(kind).resume_run for kind in KINDS}
     - {"explain_auth"}
 )
 """The operations that change anything: they are always recorded. Some others are POST as well."""
 
-_NOUNS = {
+_RESOURCE_NOUNS = {
     **{names.id_field: kind for kind, names in KINDS.items()},
     "session_id": "session",
     "run_id": "run",
@@ -56,13 +56,13 @@ _NOUNS = {
 }
 """What the parameters of paths name; others name nothing that the audit is about."""
 
-_PLAIN = re.compile(r"[A-Za-z0-9._~@-]*", re.ASCII)
+_UNQUOTED = re.compile(r"[A-Za-z0-9._~@-]*", re.ASCII)
 """What stays as it is when it is percent-encoded."""
 
-_complaints = Complaints(logging.getLogger("agentctl.service"), level=logging.ERROR)
+_complaints = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
 
 
-class Audit:
+class AuditLog:
     """The audit of a service, for those who write to it.
 
     Args:
@@ -84,22 +84,22 @@ class Audit:
 
         What is open to everybody is not: whoever watches the process asks for it every second.
         """
-        if operation in CHANGES:
+        if operation in CHANGING_OPERATIONS:
             return True
         return self._reads and not isinstance(POLICY[operation], Public)
 
-    async def commit(self, *entries: Entry) -> None:
+    async def commit(self, *entries: NewAuditEntry) -> None:
         """Write rows, and return when they are on the disk.
 
         Raises:
             Unavailable: that cannot be done.
         """
         try:
-            await self.database.write(_each(entries))
+            await self.database.write(_append_all(entries))
         except errors.AgentctlError as error:
-            raise _unrecorded(error) from error
+            raise _audit_unavailable(error) from error
 
-    async def try_to_commit(self, entry: Entry) -> None:
+    async def try_commit(self, entry: NewAuditEntry) -> None:
         """Write the row of what is refused in any case; what keeps it out goes to the log."""
         try:
             await self.commit(entry)
@@ -109,7 +109,7 @@ class Audit:
                 _complaints.make("the audit lacks a row: %s (%s)", error.detail, error.cause)
 
 
-class Record:
+class AuditedCall:
     """One call of an operation, on its way into the audit: an async context manager.
 
     Entered, it asks the policy. Inside, a change is made with `write`, or elsewhere with `note`
@@ -133,7 +133,7 @@ class Record:
         self._appending = False
         self._done = False
 
-    async def __aenter__(self) -> Record:
+    async def __aenter__(self) -> AuditedCall:
         try:
             self._access.require(self._operation, **self._path_params)
         except errors.AgentctlError as error:
@@ -153,16 +153,16 @@ class Record:
             await self._allow()
 
     @property
-    def _audit(self) -> Audit:
+    def _audit(self) -> AuditLog:
         return self._access.hosting.audit
 
     def name(self, noun: str, *ids: str) -> None:
         """Add what the operation turns out to be about, beside what its path names."""
-        self._things += _named(noun, ids)
+        self._things += _format_resources(noun, ids)
 
-    def makes(self, noun: str, id: str) -> None:
+    def add_created(self, noun: str, id: str) -> None:
         """Add what the change makes, which is not there if it fails."""
-        self._made += _named(noun, [id])
+        self._made += _format_resources(noun, [id])
 
     async def write(self, database: Database, work: Work[T]) -> T:
         """Make a change, which has its row: in the transaction, or committed before.
@@ -174,9 +174,9 @@ class Record:
         """
         note = await self.note(database)
         with self.kept():
-            return await database.write(work if note is None else _joined(work, note))
+            return await database.write(work if note is None else _with_entry(work, note))
 
-    async def note(self, database: Database) -> Note | None:
+    async def note(self, database: Database) -> AppendEntry | None:
         """What the transaction of a change in this database is to append; None: nothing more, the
         row is there.
 
@@ -185,10 +185,10 @@ class Record:
         """
         if database is self._audit.database and not self._done:
             return self._append
-        await self.precede(database)
+        await self.commit_first(database)
         return None
 
-    async def precede(self, database: Database) -> None:
+    async def commit_first(self, database: Database) -> None:
         """Commit the row now, unless it is there: for a change of more than one transaction, or in
         another database than the audit's.
 
@@ -217,7 +217,7 @@ class Record:
         except errors.AgentctlError as error:
             # What is refused was refused by the change itself, whatever an earlier try came to.
             if self._appending and error.status >= 500:
-                raise _unrecorded(error) from error
+                raise _audit_unavailable(error) from error
             raise
         self._done = True
 
@@ -235,71 +235,71 @@ class Record:
         elif isinstance(error, errors.AgentctlError):
             entry = self._entry("failed", error.status, error.error_code)
         else:
-            entry = self._entry("failed", 500, errors.InternalFailure.error_code)
-        await self._audit.try_to_commit(entry)
+            entry = self._entry("failed", 500, errors.InternalError.error_code)
+        await self._audit.try_commit(entry)
 
     @unit
     def _append(self) -> Steps[None]:
         self._appending = True
-        yield from audit.append(self._entry("allowed"))
+        yield from audit.append_entry(self._entry("allowed"))
         self._appending = False
 
     def _entry(
         self, outcome: AuditOutcome, status: int | None = None, reason: str | None = None
-    ) -> Entry:
+    ) -> NewAuditEntry:
         principal = self._access.principal
         things = [
             *(
                 thing
                 for name, text in self._path_params.items()
-                for thing in _named(_NOUNS.get(name), (text,))
+                for thing in _format_resources(_RESOURCE_NOUNS.get(name), (text,))
             ),
             *self._things,
             *(self._made if outcome == "allowed" or self._done else ()),
         ]
-        return Entry(
+        return NewAuditEntry(
             at=now(),
             principal=principal.identity,
             via=principal.via,
             operation=self._operation,
-            resource=_cut(",".join(things)) or None,
+            resource=_truncate(",".join(things)) or None,
             outcome=outcome,
             status=status,
-            reason=None if reason is None else _cut(reason),
+            reason=None if reason is None else _truncate(reason),
             request_id=self._access.request_id,
         )
 
 
-def _named(noun: str | None, ids: Iterable[str]) -> list[str]:
+def _format_resources(noun: str | None, ids: Iterable[str]) -> list[str]:
     """Things as rows name them: `session:<id>`. Nothing in an id can pass for another name."""
     if noun is None:
         return []
     return [
         f"{noun}:{each}"
-        if _PLAIN.fullmatch(each)
+        if _UNQUOTED.fullmatch(each)
         else f"{noun}:{quote(each, safe='@', errors='surrogatepass')}"
         for each in ids
     ]
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= MAXIMUM_TEXT else f"{text[: MAXIMUM_TEXT - 3]}..."
 
 
 @unit
-def _each(entries: Iterable[Entry]) -> Steps[None]:
+def _append_all(entries: Iterable[NewAuditEntry]) -> Steps[None]:
     for entry in entries:
-        yield from audit.append(entry)
+        yield from audit.append_entry(entry)
 
 
 @unit
-def _joined(work: Work[T], note: Note) -> Steps[T]:
+def _with_entry(work: Work[T], note: AppendEntry) -> Steps[T]:
     result = yield from work
     yield from note()
     return result
 
 
-def _unrecorded(error: errors.AgentctlError) -> errors.Unavailable:
+def _audit_unavailable(error: errors.AgentctlError) -> errors.Unavailable:
     """What is told of a change that was not made because its row could not be written."""
     return errors.Unavailable(
         "The audit cannot be written, and nothing is done without it",

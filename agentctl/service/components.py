@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import agentctl
 from agentctl.auth import policy
-from agentctl.records.document import Document, document_of
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.document import Document, build_document
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.system import (
     ApiRecord,
     ComponentEntry,
@@ -30,10 +30,10 @@ __all__ = ["ComponentOperations"]
 class ComponentOperations(Access):
     """Reads that need no session: components, configuration, health."""
 
-    async def get_components(self, kind: Kind) -> Document[list[Any]]:
+    async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
         """The configured components of a kind that the caller may read, in configured order."""
-        operation = policy.operations_of(kind).list
-        async with self.audited(operation):
+        operation = policy.operation_ids(kind).list
+        async with self.audit(operation):
             allowed = policy.allowed_ids(self.principal, operation)
             if allowed is not None:
                 return self._listed(kind, allowed)
@@ -43,36 +43,38 @@ class ComponentOperations(Access):
                 whole[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
             return whole[kind]
 
-    def _listed(self, kind: Kind, shown: Set[str]) -> Document[list[Any]]:
+    def _listed(self, kind: ComponentKind, shown: Set[str]) -> Document[list[Any]]:
         catalog = self.hosting.catalog
         components = catalog.components(kind).values()
-        return document_of([catalog.record(each) for each in components if each.id in shown])
+        return build_document([catalog.record(each) for each in components if each.id in shown])
 
-    async def get_component(self, kind: Kind, component_id: str) -> Document[Any]:
+    async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
         """One configured component."""
         path = {KINDS[kind].id_field: component_id}
-        async with self.audited(policy.operations_of(kind).get, **path):
-            return document_of(self.hosting.catalog.record(self.component(kind, component_id)))
+        async with self.audit(policy.operation_ids(kind).get, **path):
+            return build_document(self.hosting.catalog.record(self.component(kind, component_id)))
 
     async def get_api(self) -> Document[ApiRecord]:
         """The name of the service, for whoever asks at its root."""
         self.require("get_api")
         server = self.hosting.settings.server
-        return document_of(ApiRecord(name=server.name, id=server.id, version=agentctl.__version__))
+        return build_document(
+            ApiRecord(name=server.name, id=server.id, version=agentctl.__version__)
+        )
 
     async def get_health(self) -> Document[HealthRecord]:
         """That the process lives."""
         self.require("get_health")
-        return document_of(HealthRecord(status="ok"))
+        return build_document(HealthRecord(status="ok"))
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
         """Whether every database answers. No internals are named."""
         self.require("get_readiness")
-        return document_of(await self._readiness())
+        return build_document(await self._readiness())
 
     async def _readiness(self) -> ReadinessRecord:
         checks: dict[str, Literal["ok", "failed", "stale"]] = {
-            "database": "ok" if await self.hosting.readiness.databases_answer() else "failed",
+            "database": "ok" if await self.hosting.readiness.check_databases() else "failed",
             "runs": "failed" if self.hosting.engine.draining else "ok",
         }
         ready = "failed" not in checks.values()
@@ -82,7 +84,7 @@ class ComponentOperations(Access):
         """Versions, counts and the authorization mode."""
         self.require("get_info")
         settings = self.hosting.settings
-        return document_of(
+        return build_document(
             InfoRecord(
                 os_id=settings.server.id,
                 name=settings.server.name,
@@ -97,8 +99,8 @@ class ComponentOperations(Access):
 
     async def get_me(self) -> Document[MeRecord]:
         """Who the caller is here, and what it holds."""
-        async with self.audited("get_me"):
-            return document_of(
+        async with self.audit("get_me"):
+            return build_document(
                 MeRecord(
                     principal=self.principal.actor,
                     scopes=sorted(self.principal.scopes),
@@ -112,19 +114,19 @@ class ComponentOperations(Access):
 
     async def get_models(self) -> Document[list[ModelEntry]]:
         """The configured models."""
-        async with self.audited("get_models"):
+        async with self.audit("get_models"):
             models = self.hosting.settings.models
-            return document_of(
+            return build_document(
                 [ModelEntry(id=model.id, provider=model.provider) for model in models]
             )
 
     async def get_config(self) -> Document[ConfigRecord]:
         """What is configured, without secrets, paths or hosts."""
-        async with self.audited("get_config"):
+        async with self.audit("get_config"):
             settings = self.hosting.settings
             components = self.hosting.catalog.components
             databases = list(self.hosting.databases)
-            return document_of(
+            return build_document(
                 ConfigRecord(
                     os_id=settings.server.id,
                     name=settings.server.name,
@@ -133,20 +135,22 @@ class ComponentOperations(Access):
                     available_models=[model.id for model in settings.models],
                     agents=[self._agent(component) for component in components("agent").values()],
                     teams=[self._team(component) for component in components("team").values()],
-                    workflows=[_entry(component) for component in components("workflow").values()],
+                    workflows=[
+                        _build_entry(component) for component in components("workflow").values()
+                    ],
                 )
             )
 
     def _agent(self, component: Component) -> ComponentEntry:
         record: Any = self.hosting.catalog.record(component)
-        return ComponentEntry(**_entry(component), model=record["model"])
+        return ComponentEntry(**_build_entry(component), model=record["model"])
 
     def _team(self, component: Component) -> TeamEntry:
         record: Any = self.hosting.catalog.record(component)
-        return TeamEntry(**_entry(component), mode=record["mode"], model=record["model"])
+        return TeamEntry(**_build_entry(component), mode=record["mode"], model=record["model"])
 
 
-def _entry(component: Component) -> WorkflowEntry:
+def _build_entry(component: Component) -> WorkflowEntry:
     return WorkflowEntry(
         id=component.id,
         name=component.name,

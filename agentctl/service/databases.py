@@ -20,47 +20,47 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from agentctl.config.databases import is_sqlite, shown_url, sqlite_path
+from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError, Unavailable
-from agentctl.records.times import rfc3339
-from agentctl.service.doctor.finding import Finding, note, of_failure, ok, wrong
+from agentctl.records.times import format_rfc3339
+from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store import migrating
 from agentctl.store.database import Work
-from agentctl.store.migrating import engine_of, read_long, stored_version
+from agentctl.store.migrating import get_engine, read_unbounded, read_version
 from agentctl.store.repositories import integrity
 from agentctl.store.schema import (
-    MIGRATE,
+    MIGRATE_COMMAND,
     SCHEMA_VERSION,
     Migration,
+    build_newer_schema,
     check_version,
-    migrations,
-    newer,
-    pending,
+    list_pending,
+    load_migrations,
 )
-from agentctl.store.sizes import sizes_of
-from agentctl.store.sqlite.backup import Report
+from agentctl.store.sizes import read_sizes
+from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
 
 __all__ = [
-    "At",
-    "Plan",
-    "State",
-    "Status",
+    "DatabaseState",
+    "DatabaseStatus",
+    "MigrationPlan",
+    "ReportProgress",
     "back_up",
-    "check_database",
-    "dump_line",
+    "check_integrity",
+    "format_dump_command",
+    "format_restore_command",
     "migrate",
-    "plan_of",
-    "restore_line",
-    "status_of",
+    "plan_migration",
+    "read_database_status",
 ]
 
-State = Literal["ok", "missing", "old", "new", "unavailable"]
+DatabaseState = Literal["ok", "missing", "old", "new", "unavailable"]
 
 
 @dataclass(slots=True)
-class Status:
+class DatabaseStatus:
     """A configured database, for people and programs.
 
     Attributes:
@@ -75,7 +75,7 @@ class Status:
     db_id: str
     engine: str
     url: str
-    state: State = "ok"
+    state: DatabaseState = "ok"
     schema: int | None = None
     newest: int = SCHEMA_VERSION
     pending: list[str] = field(default_factory=list)
@@ -93,42 +93,42 @@ class Status:
         return {name: getattr(self, name) for name in names} | {"problem": failure}
 
 
-async def status_of(entry: Database) -> Status:
+async def read_database_status(entry: Database) -> DatabaseStatus:
     """Look at a database; what keeps it from being used is told as `failure`, not raised."""
-    status = Status(entry.id, engine_of(entry), entry.url)
+    status = DatabaseStatus(entry.id, get_engine(entry), entry.url)
     try:
-        status.schema = await stored_version(entry)
+        status.schema = await read_version(entry)
         if status.schema is None:
             status.state = "missing"
-            status.pending = [each.name for each in migrations(engine_of(entry))]
-            status.failure = _missing(entry)
+            status.pending = [each.name for each in load_migrations(get_engine(entry))]
+            status.failure = _build_missing_error(entry)
             return status
-        sizes = await sizes_of(entry)
+        sizes = await read_sizes(entry)
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
-        _judge(status, entry)
+        _check_schema(status, entry)
     except AgentctlError as failure:
         status.state, status.failure = "unavailable", failure
     return status
 
 
-def _judge(status: Status, entry: Database) -> None:
+def _check_schema(status: DatabaseStatus, entry: Database) -> None:
     assert status.schema is not None
-    status.pending = [each.name for each in pending(engine_of(entry), status.schema)]
+    status.pending = [each.name for each in list_pending(get_engine(entry), status.schema)]
     try:
-        check_version(status.schema, shown_url(entry.url))
+        check_version(status.schema, display_url(entry.url))
     except AgentctlError as failure:
         status.state = "old" if status.pending else "new"
         status.failure = failure
 
 
-def _missing(entry: Database) -> Unavailable:
+def _build_missing_error(entry: Database) -> Unavailable:
     return Unavailable(
-        "There is no database yet", cause=f"{shown_url(entry.url)} has none", hint=MIGRATE
+        "There is no database yet", cause=f"{display_url(entry.url)} has none", hint=MIGRATE_COMMAND
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MigrationPlan:
     """What is to be done with a database. `version`: of its schema; None: it is not there."""
 
     entry: Database
@@ -136,22 +136,22 @@ class Plan:
     migrations: Sequence[Migration]
 
 
-async def plan_of(entry: Database) -> Plan:
+async def plan_migration(entry: Database) -> MigrationPlan:
     """What a database lacks; nothing is changed.
 
     Raises:
         SchemaMismatch: it is newer than this code.
         Unavailable: it cannot be used, or is not one of ours.
     """
-    engine, version = migrating.engine_of(entry), await migrating.stored_version(entry)
+    engine, version = migrating.get_engine(entry), await migrating.read_version(entry)
     if version is None:
-        return Plan(entry, None, migrations(engine))
+        return MigrationPlan(entry, None, load_migrations(engine))
     if version > SCHEMA_VERSION:
-        raise newer(version, shown_url(entry.url))
-    return Plan(entry, version, pending(engine, version))
+        raise build_newer_schema(version, display_url(entry.url))
+    return MigrationPlan(entry, version, list_pending(engine, version))
 
 
-async def migrate(plan: Plan, applied: Callable[[Plan, Migration], None]) -> None:
+async def migrate(plan: MigrationPlan, applied: Callable[[MigrationPlan, Migration], None]) -> None:
     """Do it. What another process has done meanwhile is not done again.
 
     Args:
@@ -163,51 +163,55 @@ async def migrate(plan: Plan, applied: Callable[[Plan, Migration], None]) -> Non
     await migrating.migrate(plan.entry, lambda migration: applied(plan, migration))
 
 
-At = Callable[[str, int, int | None], None]
+ReportProgress = Callable[[str, int, int | None], None]
 """Is told what is looked at, how far that is, and of how much."""
 
 RESTORE = "restore it from a backup (agentctl db backup makes them)"
-_BY_HAND = "find out who changed it by hand; agentctl runs doctor repairs what can be repaired"
+_CHANGED_BY_HAND = (
+    "find out who changed it by hand; agentctl runs doctor repairs what can be repaired"
+)
 
-PAGE = 200
+PAGE_SIZE = 200
 """Sessions that are looked at in one read."""
 
 
-async def check_database(entry: Database, at: At) -> AsyncIterator[Finding]:
+async def check_integrity(entry: Database, at: ReportProgress) -> AsyncIterator[Finding]:
     """Everything about the soundness of one database; it reads all of it, which may take long."""
     check = f"database {entry.id}"
     try:
-        version = await stored_version(entry)
+        version = await read_version(entry)
         if version is None:
-            yield wrong(check, f"there is none at {shown_url(entry.url)}", MIGRATE)
+            yield wrong(check, f"there is none at {display_url(entry.url)}", MIGRATE_COMMAND)
             return
-        if is_sqlite(entry.url):
-            async for finding in _of_file(entry, check, version, at):
+        if is_sqlite_url(entry.url):
+            async for finding in _check_file(entry, check, version, at):
                 yield finding
         else:
-            async for finding in _of_server(entry, check, version):
+            async for finding in _check_server(entry, check, version):
                 yield finding
-        check_version(version, shown_url(entry.url))
-        async for finding in _of_rows(entry, check, at):
+        check_version(version, display_url(entry.url))
+        async for finding in _check_rows(entry, check, at):
             yield finding
     except AgentctlError as failure:
-        yield of_failure(check, failure)
+        yield from_failure(check, failure)
 
 
-async def _of_file(entry: Database, check: str, version: int, at: At) -> AsyncIterator[Finding]:
+async def _check_file(
+    entry: Database, check: str, version: int, at: ReportProgress
+) -> AsyncIterator[Finding]:
     from agentctl.store.sqlite import inspect
 
     path = sqlite_path(entry.url)
     at("pages read", 0, None)
-    damage = await inspect.damage(path)
+    damage = await inspect.find_damage(path)
     for each in damage:
         yield wrong(check, f"it is damaged: {each}", RESTORE)
     if not damage:
         yield ok(check, "no page of it is damaged")
-    dangling = await inspect.dangling(path)
+    dangling = await inspect.find_dangling_rows(path)
     for table, rows in dangling:
-        yield wrong(check, f"{rows} rows of {table} refer to what is not there", _BY_HAND)
-    differences = await inspect.differences(path, version)
+        yield wrong(check, f"{rows} rows of {table} refer to what is not there", _CHANGED_BY_HAND)
+    differences = await inspect.find_schema_differences(path, version)
     for text, besides in differences:
         if besides:
             yield note(check, text)
@@ -217,43 +221,45 @@ async def _of_file(entry: Database, check: str, version: int, at: At) -> AsyncIt
         yield ok(check, f"its schema is as the migrations make it, version {version}")
 
 
-async def _of_server(entry: Database, check: str, version: int) -> AsyncIterator[Finding]:
-    from agentctl.store.postgres.connection import connect, public_error
-    from agentctl.store.postgres.schema import differences
+async def _check_server(entry: Database, check: str, version: int) -> AsyncIterator[Finding]:
+    from agentctl.store.postgres.connection import connect, to_public_error
+    from agentctl.store.postgres.schema import find_schema_differences
 
     try:
         connection = await connect(entry)
         try:
-            found = await differences(connection, version)
+            found = await find_schema_differences(connection, version)
         finally:
             await connection.close()
     except Exception as error:
-        raise public_error(error, entry.id) from None
+        raise to_public_error(error, entry.id) from None
     for text in found:
         yield wrong(check, text, RESTORE)
     if not found:
         yield ok(check, f"its schema is as the migrations make it, version {version}")
 
 
-async def _of_rows(entry: Database, check: str, at: At) -> AsyncIterator[Finding]:
-    read = partial(read_long, entry)
+async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncIterator[Finding]:
+    read = partial(read_unbounded, entry)
     at("tables searched", 0, None)
-    broken = await read(integrity.loose_ends())
+    broken = await read(integrity.find_violations())
     found = [(f"{each.what}: {', '.join(each.ids)}, ...") for each in broken]
-    found += await _walked(read, at)
+    found += await _check_sessions(read, at)
     for text in found:
-        yield wrong(check, text, _BY_HAND)
+        yield wrong(check, text, _CHANGED_BY_HAND)
     if not found:
         yield ok(check, "the counters of its sessions are those of their runs")
 
 
-async def _walked(read: Callable[[Work[Any]], Awaitable[Any]], at: At) -> list[str]:
+async def _check_sessions(
+    read: Callable[[Work[Any]], Awaitable[Any]], at: ReportProgress
+) -> list[str]:
     """Walk all sessions; what is wrong, with how many, and one of them."""
     total = await read(integrity.count_sessions())
     last, done, found = "", 0, dict[str, list[str]]()
     while True:
         at("sessions looked at", done, total)
-        page = await read(integrity.walk(last, PAGE))
+        page = await read(integrity.check_sessions(last, PAGE_SIZE))
         if not page.sessions:
             return [f"{what}: {len(ids)} sessions, {ids[0]} is one" for what, ids in found.items()]
         for what, session_id in page.broken:
@@ -261,7 +267,7 @@ async def _walked(read: Callable[[Work[Any]], Awaitable[Any]], at: At) -> list[s
         last, done = page.last, done + page.sessions
 
 
-async def back_up(entry: Database, file: Path, report: Report) -> dict[str, object]:
+async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> dict[str, object]:
     """Copy a SQLite database while it is used, and check the copy.
 
     Returns:
@@ -274,15 +280,17 @@ async def back_up(entry: Database, file: Path, report: Report) -> dict[str, obje
     from agentctl.errors import Unavailable
 
     path = sqlite_path(entry.url)
-    if await stored_version(entry) is None:
-        raise Unavailable("There is no database yet", cause=f"{path} has none", hint=MIGRATE)
+    if await read_version(entry) is None:
+        raise Unavailable(
+            "There is no database yet", cause=f"{path} has none", hint=MIGRATE_COMMAND
+        )
     made = await copy(path, file, report)
     return {
         "file": str(made.path),
         "db_id": entry.id,
         "bytes": made.bytes,
         "seconds": round(made.seconds, 3),
-        "taken_at": rfc3339(made.taken_at),
+        "taken_at": format_rfc3339(made.taken_at),
         "schema": made.schema,
         "sessions": made.tables["sessions"],
         "runs": made.tables["runs"],
@@ -291,7 +299,7 @@ async def back_up(entry: Database, file: Path, report: Report) -> dict[str, obje
     }
 
 
-def dump_line(entry: Database, file: Path) -> str:
+def format_dump_command(entry: Database, file: Path) -> str:
     """The command that writes a copy to a file. The password is not in it: libpq reads it from
     PGPASSWORD or the file that PGPASSFILE names."""
     words = ["pg_dump", "--format=custom", "--no-owner", f"--file={file}"]
@@ -300,7 +308,7 @@ def dump_line(entry: Database, file: Path) -> str:
     return shlex.join([*words, f"--dbname={entry.url}"])
 
 
-def restore_line(entry: Database, file: Path) -> str:
+def format_restore_command(entry: Database, file: Path) -> str:
     """The command that puts a copy into an empty database."""
     words = ["pg_restore", "--exit-on-error", "--single-transaction", "--no-owner"]
     return shlex.join([*words, f"--dbname={entry.url}", str(file)])

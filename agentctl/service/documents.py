@@ -13,32 +13,32 @@ from typing import Any, cast
 import orjson
 
 from agentctl.operations import Page
-from agentctl.records.kinds import KINDS, Kind
-from agentctl.records.times import rfc3339
-from agentctl.runs.cancel import Cancellation
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.times import format_rfc3339
+from agentctl.runs.cancel import CancelResult
 from agentctl.service.paging import encode_cursor
-from agentctl.store.listing import Listed
+from agentctl.store.listing import RowPage
 from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow
 
 __all__ = [
-    "array",
-    "cancel_document",
-    "page_document",
-    "run_document",
-    "session_document",
-    "summary_document",
+    "build_cancel_document",
+    "build_page_document",
+    "build_run_document",
+    "build_session_document",
+    "build_summary_document",
+    "join_array",
 ]
 
 
-Text = bytes | list[bytes]
+JsonText = bytes | list[bytes]
 """A JSON text; a long one may be in pieces."""
 
 
-def _object(members: Mapping[str, Text]) -> bytes:
+def _join_object(members: Mapping[str, JsonText]) -> bytes:
     pieces: list[bytes] = []
     for key, text in members.items():
-        pieces.append(_label(key))
+        pieces.append(_member_label(key))
         if isinstance(text, bytes):
             pieces.append(text)
         else:
@@ -49,29 +49,29 @@ def _object(members: Mapping[str, Text]) -> bytes:
 
 
 @cache
-def _label(key: str) -> bytes:
+def _member_label(key: str) -> bytes:
     return b',"%b":' % key.encode()
 
 
-def array(items: Iterable[bytes]) -> bytes:
+def join_array(items: Iterable[bytes]) -> bytes:
     """A JSON array of documents."""
     return b"[" + b",".join(items) + b"]"
 
 
-def _plain(value: str | int | None) -> bytes:
+def _dump(value: str | int | None) -> bytes:
     return orjson.dumps(value)
 
 
-def _stored(text: str | None) -> bytes:
+def _stored_json(text: str | None) -> bytes:
     """A column that holds JSON."""
     return b"null" if text is None else text.encode()
 
 
-def _time(microseconds: int | None) -> bytes:
-    return b"null" if microseconds is None else b'"%b"' % rfc3339(microseconds).encode()
+def _dump_time(microseconds: int | None) -> bytes:
+    return b"null" if microseconds is None else b'"%b"' % format_rfc3339(microseconds).encode()
 
 
-def _array(inner: Sequence[bytes]) -> list[bytes]:
+def _join_arrays(inner: Sequence[bytes]) -> list[bytes]:
     """Several JSON arrays, each without its brackets, as one."""
     pieces = [piece for text in inner if text for piece in (b",", text)]
     pieces[:1] = [b"["]
@@ -79,7 +79,7 @@ def _array(inner: Sequence[bytes]) -> list[bytes]:
     return pieces
 
 
-def session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
+def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
     """One of the three detail schemas of spec.md "Resources", by the type of the session.
 
     Args:
@@ -87,68 +87,68 @@ def session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
         histories: as `runs.histories` reads them; workflows show none.
     """
     shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
-    return _object(shape[row.session_type](row, histories))
+    return _join_object(shape[row.session_type](row, histories))
 
 
-def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, Text]:
+def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
     return {
-        "agent_session_id": _plain(row.session_id),
-        **_heading(row),
-        "session_summary": _stored(row.summary),
-        "session_state": _stored(row.session_state),
-        "agent_id": _plain(row.component_id),
-        "total_tokens": _plain(row.total_tokens),
-        "agent_data": _stored(row.component_data),
-        "metrics": _stored(row.metrics),
-        "metadata": _stored(row.metadata),
-        "chat_history": _array(histories),
-        **_times(row),
+        "agent_session_id": _dump(row.session_id),
+        **_common_members(row),
+        "session_summary": _stored_json(row.summary),
+        "session_state": _stored_json(row.session_state),
+        "agent_id": _dump(row.component_id),
+        "total_tokens": _dump(row.total_tokens),
+        "agent_data": _stored_json(row.component_data),
+        "metrics": _stored_json(row.metrics),
+        "metadata": _stored_json(row.metadata),
+        "chat_history": _join_arrays(histories),
+        **_time_members(row),
     }
 
 
-def _team_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, Text]:
+def _team_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
     return {
-        **_heading(row),
-        "team_id": _plain(row.component_id),
-        "session_summary": _stored(row.summary),
-        "session_state": _stored(row.session_state),
-        "metrics": _stored(row.metrics),
-        "team_data": _stored(row.component_data),
-        "metadata": _stored(row.metadata),
-        "chat_history": _array(histories),
-        **_times(row),
-        "total_tokens": _plain(row.total_tokens),
+        **_common_members(row),
+        "team_id": _dump(row.component_id),
+        "session_summary": _stored_json(row.summary),
+        "session_state": _stored_json(row.session_state),
+        "metrics": _stored_json(row.metrics),
+        "team_data": _stored_json(row.component_data),
+        "metadata": _stored_json(row.metadata),
+        "chat_history": _join_arrays(histories),
+        **_time_members(row),
+        "total_tokens": _dump(row.total_tokens),
     }
 
 
-def _workflow_session(row: SessionRow, _: Sequence[bytes]) -> dict[str, Text]:
+def _workflow_session(row: SessionRow, _: Sequence[bytes]) -> dict[str, JsonText]:
     data = {
-        "session_name": _plain(row.session_name),
-        "session_state": _stored(row.session_state),
-        "session_metrics": _stored(row.metrics),
+        "session_name": _dump(row.session_name),
+        "session_state": _stored_json(row.session_state),
+        "session_metrics": _stored_json(row.metrics),
     }
     return {
-        **_heading(row),
-        "workflow_id": _plain(row.component_id),
-        "workflow_name": _plain(row.component_name),
-        "session_data": _object(data),
-        "session_state": _stored(row.session_state),
-        "workflow_data": _stored(row.component_data),
-        "metadata": _stored(row.metadata),
-        **_times(row),
+        **_common_members(row),
+        "workflow_id": _dump(row.component_id),
+        "workflow_name": _dump(row.component_name),
+        "session_data": _join_object(data),
+        "session_state": _stored_json(row.session_state),
+        "workflow_data": _stored_json(row.component_data),
+        "metadata": _stored_json(row.metadata),
+        **_time_members(row),
     }
 
 
-def _heading(row: SessionRow) -> dict[str, bytes]:
+def _common_members(row: SessionRow) -> dict[str, bytes]:
     return {
-        "session_id": _plain(row.session_id),
-        "session_name": _plain(row.session_name),
-        "user_id": _plain(row.user_id),
+        "session_id": _dump(row.session_id),
+        "session_name": _dump(row.session_name),
+        "user_id": _dump(row.user_id),
     }
 
 
-def _times(row: SummaryRow) -> dict[str, bytes]:
-    return {"created_at": _time(row.created_at), "updated_at": _time(row.updated_at)}
+def _time_members(row: SummaryRow) -> dict[str, bytes]:
+    return {"created_at": _dump_time(row.created_at), "updated_at": _dump_time(row.updated_at)}
 
 
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
@@ -156,10 +156,13 @@ _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.
 
 def _component_ids(row: SummaryRow) -> dict[str, str | None]:
     """All three id fields, the one of the session's type filled."""
-    return {**_NO_COMPONENT, KINDS[cast(Kind, row.session_type)].id_field: row.component_id}
+    return {
+        **_NO_COMPONENT,
+        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
+    }
 
 
-def summary_document(row: SummaryRow) -> bytes:
+def build_summary_document(row: SummaryRow) -> bytes:
     """A session in a list."""
     summary = {
         "session_id": row.session_id,
@@ -171,13 +174,15 @@ def summary_document(row: SummaryRow) -> bytes:
         "run_count": row.run_count,
         "history_bytes": row.history_bytes,
         "last_status": row.last_status,
-        "created_at": rfc3339(row.created_at),
-        "updated_at": rfc3339(row.updated_at),
+        "created_at": format_rfc3339(row.created_at),
+        "updated_at": format_rfc3339(row.updated_at),
     }
     return orjson.dumps(summary)
 
 
-def page_document(noun: str, items: Iterable[bytes], page: Page, found: Listed[Any]) -> bytes:
+def build_page_document(
+    noun: str, items: Iterable[bytes], page: Page, found: RowPage[Any]
+) -> bytes:
     """A page of a list (contract.md 4): its documents, what was asked for, and what was found.
 
     Args:
@@ -191,48 +196,48 @@ def page_document(noun: str, items: Iterable[bytes], page: Page, found: Listed[A
         "total_is_capped": found.capped,
         "next_cursor": encode_cursor(noun, page, found.next),
     }
-    return _object({"data": array(items), "meta": orjson.dumps(meta)})
+    return _join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
 
 
-def run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
+def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
     """A run (contract.md 3). `member_runs` are the ids of the runs that it asked for."""
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     members = {
-        "run_id": _plain(row.run_id),
-        "session_id": _plain(row.session_id),
-        "parent_run_id": _plain(row.parent_run_id),
-        KINDS[cast(Kind, row.component_type)].id_field: _plain(row.component_id),
-        "user_id": _plain(row.user_id),
-        "status": _plain(row.status),
-        "input": _plain(row.input),
-        "content": _plain(row.content),
-        "messages": _stored(row.messages or "[]"),
-        "tools": _stored(row.tools or "[]"),
-        "metrics": _stored(row.metrics or NO_USAGE),
+        "run_id": _dump(row.run_id),
+        "session_id": _dump(row.session_id),
+        "parent_run_id": _dump(row.parent_run_id),
+        KINDS[cast(ComponentKind, row.component_type)].id_field: _dump(row.component_id),
+        "user_id": _dump(row.user_id),
+        "status": _dump(row.status),
+        "input": _dump(row.input),
+        "content": _dump(row.content),
+        "messages": _stored_json(row.messages or "[]"),
+        "tools": _stored_json(row.tools or "[]"),
+        "metrics": _stored_json(row.metrics or NO_USAGE),
         "error": orjson.dumps(error),
-        "created_at": _time(row.created_at),
-        "started_at": _time(row.started_at),
-        "finished_at": _time(row.finished_at),
-        "cancel_requested_at": _time(row.cancel_requested_at),
-        "cancel_requested_by": _plain(row.cancel_requested_by),
-        "cancel_reason": _plain(row.cancel_reason),
-        "stopped_at": _time(row.stopped_at),
-        "late_result": _plain("dropped" if row.late_result else None),
+        "created_at": _dump_time(row.created_at),
+        "started_at": _dump_time(row.started_at),
+        "finished_at": _dump_time(row.finished_at),
+        "cancel_requested_at": _dump_time(row.cancel_requested_at),
+        "cancel_requested_by": _dump(row.cancel_requested_by),
+        "cancel_reason": _dump(row.cancel_reason),
+        "stopped_at": _dump_time(row.stopped_at),
+        "late_result": _dump("dropped" if row.late_result else None),
         "member_runs": orjson.dumps(list(member_runs)),
     }
-    return _object(members)
+    return _join_object(members)
 
 
-def cancel_document(cancellation: Cancellation) -> bytes:
+def build_cancel_document(cancellation: CancelResult) -> bytes:
     """The answer to a cancel (contract.md 5)."""
     state = cancellation.state
     members = {
-        "run_id": _plain(state.run_id),
-        "session_id": _plain(state.session_id),
-        "status": _plain(state.status),
-        "cancel": _plain(cancellation.outcome),
-        "cancel_requested_at": _time(state.cancel_requested_at),
-        "finished_at": _time(state.finished_at),
-        "reason": _plain(state.cancel_reason),
+        "run_id": _dump(state.run_id),
+        "session_id": _dump(state.session_id),
+        "status": _dump(state.status),
+        "cancel": _dump(cancellation.outcome),
+        "cancel_requested_at": _dump_time(state.cancel_requested_at),
+        "finished_at": _dump_time(state.finished_at),
+        "reason": _dump(state.cancel_reason),
     }
-    return _object(members)
+    return _join_object(members)

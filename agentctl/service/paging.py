@@ -7,15 +7,15 @@ import binascii
 
 from agentctl import errors
 from agentctl.operations import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page
-from agentctl.service.access import checked_text
+from agentctl.service.access import check_text
 
-__all__ = ["decode_cursor", "encode_cursor", "offset_of"]
+__all__ = ["decode_cursor", "encode_cursor", "page_offset"]
 
 Position = tuple[int, str]
 """Where a page ended: the sort key (microseconds UTC) and the id of its last row."""
 
 
-def offset_of(page: Page) -> int:
+def page_offset(page: Page) -> int:
     """Rows to skip for a numbered page.
 
     Raises:
@@ -54,7 +54,7 @@ def decode_cursor(noun: str, page: Page) -> Position | None:
         padded = page.cursor + "=" * (-len(page.cursor) % 4)
         text = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
         *bound, key, row_id = text.split(":", 4)
-        position = int(key), checked_text("cursor", row_id)
+        position = int(key), check_text("cursor", row_id)
     except (ValueError, binascii.Error):
         raise errors.ValidationFailed("cursor must be a next_cursor of an earlier answer") from None
     if bound != [noun, page.sort_by, page.sort_order] or abs(position[0]) >= 2**63:

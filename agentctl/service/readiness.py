@@ -31,7 +31,7 @@ class Readiness:
         self._probing: asyncio.Task[bool] | None = None
         self._late_at = 0.0
 
-    async def databases_answer(self) -> bool:
+    async def check_databases(self) -> bool:
         """Whether all do, within `PROBE_SECONDS`."""
         loop = asyncio.get_running_loop()
         if self._probing is None or self._probing.done():

@@ -11,12 +11,12 @@ from dataclasses import replace
 import orjson
 
 from agentctl import errors
-from agentctl.auth.policy import operations_of
+from agentctl.auth.policy import operation_ids
 from agentctl.operations import (
-    FROM_THE_START,
+    BEFORE_FIRST_EVENT,
     MAXIMUM_CANCEL_WAIT,
-    MAXIMUM_EVENT,
-    MAXIMUM_REASON,
+    MAXIMUM_EVENT_NUMBER,
+    MAXIMUM_REASON_LENGTH,
     CancelRequest,
     Page,
     ResumeRequest,
@@ -26,25 +26,25 @@ from agentctl.operations import (
 )
 from agentctl.records.document import Document
 from agentctl.records.ids import is_idempotency_key, new_id
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
 from agentctl.records.times import now
 from agentctl.runs.admission import Idempotency, Submission
-from agentctl.runs.engine import CLIENT_LEFT, Earlier
-from agentctl.runs.follow import ended, follow
+from agentctl.runs.engine import CLIENT_DISCONNECTED, EarlierRun
+from agentctl.runs.follow import follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import cancelled
 from agentctl.service import documents, paging
-from agentctl.service.access import Access, check_texts, checked_session_id, checked_text
-from agentctl.service.audit_log import Note, Record
+from agentctl.service.access import Access, check_session_id, check_text, check_texts
+from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import idempotency, runs
 from agentctl.store.repositories.runs import RunRow
 from agentctl.store.totals import Totals, totals_of
 
-__all__ = ["RunOperations", "run_documents"]
+__all__ = ["RunOperations", "read_run_documents"]
 
-LEAVE_SECONDS = 1.0
+DISCONNECT_WAIT_SECONDS = 1.0
 """How long a caller that goes away is held for the end of the run that it stops."""
 
 
@@ -52,7 +52,7 @@ class RunOperations(Access):
     """Runs of every kind of component."""
 
     async def create_run(
-        self, kind: Kind, component_id: str, request: RunRequest
+        self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> Document[RunRecord]:
         """Start a run and wait for its end; with `background` only for its row.
 
@@ -64,9 +64,9 @@ class RunOperations(Access):
         """
         run = await self._start(kind, component_id, request, stream=False)
         database = self._database_of(kind, component_id)
-        if isinstance(run, Earlier):
-            with _unless_deleted():
-                return await self._replayed(database, run.run_id, request)
+        if isinstance(run, EarlierRun):
+            with _deleted_as_conflict():
+                return await self._replay(database, run.run_id, request)
         if not request.background:
             try:
                 await asyncio.shield(run.ended)
@@ -74,45 +74,45 @@ class RunOperations(Access):
                 await self._leave(run, request)
         return Document(await database.read(self._document(run.run_id)))
 
-    async def _replayed(
+    async def _replay(
         self, database: Database, run_id: str, request: RunRequest
     ) -> Document[RunRecord]:
         """The record of an earlier run: at its end, or with `background` now."""
         document = await database.read(self._document(run_id))
         if not request.background:
-            await ended(self.hosting.engine, database, self.hosting.changes, run_id)
+            await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)
             document = await database.read(self._document(run_id))
         return Document(document)
 
     async def stream_run(
-        self, kind: Kind, component_id: str, request: RunRequest
+        self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         """Start a run and follow it to its end. What is refused is raised before any event."""
         run = await self._start(kind, component_id, request, stream=True)
         database = self._database_of(kind, component_id)
-        if isinstance(run, Earlier):
-            with _unless_deleted():
+        if isinstance(run, EarlierRun):
+            with _deleted_as_conflict():
                 await database.read(self._document(run.run_id))
         try:
-            events = self._followed(database, run.run_id, FROM_THE_START)
+            events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT)
             async with contextlib.aclosing(events):
                 async for event in events:
                     yield event
         finally:
-            if not isinstance(run, Earlier):
+            if not isinstance(run, EarlierRun):
                 await self._leave(run, request)
 
     async def resume_run(
-        self, kind: Kind, component_id: str, run_id: str, request: ResumeRequest
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         """Follow a run from some event on. See `resumed` for what is refused."""
-        events = await self.resumed(kind, component_id, run_id, request)
+        events = await self.open_resumed_stream(kind, component_id, run_id, request)
         async with contextlib.aclosing(events):
             async for event in events:
                 yield event
 
-    async def resumed(
-        self, kind: Kind, component_id: str, run_id: str, request: ResumeRequest
+    async def open_resumed_stream(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncGenerator[StreamEvent]:
         """The events of a run behind `request.after`, those to come included.
 
@@ -124,47 +124,50 @@ class RunOperations(Access):
             ValidationFailed: no event has such a number.
         """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
-        async with self.audited(operations_of(kind).resume_run, **path):
+        async with self.audit(operation_ids(kind).resume_run, **path):
             session_id = request.session_id
-            database = await self._named_run(kind, component_id, run_id, session_id, "resume")
-            if not FROM_THE_START <= request.after <= MAXIMUM_EVENT:
+            database = await self._require_named_run(
+                kind, component_id, run_id, session_id, "resume"
+            )
+            if not BEFORE_FIRST_EVENT <= request.after <= MAXIMUM_EVENT_NUMBER:
                 raise errors.ValidationFailed(
-                    f"last_event_index must be a number from {FROM_THE_START} to {MAXIMUM_EVENT}"
+                    f"last_event_index must be a number from {BEFORE_FIRST_EVENT} "
+                    f"to {MAXIMUM_EVENT_NUMBER}"
                 )
-            return self._followed(database, run_id, request.after)
+            return self._follow(database, run_id, request.after)
 
-    def _followed(self, database: Database, run_id: str, after: int) -> AsyncGenerator[StreamEvent]:
-        return follow(self.hosting.engine, database, self.hosting.changes, run_id, after)
+    def _follow(self, database: Database, run_id: str, after: int) -> AsyncGenerator[StreamEvent]:
+        return follow_run(self.hosting.engine, database, self.hosting.changes, run_id, after)
 
     async def _leave(self, run: LiveRun, request: RunRequest) -> None:
         """The caller of a run is going: stop it, unless it has ended or may go on."""
-        if run.ended.done() or self._goes_on(request):
+        if run.ended.done() or self._outlives_caller(request):
             return
-        run.stop(cancelled(self.principal.actor, CLIENT_LEFT))
-        await asyncio.wait([run.ended], timeout=LEAVE_SECONDS)
+        run.stop(cancelled(self.principal.actor, CLIENT_DISCONNECTED))
+        await asyncio.wait([run.ended], timeout=DISCONNECT_WAIT_SECONDS)
 
-    def _goes_on(self, request: RunRequest) -> bool:
+    def _outlives_caller(self, request: RunRequest) -> bool:
         """Whether a run outlives the interest of its caller (contract.md 5)."""
         detaches = self.hosting.settings.server.on_disconnect == "detach"
         return request.background or (detaches and self.principal.via == "http")
 
     async def _start(
-        self, kind: Kind, component_id: str, request: RunRequest, *, stream: bool
-    ) -> LiveRun | Earlier:
+        self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
+    ) -> LiveRun | EarlierRun:
         """Start a run, which has its row in the audit in the transaction of its own row.
 
         A request that was made before starts none, and has none.
         """
         path = {KINDS[kind].id_field: component_id}
-        async with self.audited(operations_of(kind).create_run, **path) as record:
+        async with self.audit(operation_ids(kind).create_run, **path) as record:
             submission = self._submission(kind, component_id, request, stream=stream)
             record.name("session", submission.session_id)
-            record.makes("run", submission.run_id)
+            record.add_created("run", submission.run_id)
             note = await self._note(record, submission)
             with record.kept():
                 return await self.hosting.engine.submit(replace(submission, note=note))
 
-    async def _note(self, record: Record, submission: Submission) -> Note | None:
+    async def _note(self, record: AuditedCall, submission: Submission) -> AppendEntry | None:
         """What the transaction of a submission is to append.
 
         A row that has to stand before it is not written for a request that was made before.
@@ -173,11 +176,11 @@ class RunOperations(Access):
         if request is not None and database is not self.hosting.audit.database:
             claimed = idempotency.is_claimed(request.principal, request.key, now())
             if await database.read(claimed):
-                return _no_run
+                return _refuse_new_run
         return await record.note(database)
 
     def _submission(
-        self, kind: Kind, component_id: str, request: RunRequest, *, stream: bool
+        self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
     ) -> Submission:
         component = self.component(kind, component_id)
         self._check_message(request.message)
@@ -186,19 +189,19 @@ class RunOperations(Access):
             session_id = self.principal.session_id or new_id()
         return Submission(
             component=component,
-            session_id=checked_session_id(session_id),
+            session_id=check_session_id(session_id),
             user_id=self.owner(request.user_id),
             message=request.message,
             background=request.background,
             recorded=stream or request.background,
-            goes_on=self._goes_on(request),
+            goes_on=self._outlives_caller(request),
             actor=self.principal.actor,
-            visibility=self.usable(request.user_id),
+            visibility=self.run_visibility(request.user_id),
             idempotency=self._idempotency(kind, component_id, request, stream=stream),
         )
 
     def _idempotency(
-        self, kind: Kind, component_id: str, request: RunRequest, *, stream: bool
+        self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
     ) -> Idempotency | None:
         """What makes the request the same as another one: the caller, the key, and all it asks for.
 
@@ -221,22 +224,22 @@ class RunOperations(Access):
     def _check_message(self, message: str) -> None:
         if not message:
             raise errors.ValidationFailed("message must not be empty")
-        checked_text("message", message)
+        check_text("message", message)
         limit = self.hosting.settings.limits.message_bytes
         if len(message.encode()) > limit:
             raise errors.TooLarge(f"message must be at most {limit} bytes")
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         """A page of the runs that the caller sees, across sessions, newest first."""
-        async with self.audited("get_runs"):
+        async with self.audit("get_runs"):
             return await self._page(self.database(filter.db_id), filter)
 
     async def list_component_runs(
-        self, kind: Kind, component_id: str, filter: RunFilter
+        self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]:
         """A page of the runs of one component that the caller sees."""
         path = {KINDS[kind].id_field: component_id}
-        async with self.audited(operations_of(kind).list_runs, **path):
+        async with self.audit(operation_ids(kind).list_runs, **path):
             component = self.component(kind, component_id)
             narrowed = replace(filter, component_type=kind, component_id=component_id)
             return await self._page(self.database(filter.db_id or component.database), narrowed)
@@ -260,31 +263,31 @@ class RunOperations(Access):
             user_id=filter.user_id,
             sort_order=filter.page.sort_order,
             limit=filter.page.limit,
-            offset=paging.offset_of(filter.page),
+            offset=paging.page_offset(filter.page),
             after=paging.decode_cursor("runs", filter.page),
             live=filter.live,
             created_after=filter.created_after,
             created_before=filter.created_before,
         )
-        work = _page(query, filter.page, totals_of(database))
+        work = _read_page(query, filter.page, totals_of(database))
         return Document(await database.read(work, large=True))
 
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
         """One run, wherever it is."""
-        async with self.audited("get_run", run_id=run_id):
+        async with self.audit("get_run", run_id=run_id):
             return Document(await self.database(db_id).read(self._document(run_id)))
 
     async def get_component_run(
-        self, kind: Kind, component_id: str, run_id: str, *, session_id: str | None = None
+        self, kind: ComponentKind, component_id: str, run_id: str, *, session_id: str | None = None
     ) -> Document[RunRecord]:
         """One run of a component."""
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
-        async with self.audited(operations_of(kind).get_run, **path):
+        async with self.audit(operation_ids(kind).get_run, **path):
             database = await self.require_run(kind, component_id, run_id, session_id)
             return Document(await database.read(self._document(run_id)))
 
     async def require_run(
-        self, kind: Kind, component_id: str, run_id: str, session_id: str | None
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> Database:
         """The database of a run of this component, and of this session when one is given.
 
@@ -292,7 +295,7 @@ class RunOperations(Access):
             NotFound: it is none of theirs, or not the caller's.
         """
         database = self._database_of(kind, component_id)
-        found = await database.read(runs.state(run_id, self.visibility))
+        found = await database.read(runs.get_state(run_id, self.visibility))
         if (
             found is None
             or (found.component_type, found.component_id) != (kind, component_id)
@@ -301,7 +304,7 @@ class RunOperations(Access):
             raise errors.NotFound("Run not found")
         return database
 
-    def _database_of(self, kind: Kind, component_id: str) -> Database:
+    def _database_of(self, kind: ComponentKind, component_id: str) -> Database:
         return self.database(self.component(kind, component_id).database)
 
     @unit
@@ -314,11 +317,11 @@ class RunOperations(Access):
         row = yield from runs.get(run_id, self.visibility)
         if row is None:
             raise errors.NotFound("Run not found")
-        (document,) = yield from run_documents([row])
+        (document,) = yield from read_run_documents([row])
         return document
 
     async def cancel_run(
-        self, kind: Kind, component_id: str, run_id: str, request: CancelRequest
+        self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
     ) -> Document[CancelRecord]:
         """Ask a run to stop, wait for its end, and say which of the two happened.
 
@@ -328,12 +331,14 @@ class RunOperations(Access):
             NotFound: not a run of this component and session, or not the caller's.
         """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
-        async with self.audited(operations_of(kind).cancel_run, **path) as record:
+        async with self.audit(operation_ids(kind).cancel_run, **path) as record:
             session_id = request.session_id or self.principal.session_id
             if session_id is not None:
                 record.name("session", session_id)
-            database = await self._named_run(kind, component_id, run_id, session_id, "cancel")
-            _check_cancel(request)
+            database = await self._require_named_run(
+                kind, component_id, run_id, session_id, "cancel"
+            )
+            _check_cancel_request(request)
             note = await record.note(database)
             with record.kept():
                 done = await self.hosting.canceller.cancel(
@@ -344,10 +349,15 @@ class RunOperations(Access):
                     wait=request.wait,
                     note=note,
                 )
-            return Document(documents.cancel_document(done))
+            return Document(documents.build_cancel_document(done))
 
-    async def _named_run(
-        self, kind: Kind, component_id: str, run_id: str, session_id: str | None, action: str
+    async def _require_named_run(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        session_id: str | None,
+        action: str,
     ) -> Database:
         """The database of a run that is named with its session, as everyone but administrators
         must name it (spec.md "Authentication" 8).
@@ -363,7 +373,7 @@ class RunOperations(Access):
 
 
 @unit
-def _no_run() -> Steps[None]:
+def _refuse_new_run() -> Steps[None]:
     """For a request that was made before, as long as its key is remembered: with the last moment
     of that it would start a run without a row in the audit.
     """
@@ -372,7 +382,7 @@ def _no_run() -> Steps[None]:
 
 
 @contextlib.contextmanager
-def _unless_deleted() -> Iterator[None]:
+def _deleted_as_conflict() -> Iterator[None]:
     """For what is asked of the run of an earlier request."""
     try:
         yield
@@ -381,25 +391,27 @@ def _unless_deleted() -> Iterator[None]:
 
 
 @unit
-def run_documents(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
+def read_run_documents(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
     """The documents of some runs, each with the ids of the runs that it asked for."""
-    members = yield from runs.children([row.run_id for row in rows])
-    return [documents.run_document(row, members[row.run_id]) for row in rows]
+    members = yield from runs.list_children([row.run_id for row in rows])
+    return [documents.build_run_document(row, members[row.run_id]) for row in rows]
 
 
 @unit
-def _page(query: runs.RunQuery, page: Page, known: Totals) -> Steps[bytes]:
-    found = yield from runs.page(query, known)
-    items = yield from run_documents(found.rows)
-    return documents.page_document("runs", items, page, found)
+def _read_page(query: runs.RunQuery, page: Page, known: Totals) -> Steps[bytes]:
+    found = yield from runs.list_page(query, known)
+    items = yield from read_run_documents(found.rows)
+    return documents.build_page_document("runs", items, page, found)
 
 
-def _check_cancel(request: CancelRequest) -> None:
+def _check_cancel_request(request: CancelRequest) -> None:
     if not 0 <= request.wait <= MAXIMUM_CANCEL_WAIT:
         raise errors.ValidationFailed(
             f"wait must be a number of seconds from 0 to {MAXIMUM_CANCEL_WAIT:g}"
         )
     if request.reason is not None:
-        checked_text("reason", request.reason)
-        if len(request.reason) > MAXIMUM_REASON:
-            raise errors.ValidationFailed(f"reason must be at most {MAXIMUM_REASON} characters")
+        check_text("reason", request.reason)
+        if len(request.reason) > MAXIMUM_REASON_LENGTH:
+            raise errors.ValidationFailed(
+                f"reason must be at most {MAXIMUM_REASON_LENGTH} characters"
+            )

@@ -11,31 +11,33 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.settings import Settings
 from agentctl.runs.cancel import Canceller
-from agentctl.runs.changes import Changes, watch_requests
+from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.engine import Engine
-from agentctl.runs.liveness import Observer
-from agentctl.runs.sweep import sweep, watch_workers
+from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog
 from agentctl.service.access import Hosting
 from agentctl.service.accounts import AccountOperations
 from agentctl.service.audit import AuditOperations
-from agentctl.service.audit_log import Audit
+from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
-from agentctl.service.directory import Directory
+from agentctl.service.directory import StoredAccounts
 from agentctl.service.readiness import Readiness
-from agentctl.service.startup_warnings import warn_of_ground
+from agentctl.service.startup_warnings import log_startup_warnings
 from agentctl.store.databases import Databases
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
 
-__all__ = ["Acting", "Service"]
+__all__ = ["Service", "ServiceOperations"]
 
 
-class Acting(ComponentOperations, AuthorizationOperations, AccountOperations, AuditOperations):
+class ServiceOperations(
+    ComponentOperations, AuthorizationOperations, AccountOperations, AuditOperations
+):
     """`operations.Operations` as one principal, on what is hosted here."""
 
 
@@ -61,14 +63,16 @@ class Service:
         """
         return self.hosting.verifier()
 
-    def acting_as(self, principal: Principal, request_id: str | None = None) -> Acting:
+    def operations_for(
+        self, principal: Principal, request_id: str | None = None
+    ) -> ServiceOperations:
         """The port as this principal.
 
         Args:
             principal: who calls.
             request_id: of what is asked, for the audit; None: one is made.
         """
-        return Acting(self.hosting, principal, request_id)
+        return ServiceOperations(self.hosting, principal, request_id)
 
     async def prepare(self) -> None:
         """Get ready to serve: open the databases, load what runs need, end the runs of the dead.
@@ -79,12 +83,12 @@ class Service:
             InvalidConfiguration: a tool cannot be used.
         """
         databases, observer = self.hosting.databases, self.hosting.observer
-        await databases.open_each()
-        warn_of_ground(self.settings)
+        await databases.open_all()
+        log_startup_warnings(self.settings)
         self.hosting.catalog.prepare()
         await self._worker.enlist()
-        observer.lasting = True
-        await sweep(databases, observer, self._worker.id)
+        observer.is_long_lived = True
+        await sweep_dead_workers(databases, observer, self._worker.id)
         keep_days = self.settings.audit.keep_days
         watch = watch_workers(databases, observer, self._worker, audit_days=keep_days)
         self._watches.start(watch)
@@ -122,30 +126,30 @@ class Service:
             stack.push_async_callback(databases.close)
             catalog = Catalog.from_settings(settings)
             stack.push_async_callback(catalog.close)
-            worker = Worker(databases, lost=lambda owner: engine.lose(owner))
+            worker = Worker(databases, lost=lambda owner: engine.handle_worker_lost(owner))
             stack.push_async_callback(worker.retire)
-            changes, observer = Changes(), Observer(databases)
+            changes, observer = DatabaseChanges(), WorkerMonitor(databases)
             engine = Engine(databases, catalog, settings, worker)
             watches = Tasks()
             stack.push_async_callback(watches.end)
-            watches.start(watch_requests(engine, databases, changes))
+            watches.start(watch_cancel_requests(engine, databases, changes))
             stack.push_async_callback(engine.close)
             canceller = Canceller(engine, observer, changes)
             readiness = Readiness(databases)
             stack.push_async_callback(readiness.close)
-            directory = Directory(databases)
+            directory = StoredAccounts(databases)
             stack.push_async_callback(directory.close)
             accounts = AccountTokens(directory, admin_scope=settings.authorization.admin_scope)
-            verifier = functools.cache(lambda: _verifier(settings, accounts))
+            verifier = functools.cache(lambda: _build_verifier(settings, accounts))
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, observer, accounts,
-                audit=Audit(databases, reads=settings.audit.reads), readiness=readiness,
+                audit=AuditLog(databases, reads=settings.audit.reads), readiness=readiness,
                 verifier=verifier,
             )  # fmt: skip
             yield cls(hosting, worker, watches)
 
 
-def _verifier(settings: Settings, accounts: AccountTokens) -> Verifier:
+def _build_verifier(settings: Settings, accounts: AccountTokens) -> Verifier:
     """Loaded when it is needed: most local commands verify nothing."""
     from agentctl.auth.verifier import Verifier
 

@@ -10,15 +10,15 @@ import orjson
 from agentctl import errors
 from agentctl.operations import (
     ALL_RUNS,
-    ANYWHERE,
+    DEFAULT_LOCATOR,
     DELETION_WAIT,
     MAXIMUM_LIMIT,
     BulkDeletion,
     NewSession,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
     SessionRunsQuery,
-    Where,
 )
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
@@ -28,13 +28,13 @@ from agentctl.records.times import now
 from agentctl.service import documents, paging
 from agentctl.service.access import (
     Access,
+    check_json,
+    check_session_id,
+    check_text,
     check_texts,
-    checked_json,
-    checked_session_id,
-    checked_text,
 )
-from agentctl.service.audit_log import Record
-from agentctl.service.runs import run_documents
+from agentctl.service.audit_log import AuditedCall
+from agentctl.service.runs import read_run_documents
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.sessions import SessionRow
@@ -46,9 +46,9 @@ __all__ = ["SessionOperations"]
 LARGE_HISTORY_BYTES = 262_144
 """A history above this is read off the event loop."""
 
-MAXIMUM_DELETED = 100
+MAXIMUM_DELETED_SESSIONS = 100
 
-MAXIMUM_NAME = 255
+MAXIMUM_SESSION_NAME_LENGTH = 255
 """Characters of a session's name: the name is indexed, and an index takes no long ones."""
 
 
@@ -57,12 +57,12 @@ class SessionOperations(Access):
 
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
         """A page of the sessions that the caller sees."""
-        async with self.audited("get_sessions"):
+        async with self.audit("get_sessions"):
             database = self.database_of(filter.where)
-            work = sessions.page(self._query(filter), totals_of(database))
+            work = sessions.list_page(self._query(filter), totals_of(database))
             found = await database.read(work, large="perhaps")
-            items = map(documents.summary_document, found.rows)
-            return Document(documents.page_document("sessions", items, filter.page, found))
+            items = map(documents.build_summary_document, found.rows)
+            return Document(documents.build_page_document("sessions", items, filter.page, found))
 
     def _query(self, filter: SessionFilter) -> sessions.SessionQuery:
         page = filter.page
@@ -80,7 +80,7 @@ class SessionOperations(Access):
             sort_by=page.sort_by,
             sort_order=page.sort_order,
             limit=page.limit,
-            offset=paging.offset_of(page),
+            offset=paging.page_offset(page),
             after=paging.decode_cursor("sessions", page),
         )
 
@@ -91,22 +91,22 @@ class SessionOperations(Access):
             Conflict: the id is taken, by whomever.
             NotFound: the component or the database is not there.
         """
-        async with self.audited("create_session") as record:
+        async with self.audit("create_session") as record:
             database = self.database(session.db_id)
             row = self._new_row(session)
             record.name("session", row.session_id)
-            await record.write(database, _created(row))
-            return Document(documents.session_document(row, []))
+            await record.write(database, _insert(row))
+            return Document(documents.build_session_document(row, []))
 
     def _new_row(self, session: NewSession) -> SessionRow:
         given = session.session_id
-        session_id = new_id() if given is None else checked_session_id(given)
+        session_id = new_id() if given is None else check_session_id(given)
         name, data = None, None
         if session.component_id is not None:
             component = self.component(session.type, session.component_id)
             name = component.name
             data = orjson.dumps(self.hosting.catalog.data(component)).decode()
-        return sessions.new_session(
+        return sessions.build_session(
             session_id,
             session.type,
             user_id=self.owner(session.user_id),
@@ -114,38 +114,40 @@ class SessionOperations(Access):
             component_id=session.component_id,
             component_name=name,
             component_data=data,
-            session_name=_name(session.session_name),
-            session_state=_stored("session_state", session.session_state),
-            metadata=_stored("metadata", session.metadata),
+            session_name=_check_name(session.session_name),
+            session_state=_dump_json("session_state", session.session_state),
+            metadata=_dump_json("metadata", session.metadata),
         )
 
     async def get_session_by_id(
-        self, session_id: str, where: Where = ANYWHERE
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         """One session with its history."""
-        async with self.audited("get_session_by_id", session_id=session_id):
+        async with self.audit("get_session_by_id", session_id=session_id):
             database = self.database_of(where)
-            row = await database.read(self._seen_session(session_id, where))
+            row = await database.read(self._visible_session(session_id, where))
             return await self._detail(database, row)
 
     async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
         histories: list[bytes] = []
         if row.session_type != "workflow" and row.run_count:
             large = row.history_bytes > LARGE_HISTORY_BYTES
-            histories = await database.read(runs.histories(row.session_id), large=large)
-        return Document(documents.session_document(row, histories))
+            histories = await database.read(runs.list_histories(row.session_id), large=large)
+        return Document(documents.build_session_document(row, histories))
 
-    async def require_session(self, session_id: str, where: Where = ANYWHERE) -> None:
+    async def require_session(
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> None:
         """Refuse unless the session is there for the principal, whatever it may do with it.
 
         Raises:
             NotFound: it is not there, not the caller's, or not what `where` says.
         """
-        await self.database_of(where).read(self._seen_session(session_id, where))
+        await self.database_of(where).read(self._visible_session(session_id, where))
 
     @unit
-    def _seen_session(
-        self, session_id: str, where: Where, *, held: bool = False
+    def _visible_session(
+        self, session_id: str, where: SessionLocator, *, held: bool = False
     ) -> Steps[SessionRow]:
         """The session as the caller may see it; `where` narrows. Held, it stays like that until
         the transaction ends.
@@ -153,7 +155,7 @@ class SessionOperations(Access):
         Raises:
             NotFound: it is not there, not the caller's, or not what `where` says.
         """
-        find = sessions.hold if held else sessions.get
+        find = sessions.get_for_update if held else sessions.get
         row = yield from find(session_id, self.visibility)
         if (
             row is None
@@ -164,86 +166,90 @@ class SessionOperations(Access):
         return row
 
     async def update_session(
-        self, session_id: str, patch: SessionPatch, where: Where = ANYWHERE
+        self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         """Replace the name, the state or the metadata of a session."""
-        async with self.audited("update_session", session_id=session_id) as record:
+        async with self.audit("update_session", session_id=session_id) as record:
             return await self._change(record, session_id, patch, where)
 
     async def rename_session(
-        self, session_id: str, session_name: str, where: Where = ANYWHERE
+        self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         """Give a session another name."""
         patch = SessionPatch({"session_name": session_name})
-        async with self.audited("rename_session", session_id=session_id) as record:
+        async with self.audit("rename_session", session_id=session_id) as record:
             return await self._change(record, session_id, patch, where)
 
     async def _change(
-        self, record: Record, session_id: str, patch: SessionPatch, where: Where
+        self, record: AuditedCall, session_id: str, patch: SessionPatch, where: SessionLocator
     ) -> Document[SessionDetail]:
         database = self.database_of(where)
         row = await record.write(database, self._changed(session_id, patch, where))
         return await self._detail(database, row)
 
     @unit
-    def _changed(self, session_id: str, patch: SessionPatch, where: Where) -> Steps[SessionRow]:
-        yield from self._seen_session(session_id, where, held=True)
-        changes = _changes(patch)
+    def _changed(
+        self, session_id: str, patch: SessionPatch, where: SessionLocator
+    ) -> Steps[SessionRow]:
+        yield from self._visible_session(session_id, where, held=True)
+        changes = _build_changes(patch)
         changed = yield from sessions.update(session_id, self.visibility, changes, now())
         if changed is None:
             raise errors.NotFound("Session not found")
         return changed
 
     async def delete_session(
-        self, session_id: str, where: Where = ANYWHERE, *, cancel: bool = False
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
     ) -> None:
         """Remove a session with its runs and events.
 
         Raises:
             Conflict: a run of it is not final; with `cancel`, not even after the wait.
         """
-        async with self.audited("delete_session", session_id=session_id) as record:
+        async with self.audit("delete_session", session_id=session_id) as record:
             database = self.database_of(where)
             if cancel:
-                await self._cancel_all(record, database, session_id, where)
+                await self._cancel_runs_of(record, database, session_id, where)
             await record.write(database, self._deleted([session_id], where))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
         """Remove up to 100 sessions, all or none: one row in the audit, which names them."""
-        async with self.audited("delete_sessions") as record:
+        async with self.audit("delete_sessions") as record:
             database = self.database(deletion.db_id)
-            if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED:
-                raise errors.ValidationFailed(f"session_ids must hold 1 to {MAXIMUM_DELETED} ids")
+            if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED_SESSIONS:
+                raise errors.ValidationFailed(
+                    f"session_ids must hold 1 to {MAXIMUM_DELETED_SESSIONS} ids"
+                )
             wanted = [
-                checked_text("session_ids", each) for each in dict.fromkeys(deletion.session_ids)
+                check_text("session_ids", each) for each in dict.fromkeys(deletion.session_ids)
             ]
             record.name("session", *wanted)
-            await record.write(database, self._deleted(wanted, ANYWHERE))
+            await record.write(database, self._deleted(wanted, DEFAULT_LOCATOR))
 
     @unit
-    def _deleted(self, session_ids: list[str], where: Where) -> Steps[None]:
+    def _deleted(self, session_ids: list[str], where: SessionLocator) -> Steps[None]:
         # All of them are held before any goes, in an order that is the same for everybody.
         for session_id in sorted(session_ids) if len(session_ids) > 1 else ():
-            yield from sessions.hold(session_id, self.visibility)
+            yield from sessions.get_for_update(session_id, self.visibility)
         for session_id in session_ids:
-            yield from self._seen_session(session_id, where, held=True)
-            live = yield from runs.live_in_session(session_id)
+            yield from self._visible_session(session_id, where, held=True)
+            live = yield from runs.list_live_in_session(session_id)
             if live:
                 raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
             yield from sessions.delete(session_id)
 
-    async def _cancel_all(
-        self, record: Record, database: Database, session_id: str, where: Where
+    async def _cancel_runs_of(
+        self, record: AuditedCall, database: Database, session_id: str, where: SessionLocator
     ) -> None:
         """Ask all runs of the session to stop, and wait for them together.
 
         Whether that was enough is for the deletion to find. The cancels are part of it: its row
         stands before them.
         """
-        await database.read(self._seen_session(session_id, where))
-        live = await database.read(runs.live_in_session(session_id))
+        await database.read(self._visible_session(session_id, where))
+        live = await database.read(runs.list_live_in_session(session_id))
         if live:
-            await record.precede(database)
+            await record.commit_first(database)
         cancels = [
             self.hosting.canceller.cancel(
                 database,
@@ -260,14 +266,14 @@ class SessionOperations(Access):
         self, session_id: str, query: SessionRunsQuery = ALL_RUNS
     ) -> Document[list[RunRecord]]:
         """The runs of a session, oldest first, members' and steps' included."""
-        async with self.audited("get_session_runs", session_id=session_id):
+        async with self.audit("get_session_runs", session_id=session_id):
             database = self.database_of(query.where)
             work = self._runs(session_id, query)
-            return Document(documents.array(await database.read(work, large=True)))
+            return Document(documents.join_array(await database.read(work, large=True)))
 
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
-        yield from self._seen_session(session_id, query.where)
+        yield from self._visible_session(session_id, query.where)
         if query.limit is not None and not 1 <= query.limit <= MAXIMUM_LIMIT:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
         after_seq = None
@@ -276,49 +282,51 @@ class SessionOperations(Access):
             if last is None or last.session_id != session_id:
                 raise errors.ValidationFailed("after must be the id of a run of the session")
             after_seq = last.seq
-        rows = yield from runs.of_session(session_id, limit=query.limit, after_seq=after_seq)
-        return (yield from run_documents(rows))
+        rows = yield from runs.list_in_session(session_id, limit=query.limit, after_seq=after_seq)
+        return (yield from read_run_documents(rows))
 
     async def get_session_run(
-        self, session_id: str, run_id: str, where: Where = ANYWHERE
+        self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[RunRecord]:
         """One run of a session."""
-        async with self.audited("get_session_run", session_id=session_id, run_id=run_id):
+        async with self.audit("get_session_run", session_id=session_id, run_id=run_id):
             database = self.database_of(where)
             return Document(await database.read(self._run(session_id, run_id, where)))
 
     @unit
-    def _run(self, session_id: str, run_id: str, where: Where) -> Steps[bytes]:
-        yield from self._seen_session(session_id, where)
+    def _run(self, session_id: str, run_id: str, where: SessionLocator) -> Steps[bytes]:
+        yield from self._visible_session(session_id, where)
         row = yield from runs.get(run_id, EVERYONE)
         if row is None or row.session_id != session_id:
             raise errors.NotFound("Run not found")
-        (document,) = yield from run_documents([row])
+        (document,) = yield from read_run_documents([row])
         return document
 
 
 @unit
-def _created(row: SessionRow) -> Steps[None]:
+def _insert(row: SessionRow) -> Steps[None]:
     if not (yield from sessions.create(row)):
         raise errors.Conflict("The session id is taken")
 
 
-def _changes(patch: SessionPatch) -> dict[str, str | None]:
+def _build_changes(patch: SessionPatch) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
     for name, value in patch.changes.items():
         if name == "session_name":
-            changes[name] = _name(value)
+            changes[name] = _check_name(value)
         else:
-            changes[name] = _stored(name, value)
+            changes[name] = _dump_json(name, value)
     return changes
 
 
-def _name(session_name: str) -> str:
-    if len(session_name) > MAXIMUM_NAME:
-        raise errors.ValidationFailed(f"session_name must be at most {MAXIMUM_NAME} characters")
-    return checked_text("session_name", session_name)
+def _check_name(session_name: str) -> str:
+    if len(session_name) > MAXIMUM_SESSION_NAME_LENGTH:
+        raise errors.ValidationFailed(
+            f"session_name must be at most {MAXIMUM_SESSION_NAME_LENGTH} characters"
+        )
+    return check_text("session_name", session_name)
 
 
-def _stored(name: str, value: dict[str, Any] | None) -> str | None:
+def _dump_json(name: str, value: dict[str, Any] | None) -> str | None:
     """A JSON value from outside as it is kept."""
-    return None if value is None else orjson.dumps(checked_json(name, value)).decode()
+    return None if value is None else orjson.dumps(check_json(name, value)).decode()

@@ -46,9 +46,9 @@ __all__ = [
     "Steps",
     "Value",
     "Work",
-    "compile_colon",
-    "compile_dollar",
-    "newest",
+    "compile_for_postgres",
+    "compile_for_sqlite",
+    "get_newest_time",
     "probe",
     "unit",
 ]
@@ -156,7 +156,7 @@ class Database(Protocol):
         """Run a unit in one transaction; returns once it is durable."""
         ...
 
-    def write_now(self, work: Work[T]) -> T:
+    def write_blocking(self, work: Work[T]) -> T:
         """Like `write`, for a thread without an event loop, which it holds up."""
         ...
 
@@ -195,13 +195,13 @@ _UTF8 = re.compile(r"\butf8\((\w+)\)")
 
 
 @cache
-def compile_colon(sql: Sql) -> str:
+def compile_for_sqlite(sql: Sql) -> str:
     """The statement as SQLite takes it: without the lock on the rows of its SELECT."""
     return _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", sql))
 
 
 @cache
-def compile_dollar(sql: Sql) -> tuple[str, tuple[str, ...]]:
+def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
     """The statement with `$1`, `$2`, ... for its parameters, as asyncpg takes it.
 
     Returns:
@@ -237,7 +237,7 @@ def probe() -> Steps[None]:
 
 
 @unit
-def newest() -> Steps[int | None]:
+def get_newest_time() -> Steps[int | None]:
     """The latest time that was written down when something was made, in microseconds."""
     rows = yield Statement(_NEWEST)
     latest: int | None = rows[0][0]

@@ -57,7 +57,7 @@ class Databases(Mapping[str, Database]):
         """Those that are open."""
         return dict(self._open)
 
-    async def open_each(self) -> None:
+    async def open_all(self) -> None:
         """Open all of them now, and see that they answer."""
         for database in self.values():
             await database.check()

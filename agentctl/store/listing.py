@@ -21,19 +21,19 @@ from agentctl.store.database import Sql, Statement, Steps, Value, unit
 from agentctl.store.totals import Totals
 
 __all__ = [
-    "COUNTED",
+    "MAXIMUM_TOTAL",
     "Cursor",
     "Filter",
     "Lead",
-    "Listed",
     "Listing",
     "Order",
+    "RowPage",
     "Slice",
-    "given",
     "prefix_range",
+    "present_filters",
 ]
 
-COUNTED = 10_000
+MAXIMUM_TOTAL = 10_000
 """Up to here a total is exact (contract.md 4)."""
 
 SPARE = 1_000
@@ -72,7 +72,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(Generic[R]):
+class RowPage(Generic[R]):
     """One page of a list.
 
     Attributes:
@@ -153,7 +153,7 @@ class Listing:
         make: Callable[..., R],
         promote: Lead = NO_LEAD,
         known: Totals | None = None,
-    ) -> Steps[Listed[R]]:
+    ) -> Steps[RowPage[R]]:
         """Read a page and count what the filters leave.
 
         Args:
@@ -165,14 +165,14 @@ class Listing:
         """
         present = tuple(filters)
         found = yield from self._count(_counting(self, present, promote), filters, known)
-        capped = found > COUNTED
+        capped = found > MAXIMUM_TOTAL
         kind = part.sort, part.order, part.after is not None
         sql = _selecting(self, present, promote, kind, capped)
         found_rows = yield Statement(sql, {**filters, **part.parameters()})
         rows = [make(*row) for row in found_rows[: part.limit]]
         last = rows[-1] if len(found_rows) > part.limit else None
         following = None if last is None else (getattr(last, part.sort), getattr(last, self.id))
-        return Listed(rows, min(found, COUNTED), capped, following)
+        return RowPage(rows, min(found, MAXIMUM_TOTAL), capped, following)
 
     @unit
     def _count(self, sql: Sql, filters: Mapping[str, Value], known: Totals | None) -> Steps[int]:
@@ -182,10 +182,10 @@ class Listing:
         key = (sql, *sorted(filters.items()))
         removed = (yield Statement(_removed(self.removals)))[0][0]
         if known.is_beyond(key, removed):
-            return COUNTED + 1
+            return MAXIMUM_TOTAL + 1
         found: int = (yield Statement(sql, filters))[0][0]
-        if found > COUNTED:
-            known.learn(key, removed, found - COUNTED)
+        if found > MAXIMUM_TOTAL:
+            known.learn(key, removed, found - MAXIMUM_TOTAL)
         return found
 
     def count(self, present: tuple[str, ...], lead: Lead) -> Sql:
@@ -271,7 +271,7 @@ class Listing:
         return dict(self.free) | {name: known for group in groups for name, known in group.items()}
 
 
-def given(query: object, names: Iterable[str]) -> dict[str, Value]:
+def present_filters(query: object, names: Iterable[str]) -> dict[str, Value]:
     """What a query asks for by these of its fields: those that are not None."""
     values: dict[str, Value] = {name: getattr(query, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
@@ -324,7 +324,7 @@ def _removed(column: str) -> Sql:
 
 
 def _count(table: str, conditions: tuple[str, ...]) -> Sql:
-    some = f"SELECT 1 FROM {table}{_where(conditions)} LIMIT {COUNTED + SPARE}"
+    some = f"SELECT 1 FROM {table}{_where(conditions)} LIMIT {MAXIMUM_TOTAL + SPARE}"
     return Sql(f"SELECT count(*) FROM ({some}) AS counted")
 
 

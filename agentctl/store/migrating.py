@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from agentctl.config.databases import is_sqlite, sqlite_path
+from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.store.database import Work
-from agentctl.store.schema import Engine, Migration, migrations
+from agentctl.store.schema import Engine, Migration, load_migrations
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database as Entry
 
-__all__ = ["engine_of", "migrate", "read_long", "stored_version"]
+__all__ = ["get_engine", "migrate", "read_unbounded", "read_version"]
 
 T = TypeVar("T")
 
@@ -24,42 +24,44 @@ LONGEST_SECONDS = 86_400.0
 """What a statement of a migration may take: an index of a large table takes its time."""
 
 
-def engine_of(entry: Entry) -> Engine:
+def get_engine(entry: Entry) -> Engine:
     """What holds a configured database."""
-    return "sqlite" if is_sqlite(entry.url) else "postgres"
+    return "sqlite" if is_sqlite_url(entry.url) else "postgres"
 
 
-async def stored_version(entry: Entry) -> int | None:
+async def read_version(entry: Entry) -> int | None:
     """The number of the last migration of a database; None: there is no database yet.
 
     Raises:
         Unavailable: it cannot be read, or is not one of ours.
     """
-    if not is_sqlite(entry.url):
-        return await _postgres_version(entry)
+    if not is_sqlite_url(entry.url):
+        return await _read_postgres_version(entry)
     from agentctl.store.sqlite.connection import run_unit
-    from agentctl.store.sqlite.file import check_file, emptied, was_used
-    from agentctl.store.sqlite.schema import stored_version as stored
-    from agentctl.store.sqlite.thread import apart
+    from agentctl.store.sqlite.file import build_emptied, check_file, has_been_used
+    from agentctl.store.sqlite.schema import read_stored_version as stored
+    from agentctl.store.sqlite.thread import run_on_thread
 
     path = sqlite_path(entry.url)
     check_file(path, create=True)
     if not path.exists():
         return None
-    found = await apart(path, lambda connection, _: run_unit(connection, stored(path)))
-    if found is None and was_used(path):
-        raise emptied(path)
+    found = await run_on_thread(path, lambda connection, _: run_unit(connection, stored(path)))
+    if found is None and has_been_used(path):
+        raise build_emptied(path)
     return found
 
 
-async def read_long(entry: Entry, work: Work[T]) -> T:
+async def read_unbounded(entry: Entry, work: Work[T]) -> T:
     """Run a unit that only reads, on one snapshot, however long that takes. Raises Unavailable."""
-    if is_sqlite(entry.url):
+    if is_sqlite_url(entry.url):
         from agentctl.store.sqlite.connection import run_unit_on_snapshot
-        from agentctl.store.sqlite.thread import apart
+        from agentctl.store.sqlite.thread import run_on_thread
 
         path = sqlite_path(entry.url)
-        return await apart(path, lambda connection, _: run_unit_on_snapshot(connection, work))
+        return await run_on_thread(
+            path, lambda connection, _: run_unit_on_snapshot(connection, work)
+        )
     from dataclasses import replace
 
     from agentctl.store.postgres.database import PostgresDatabase
@@ -82,7 +84,7 @@ async def migrate(entry: Entry, applied: Applied) -> None:
         SchemaMismatch: it is newer than this code.
         Unavailable: it cannot be used, or is not one of ours.
     """
-    if not is_sqlite(entry.url):
+    if not is_sqlite_url(entry.url):
         await _migrate_postgres(entry, applied)
         return
     from agentctl.store.sqlite.file import check_file
@@ -90,46 +92,46 @@ async def migrate(entry: Entry, applied: Applied) -> None:
 
     path = sqlite_path(entry.url)
     check_file(path, create=True)
-    if await asyncio.to_thread(_made, entry.id, path):
-        for migration in migrations("sqlite"):
+    if await asyncio.to_thread(_create_file, entry.id, path):
+        for migration in load_migrations("sqlite"):
             applied(migration)
         return
     await migrate_file(path, applied)
 
 
-def _made(id: str, path: Path) -> bool:
+def _create_file(id: str, path: Path) -> bool:
     import apsw
 
-    from agentctl.store.sqlite.connection import public_error
-    from agentctl.store.sqlite.file import cannot_create, with_path
+    from agentctl.store.sqlite.connection import to_public_error
+    from agentctl.store.sqlite.file import add_path, build_cannot_create
     from agentctl.store.sqlite.schema import create_if_absent
 
     try:
         return create_if_absent(path)
     except apsw.Error as error:
-        raise with_path(public_error(error, id), path) from None
+        raise add_path(to_public_error(error, id), path) from None
     except OSError as error:
-        raise cannot_create(path, error) from None
+        raise build_cannot_create(path, error) from None
 
 
-async def _postgres_version(entry: Entry) -> int | None:
-    from agentctl.store.postgres.connection import connect, public_error
-    from agentctl.store.postgres.schema import has_tables, version
+async def _read_postgres_version(entry: Entry) -> int | None:
+    from agentctl.store.postgres.connection import connect, to_public_error
+    from agentctl.store.postgres.schema import has_tables, read_version
 
     try:
         connection = await connect(entry)
         try:
-            return await version(connection) if await has_tables(connection, entry) else None
+            return await read_version(connection) if await has_tables(connection, entry) else None
         finally:
             await connection.close()
     except Exception as error:
-        raise public_error(error, entry.id) from None
+        raise to_public_error(error, entry.id) from None
 
 
 async def _migrate_postgres(entry: Entry, applied: Applied) -> None:
     from dataclasses import replace
 
-    from agentctl.store.postgres.connection import connect, public_error
+    from agentctl.store.postgres.connection import connect, to_public_error
     from agentctl.store.postgres.schema import apply_pending
 
     try:
@@ -139,4 +141,4 @@ async def _migrate_postgres(entry: Entry, applied: Applied) -> None:
         finally:
             await connection.close()
     except Exception as error:
-        raise public_error(error, entry.id) from None
+        raise to_public_error(error, entry.id) from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentctl import errors
-from agentctl.config.databases import is_sqlite, sqlite_path
+from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.store.database import Database
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def open_database(entry: settings.Database, *, create: bool) -> Database:
         Unavailable: there is no database, or the file cannot be read or is not ours.
         SchemaMismatch: its schema is older or newer than this code.
     """
-    if is_sqlite(entry.url):
+    if is_sqlite_url(entry.url):
         return open_sqlite(entry.id, sqlite_path(entry.url), create=create)
     from agentctl.store.postgres.database import PostgresDatabase
 
@@ -42,23 +42,23 @@ def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
     import apsw
 
     from agentctl.store.schema import check_version
-    from agentctl.store.sqlite.connection import public_error
+    from agentctl.store.sqlite.connection import to_public_error
     from agentctl.store.sqlite.database import SqliteDatabase
-    from agentctl.store.sqlite.file import cannot_create, check_file, with_path
-    from agentctl.store.sqlite.schema import create_if_absent, version
+    from agentctl.store.sqlite.file import add_path, build_cannot_create, check_file
+    from agentctl.store.sqlite.schema import create_if_absent, require_version
 
     check_file(path, create=create)
     if create:
         try:
             create_if_absent(path)
         except apsw.Error as error:
-            raise with_path(public_error(error, id), path) from None
+            raise add_path(to_public_error(error, id), path) from None
         except OSError as error:
-            raise cannot_create(path, error) from None
+            raise build_cannot_create(path, error) from None
     database = SqliteDatabase(id, path)
     try:
-        check_version(database.read_now(version(path)), str(path))
+        check_version(database.read_blocking(require_version(path)), str(path))
     except errors.AgentctlError as error:
-        database.close_now()
-        raise with_path(error, path) from None
+        database.close_blocking()
+        raise add_path(error, path) from None
     return database

@@ -15,26 +15,26 @@ from typing import Literal, NamedTuple
 from agentctl import errors
 
 __all__ = [
-    "FOLDER",
-    "MIGRATE",
+    "MIGRATE_COMMAND",
+    "MIGRATIONS_FOLDER",
     "SCHEMA_VERSION",
     "TABLES",
     "Engine",
     "Migration",
+    "build_newer_schema",
     "check_version",
-    "migrations",
-    "newer",
-    "pending",
+    "list_pending",
+    "load_migrations",
 ]
 
 Engine = Literal["sqlite", "postgres"]
 
-FOLDER = Path(__file__).parent / "migrations"
+MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"
 
-SCHEMA_VERSION = max(int(file.name[:4]) for file in FOLDER.glob("*.sqlite.sql"))
+SCHEMA_VERSION = max(int(file.name[:4]) for file in MIGRATIONS_FOLDER.glob("*.sqlite.sql"))
 """Number of the newest migration."""
 
-MIGRATE = "agentctl db migrate"
+MIGRATE_COMMAND = "agentctl db migrate"
 """The command that brings a database to `SCHEMA_VERSION`."""
 
 TABLES = frozenset(
@@ -86,17 +86,17 @@ class Migration(NamedTuple):
 
 
 @cache
-def migrations(engine: Engine) -> Sequence[Migration]:
+def load_migrations(engine: Engine) -> Sequence[Migration]:
     """Every migration of an engine, the first one first."""
     return tuple(
         Migration(int(file.name[:4]), file.name.partition(".")[0], file.read_text("utf-8"))
-        for file in sorted(FOLDER.glob(f"*.{engine}.sql"))
+        for file in sorted(MIGRATIONS_FOLDER.glob(f"*.{engine}.sql"))
     )
 
 
-def pending(engine: Engine, version: int) -> Sequence[Migration]:
+def list_pending(engine: Engine, version: int) -> Sequence[Migration]:
     """What is still to be applied to a database of this version."""
-    return [each for each in migrations(engine) if each.number > version]
+    return [each for each in load_migrations(engine) if each.number > version]
 
 
 def check_version(version: int, where: str) -> None:
@@ -110,16 +110,16 @@ def check_version(version: int, where: str) -> None:
         SchemaMismatch: it is another version than `SCHEMA_VERSION`.
     """
     if version > SCHEMA_VERSION:
-        raise newer(version, where)
+        raise build_newer_schema(version, where)
     if version < SCHEMA_VERSION:
         raise errors.SchemaMismatch(
             "The database's schema is older than this agentctl",
             cause=f"{where} has schema {version}; this agentctl needs {SCHEMA_VERSION}",
-            hint=MIGRATE,
+            hint=MIGRATE_COMMAND,
         )
 
 
-def newer(version: int, where: str) -> errors.SchemaMismatch:
+def build_newer_schema(version: int, where: str) -> errors.SchemaMismatch:
     """The refusal of a database that a later agentctl has changed."""
     return errors.SchemaMismatch(
         "The database's schema is newer than this agentctl",

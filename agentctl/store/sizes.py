@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from agentctl.config.databases import is_sqlite, sqlite_path
+from agentctl.config.databases import is_sqlite_url, sqlite_path
 
 if TYPE_CHECKING:
     import apsw
 
     from agentctl.config.settings import Database as Entry
-    from agentctl.store.sqlite.thread import Stop
+    from agentctl.store.sqlite.thread import ShouldStop
 
-__all__ = ["EXACT", "Sizes", "sizes_of"]
+__all__ = ["EXACT_COUNT_LIMIT", "Sizes", "read_sizes"]
 
-EXACT = 100_000
+EXACT_COUNT_LIMIT = 100_000
 """Rows of a table that are counted; more are estimated."""
 
 _TABLES = ("sessions", "runs")
 
-_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {{}} LIMIT {EXACT + 1}) AS counted"
+_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {{}} LIMIT {EXACT_COUNT_LIMIT + 1}) AS counted"
 
 _ROWID = "SELECT max(rowid) FROM {}"
 
@@ -49,31 +49,37 @@ class Sizes(NamedTuple):
     estimated: bool
 
 
-async def sizes_of(entry: Entry) -> Sizes:
+async def read_sizes(entry: Entry) -> Sizes:
     """The sizes of a database that has our tables. Raises Unavailable."""
-    if not is_sqlite(entry.url):
-        return await _of_server(entry)
-    from agentctl.store.sqlite.file import log_of, size_of
-    from agentctl.store.sqlite.thread import apart
+    if not is_sqlite_url(entry.url):
+        return await _read_postgres_sizes(entry)
+    from agentctl.store.sqlite.file import get_file_size, get_wal_path
+    from agentctl.store.sqlite.thread import run_on_thread
 
     path = sqlite_path(entry.url)
-    sessions, runs = await apart(path, _count)
-    return Sizes(size_of(path), size_of(log_of(path)), sessions, runs, max(sessions, runs) > EXACT)
+    sessions, runs = await run_on_thread(path, _count_rows)
+    return Sizes(
+        get_file_size(path),
+        get_file_size(get_wal_path(path)),
+        sessions,
+        runs,
+        max(sessions, runs) > EXACT_COUNT_LIMIT,
+    )
 
 
-def _count(connection: apsw.Connection, _: Stop) -> list[int]:
+def _count_rows(connection: apsw.Connection, _: ShouldStop) -> list[int]:
     def number(sql: str) -> int:
         return int(str(connection.execute(sql).fetchall()[0][0]))
 
     found = [number(_COUNT.format(table)) for table in _TABLES]
     return [
-        rows if rows <= EXACT else max(number(_ROWID.format(table)), rows)
+        rows if rows <= EXACT_COUNT_LIMIT else max(number(_ROWID.format(table)), rows)
         for table, rows in zip(_TABLES, found, strict=True)
     ]
 
 
-async def _of_server(entry: Entry) -> Sizes:
-    from agentctl.store.postgres.connection import connect, public_error
+async def _read_postgres_sizes(entry: Entry) -> Sizes:
+    from agentctl.store.postgres.connection import connect, to_public_error
 
     try:
         connection = await connect(entry)
@@ -81,12 +87,12 @@ async def _of_server(entry: Entry) -> Sizes:
             rows = []
             for table in _TABLES:
                 found: int = await connection.fetchval(_COUNT.format(table))
-                if found > EXACT:
+                if found > EXACT_COUNT_LIMIT:
                     found = max(await connection.fetchval(_TUPLES.format(table)), found)
                 rows.append(found)
             size: int = await connection.fetchval(_BYTES)
         finally:
             await connection.close()
     except Exception as error:
-        raise public_error(error, entry.id) from None
-    return Sizes(size, None, rows[0], rows[1], max(rows) > EXACT)
+        raise to_public_error(error, entry.id) from None
+    return Sizes(size, None, rows[0], rows[1], max(rows) > EXACT_COUNT_LIMIT)

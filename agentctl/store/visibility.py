@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from agentctl.store.database import Value
 from agentctl.store.listing import Filter
 
-__all__ = ["EVERYONE", "OWNER_FILTERS", "VISIBLE", "Visibility"]
+__all__ = ["EVERYONE", "IS_VISIBLE", "OWNER_FILTERS", "Visibility"]
 
-VISIBLE = "(cast(:everyone as bigint) = 1 OR user_id IS NOT DISTINCT FROM cast(:viewer as text))"
+IS_VISIBLE = "(cast(:everyone as bigint) = 1 OR user_id IS NOT DISTINCT FROM cast(:viewer as text))"
 """The condition of a point read; lists have one for each case, so that it finds an index."""
 
 OWNER_FILTERS: tuple[dict[str, Filter], ...] = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from agentctl.cli.help import bounds, display_name
+from agentctl.cli.help import describe_bounds, value_placeholder
 from pages.markdown import code, made_from, sentence, table
 
 __all__ = ["commands", "page"]
@@ -91,9 +91,9 @@ def _usage(path: str, command: Any) -> str:
 
 def _row(parameter: Any) -> tuple[str, str, str]:
     if _is_argument(parameter):
-        name = code(display_name(parameter))
+        name = code(value_placeholder(parameter))
     else:
-        value = display_name(parameter)
+        value = value_placeholder(parameter)
         flags = [*parameter.opts, *parameter.secondary_opts]
         long_first = sorted(flags, key=lambda flag: not flag.startswith("--"))
         name = ", ".join(code(flag) for flag in long_first) + (f" {code(value)}" if value else "")
@@ -105,7 +105,7 @@ def _row(parameter: Any) -> tuple[str, str, str]:
 
 
 def _bounds(parameter: Any) -> str:
-    limits = bounds(parameter)
+    limits = describe_bounds(parameter)
     return sentence(limits) if limits else ""
 
 
@@ -121,9 +121,9 @@ def _is_argument(parameter: Any) -> bool:
 
 
 def _connection() -> set[str]:
-    from agentctl.cli.target import Connection
+    from agentctl.cli.target import TargetOptions
 
-    return {field.name for field in fields(Connection)}
+    return {field.name for field in fields(TargetOptions)}
 
 
 def _is_remote(command: Any) -> bool:

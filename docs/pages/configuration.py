@@ -78,14 +78,14 @@ _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 def page() -> str:
     """`configuration.md`."""
     from agentctl.config.settings import Step
-    from agentctl.config.tables import LISTS, SECTIONS
+    from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 
     comments = _comments()
     lines = [_INTRODUCTION]
     for name, cls in SECTIONS.items():
         lines += [f"## [{name}]", "", *_told(comments.get(name, ""))]
         lines += [*_table(name, cls, comments, variables=True), ""]
-    for name, cls in LISTS.items():
+    for name, cls in ENTRY_TABLES.items():
         lines += [f"## [[{name}]]", "", *_table(name, cls, comments, variables=False), ""]
     lines += ["## A step of a workflow", ""]
     lines += _table("steps", Step, comments, variables=False)
@@ -98,11 +98,11 @@ def _told(comment: str) -> list[str]:
 
 def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -> list[str]:
     from agentctl.config.environment import variable_name
-    from agentctl.config.types import key_kinds
+    from agentctl.config.types import key_types
 
     defaults = {field.name: field for field in dataclasses.fields(cls)}
     rows = []
-    for key, kind in key_kinds(cls).items():
+    for key, kind in key_types(cls).items():
         full = f"{name}.{key}"
         row = [code(key), _allowed(full, kind), _default(defaults[key]), _meaning(full, comments)]
         if variables:
@@ -116,9 +116,9 @@ def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -
 def _allowed(key: str, kind: Any) -> str:
     if key == "databases.url":
         return '"sqlite:///" and the path of a file, or a "postgresql://" url without a password'
-    refers = kind.item.refers if kind.is_list else kind.refers
+    refers = kind.item.reference if kind.is_list else kind.reference
     if refers is None:
-        words = "a list of steps" if key == "workflows.steps" else str(kind.words)
+        words = "a list of steps" if key == "workflows.steps" else str(kind.description)
         words = re.sub(r"\d{5,}", lambda match: f"{int(match[0]):_}", words)
         return f"{words}, or empty" if kind.optional else words
     tables = " or ".join(f"`[[{table}]]`" for table in refers.tables)
@@ -149,11 +149,11 @@ def _meaning(key: str, comments: dict[str, str]) -> str:
 
 def _comments() -> dict[str, str]:
     """The comments of the sample by key (`server.port`) and by table (`runs`)."""
-    from agentctl.config.load import SAMPLE
+    from agentctl.config.load import SAMPLE_CONFIG
 
     found: dict[str, str] = {}
     table, last = "", ""
-    for line in SAMPLE.splitlines():
+    for line in SAMPLE_CONFIG.splitlines():
         if match := _TABLE.fullmatch(line):
             table = last = match["name"]
         elif match := _KEY.fullmatch(line):

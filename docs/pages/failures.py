@@ -80,10 +80,12 @@ def page() -> str:
 
 def _kinds() -> list[Any]:
     """The classes that a user can tell apart; the commands have one of their own."""
-    from agentctl.errors import InternalFailure, leaves
+    from agentctl.errors import InternalError, iter_error_classes
 
     list(commands())
-    return [kind for kind in leaves() if "error_code" in vars(kind) or kind is InternalFailure]
+    return [
+        kind for kind in iter_error_classes() if "error_code" in vars(kind) or kind is InternalError
+    ]
 
 
 def _has_status(kind: Any) -> bool:

@@ -43,9 +43,9 @@ Public operations look at no credential:
 
 def document() -> str:
     """`openapi.json`: what `/openapi.json` answers, sorted and indented."""
-    from agentctl.server.openapi.document import document_bytes
+    from agentctl.server.openapi.document import build_document
 
-    served = json.loads(document_bytes(_operations()))
+    served = json.loads(build_document(_operations()))
     return json.dumps(served, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -102,9 +102,9 @@ def scopes_page() -> str:
 
 def _operations() -> list[Any]:
     from agentctl.server.openapi import pages
-    from agentctl.server.routes import all_operations
+    from agentctl.server.routes import build_all_operations
 
-    return [*all_operations(), *pages.operations()]
+    return [*build_all_operations(), *pages.build_operations()]
 
 
 def _first_sentence(operation: Any) -> str:
@@ -112,7 +112,7 @@ def _first_sentence(operation: Any) -> str:
 
 
 def _needs(operation: str) -> str:
-    from agentctl.auth.policy import POLICY, Admin, Authenticated, Needs, Public, scope_forms
+    from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, Public, scope_forms
 
     rule = POLICY[operation]
     if isinstance(rule, Public):
@@ -121,7 +121,7 @@ def _needs(operation: str) -> str:
         return "any valid token"
     if isinstance(rule, Admin):
         return "the admin scope"
-    assert isinstance(rule, Needs)
+    assert isinstance(rule, NeedsScope)
     text = " or ".join(code(scope) for scope in scope_forms(operation))
     one = code(f"{rule.resource}:<id>:{rule.action}")
     return f"{text}; with {one} in part" if rule.listed else text
@@ -129,12 +129,12 @@ def _needs(operation: str) -> str:
 
 def _allowed_by(resource: str, action: str) -> Iterator[tuple[str, str]]:
     """The operations that a scope allows, and what is left of each with a scope for one id."""
-    from agentctl.auth.policy import POLICY, Needs
-    from agentctl.auth.scopes import alternatives
+    from agentctl.auth.policy import POLICY, NeedsScope
+    from agentctl.auth.scopes import sufficient_scopes
 
     for name, rule in POLICY.items():
-        if not isinstance(rule, Needs) or rule.action != action:
+        if not isinstance(rule, NeedsScope) or rule.action != action:
             continue
-        if f"{resource}:{action}" in alternatives(rule.resource, rule.action):
+        if f"{resource}:{action}" in sufficient_scopes(rule.resource, rule.action):
             part = "in part" if rule.listed else "for this one" if rule.id_param else "no"
             yield code(name), part

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentctl.auth.tokens.account_tokens import new_token
+from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.auth.tokens.jwk import public_jwk
 from tests.auth.forge import (
     SECRET,
@@ -201,11 +201,20 @@ def _credentials() -> Iterator[Case]:
     yield no(text(f"{ONE}.{TWO}=.{THREE}"), "form", "padded")
     yield no(text(f"{ONE}.{TWO}.ab+/"), "form", "base64url")
     yield no(text(f"{ONE}.{TWO}.a*b"), "form", "base64url", "copy the token again")
-    yield no(text(new_token("agentctl")), "account.known", "no service account", "accounts list")
-    yield no(text(new_token("agentctl")[:-1] + "!"), "account.form", "cut off or mistyped")
-    yield no(text(new_token("other")), "form", "another deployment", "agentctl_pat_")
+    yield no(
+        text(generate_account_token("agentctl")),
+        "account.known",
+        "no service account",
+        "accounts list",
+    )
+    yield no(
+        text(generate_account_token("agentctl")[:-1] + "!"), "account.form", "cut off or mistyped"
+    )
+    yield no(text(generate_account_token("other")), "form", "another deployment", "agentctl_pat_")
     yield no(account("revoked"), "account.revoked", "revoked", "accounts create")
-    yield Case(AGENT, text(new_token("agentctl")), 401, "form", ("acme_pat_",), "strict")
+    yield Case(
+        AGENT, text(generate_account_token("agentctl")), 401, "form", ("acme_pat_",), "strict"
+    )
 
 
 def _headers() -> Iterator[Case]:

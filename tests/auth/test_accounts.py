@@ -15,23 +15,23 @@ from hypothesis import strategies as st
 
 from agentctl.auth import grants
 from agentctl.auth.explain.steps import ACCOUNT_CHECKS
-from agentctl.auth.policy import POLICY, Needs
-from agentctl.auth.principal import Principal, local
-from agentctl.auth.scopes import KNOWN_SCOPES, covers, satisfies
+from agentctl.auth.policy import POLICY, NeedsScope
+from agentctl.auth.principal import Principal, local_principal
+from agentctl.auth.scopes import KNOWN_SCOPES, is_action_allowed, is_covered
 from agentctl.auth.tokens import account_tokens
 from agentctl.auth.tokens.account_lookup import (
-    KEPT_FOUND,
-    KEPT_UNKNOWN,
-    UNKNOWN_A_SECOND,
-    Account,
+    MAXIMUM_CACHED,
+    MAXIMUM_CACHED_UNKNOWN,
+    UNKNOWN_LOOKUPS_PER_SECOND,
     AccountTokens,
+    StoredAccount,
 )
 from agentctl.auth.tokens.account_tokens import (
-    check_form,
-    has_checksum,
-    hash_of,
-    new_token,
-    of_any_account,
+    check_account_token,
+    generate_account_token,
+    has_valid_checksum,
+    hash_token,
+    is_account_token,
 )
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
@@ -53,10 +53,10 @@ DIGITS = account_tokens._DIGITS
 
 
 def test_a_token_is_prefix_secret_and_checksum() -> None:
-    token = new_token("acme")
+    token = generate_account_token("acme")
     assert re.fullmatch(r"acme_pat_[0-9A-Za-z]{49}", token)
-    assert has_checksum(token)
-    check_form(token)
+    assert has_valid_checksum(token)
+    check_account_token(token)
     crc = 0
     for digit in token[-6:]:
         crc = crc * 62 + DIGITS.index(digit)
@@ -68,7 +68,7 @@ def test_every_secret_has_the_same_width(monkeypatch: pytest.MonkeyPatch, secret
     monkeypatch.setattr(
         "agentctl.auth.tokens.account_tokens.os.urandom", lambda size: secret[:size]
     )
-    token = new_token("agentctl")
+    token = generate_account_token("agentctl")
     assert len(token) == len("agentctl_pat_") + 43 + 6
     number = 0
     for digit in token[13:56]:
@@ -77,21 +77,21 @@ def test_every_secret_has_the_same_width(monkeypatch: pytest.MonkeyPatch, secret
 
 
 def test_no_two_tokens_are_equal() -> None:
-    assert len({new_token("a") for _ in range(1_000)}) == 1_000
+    assert len({generate_account_token("a") for _ in range(1_000)}) == 1_000
 
 
 @given(place=st.integers(0, 61), letter=st.sampled_from(DIGITS))
 def test_one_wrong_character_is_noticed(place: int, letter: str) -> None:
     """CRC32 finds every burst that is shorter than itself."""
-    token = new_token("agentctl")
+    token = generate_account_token("agentctl")
     wrong = token[:place] + letter + token[place + 1 :]
-    assert has_checksum(wrong) == (wrong == token)
+    assert has_valid_checksum(wrong) == (wrong == token)
 
 
 @given(st.text(max_size=80))
 def test_any_text_has_a_verdict(text: str) -> None:
-    assert not has_checksum(text)
-    assert not has_checksum(f"agentctl_pat_{text}")
+    assert not has_valid_checksum(text)
+    assert not has_valid_checksum(f"agentctl_pat_{text}")
 
 
 @pytest.mark.parametrize(
@@ -110,21 +110,21 @@ def test_any_text_has_a_verdict(text: str) -> None:
 )
 def test_what_is_no_token_has_no_form(change: Callable[[str], str]) -> None:
     with pytest.raises(InvalidToken) as refusal:
-        check_form(change(new_token("agentctl")))
+        check_account_token(change(generate_account_token("agentctl")))
     assert refusal.value.check == "account.form"
 
 
 def test_the_kind_of_a_credential_is_seen_at_its_beginning() -> None:
-    assert of_any_account(new_token("acme"))
-    assert of_any_account("acme_pat_")
+    assert is_account_token(generate_account_token("acme"))
+    assert is_account_token("acme_pat_")
     for other in ("", "acme_pa_x", "Acme_pat_x", "eyJhbGciOiJSUzI1NiJ9.e30.", "1a_pat_x", "_pat_x"):
-        assert not of_any_account(other)
+        assert not is_account_token(other)
 
 
 def test_a_hash_is_all_that_is_kept() -> None:
-    token = new_token("agentctl")
-    assert re.fullmatch(r"[0-9a-f]{64}", hash_of(token))
-    assert hash_of(token) == hash_of(token) != hash_of(new_token("agentctl"))
+    token = generate_account_token("agentctl")
+    assert re.fullmatch(r"[0-9a-f]{64}", hash_token(token))
+    assert hash_token(token) == hash_token(token) != hash_token(generate_account_token("agentctl"))
 
 
 # Looking up
@@ -134,30 +134,30 @@ class Stored:
     """Accounts in memory, that count how often they are asked."""
 
     def __init__(self) -> None:
-        self.accounts = dict[str, Account]()
+        self.accounts = dict[str, StoredAccount]()
         self.asked = list[str]()
         self.noted = list[str]()
         self.failure: Exception | None = None
         self.meanwhile: Callable[[], object] = lambda: None
 
     def add(self, **given: Any) -> str:
-        token = new_token("agentctl")
+        token = generate_account_token("agentctl")
         values: dict[str, Any] = {
             "id": f"a{len(self.accounts)}",
-            "token_hash": hash_of(token),
+            "token_hash": hash_token(token),
             "scopes": frozenset({"agents:read"}),
             "expires_at": None,
             "last_used_at": None,
             "revoked_at": None,
         }
-        self.accounts[hash_of(token)] = Account(**values | given)
+        self.accounts[hash_token(token)] = StoredAccount(**values | given)
         return token
 
     def change(self, token: str, **given: Any) -> None:
-        key = hash_of(token)
+        key = hash_token(token)
         self.accounts[key] = replace(self.accounts[key], **given)
 
-    async def find(self, token_hash: str) -> Account | None:
+    async def find(self, token_hash: str) -> StoredAccount | None:
         self.asked.append(token_hash)
         found = self.accounts.get(token_hash)
         self.meanwhile()
@@ -166,7 +166,7 @@ class Stored:
             raise self.failure
         return found
 
-    def used(self, account: Account) -> None:
+    def used(self, account: StoredAccount) -> None:
         self.noted.append(account.id)
 
 
@@ -226,7 +226,7 @@ def test_a_wrong_checksum_is_not_looked_up(tokens: AccountTokens, stored: Stored
 def test_an_unknown_token_is_looked_up_once_a_second(
     tokens: AccountTokens, stored: Stored, clock: Clock
 ) -> None:
-    token = new_token("agentctl")
+    token = generate_account_token("agentctl")
     for _ in range(3):
         assert refused(tokens, token) == "account.known"
     assert len(stored.asked) == 1
@@ -238,7 +238,7 @@ def test_an_unknown_token_is_looked_up_once_a_second(
 def test_an_answer_for_another_hash_is_none(tokens: AccountTokens, stored: Stored) -> None:
     """The comparison after the look-up (K02): a database may compare otherwise than we do."""
     token = stored.add()
-    stored.change(token, token_hash=hash_of(token).upper())
+    stored.change(token, token_hash=hash_token(token).upper())
     assert refused(tokens, token) == "account.known"
 
 
@@ -312,7 +312,7 @@ def test_without_the_database_nobody_is_refused_and_nobody_passes(
 ) -> None:
     token = stored.add()
     stored.failure = Unavailable("The database is not available")
-    for _ in range(UNKNOWN_A_SECOND + 5):
+    for _ in range(UNKNOWN_LOOKUPS_PER_SECOND + 5):
         with pytest.raises(Unavailable):
             ask(tokens, token)
     stored.failure = None
@@ -330,8 +330,8 @@ def test_unknown_tokens_are_rationed_and_known_ones_are_not(
     known = stored.add()
     ask(tokens, known)
     for _ in range(100):
-        assert refused(tokens, new_token("agentctl")) == "account.known"
-    assert len(stored.asked) == 1 + UNKNOWN_A_SECOND
+        assert refused(tokens, generate_account_token("agentctl")) == "account.known"
+    assert len(stored.asked) == 1 + UNKNOWN_LOOKUPS_PER_SECOND
     fresh = stored.add()
     assert refused(tokens, fresh) == "account.known"
     clock.move(0.999)
@@ -340,43 +340,43 @@ def test_unknown_tokens_are_rationed_and_known_ones_are_not(
     ask(tokens, known)
     asked = len(stored.asked)
     for _ in range(100):
-        refused(tokens, new_token("agentctl"))
-    assert len(stored.asked) == asked + UNKNOWN_A_SECOND
+        refused(tokens, generate_account_token("agentctl"))
+    assert len(stored.asked) == asked + UNKNOWN_LOOKUPS_PER_SECOND
     clock.move(0.06)
     ask(tokens, fresh)
     clock.move(60)
     asked = len(stored.asked)
     for _ in range(100):
-        refused(tokens, new_token("agentctl"))
-    assert len(stored.asked) == asked + UNKNOWN_A_SECOND
+        refused(tokens, generate_account_token("agentctl"))
+    assert len(stored.asked) == asked + UNKNOWN_LOOKUPS_PER_SECOND
 
 
 def test_new_accounts_take_nothing_from_the_ration(tokens: AccountTokens, stored: Stored) -> None:
-    for _ in range(UNKNOWN_A_SECOND * 3):
+    for _ in range(UNKNOWN_LOOKUPS_PER_SECOND * 3):
         ask(tokens, stored.add())
 
 
 def test_unknown_tokens_at_once_are_rationed_too(tokens: AccountTokens, stored: Stored) -> None:
     async def all_at_once() -> list[Any]:
-        wild = (tokens.principal(new_token("agentctl")) for _ in range(100))
+        wild = (tokens.principal(generate_account_token("agentctl")) for _ in range(100))
         return await asyncio.gather(*wild, return_exceptions=True)
 
     assert {type(each) for each in asyncio.run(all_at_once())} == {InvalidToken}
-    assert len(stored.asked) == UNKNOWN_A_SECOND
+    assert len(stored.asked) == UNKNOWN_LOOKUPS_PER_SECOND
 
 
 def test_what_is_remembered_is_bounded(tokens: AccountTokens, stored: Stored, clock: Clock) -> None:
-    many = [stored.add() for _ in range(KEPT_FOUND + 10)]
+    many = [stored.add() for _ in range(MAXIMUM_CACHED + 10)]
 
     async def each() -> None:
         for token in many:
             await tokens.principal(token)
 
     asyncio.run(each())
-    for _ in range(KEPT_UNKNOWN + 10):
+    for _ in range(MAXIMUM_CACHED_UNKNOWN + 10):
         clock.move(0.1)
-        refused(tokens, new_token("agentctl"))
-    assert (len(tokens._found), len(tokens._unknown)) == (KEPT_FOUND, KEPT_UNKNOWN)
+        refused(tokens, generate_account_token("agentctl"))
+    assert (len(tokens._found), len(tokens._unknown)) == (MAXIMUM_CACHED, MAXIMUM_CACHED_UNKNOWN)
 
 
 # Which kind of credential it is
@@ -413,9 +413,9 @@ def test_what_begins_as_an_accounts_token_is_never_read_as_a_jwt(
 
 @pytest.mark.parametrize("prefix", ["other", "agentct", "agentctll", "Agentctl"])
 def test_what_does_not_is_never_looked_up(verifier: Verifier, stored: Stored, prefix: str) -> None:
-    token = new_token(prefix)
-    stored.accounts[hash_of(token)] = Account(
-        "x", hash_of(token), frozenset({ADMIN}), None, None, None
+    token = generate_account_token(prefix)
+    stored.accounts[hash_token(token)] = StoredAccount(
+        "x", hash_token(token), frozenset({ADMIN}), None, None, None
     )
     with pytest.raises(InvalidToken) as refusal:
         identified(verifier, f"Bearer {token}")
@@ -448,9 +448,9 @@ def test_with_authorization_off_no_token_is_looked_at(stored: Stored) -> None:
 
 def test_a_scope_covers_itself_and_what_it_implies() -> None:
     for scope in KNOWN_SCOPES:
-        assert covers({scope}, scope)
-        assert not covers(set(), scope)
-        assert not covers(set(KNOWN_SCOPES) - {scope, "system:read", "config:read"}, scope)
+        assert is_covered({scope}, scope)
+        assert not is_covered(set(), scope)
+        assert not is_covered(set(KNOWN_SCOPES) - {scope, "system:read", "config:read"}, scope)
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def test_a_scope_covers_itself_and_what_it_implies() -> None:
     ],
 )
 def test_implication(held: str, scope: str, expected: bool) -> None:
-    assert covers({held}, scope) is expected
+    assert is_covered({held}, scope) is expected
 
 
 PARTS = st.sampled_from(["agents", "teams", "sessions", "config", "system", "service_accounts"])
@@ -486,31 +486,31 @@ SCOPES = st.one_of(
 @given(held=st.frozensets(SCOPES, max_size=4), scope=SCOPES)
 def test_what_is_covered_opens_nothing_more(held: frozenset[str], scope: str) -> None:
     """Whatever an account may do with a granted scope, who granted it may do too."""
-    if not covers(held, scope):
+    if not is_covered(held, scope):
         return
     for rule in POLICY.values():
-        if not isinstance(rule, Needs):
+        if not isinstance(rule, NeedsScope):
             continue
         for identifier in (None, "a", "b", "c"):
-            if satisfies({scope}, rule.resource, rule.action, identifier):
-                assert satisfies(held, rule.resource, rule.action, identifier)
+            if is_action_allowed({scope}, rule.resource, rule.action, identifier):
+                assert is_action_allowed(held, rule.resource, rule.action, identifier)
 
 
 def test_nobody_grants_what_they_do_not_hold() -> None:
     me = Principal(subject="me", scopes=frozenset({"agents:read", "sessions:write"}))
-    grants.check_held(["agents:writer:read", "sessions:write"], me, ADMIN)
+    grants.check_held_scopes(["agents:writer:read", "sessions:write"], me, ADMIN)
     with pytest.raises(Forbidden) as refusal:
-        grants.check_held(["agents:read", "agents:run", ADMIN], me, ADMIN)
+        grants.check_held_scopes(["agents:read", "agents:run", ADMIN], me, ADMIN)
     assert refusal.value.required_scopes == ("agents:run", ADMIN)
     assert refusal.value.detail.endswith("agents:run, agent_os:admin")
 
 
 def test_only_an_administrator_grants_the_admin_scope() -> None:
-    grants.check_held([ADMIN, "teams:run"], local("boss"), ADMIN)
-    grants.check_held([ADMIN], Principal("sa:x", frozenset({ADMIN}), admin=True), ADMIN)
+    grants.check_held_scopes([ADMIN, "teams:run"], local_principal("boss"), ADMIN)
+    grants.check_held_scopes([ADMIN], Principal("sa:x", frozenset({ADMIN}), admin=True), ADMIN)
     named_so = Principal(subject="me", scopes=frozenset({"agents:read"}))
     with pytest.raises(Forbidden):
-        grants.check_held(["agents:read"], named_so, "agents:read")
+        grants.check_held_scopes(["agents:read"], named_so, "agents:read")
 
 
 @pytest.mark.parametrize(
@@ -530,13 +530,13 @@ def test_only_an_administrator_grants_the_admin_scope() -> None:
 )
 def test_scopes_that_nothing_asks_for_are_refused(scopes: list[str], told: str) -> None:
     with pytest.raises(ValidationFailed) as refusal:
-        grants.check_known(scopes, ADMIN)
+        grants.check_known_scopes(scopes, ADMIN)
     assert told in refusal.value.detail
 
 
 def test_known_scopes_pass() -> None:
-    grants.check_known([*KNOWN_SCOPES, ADMIN, "agents:*:run", "sessions:s1:read"], ADMIN)
-    grants.check_known(["odd.one:boss"], "odd.one:boss")
+    grants.check_known_scopes([*KNOWN_SCOPES, ADMIN, "agents:*:run", "sessions:s1:read"], ADMIN)
+    grants.check_known_scopes(["odd.one:boss"], "odd.one:boss")
 
 
 PRIVILEGED = (
@@ -548,15 +548,15 @@ PRIVILEGED = (
 def test_privileged_scopes_have_to_be_meant() -> None:
     plain = [scope for scope in KNOWN_SCOPES if scope not in PRIVILEGED]
     assert {scope.rpartition(":")[2] for scope in plain} <= {"read", "run"}
-    grants.check_privileged(plain, ADMIN, allowed=False)
+    grants.check_privileged_scopes(plain, ADMIN, allowed=False)
     for scope in PRIVILEGED:
-        grants.check_privileged([scope], ADMIN, allowed=True)
+        grants.check_privileged_scopes([scope], ADMIN, allowed=True)
         with pytest.raises(BadRequest) as refusal:
-            grants.check_privileged([*plain, scope], ADMIN, allowed=False)
+            grants.check_privileged_scopes([*plain, scope], ADMIN, allowed=False)
         assert refusal.value.detail == f"Privileged scopes need allow_privileged_scopes: {scope}"
 
 
 def test_what_is_told_of_a_grant_is_told_without_what_was_given() -> None:
     with pytest.raises(ValidationFailed) as refusal:
-        grants.check_known(["sk-secret value"], ADMIN)
+        grants.check_known_scopes(["sk-secret value"], ADMIN)
     assert "secret" not in refusal.value.detail

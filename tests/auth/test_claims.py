@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from agentctl.auth.explain.steps import CHECKS
-from agentctl.auth.tokens.claims import ClaimRules, Claims, check, check_aud, check_iat, check_nbf
+from agentctl.auth.tokens.claims import (
+    ClaimRules,
+    Claims,
+    check_aud,
+    check_claims,
+    check_iat,
+    check_nbf,
+)
 from agentctl.config.settings import Authorization, Server, Settings
 from agentctl.errors import InvalidToken
 from tests.auth.badclaims import BAD, FINE, RULES
@@ -21,7 +28,7 @@ def rules_of(name: str) -> ClaimRules:
 
 
 def checked(claims: Any, rules: ClaimRules, now: float = NOW) -> Claims:
-    return check(claims if isinstance(claims, bytes) else compact(claims), rules, now)
+    return check_claims(claims if isinstance(claims, bytes) else compact(claims), rules, now)
 
 
 def passes(claims: Any, rules: ClaimRules = PLAIN, now: float = NOW) -> bool:
@@ -84,16 +91,18 @@ def test_nesting_within_strings_does_not_count() -> None:
     ],
 )
 def test_scopes_are_never_an_error(scopes: Any, granted: tuple[str, ...]) -> None:
-    assert check(compact({"scopes": scopes}), PLAIN, NOW).scopes == frozenset(granted)
+    assert check_claims(compact({"scopes": scopes}), PLAIN, NOW).scopes == frozenset(granted)
 
 
 def test_the_admin_scope_counts_whatever_its_form() -> None:
     rules = ClaimRules(admin_scope="superuser")
-    assert check(compact({"scopes": ["superuser", "user"]}), rules, NOW).scopes == {"superuser"}
+    assert check_claims(compact({"scopes": ["superuser", "user"]}), rules, NOW).scopes == {
+        "superuser"
+    }
 
 
 def test_what_comes_out() -> None:
-    claims = check(
+    claims = check_claims(
         compact({"sub": "me", "session_id": "s1", "exp": NOW + 60, "iat": NOW - 1}), PLAIN, NOW
     )
     assert (claims.subject, claims.session_id) == ("me", "s1")

@@ -9,15 +9,21 @@ import pytest
 from agentctl.auth.policy import (
     POLICY,
     Admin,
-    Needs,
+    NeedsScope,
     allowed_ids,
-    decide,
-    opened_by,
+    authorize,
+    operations_granted_by,
     required_scopes,
     scope_forms,
 )
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS, covering, covers, nearest
+from agentctl.auth.scopes import (
+    KNOWN_SCOPES,
+    RESOURCES_WITH_IDS,
+    find_covering_scope,
+    is_covered,
+    suggest_scope,
+)
 from agentctl.errors import Forbidden
 
 COVERED = {
@@ -47,10 +53,10 @@ COVERED = {
 @pytest.mark.parametrize(("held", "scope"), COVERED)
 def test_covering(held: str, scope: str) -> None:
     covered = COVERED[held, scope]
-    assert covers({held}, scope) is covered
-    assert covering({held}, scope) == (held if covered else None)
-    assert covers({"made:up", held}, scope) is covered
-    assert not covers(set(), scope)
+    assert is_covered({held}, scope) is covered
+    assert find_covering_scope({held}, scope) == (held if covered else None)
+    assert is_covered({"made:up", held}, scope) is covered
+    assert not is_covered(set(), scope)
 
 
 def test_what_covers_opens_at_least_as_much() -> None:
@@ -64,8 +70,11 @@ def test_what_covers_opens_at_least_as_much() -> None:
         ),
     ]
     for held, scope in product(forms, forms):
-        if covers({held}, scope):
-            assert set(opened_by(scope)) <= set(opened_by(held)), (held, scope)
+        if is_covered({held}, scope):
+            assert set(operations_granted_by(scope)) <= set(operations_granted_by(held)), (
+                held,
+                scope,
+            )
 
 
 def test_the_forms_of_what_an_operation_needs() -> None:
@@ -83,7 +92,7 @@ def test_the_forms_of_what_an_operation_needs() -> None:
 
 def test_forms_and_requirements_agree() -> None:
     for name, rule in POLICY.items():
-        if isinstance(rule, Needs) and rule.id_param is not None:
+        if isinstance(rule, NeedsScope) and rule.id_param is not None:
             given = required_scopes(name, {rule.id_param: "x"})
             assert scope_forms(name) == tuple(
                 scope.replace(":x:", f":<{rule.id_param}>:") for scope in given
@@ -98,9 +107,9 @@ def test_what_is_for_administrators_has_no_scope() -> None:
     names = [name for name, rule in POLICY.items() if isinstance(rule, Admin)]
     assert names == ["explain_auth"]
     for name in names:
-        decide(admin, name, {})
+        authorize(admin, name, {})
         assert allowed_ids(admin, name) is None
-        for refuse in (lambda name=name: decide(everything, name, {}),
+        for refuse in (lambda name=name: authorize(everything, name, {}),
                        lambda name=name: allowed_ids(everything, name)):  # fmt: skip
             with pytest.raises(Forbidden) as refusal:
                 refuse()
@@ -133,10 +142,12 @@ def test_lists_for_whoever_holds_single_ids() -> None:
     ],
 )
 def test_the_nearest_scope(scope: str, expected: str | None) -> None:
-    assert nearest(scope, "agent_os:admin", "superuser") == expected
+    assert suggest_scope(scope, "agent_os:admin", "superuser") == expected
 
 
 def test_what_a_scope_for_one_thing_opens() -> None:
-    assert {"get_agents", "get_agent"} <= set(opened_by("agents:x:read"))
-    assert "get_session_by_id" in set(opened_by("sessions:x:read"))
-    assert not {"get_sessions", "get_runs", "get_run"} & set(opened_by("sessions:x:read"))
+    assert {"get_agents", "get_agent"} <= set(operations_granted_by("agents:x:read"))
+    assert "get_session_by_id" in set(operations_granted_by("sessions:x:read"))
+    assert not {"get_sessions", "get_runs", "get_run"} & set(
+        operations_granted_by("sessions:x:read")
+    )

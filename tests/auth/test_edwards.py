@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from agentctl.auth.keys.edwards import is_sound_point
-from agentctl.auth.tokens.jws import KeySet, verify
+from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey
@@ -113,4 +113,4 @@ def test_a_point_that_has_a_part_of_small_order_is_refused() -> None:
 
 def test_a_token_for_a_sound_key_verifies() -> None:
     keys = KeySet.from_pems([ed_pair().pem], "EdDSA")
-    assert verify(token({"alg": "EdDSA"}, {}, ed(ed_pair())), keys)
+    assert verify_token(token({"alg": "EdDSA"}, {}, ed(ed_pair())), keys)

@@ -13,10 +13,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.auth.explain.findings import FOUND, OF_ACCOUNT, OF_JWT
+from agentctl.auth.explain.findings import ACCOUNT_TOKEN_CHECKS, FOUND, JWT_CHECKS
 from agentctl.auth.explain.steps import ACCOUNT_CHECKS, CHECKS
-from agentctl.auth.principal import local
-from agentctl.config import load
+from agentctl.auth.principal import local_principal
+from agentctl.config import load_settings
 from agentctl.errors import InvalidKey
 from agentctl.operations import ExplainRequest
 from agentctl.server import create_app
@@ -33,7 +33,7 @@ from tests.auth.explained import (
     signed_for,
 )
 from tests.server.hosts import Host, hosting
-from tests.world import World
+from tests.world import Deployment
 
 ADMIN = {"iss": "https://id.example/", "aud": "here", "sub": "boss"}
 ALLOWED = 200
@@ -82,7 +82,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
         for name in CONFIGURATIONS:
             folder = tmp_path_factory.mktemp(name)
             file = configured(folder, name)
-            host = stack.enter_context(hosting(World(folder), create_app(load(file, {}))))
+            host = stack.enter_context(
+                hosting(Deployment(folder), create_app(load_settings(file, {})))
+            )
             found[name] = Server(host, file, fill(host) if name == "jwks" else Place())
         yield found
 
@@ -180,8 +182,8 @@ def test_offline_it_is_the_same(servers: dict[str, Server], where: str) -> None:
     server = servers[where]
 
     async def explained() -> list[dict[str, Any]]:
-        async with Service.open(load(server.file, {})) as service:
-            port = service.acting_as(local("me"))
+        async with Service.open(load_settings(server.file, {})) as service:
+            port = service.operations_for(local_principal("me"))
             return [
                 dict((await port.explain_auth(request(server, case))).value)
                 for case in CASES
@@ -205,11 +207,11 @@ def verdict(told: dict[str, Any]) -> Any:
 
 
 def test_offline_without_a_database(tmp_path: Path) -> None:
-    settings = load(configured(tmp_path, "jwks"), {})
+    settings = load_settings(configured(tmp_path, "jwks"), {})
 
     async def explained(path: str) -> dict[str, Any]:
         async with Service.open(settings) as service:
-            port = service.acting_as(local("me"))
+            port = service.operations_for(local_principal("me"))
             asked = ExplainRequest("GET", path, signed(scopes=ALL))
             return dict((await port.explain_auth(asked)).value)
 
@@ -223,17 +225,17 @@ def test_offline_without_a_database(tmp_path: Path) -> None:
 
 def test_every_step_of_the_verification_has_words() -> None:
     assert set(FOUND) == set(CHECKS) | set(ACCOUNT_CHECKS)
-    assert set(OF_JWT) == set(CHECKS)
-    assert set(OF_ACCOUNT) == {"length", "transport", *ACCOUNT_CHECKS}
+    assert set(JWT_CHECKS) == set(CHECKS)
+    assert set(ACCOUNT_TOKEN_CHECKS) == {"length", "transport", *ACCOUNT_CHECKS}
 
 
 def test_every_hostile_token_is_explained(tmp_path: Path) -> None:
     """A verdict for each, and no exception; the step is the one that the verifier names."""
-    settings = load(configured(tmp_path, "jwks"), {})
+    settings = load_settings(configured(tmp_path, "jwks"), {})
 
     async def explained() -> dict[str, dict[str, Any]]:
         async with Service.open(settings) as service:
-            port = service.acting_as(local("me"))
+            port = service.operations_for(local_principal("me"))
             found = {}
             for name, case in hostile.CASES.items():
                 given = case.header.partition(" ")[2]
@@ -251,8 +253,10 @@ def test_keys_that_are_refused_are_an_error(servers: dict[str, Server], tmp_path
     (tmp_path / "jwks.json").write_text("{}")
 
     async def explained() -> None:
-        async with Service.open(load(file, {})) as service:
-            await service.acting_as(local("me")).explain_auth(ExplainRequest("GET", "/", ""))
+        async with Service.open(load_settings(file, {})) as service:
+            await service.operations_for(local_principal("me")).explain_auth(
+                ExplainRequest("GET", "/", "")
+            )
 
     with pytest.raises(InvalidKey):
         asyncio.run(explained())

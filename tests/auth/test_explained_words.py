@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from agentctl.auth.explain.diagnosis import diagnose
-from agentctl.auth.explain.explain import Explanation, explain
-from agentctl.auth.explain.findings import facts_of, listed
-from agentctl.auth.explain.suggestions import difference, shown
+from agentctl.auth.explain.explain import Explanation, explain_request
+from agentctl.auth.explain.findings import collect_facts, join_some
+from agentctl.auth.explain.suggestions import describe_difference, quote_value
 from agentctl.auth.principal import Principal
-from agentctl.auth.tokens.account_lookup import Account, AccountTokens
-from agentctl.auth.tokens.account_tokens import new_token
+from agentctl.auth.tokens.account_lookup import AccountTokens, StoredAccount
+from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
@@ -33,7 +33,7 @@ def told(
     given: str | None, path: str = "/auth/me", settings: Settings = SETTINGS, **more: Any
 ) -> Explanation:
     verifier = Verifier(settings, clock=lambda: NOW, **more)
-    return asyncio.run(explain(verifier, settings, "GET", path, given, now=NOW))
+    return asyncio.run(explain_request(verifier, settings, "GET", path, given, now=NOW))
 
 
 def signed(**claims: Any) -> str:
@@ -91,19 +91,19 @@ def test_what_needs_no_scope_asks_for_any_token() -> None:
 class Away:
     """Accounts whose database does not answer."""
 
-    async def find(self, token_hash: str) -> Account | None:
+    async def find(self, token_hash: str) -> StoredAccount | None:
         raise Unavailable("The database is not available")
 
-    def used(self, account: Account) -> None:
+    def used(self, account: StoredAccount) -> None:
         raise AssertionError
 
 
 def test_accounts_that_cannot_be_looked_up() -> None:
     accounts = AccountTokens(Away(), admin_scope="agent_os:admin")
-    found = told(new_token("agentctl"), accounts=accounts)
+    found = told(generate_account_token("agentctl"), accounts=accounts)
     assert decided(found) == (503, "account.known", " | The database is not available")
     assert told("anything", "/health", accounts=accounts).allowed
-    nowhere = told(new_token("agentctl"), "/nothing", accounts=accounts)
+    nowhere = told(generate_account_token("agentctl"), "/nothing", accounts=accounts)
     assert (nowhere.status, nowhere.match) == (503, None)
 
 
@@ -114,12 +114,12 @@ def test_keys_that_are_refused_meanwhile(tmp_path: Path) -> None:
     verifier = Verifier(settings)
     path.write_text("{")
     for _ in range(5):
-        verifier.refresh()
+        verifier.reload_keys()
     assert verifier.problem is not None
 
     def ask(kid: str) -> Explanation:
         given = token({"alg": "RS256", "kid": kid}, {}, rs(OLD))
-        return asyncio.run(explain(verifier, settings, "GET", "/auth/me", given))
+        return asyncio.run(explain_request(verifier, settings, "GET", "/auth/me", given))
 
     steps = {step.name: step.found for step in ask("old").steps}
     assert "these are the ones before" in steps["key"]
@@ -141,7 +141,7 @@ class Racing(Verifier):
 def test_keys_that_change_in_between() -> None:
     """The verdict is the verifier's; there is only less to say."""
     verifier = Racing(SETTINGS, clock=lambda: NOW)
-    found = asyncio.run(explain(verifier, SETTINGS, "GET", "/auth/me", signed(), now=NOW))
+    found = asyncio.run(explain_request(verifier, SETTINGS, "GET", "/auth/me", signed(), now=NOW))
     assert found.allowed
     assert {step.name: step.found for step in found.steps}["key"] == ""
 
@@ -149,7 +149,7 @@ def test_keys_that_change_in_between() -> None:
 def test_a_step_that_has_no_words_yet() -> None:
     verifier = Verifier(SETTINGS)
     assert verifier.keys is not None
-    facts = facts_of("x", SETTINGS, verifier.keys, stale=False, now=NOW)
+    facts = collect_facts("x", SETTINGS, verifier.keys, stale=False, now=NOW)
     assert diagnose("future", "it fails", facts) == ("", "it fails", "have a new token issued")
 
 
@@ -176,15 +176,15 @@ def test_isolation_is_told_of_every_caller() -> None:
     ],
 )
 def test_small_differences(given: str, wanted: str, said: str | None) -> None:
-    found = difference(given, wanted)
+    found = describe_difference(given, wanted)
     assert found is None if said is None else said in str(found)
 
 
 def test_values_are_shown_in_one_printable_line() -> None:
-    assert shown("ü") == '"ü"'
-    assert shown("a\u202eb\ud800") == '"a\\u202eb\\ud800"'
-    assert shown("x" * 200) == '"' + "x" * 99 + "..."
-    assert listed([str(n) for n in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+    assert quote_value("ü") == '"ü"'
+    assert quote_value("a\u202eb\ud800") == '"a\\u202eb\\ud800"'
+    assert quote_value("x" * 200) == '"' + "x" * 99 + "..."
+    assert join_some([str(n) for n in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
 
 
 def test_keys_of_different_sizes_are_one_set() -> None:

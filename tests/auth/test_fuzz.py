@@ -9,10 +9,16 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentctl.auth.scopes import alternatives, known, nearest, satisfies, well_formed
-from agentctl.auth.tokens.claims import ClaimRules, check
-from agentctl.auth.tokens.jws import KeySet, verify
-from agentctl.auth.tokens.mint import inspect
+from agentctl.auth.scopes import (
+    is_action_allowed,
+    is_known_scope,
+    is_well_formed,
+    sufficient_scopes,
+    suggest_scope,
+)
+from agentctl.auth.tokens.claims import ClaimRules, check_claims
+from agentctl.auth.tokens.jws import KeySet, verify_token
+from agentctl.auth.tokens.mint import inspect_token
 from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base64url, parse_object
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
@@ -51,9 +57,9 @@ def sealed(header: Any, payload: Any) -> str:
 
 def tried(text: str) -> None:
     with suppress(InvalidToken):
-        verify(text, KEYS)
+        verify_token(text, KEYS)
     with suppress(InvalidToken):
-        inspect(text)
+        inspect_token(text)
 
 
 @bounded
@@ -74,7 +80,7 @@ def test_any_three_segments(parts: list[str]) -> None:
 def test_any_signed_bytes(header: bytes, payload: bytes) -> None:
     tried(sealed(header, payload))
     with suppress(InvalidToken):
-        check(payload, ClaimRules(), NOW)
+        check_claims(payload, ClaimRules(), NOW)
 
 
 @bounded
@@ -90,8 +96,8 @@ def test_any_claims(claims: dict[str, Any]) -> None:
     payload = json.dumps(claims).encode()
     for rules in (ClaimRules(), STRICT):
         with suppress(InvalidToken):
-            found = check(payload, rules, NOW)
-            assert all(well_formed(scope) for scope in found.scopes)
+            found = check_claims(payload, rules, NOW)
+            assert all(is_well_formed(scope) for scope in found.scopes)
             assert found.expires_at is None or found.expires_at > NOW
     tried(sealed({"alg": "HS256"}, payload))
 
@@ -105,7 +111,7 @@ def test_any_change_of_a_good_token(position: int, value: int) -> None:
     if changed == good:
         return
     try:
-        verify(changed, KEYS)
+        verify_token(changed, KEYS)
     except InvalidToken:
         return
     raise AssertionError("a changed token passed")
@@ -181,9 +187,9 @@ def test_json_that_is_read_is_what_was_written(members: dict[str, Any]) -> None:
 @bounded
 @given(st.text(st.characters(codec=None)), st.sets(st.text()))
 def test_any_scope(text: str, held: set[str]) -> None:
-    if known(text):
-        assert well_formed(text)
-    near = nearest(text)
-    assert near is None or known(near)
-    assert all(scope.isascii() for scope in alternatives("agents", "run", text))
-    assert not satisfies(held - {"agents:run", "agents:*:run"}, "agents", "run", None)
+    if is_known_scope(text):
+        assert is_well_formed(text)
+    near = suggest_scope(text)
+    assert near is None or is_known_scope(near)
+    assert all(scope.isascii() for scope in sufficient_scopes("agents", "run", text))
+    assert not is_action_allowed(held - {"agents:run", "agents:*:run"}, "agents", "run", None)

@@ -17,7 +17,7 @@ from agentctl.auth.explain.steps import CHECKS
 from agentctl.auth.keys.material import VerificationKey
 from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.jwk import public_jwk
-from agentctl.auth.tokens.jws import MAXIMUM_TOKEN, KeySet, verify
+from agentctl.auth.tokens.jws import MAXIMUM_TOKEN, KeySet, verify_token
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Limits, Settings
 from agentctl.errors import InvalidToken
@@ -82,7 +82,7 @@ def test_hostile_names_of_keys_are_refused(name: str) -> None:
     header, signer, check = dict(sets())[name]
     text = token({**RS, **header}, CLAIMS, rs(rsa_pair(signer)))
     trust = KeySet.from_jwks(JWKS)
-    assert refusal(lambda: verify(text, trust), text).check == check
+    assert refusal(lambda: verify_token(text, trust), text).check == check
 
 
 @pytest.mark.parametrize("algorithm", SIGNERS)
@@ -99,7 +99,7 @@ def test_the_paddings_are_about_blocks_that_are_otherwise_right(algorithm: str) 
 
 @pytest.mark.parametrize("typ", ["JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt"])
 def test_types_of_access_tokens_pass(typ: str) -> None:
-    assert verify(signed({**RS, "typ": typ}), keys()).header["typ"] == typ
+    assert verify_token(signed({**RS, "typ": typ}), keys()).header["typ"] == typ
 
 
 def test_both_texts_of_one_token_stand_for_the_same_principal() -> None:
@@ -125,7 +125,7 @@ def test_what_a_header_points_at_is_never_followed(
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     value = public_jwk(THEIRS.public) if name == "jwk" else "http://127.0.0.1:9/keys"
-    assert verify(signed({**RS, name: value}), keys()).payload == compact(CLAIMS)
+    assert verify_token(signed({**RS, name: value}), keys()).payload == compact(CLAIMS)
 
 
 def test_the_longest_token_passes_and_one_byte_more_does_not() -> None:
@@ -133,8 +133,10 @@ def test_the_longest_token_passes_and_one_byte_more_does_not() -> None:
     text = padded(8_190)
     assert 8_185 < len(text) <= 8_192
     assert verifier("RS256").principal(f"Bearer {text}")
-    assert verify(text, keys(), maximum=len(text))
-    assert refusal(lambda: verify(text, keys(), maximum=len(text) - 1), text).check == "length"
+    assert verify_token(text, keys(), maximum=len(text))
+    assert (
+        refusal(lambda: verify_token(text, keys(), maximum=len(text) - 1), text).check == "length"
+    )
 
 
 def test_the_longest_token_is_the_configured_one_by_default() -> None:
@@ -163,7 +165,7 @@ def test_the_signature_of_the_largest_key_verifies() -> None:
         return (sum(parts) % modulus).to_bytes(1_024, "big")
 
     trust = KeySet.from_jwks({"keys": [public_jwk(key)]})
-    assert verify(token(RS, CLAIMS, sign), trust).payload == compact(CLAIMS)
+    assert verify_token(token(RS, CLAIMS, sign), trust).payload == compact(CLAIMS)
 
 
 def best(act: Callable[[], object], rounds: int = 30) -> float:
@@ -181,7 +183,7 @@ def best(act: Callable[[], object], rounds: int = 30) -> float:
 def test_what_is_too_long_costs_next_to_nothing(character: str) -> None:
     """J15: refused before anything is read."""
     junk, trust = character * 1_000_000, keys()
-    assert best(lambda: verify(junk, trust)) < 50e-6
+    assert best(lambda: verify_token(junk, trust)) < 50e-6
     header = f"Bearer {junk}"
     assert best(lambda: verifier("RS256").principal(header)) < 50e-6
 
@@ -207,12 +209,12 @@ def test_no_header_of_the_longest_kind_costs_much(header: bytes) -> None:
     """J13: parsers that go over the text once more for each character would take a second."""
     text, trust = signed(header), keys()
     assert len(text) <= 8_192 + 400
-    assert best(lambda: verify(text, trust, maximum=16_384), 10) < 0.02
+    assert best(lambda: verify_token(text, trust, maximum=16_384), 10) < 0.02
 
 
 @pytest.mark.parametrize("value", [None, 1, b"a.b.c", ["a"], {}])
 def test_what_is_no_text_is_refused(value: Any) -> None:
-    assert refusal(lambda: verify(value, keys()), "").check == "form"
+    assert refusal(lambda: verify_token(value, keys()), "").check == "form"
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256", "EdDSA", "HS256"])
@@ -222,5 +224,5 @@ def test_a_key_of_the_wrong_kind_verifies_nothing(algorithm: str) -> None:
     for material in (OURS.public, ec_pair().public, ed_pair().public, b"x" * 64):
         key = VerificationKey(spec, material)
         text = token({"alg": algorithm}, CLAIMS, SIGNERS["RS512"])
-        error = refusal(lambda: verify(text, KeySet(spec, {}, (key,))), text)  # noqa: B023
+        error = refusal(lambda: verify_token(text, KeySet(spec, {}, (key,))), text)  # noqa: B023
         assert error.check == "signature"

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from agentctl.auth.keys import generate as keys
 from agentctl.auth.tokens.algorithms import ALGORITHMS
-from agentctl.auth.tokens.jwk import LeftOut, public_jwk
-from agentctl.auth.tokens.jws import KeySet, verify
+from agentctl.auth.tokens.jwk import SkippedKey, public_jwk
+from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import (
     SECRET,
@@ -291,18 +291,20 @@ def test_no_key_at_all_is_refused() -> None:
 def test_pem_keys_are_tried_in_turn_and_kid_is_a_hint() -> None:
     keys = KeySet.from_pems([OTHER.pem, RSA.pem], "RS256")
     for pair in (RSA, OTHER):
-        assert verify(token({"alg": "RS256", "kid": "any"}, {}, rs(pair)), keys).payload == b"{}"
+        assert (
+            verify_token(token({"alg": "RS256", "kid": "any"}, {}, rs(pair)), keys).payload == b"{}"
+        )
 
 
 def test_a_file_may_hold_several_keys_and_remarks() -> None:
     keys = KeySet.from_pems([f"first\n{OTHER.pem}\r\n# second\n{RSA.pem}\n"], "RS256")
     assert len(keys.keys) == 2
-    assert verify(token({"alg": "RS256"}, {}, rs(RSA)), keys)
+    assert verify_token(token({"alg": "RS256"}, {}, rs(RSA)), keys)
 
 
 def test_a_secret_loses_the_line_ends_at_its_end() -> None:
     keys = KeySet.from_pems([SECRET.decode() + "\r\n"], "HS512")
-    assert verify(token({"alg": "HS512"}, {}, hs(SECRET, 512)), keys)
+    assert verify_token(token({"alg": "HS512"}, {}, hs(SECRET, 512)), keys)
 
 
 def named(jwk: dict[str, str], kid: str | None, **more: Any) -> dict[str, Any]:
@@ -462,9 +464,9 @@ def test_members_that_a_key_type_does_not_have_are_not_read() -> None:
     """RFC 7517 4: x5c and the like are ignored, whatever they say."""
     more = {"crv": "P-256", "x": "x", "k": "x", "x5c": [b64(OTHER.spki(DER))], "x5u": "http://a/"}
     found = KeySet.from_jwks({"keys": [named(RSA_JWK, "a", **more)]}, algorithm="RS256")
-    assert verify(token({"alg": "RS256", "kid": "a"}, {}, rs(RSA)), found)
+    assert verify_token(token({"alg": "RS256", "kid": "a"}, {}, rs(RSA)), found)
     with pytest.raises(InvalidToken):
-        verify(token({"alg": "RS256", "kid": "a"}, {}, rs(OTHER)), found)
+        verify_token(token({"alg": "RS256", "kid": "a"}, {}, rs(OTHER)), found)
 
 
 @pytest.mark.parametrize("name", ["d", "p", "q", "dp", "dq", "qi", "oth"])
@@ -506,65 +508,65 @@ def test_what_is_for_something_else_is_left_out_and_listed() -> None:
     )
     assert [key.kid for key in keys.keys] == ["good"]
     assert keys.left_out == (
-        LeftOut("enc", "it is for another use"),
-        LeftOut("ops", "its key_ops do not allow to verify"),
-        LeftOut("alg", "it is for another algorithm"),
-        LeftOut("ec", "it is of another key type"),
-        LeftOut("new", "it is of another key type"),
+        SkippedKey("enc", "it is for another use"),
+        SkippedKey("ops", "its key_ops do not allow to verify"),
+        SkippedKey("alg", "it is for another algorithm"),
+        SkippedKey("ec", "it is of another key type"),
+        SkippedKey("new", "it is of another key type"),
     )
 
 
 def test_a_key_without_kid_beside_others_is_left_out() -> None:
     keys = KeySet.from_jwks({"keys": [ENTRY, OTHER_JWK]}, algorithm="RS256")
     assert [key.kid for key in keys.keys] == ["a"]
-    assert keys.left_out == (LeftOut(None, "it has no kid and the set has several keys"),)
+    assert keys.left_out == (SkippedKey(None, "it has no kid and the set has several keys"),)
 
 
 def test_another_curve_is_left_out() -> None:
     entries = [named(public_jwk(P384.public), "p384"), named(EC_JWK, "p256")]
     keys = KeySet.from_jwks({"keys": entries}, algorithm="ES256")
-    assert keys.left_out == (LeftOut("p384", "it is on another curve"),)
+    assert keys.left_out == (SkippedKey("p384", "it is on another curve"),)
 
 
 def test_the_kid_chooses() -> None:
     keys = KeySet.from_jwks({"keys": [named(RSA_JWK, "a"), named(OTHER_JWK, "b")]})
-    assert verify(token({"alg": "RS256", "kid": "b"}, {}, rs(OTHER)), keys)
+    assert verify_token(token({"alg": "RS256", "kid": "b"}, {}, rs(OTHER)), keys)
     for header in ({"kid": "a"}, {"kid": "c"}, {"kid": ""}, {}, {"kid": "../../dev/null"}):
         with pytest.raises(InvalidToken):
-            verify(token({"alg": "RS256", **header}, {}, rs(OTHER)), keys)
+            verify_token(token({"alg": "RS256", **header}, {}, rs(OTHER)), keys)
 
 
 def test_without_kid_the_only_key_is_used() -> None:
     for entry in (RSA_JWK, named(RSA_JWK, "a")):
         keys = KeySet.from_jwks({"keys": [entry]})
-        assert verify(token({"alg": "RS256"}, {}, rs(RSA)), keys)
+        assert verify_token(token({"alg": "RS256"}, {}, rs(RSA)), keys)
         with pytest.raises(InvalidToken):
-            verify(token({"alg": "RS256", "kid": "b"}, {}, rs(RSA)), keys)
+            verify_token(token({"alg": "RS256", "kid": "b"}, {}, rs(RSA)), keys)
 
 
 def test_pem_keys_beside_a_set() -> None:
     named_set = KeySet.from_jwks({"keys": [named(RSA_JWK, "a")]})
-    keys = named_set.joined(KeySet.from_pems([OTHER.pem], "RS256"))
+    keys = named_set.merge(KeySet.from_pems([OTHER.pem], "RS256"))
     for header, pair in (({"kid": "a"}, RSA), ({"kid": "x"}, OTHER), ({}, OTHER), ({}, RSA)):
-        assert verify(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
+        assert verify_token(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
     for header, pair in (({"kid": "a"}, OTHER), ({"kid": "x"}, RSA)):
         with pytest.raises(InvalidToken):
-            verify(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
+            verify_token(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
     with pytest.raises(InvalidKey):
-        named_set.joined(KeySet.from_pems([OTHER.pem], "RS384"))
+        named_set.merge(KeySet.from_pems([OTHER.pem], "RS384"))
     with pytest.raises(InvalidKey):
-        named_set.joined(KeySet.from_jwks({"keys": [named(OTHER_JWK, "a")]}))
-    both = named_set.joined(KeySet.from_jwks({"keys": [named(OTHER_JWK, "b")]}))
+        named_set.merge(KeySet.from_jwks({"keys": [named(OTHER_JWK, "a")]}))
+    both = named_set.merge(KeySet.from_jwks({"keys": [named(OTHER_JWK, "b")]}))
     assert {key.kid for key in both.keys} == {"a", "b"}
 
 
 def test_pem_keys_beside_a_set_of_one_nameless_key() -> None:
-    both = KeySet.from_jwks({"keys": [RSA_JWK]}).joined(KeySet.from_pems([OTHER.pem], "RS256"))
+    both = KeySet.from_jwks({"keys": [RSA_JWK]}).merge(KeySet.from_pems([OTHER.pem], "RS256"))
     for pair in (RSA, OTHER):
-        assert verify(token({"alg": "RS256"}, {}, rs(pair)), both)
-    assert verify(token({"alg": "RS256", "kid": "x"}, {}, rs(OTHER)), both)
+        assert verify_token(token({"alg": "RS256"}, {}, rs(pair)), both)
+    assert verify_token(token({"alg": "RS256", "kid": "x"}, {}, rs(OTHER)), both)
     with pytest.raises(InvalidToken):
-        verify(token({"alg": "RS256", "kid": "x"}, {}, rs(RSA)), both)
+        verify_token(token({"alg": "RS256", "kid": "x"}, {}, rs(RSA)), both)
 
 
 def test_joined_sets_keep_everything_of_both() -> None:
@@ -572,11 +574,11 @@ def test_joined_sets_keep_everything_of_both() -> None:
         KeySet.from_jwks({"keys": [named(jwk, kid), named(EC_JWK, f"ec {kid}")]}, algorithm="RS256")
         for jwk, kid in ((RSA_JWK, "a"), (OTHER_JWK, "b"))
     )
-    assert [entry.kid for entry in one.joined(two).left_out] == ["ec a", "ec b"]
+    assert [entry.kid for entry in one.merge(two).left_out] == ["ec a", "ec b"]
     pems = [KeySet.from_pems([pair.pem], "RS256") for pair in (RSA, OTHER)]
-    joined = pems[0].joined(pems[1])
-    assert joined.in_turn == (*pems[0].in_turn, *pems[1].in_turn)
-    assert len(one.joined(joined).keys) == 3
+    joined = pems[0].merge(pems[1])
+    assert joined.unnamed == (*pems[0].unnamed, *pems[1].unnamed)
+    assert len(one.merge(joined).keys) == 3
 
 
 def test_only_the_nameless_ones_of_several_are_left_out() -> None:
@@ -628,21 +630,21 @@ def test_keys_for_several_algorithms_need_a_choice() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_is_generated_is_accepted(algorithm: str) -> None:
-    private = keys.generate(algorithm)
-    name = keys.thumbprint(private, algorithm)
+    private = keys.generate_key(algorithm)
+    name = keys.signing_key_thumbprint(private, algorithm)
     assert len(name) == 43
     if algorithm.startswith("HS"):
         assert KeySet.from_pems([private.decode()], algorithm)
-        for publish in (keys.public_jwks, keys.public_pem):
+        for publish in (keys.build_public_jwks, keys.build_public_pem):
             with pytest.raises(InvalidKey):
                 publish(private, algorithm)
         return
-    jwks = keys.public_jwks(private, algorithm)
+    jwks = keys.build_public_jwks(private, algorithm)
     assert not {"d", "p", "q", "k"} & jwks["keys"][0].keys()
     (key,) = KeySet.from_jwks(jwks).keys
-    assert (key.kid, key.spec.name, keys.thumbprint_of(key)) == (name, algorithm, name)
-    assert KeySet.from_pems([keys.public_pem(private, algorithm).decode()], algorithm)
-    assert keys.public_jwks(private, algorithm, "mine")["keys"][0]["kid"] == "mine"
+    assert (key.kid, key.spec.name, keys.key_thumbprint(key)) == (name, algorithm, name)
+    assert KeySet.from_pems([keys.build_public_pem(private, algorithm).decode()], algorithm)
+    assert keys.build_public_jwks(private, algorithm, "mine")["keys"][0]["kid"] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -660,7 +662,7 @@ def test_what_is_generated_is_accepted(algorithm: str) -> None:
 )
 def test_signing_keys_that_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidKey):
-        keys.thumbprint(data, "RS256")
+        keys.signing_key_thumbprint(data, "RS256")
 
 
 def test_the_repr_of_a_secret_does_not_tell_it() -> None:

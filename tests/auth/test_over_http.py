@@ -15,7 +15,7 @@ from tests.auth.forge import rs, token
 from tests.auth.hostile import CASES, CLAIMS, OURS, RS, signed
 from tests.auth.verifiers import NEW, OLD, bearer, jwks, swap
 from tests.server.hosts import Host, hosting
-from tests.world import World
+from tests.world import Deployment
 
 
 def served(folder: Path, given: Authorization) -> Settings:
@@ -27,7 +27,7 @@ def served(folder: Path, given: Authorization) -> Settings:
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     folder = tmp_path_factory.mktemp("hostile")
     settings = served(folder, Authorization(verification_keys=(OURS.pem,)))
-    with hosting(World(folder), create_app(settings)) as running:
+    with hosting(Deployment(folder), create_app(settings)) as running:
         yield running
 
 
@@ -107,7 +107,7 @@ def test_keys_change_while_the_server_runs(tmp_path: Path) -> None:
         bearer({"scopes": ["teams:read"]}, pair, kid=kid)
         for pair, kid in ((OLD, "old"), (NEW, "new"))
     )
-    with hosting(World(tmp_path), create_app(settings)) as host:
+    with hosting(Deployment(tmp_path), create_app(settings)) as host:
 
         def state() -> tuple[int, str, str | None]:
             answer = host.client.get("/ready")

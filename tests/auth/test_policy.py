@@ -8,17 +8,17 @@ from agentctl.auth.policy import (
     POLICY,
     Admin,
     Authenticated,
-    Needs,
+    NeedsScope,
     Public,
     allowed_ids,
-    decide,
-    opened_by,
-    operations_of,
+    authorize,
+    operation_ids,
+    operations_granted_by,
     required_scopes,
 )
-from agentctl.auth.principal import Principal, anonymous, local
+from agentctl.auth.principal import Principal, anonymous_principal, local_principal
 from agentctl.errors import Forbidden, Unauthenticated
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.kinds import KINDS, ComponentKind
 
 # contract.md 1, written out: what a caller needs, "-" for public, "+" for any identified caller,
 # "!" for administrators.
@@ -96,7 +96,7 @@ def test_the_table_is_that_of_the_contract() -> None:
 
 def allowed(operation: str, principal: Principal | None) -> bool:
     try:
-        decide(principal, operation, PARAMS)
+        authorize(principal, operation, PARAMS)
     except (Forbidden, Unauthenticated):
         return False
     return True
@@ -106,11 +106,11 @@ def allowed(operation: str, principal: Principal | None) -> bool:
 def test_who_passes(operation: str) -> None:
     needs = CONTRACT[operation]
     rule = POLICY[operation]
-    assert isinstance(rule, {"-": Public, "+": Authenticated, "!": Admin}.get(needs, Needs))
+    assert isinstance(rule, {"-": Public, "+": Authenticated, "!": Admin}.get(needs, NeedsScope))
     assert allowed(operation, None) is (needs == "-")
     assert allowed(operation, caller()) is (needs in "-+")
-    assert allowed(operation, anonymous())
-    assert allowed(operation, local("root"))
+    assert allowed(operation, anonymous_principal())
+    assert allowed(operation, local_principal("root"))
 
 
 @pytest.mark.parametrize(("operation", "needs"), SCOPED.items())
@@ -131,7 +131,7 @@ def test_which_scopes_pass(operation: str, needs: str) -> None:
 @pytest.mark.parametrize(("operation", "needs"), SCOPED.items())
 def test_a_refusal_says_what_would_do(operation: str, needs: str) -> None:
     with pytest.raises(Forbidden) as refusal:
-        decide(caller(), operation, PARAMS)
+        authorize(caller(), operation, PARAMS)
     named = refusal.value.required_scopes
     assert named[0 if "<id>" in needs or needs.split(":")[0] in WHOLE else -1] == needs.replace(
         "<id>", "one"
@@ -143,24 +143,24 @@ def test_a_refusal_says_what_would_do(operation: str, needs: str) -> None:
 
 def test_nobody_is_asked_for_credentials_first() -> None:
     with pytest.raises(Unauthenticated) as refusal:
-        decide(None, "get_agent", PARAMS)
+        authorize(None, "get_agent", PARAMS)
     assert "error" not in refusal.value.headers()["WWW-Authenticate"]
 
 
 def test_an_operation_without_a_row_never_passes() -> None:
     with pytest.raises(KeyError):
-        decide(anonymous(), "made_up", {})
+        authorize(anonymous_principal(), "made_up", {})
 
 
 def test_a_missing_path_parameter_asks_for_all() -> None:
     with pytest.raises(Forbidden):
-        decide(caller("agents:one:run"), "create_agent_run", {})
+        authorize(caller("agents:one:run"), "create_agent_run", {})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lists_are_filtered_by_id(kind: Kind) -> None:
-    operation, path = operations_of(kind).list, KINDS[kind].path
-    assert allowed_ids(anonymous(), operation) is None
+def test_lists_are_filtered_by_id(kind: ComponentKind) -> None:
+    operation, path = operation_ids(kind).list, KINDS[kind].path
+    assert allowed_ids(anonymous_principal(), operation) is None
     assert allowed_ids(caller(f"{path}:read"), operation) is None
     assert allowed_ids(caller(f"{path}:*:read"), operation) is None
     some = caller(f"{path}:a:read", f"{path}:b:read", f"{path}:c:run")
@@ -181,22 +181,22 @@ def test_what_is_the_administrators_is_nobody_elses() -> None:
     with pytest.raises(Forbidden) as refusal:
         allowed_ids(caller("agents:read"), "explain_auth")
     assert refusal.value.required_scopes == ()
-    assert allowed_ids(anonymous(), "explain_auth") is None
+    assert allowed_ids(anonymous_principal(), "explain_auth") is None
 
 
 def test_what_a_scope_opens() -> None:
-    assert list(opened_by("audit:read")) == ["get_audit"]
-    assert list(opened_by("agents:x:run")) == [
+    assert list(operations_granted_by("audit:read")) == ["get_audit"]
+    assert list(operations_granted_by("agents:x:run")) == [
         "create_agent_run",
         "cancel_agent_run",
         "resume_agent_run_stream",
     ]
     for nothing in ("agents:x", "a b", "agent_os:admin", "config:x:read"):
-        assert list(opened_by(nothing)) == []
+        assert list(operations_granted_by(nothing)) == []
 
 
 def test_operation_ids_of_a_kind() -> None:
-    assert operations_of("team") == (
+    assert operation_ids("team") == (
         "get_teams",
         "get_team",
         "create_team_run",
@@ -208,7 +208,7 @@ def test_operation_ids_of_a_kind() -> None:
 
 
 def test_how_callers_are_named() -> None:
-    assert (anonymous().actor, local("root").actor, caller().actor) == (
+    assert (anonymous_principal().actor, local_principal("root").actor, caller().actor) == (
         "anonymous",
         "local:root",
         "me",
@@ -216,5 +216,5 @@ def test_how_callers_are_named() -> None:
 
 
 def test_a_local_caller_may_act_for_a_user() -> None:
-    principal = local("root", acting_for="ann")
+    principal = local_principal("root", acting_for="ann")
     assert (principal.subject, principal.admin, principal.everyone) == ("ann", True, False)

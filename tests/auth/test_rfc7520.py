@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.tokens.jws import KeySet, verify
+from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidKey, InvalidToken
 
 TEXT = (
@@ -109,7 +109,7 @@ def keys(alg: str, key: dict[str, Any]) -> KeySet:
 def test_the_printed_signature_verifies(
     alg: str, key: dict[str, Any], header: str, signature: str
 ) -> None:
-    found = verify(f"{header}.{PAYLOAD}.{signature}", keys(alg, key))
+    found = verify_token(f"{header}.{PAYLOAD}.{signature}", keys(alg, key))
     assert found.payload == TEXT.encode()
     assert found.header["alg"] == alg
     assert found.key.kid == key["kid"]
@@ -126,7 +126,7 @@ def test_for_another_payload_or_header_it_does_not(
         f"{header}..{signature}",
     ):
         with pytest.raises(InvalidToken):
-            verify(text, trust)
+            verify_token(text, trust)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_for_another_payload_or_header_it_does_not(
 )
 def test_the_other_serializations_are_refused(text: str) -> None:
     with pytest.raises(InvalidToken):
-        verify(text, keys("HS256", OCT))
+        verify_token(text, keys("HS256", OCT))
 
 
 def test_a_key_of_section_3_is_for_one_algorithm() -> None:
     header, signature = VECTORS["4.2 RSA-PSS"][2:]
     with pytest.raises(InvalidToken):
-        verify(f"{header}.{PAYLOAD}.{signature}", keys("RS256", RSA))
+        verify_token(f"{header}.{PAYLOAD}.{signature}", keys("RS256", RSA))
 
 
 @pytest.mark.parametrize(

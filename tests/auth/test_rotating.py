@@ -15,15 +15,15 @@ import pytest
 
 from agentctl.auth.keys import files as replacing
 from agentctl.auth.keys import generate
-from agentctl.auth.keys.published import MEMBER, JwksFile, PemFile
-from agentctl.auth.keys.rotation import Rotation, rotating
+from agentctl.auth.keys.published import REMOVE_AFTER_MEMBER, JwksFile, PemFile
+from agentctl.auth.keys.rotation import Rotation, open_rotation
 from agentctl.auth.keys.signing import load_signing_key
 from agentctl.auth.tokens import mint
-from agentctl.auth.tokens.algorithms import spec_of
+from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings, Signing
 from agentctl.errors import Conflict, InvalidKey, InvalidToken
-from agentctl.records.times import rfc3339
+from agentctl.records.times import format_rfc3339
 from tests.auth.forge import b64
 
 LATER = 2_000_000_000_000_000
@@ -32,7 +32,7 @@ Layout = Callable[[Path], Settings]
 
 
 def write_keys(folder: Path, algorithm: str = "ES256") -> tuple[Path, bytes]:
-    file, private = folder / "signing.pem", generate.generate(algorithm)
+    file, private = folder / "signing.pem", generate.generate_key(algorithm)
     generate.write_private_key(file, private)
     return file, private
 
@@ -40,14 +40,14 @@ def write_keys(folder: Path, algorithm: str = "ES256") -> tuple[Path, bytes]:
 def pem_layout(folder: Path, algorithm: str = "ES256", key_id: str = "") -> Settings:
     file, private = write_keys(folder, algorithm)
     public = folder / "signing.pub.pem"
-    public.write_bytes(b"# ours\n" + generate.public_pem(private, algorithm))
+    public.write_bytes(b"# ours\n" + generate.build_public_pem(private, algorithm))
     given = Authorization(algorithm=algorithm, verification_key_files=(public,))  # type: ignore[arg-type]
     return Settings(authorization=given, signing=Signing(file, key_id))
 
 
 def jwks_layout(folder: Path, algorithm: str = "ES256", **members: Any) -> Settings:
     file, private = write_keys(folder, algorithm)
-    entry = generate.jwk_entry(load_signing_key(private, spec_of(algorithm))) | members
+    entry = generate.build_jwk(load_signing_key(private, get_algorithm(algorithm))) | members
     entry = {name: value for name, value in entry.items() if value is not None}
     return with_jwks(folder, file, {"issuer": "us", "keys": [entry]}, algorithm)
 
@@ -65,7 +65,7 @@ def with_jwks(
 def both_layouts(folder: Path) -> Settings:
     settings = jwks_layout(folder)
     public = folder / "signing.pub.pem"
-    public.write_bytes(generate.public_pem(settings.signing.key_file.read_bytes(), "ES256"))
+    public.write_bytes(generate.build_public_pem(settings.signing.key_file.read_bytes(), "ES256"))
     given = replace(settings.authorization, verification_key_files=(public,))
     return replace(settings, authorization=given)
 
@@ -106,40 +106,40 @@ def test_a_whole_rotation(layout: Layout, tmp_path: Path) -> None:
     settings = layout(tmp_path)
     key_file = settings.signing.key_file
     private, before = key_file.read_bytes(), files(tmp_path)
-    old = mint.mint(settings, "me")
-    with rotating(settings) as rotation:
+    old = mint.mint_token(settings, "me")
+    with open_rotation(settings) as rotation:
         rotation.check()
         assert (rotation.unfinished, rotation.removable) == (False, {})
         new = rotation.publish(LATER)
         assert key_file.read_bytes() == private
         assert holds(settings, old)
-        assert holds(settings, mint.mint(settings, "me"))
-        aside = rotation.switch(keep=True)
+        assert holds(settings, mint.mint_token(settings, "me"))
+        aside = rotation.activate_new_key(keep=True)
     assert aside is not None
     assert aside.read_bytes() == private
     assert key_file.read_bytes() != private
     assert {stat.S_IMODE(path.stat().st_mode) for path in (aside, key_file)} == {0o600}
-    second = mint.mint(settings, "me")
+    second = mint.mint_token(settings, "me")
     assert holds(settings, old)
     assert holds(settings, second)
-    with rotating(settings) as rotation:
-        assert (rotation.old, rotation.unfinished) == (new, False)
+    with open_rotation(settings) as rotation:
+        assert (rotation.old_thumbprint, rotation.unfinished) == (new, False)
         assert list(rotation.removable.values()) == [LATER]
         rotation.retire()
     assert holds(settings, second)
     assert not holds(settings, old)
     assert files(tmp_path) == before | {aside.name}
-    with rotating(settings) as rotation:
+    with open_rotation(settings) as rotation:
         assert (rotation.removable, rotation.unfinished) == ({}, False)
 
 
 def test_after_a_key_id_was_removed_the_old_key_keeps_its_name(tmp_path: Path) -> None:
     settings = jwks_layout(tmp_path, kid="2026")
     signing = replace(settings.signing, key_id="2026")
-    old = mint.mint(replace(settings, signing=signing), "me")
+    old = mint.mint_token(replace(settings, signing=signing), "me")
     rotate(settings)
     assert holds(settings, old)
-    assert holds(settings, mint.mint(settings, "me"))
+    assert holds(settings, mint.mint_token(settings, "me"))
     Rotation(settings).retire()
     assert not holds(settings, old)
 
@@ -147,22 +147,22 @@ def test_after_a_key_id_was_removed_the_old_key_keeps_its_name(tmp_path: Path) -
 def test_the_old_private_key_can_be_dropped(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     before = files(tmp_path)
-    with rotating(settings) as rotation:
+    with open_rotation(settings) as rotation:
         rotation.publish(LATER)
-        assert rotation.switch(keep=False) is None
+        assert rotation.activate_new_key(keep=False) is None
     assert files(tmp_path) == before
 
 
 def test_a_new_rsa_key_is_no_smaller(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path, "RS256")
-    private = generate.generate("RS256", rsa_bits=3_072)
+    private = generate.generate_key("RS256", rsa_bits=3_072)
     settings.signing.key_file.write_bytes(private)
     (public,) = settings.authorization.verification_key_files
-    public.write_bytes(generate.public_pem(private, "RS256"))
-    with rotating(settings) as rotation:
+    public.write_bytes(generate.build_public_pem(private, "RS256"))
+    with open_rotation(settings) as rotation:
         rotation.publish(LATER)
-        rotation.switch(keep=False)
-    key = load_signing_key(settings.signing.key_file.read_bytes(), spec_of("RS256")).material
+        rotation.activate_new_key(keep=False)
+    key = load_signing_key(settings.signing.key_file.read_bytes(), get_algorithm("RS256")).material
     assert not isinstance(key, bytes)
     assert getattr(key, "key_size", None) == 3_072
 
@@ -170,19 +170,23 @@ def test_a_new_rsa_key_is_no_smaller(tmp_path: Path) -> None:
 def test_what_else_is_in_a_pem_file_stays(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     (public,) = settings.authorization.verification_key_files
-    other = generate.public_pem(generate.generate("ES256"), "ES256").decode().replace("\n", "\r\n")
+    other = (
+        generate.build_public_pem(generate.generate_key("ES256"), "ES256")
+        .decode()
+        .replace("\n", "\r\n")
+    )
     before = f"{public.read_text()}# theirs\r\n{other}# end \udcff"
     public.write_bytes(before.encode("utf-8", "surrogateescape"))
-    with rotating(settings) as rotation:
+    with open_rotation(settings) as rotation:
         rotation.publish(LATER)
         between = public.read_bytes().decode("utf-8", "surrogateescape")
-        rotation.switch(keep=False)
+        rotation.activate_new_key(keep=False)
     assert between.count("-----BEGIN PUBLIC KEY-----") == 3
-    assert f"# ours\nagentctl: remove after {rfc3339(LATER)}\n-----BEGIN" in between
-    with rotating(settings) as rotation:
+    assert f"# ours\nagentctl: remove after {format_rfc3339(LATER)}\n-----BEGIN" in between
+    with open_rotation(settings) as rotation:
         rotation.retire()
     after = public.read_bytes().decode("utf-8", "surrogateescape")
-    new = generate.public_pem(settings.signing.key_file.read_bytes(), "ES256").decode()
+    new = generate.build_public_pem(settings.signing.key_file.read_bytes(), "ES256").decode()
     assert after == f"{new}# ours\n# theirs\r\n{other}# end \udcff"
 
 
@@ -197,13 +201,13 @@ def test_what_else_is_in_a_jwks_stays(tmp_path: Path) -> None:
     document["keys"] += others
     jwks.write_text(json.dumps(document))
     jwks.chmod(0o604)
-    with rotating(settings) as rotation:
+    with open_rotation(settings) as rotation:
         rotation.publish(LATER)
-        rotation.switch(keep=False)
+        rotation.activate_new_key(keep=False)
     between = json.loads(jwks.read_text())
-    assert between["keys"][0] == document["keys"][0] | {MEMBER: rfc3339(LATER)}
+    assert between["keys"][0] == document["keys"][0] | {REMOVE_AFTER_MEMBER: format_rfc3339(LATER)}
     assert (between["issuer"], between["keys"][1:3]) == ("us", others)
-    with rotating(settings) as rotation:
+    with open_rotation(settings) as rotation:
         rotation.retire()
     assert json.loads(jwks.read_text())["keys"] == between["keys"][1:]
     assert stat.S_IMODE(jwks.stat().st_mode) == 0o604
@@ -223,7 +227,7 @@ def test_broken_off_anywhere_and_begun_again(
 ) -> None:
     """Killed ahead of, or behind, any step that changes a file: keys work, and all is completed."""
     settings = layout(tmp_path)
-    old = mint.mint(settings, "me")
+    old = mint.mint_token(settings, "me")
     left = survived
 
     def mortal(step: Callable[..., None]) -> Callable[..., None]:
@@ -245,31 +249,31 @@ def test_broken_off_anywhere_and_begun_again(
         except Killed:
             done = False
     assert holds(settings, old)
-    assert holds(settings, mint.mint(settings, "me"))
+    assert holds(settings, mint.mint_token(settings, "me"))
     if not done:
-        with rotating(settings) as rotation:
+        with open_rotation(settings) as rotation:
             if not rotation.removable:
                 assert rotation.unfinished == (survived > 0)
                 rotation.publish(LATER + 1)
-                rotation.switch(keep=True)
-    with rotating(settings) as rotation:
+                rotation.activate_new_key(keep=True)
+    with open_rotation(settings) as rotation:
         assert len(rotation.removable) == 1
         assert not rotation.unfinished
         rotation.retire()
-    last = mint.mint(settings, "me")
+    last = mint.mint_token(settings, "me")
     assert holds(settings, last)
     assert not holds(settings, old)
     assert len([name for name in files(tmp_path) if name.endswith((".new", ".next"))]) == 0
 
 
 def rotate(settings: Settings) -> None:
-    with rotating(settings) as rotation:
+    with open_rotation(settings) as rotation:
         complete(rotation)
 
 
 def complete(rotation: Rotation) -> None:
     rotation.publish(LATER)
-    rotation.switch(keep=True)
+    rotation.activate_new_key(keep=True)
 
 
 def test_a_key_that_was_written_by_half_is_made_again(tmp_path: Path) -> None:
@@ -278,12 +282,12 @@ def test_a_key_that_was_written_by_half_is_made_again(tmp_path: Path) -> None:
     following.write_bytes(settings.signing.key_file.read_bytes()[:50])
     following.chmod(0o600)
     (tmp_path / ".signing.pub.pem.new").write_text("half")
-    with rotating(settings) as rotation:
+    with open_rotation(settings) as rotation:
         assert rotation.unfinished
         rotation.publish(LATER)
-        rotation.switch(keep=False)
+        rotation.activate_new_key(keep=False)
     assert files(tmp_path) == {"signing.pem", "signing.pub.pem"}
-    assert holds(settings, mint.mint(settings, "me"))
+    assert holds(settings, mint.mint_token(settings, "me"))
 
 
 def test_links_stay_links(tmp_path: Path) -> None:
@@ -300,14 +304,18 @@ def test_links_stay_links(tmp_path: Path) -> None:
     rotate(linked)
     assert private.is_symlink()
     assert public.is_symlink()
-    assert holds(settings, mint.mint(settings, "me"))
+    assert holds(settings, mint.mint_token(settings, "me"))
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
-    with rotating(settings), pytest.raises(Conflict, match="Another process"), rotating(settings):
+    with (
+        open_rotation(settings),
+        pytest.raises(Conflict, match="Another process"),
+        open_rotation(settings),
+    ):
         pass
-    with rotating(settings):
+    with open_rotation(settings):
         pass
 
 
@@ -321,14 +329,14 @@ def test_the_last_rotation_has_to_be_finished(tmp_path: Path) -> None:
 def inline(folder: Path) -> Settings:
     settings = pem_layout(folder)
     (public,) = settings.authorization.verification_key_files
-    other = generate.public_pem(generate.generate("ES256"), "ES256").decode()
+    other = generate.build_public_pem(generate.generate_key("ES256"), "ES256").decode()
     given = replace(settings.authorization, verification_keys=(other, public.read_text()))
     return replace(settings, authorization=given)
 
 
 def foreign(folder: Path) -> Settings:
     settings = pem_layout(folder)
-    settings.signing.key_file.write_bytes(generate.generate("ES256"))
+    settings.signing.key_file.write_bytes(generate.generate_key("ES256"))
     return settings
 
 
@@ -368,7 +376,7 @@ def test_a_key_without_a_name_gets_none_beside_it(tmp_path: Path) -> None:
     rotation.check()
     with pytest.raises(InvalidKey, match="no kid") as refusal:
         rotation.publish(LATER)
-    assert rotation.old in str(refusal.value.hint)
+    assert rotation.old_thumbprint in str(refusal.value.hint)
     assert published(settings) == before
 
 
@@ -379,13 +387,13 @@ def test_a_set_that_would_be_refused_is_not_written(tmp_path: Path) -> None:
     document = json.loads(jwks.read_text())
     del document["keys"][1]
     jwks.write_text(json.dumps(document))
-    with rotating(settings) as rotation, pytest.raises(InvalidKey, match="is refused"):
+    with open_rotation(settings) as rotation, pytest.raises(InvalidKey, match="is refused"):
         rotation.retire()
     assert json.loads(jwks.read_text()) == document
 
 
 def test_a_mark_that_is_no_time_is_refused(tmp_path: Path) -> None:
-    settings = jwks_layout(tmp_path, **{MEMBER: "soon"})
+    settings = jwks_layout(tmp_path, **{REMOVE_AFTER_MEMBER: "soon"})
     with pytest.raises(InvalidKey, match="may be removed"):
         Rotation(settings)
 
@@ -414,35 +422,37 @@ def test_a_stranger_under_the_name_of_the_old_key_stays(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     rotation = Rotation(settings)
     rotation.publish(LATER)
-    stranger = tmp_path / f"signing.{rotation.old[:8]}.pem"
+    stranger = tmp_path / f"signing.{rotation.old_thumbprint[:8]}.pem"
     stranger.write_text("precious")
     with pytest.raises(InvalidKey, match="cannot take the place"):
-        rotation.switch(keep=True)
+        rotation.activate_new_key(keep=True)
     assert stranger.read_text() == "precious"
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     settings = Settings(signing=Signing(tmp_path / "none" / "signing.pem"))
-    with pytest.raises(InvalidKey, match="cannot be opened"), rotating(settings):
+    with pytest.raises(InvalidKey, match="cannot be opened"), open_rotation(settings):
         pass
 
 
 def test_files_say_which_keys_they_hold() -> None:
-    key = load_signing_key(generate.generate("ES256"), spec_of("ES256"))
-    name, text = generate.thumbprint_of(key), generate.pem_of(key)
-    assert PemFile(text, key.spec).marks() == {name: None}
-    marked = PemFile(text, key.spec).rotated(name, key, LATER)
-    assert PemFile(marked, key.spec).marks() == {name: LATER}
+    key = load_signing_key(generate.generate_key("ES256"), get_algorithm("ES256"))
+    name, text = generate.key_thumbprint(key), generate.encode_public_pem(key)
+    assert PemFile(text, key.spec).removal_times() == {name: None}
+    marked = PemFile(text, key.spec).with_new_key(name, key, LATER)
+    assert PemFile(marked, key.spec).removal_times() == {name: LATER}
     assert (
-        PemFile(marked, key.spec).rotated(name, key, 0).startswith(b"agentctl: remove after 1970")
+        PemFile(marked, key.spec)
+        .with_new_key(name, key, 0)
+        .startswith(b"agentctl: remove after 1970")
     )
-    assert PemFile(marked, key.spec).without({name}) == b""
-    entries = [generate.jwk_entry(key, "a"), {"kty": "oct", "k": b64(b"x")}, {"kty": "odd"}]
+    assert PemFile(marked, key.spec).without_keys({name}) == b""
+    entries = [generate.build_jwk(key, "a"), {"kty": "oct", "k": b64(b"x")}, {"kty": "odd"}]
     file = JwksFile(json.dumps({"keys": entries}).encode())
-    assert set(file.marks()) == {name, generate.thumbprint_of(hmac_key(b"x"))}
+    assert set(file.removal_times()) == {name, generate.key_thumbprint(hmac_key(b"x"))}
 
 
 def hmac_key(secret: bytes) -> Any:
     from agentctl.auth.keys.signing import SigningKey
 
-    return SigningKey(spec_of("HS256"), secret)
+    return SigningKey(get_algorithm("HS256"), secret)

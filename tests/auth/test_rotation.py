@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.auth.keys.keyring import MAXIMUM_WAIT
+from agentctl.auth.keys.keyring import MAXIMUM_POLLS
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
@@ -75,14 +75,14 @@ def test_a_broken_replacement_keeps_the_last_good_keys(
     one = verifier(clock, Authorization(jwks_file=file))
     header = bearer({"sub": "me"}, OLD, kid="old")
     file.write_text(broken, encoding="latin-1")
-    one.refresh()
+    one.reload_keys()
     for _ in range(3):
         clock.move(40)
         assert one.principal(header).subject == "me"
         assert one.problem is not None
         assert str(file) in one.problem
     swap(file, jwks(("new", NEW)))
-    one.refresh()
+    one.reload_keys()
     assert one.problem is None
     with pytest.raises(InvalidToken):
         one.principal(header)
@@ -92,13 +92,13 @@ def test_a_file_that_goes_and_comes_back(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
     away = file.with_suffix(".away")
     file.rename(away)
-    one.refresh()
+    one.reload_keys()
     assert one.problem is not None
     assert one.principal(bearer({}, OLD, kid="old"))
     away.rename(file)
-    one.refresh()
+    one.reload_keys()
     assert one.problem is not None, "it may still be written"
-    one.refresh()
+    one.reload_keys()
     assert one.problem is None
 
 
@@ -109,8 +109,8 @@ def test_a_change_under_the_same_size_and_time_is_seen(clock: Clock, file: Path)
     file.write_text(jwks(("bbb", NEW)))
     os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
     assert file.stat().st_size == found.st_size
-    one.refresh()
-    one.refresh()
+    one.reload_keys()
+    one.reload_keys()
     assert one.principal(bearer({}, NEW, kid="bbb"))
 
 
@@ -119,7 +119,7 @@ def test_touching_the_file_forgets_nothing(clock: Clock, file: Path) -> None:
     header = bearer({"sub": "me"}, OLD, kid="old")
     first = one.principal(header)
     file.touch()
-    one.refresh()
+    one.reload_keys()
     assert one.principal(header) is first
 
 
@@ -176,9 +176,9 @@ def test_a_file_that_is_rewritten_slowly_never_counts_by_half(clock: Clock, file
             writing.seek(start)
             writing.write(after[start:end])
             writing.flush()
-            one.refresh()
+            one.reload_keys()
             assert kids(one) == {"old-1", "old-2"}
-    one.refresh()
+    one.reload_keys()
     assert kids(one) == {"new-1", "new-2"}
 
 
@@ -190,24 +190,24 @@ def test_a_file_that_is_truncated_and_written_anew_says_so_only_when_it_stays(
     with file.open("w") as writing:
         writing.write(text[:100])
         writing.flush()
-        one.refresh()
+        one.reload_keys()
         assert (one.problem, kids(one)) == (None, {"old"})
-        one.refresh()
+        one.reload_keys()
         assert one.problem is not None
         writing.write(text[100:])
     for _ in range(2):
-        one.refresh()
+        one.reload_keys()
     assert (one.problem, kids(one)) == (None, {"new"})
 
 
 def test_a_file_that_never_keeps_still_is_read_all_the_same(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
-    for number in range(MAXIMUM_WAIT + 1):
+    for number in range(MAXIMUM_POLLS + 1):
         assert kids(one) == {"old"}
         file.write_text(jwks(("new", NEW)) + " " * number)
-        one.refresh()
+        one.reload_keys()
     assert kids(one) == {"new"}
-    assert MAXIMUM_WAIT + 1 < 5, "seconds in which a removed key has to be dead"
+    assert MAXIMUM_POLLS + 1 < 5, "seconds in which a removed key has to be dead"
 
 
 def test_one_file_that_keeps_changing_does_not_hide_another(
@@ -219,9 +219,9 @@ def test_one_file_that_keeps_changing_does_not_hide_another(
     one = verifier(clock, given)
     third = rsa_pair(3)
     swap(path, third.pem)
-    for number in range(MAXIMUM_WAIT + 1):
+    for number in range(MAXIMUM_POLLS + 1):
         file.write_text(jwks(("old", OLD)) + " " * number)
-        one.refresh()
+        one.reload_keys()
     assert not refused(one, bearer({}, third))
     assert refused(one, bearer({}, NEW))
 
@@ -240,7 +240,7 @@ def test_no_valid_token_is_refused_during_a_rotation(clock: Clock, file: Path) -
             if done.is_set():
                 return
             swap(file, sets[number % 2])
-            one.refresh()
+            one.reload_keys()
 
     rotating = threading.Thread(target=rotate)
     rotating.start()
@@ -275,10 +275,10 @@ def test_a_token_that_old_keys_verified_is_not_remembered_for_new_ones(
     header = bearer({"sub": "me"}, OLD, kid="old")
     first = one.principal(header)
     swap(file, jwks(("new", NEW)))
-    one.refresh()
+    one.reload_keys()
     assert refused(one, header)
     swap(file, jwks(("old", OLD)))
-    one.refresh()
+    one.reload_keys()
     again = one.principal(header)
     assert again == first
     assert again is not first
@@ -301,7 +301,7 @@ def test_without_a_request_the_files_are_watched(
     one = Verifier(settings, monotonic=steady)
     header = bearer({"sub": "me"}, OLD, kid="old")
     assert one.principal(header)
-    with one.watching():
+    with one.watch_key_files():
         swap(file, "broken")
         eventually(lambda: one.problem is not None, 15)
         assert one.principal(header), "the last good keys stay in force"
@@ -321,7 +321,7 @@ def test_requests_leave_the_files_to_the_watch(file: Path) -> None:
     one = Verifier(Settings(authorization=Authorization(jwks_file=file)), monotonic=Ticks())
     header = bearer({"sub": "me"}, OLD, kid="old")
     started = time.monotonic()
-    with one.watching():
+    with one.watch_key_files():
         swap(file, "broken")
         for _ in range(5):
             assert one.principal(header)
@@ -365,7 +365,7 @@ def test_a_log_that_fails_does_not_end_the_watch(file: Path) -> None:
     one = Verifier(Settings(authorization=Authorization(jwks_file=file)))
     log.addFilter(fail)
     try:
-        with one.watching():
+        with one.watch_key_files():
             swap(file, "broken")
             assert failed.wait(15)
             swap(file, jwks(("new", NEW)))
@@ -377,7 +377,7 @@ def test_a_log_that_fails_does_not_end_the_watch(file: Path) -> None:
 def test_with_authorization_off_there_is_nothing_to_watch() -> None:
     before = threading.active_count()
     one = Verifier(Settings(authorization=Authorization(enabled=False)))
-    with one.watching():
+    with one.watch_key_files():
         assert threading.active_count() == before
 
 

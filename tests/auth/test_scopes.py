@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.auth.policy import POLICY, Needs
+from agentctl.auth.policy import POLICY, NeedsScope
 from agentctl.auth.scopes import (
     KNOWN_SCOPES,
-    alternatives,
-    held_ids,
-    known,
-    nearest,
-    satisfies,
-    well_formed,
+    ids_in_scopes,
+    is_action_allowed,
+    is_known_scope,
+    is_well_formed,
+    sufficient_scopes,
+    suggest_scope,
 )
 
 
@@ -30,7 +30,7 @@ from agentctl.auth.scopes import (
     ],
 )
 def test_well_formed(scope: str) -> None:
-    assert well_formed(scope)
+    assert is_well_formed(scope)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_well_formed(scope: str) -> None:
     ],
 )
 def test_not_well_formed(scope: str) -> None:
-    assert not well_formed(scope)
+    assert not is_well_formed(scope)
 
 
 @pytest.mark.parametrize(
@@ -91,38 +91,38 @@ def test_not_well_formed(scope: str) -> None:
     ],
 )
 def test_what_a_scope_allows(held: set[str], identifier: str | None, allowed: bool) -> None:
-    assert satisfies(held, "agents", "run", identifier) is allowed
+    assert is_action_allowed(held, "agents", "run", identifier) is allowed
 
 
 def test_system_is_another_name_of_config() -> None:
-    assert satisfies({"system:read"}, "config", "read")
-    assert satisfies({"config:read"}, "config", "read")
-    assert not satisfies({"config:*:read"}, "config", "read"), "configuration has no ids"
+    assert is_action_allowed({"system:read"}, "config", "read")
+    assert is_action_allowed({"config:read"}, "config", "read")
+    assert not is_action_allowed({"config:*:read"}, "config", "read"), "configuration has no ids"
 
 
 def test_the_most_specific_alternative_comes_first() -> None:
-    assert alternatives("agents", "run", "echo") == (
+    assert sufficient_scopes("agents", "run", "echo") == (
         "agents:echo:run",
         "agents:*:run",
         "agents:run",
     )
-    assert alternatives("agents", "read") == ("agents:*:read", "agents:read")
-    assert alternatives("config", "read") == ("config:read", "system:read")
+    assert sufficient_scopes("agents", "read") == ("agents:*:read", "agents:read")
+    assert sufficient_scopes("config", "read") == ("config:read", "system:read")
 
 
 @pytest.mark.parametrize("identifier", ['x"y', "a\r\nSet-Cookie: x", "a b", "é", "a:b", "*", ""])
 def test_no_path_parameter_reaches_a_header_as_it_came(identifier: str) -> None:
-    assert alternatives("agents", "run", identifier) == ("agents:*:run", "agents:run")
+    assert sufficient_scopes("agents", "run", identifier) == ("agents:*:run", "agents:run")
 
 
 def test_ids_that_are_held_one_by_one() -> None:
     held = {"agents:a1:read", "agents:a2:read", "agents:a3:run", "agents:*:read", "teams:t:read"}
-    assert held_ids(held, "agents", "read") == {"a1", "a2"}
+    assert ids_in_scopes(held, "agents", "read") == {"a1", "a2"}
 
 
 def test_known_scopes_are_those_that_operations_ask_for() -> None:
     asked = {
-        f"{rule.resource}:{rule.action}" for rule in POLICY.values() if isinstance(rule, Needs)
+        f"{rule.resource}:{rule.action}" for rule in POLICY.values() if isinstance(rule, NeedsScope)
     }
     assert {*KNOWN_SCOPES} - {"system:read"} == asked
     assert list(KNOWN_SCOPES) == sorted(KNOWN_SCOPES)
@@ -142,7 +142,7 @@ def test_known_scopes_are_those_that_operations_ask_for() -> None:
     ],
 )
 def test_known(scope: str, expected: bool) -> None:
-    assert known(scope) is expected
+    assert is_known_scope(scope) is expected
 
 
 @pytest.mark.parametrize(
@@ -159,4 +159,4 @@ def test_known(scope: str, expected: bool) -> None:
     ],
 )
 def test_nearest(scope: str, expected: str | None) -> None:
-    assert nearest(scope) == expected
+    assert suggest_scope(scope) == expected

@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from agentctl.auth.tokens.jws import KeySet, verify
+from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidKey
 from tests.auth.forge import b64, compact, ec_pair, hs, rsa_pair, token
 from tests.auth.test_keys import EC_JWK, explicit
@@ -162,7 +162,7 @@ def test_deep_nesting_is_no_key() -> None:
 def test_only_line_ends_are_cut_off(end: str) -> None:
     secret = secrets.token_urlsafe(40) + end
     keys = KeySet.from_pems([secret + "\r\n\n"], "HS256")
-    assert verify(token({"alg": "HS256"}, {}, hs(secret.encode())), keys)
+    assert verify_token(token({"alg": "HS256"}, {}, hs(secret.encode())), keys)
 
 
 def test_the_key_of_a_pair_in_any_shape() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentctl.auth.explain.steps import CHECKS
 from agentctl.auth.tokens import claims, jws
 from agentctl.auth.tokens.claims import ClaimRules
-from agentctl.auth.verifier import bearer
+from agentctl.auth.verifier import parse_bearer
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, SECRET
@@ -52,9 +52,9 @@ def held(act: Callable[[], object], *checks: str) -> None:
 @given(any_text)
 def test_transport(text: str) -> None:
     for header in (text, f"Bearer {text}"):
-        held(lambda header=header: bearer(header, 60), "transport", "length")
+        held(lambda header=header: parse_bearer(header, 60), "transport", "length")
     with suppress(InvalidToken):
-        assert bearer(f"Bearer {text}", 60) == text
+        assert parse_bearer(f"Bearer {text}", 60) == text
 
 
 @bounded
@@ -66,15 +66,15 @@ def test_length(text: str, maximum: int) -> None:
 @bounded
 @given(any_text)
 def test_form(text: str) -> None:
-    held(lambda: jws.segments(text), "form")
-    held(lambda: jws.split(text), "form", "header")
+    held(lambda: jws.split_segments(text), "form")
+    held(lambda: jws.parse_token(text), "form", "header")
 
 
 @bounded
 @given(st.binary())
 def test_header_bytes(data: bytes) -> None:
-    held(lambda: jws.read_header(data), "header")
-    held(lambda: claims.read(data), "claims.form")
+    held(lambda: jws.parse_header(data), "header")
+    held(lambda: claims.parse_claims(data), "claims.form")
 
 
 @bounded
@@ -83,7 +83,7 @@ def test_header_members_and_key(header: dict[str, Any]) -> None:
     for members in (header, {**header, "alg": "HS256"}):
         held(lambda members=members: jws.check_header(members, HMAC.spec), "header")
     if isinstance(header.get("kid", ""), str):
-        held(lambda: jws.candidates(header, HMAC), "key")
+        held(lambda: jws.find_candidate_keys(header, HMAC), "key")
 
 
 @bounded
@@ -91,7 +91,7 @@ def test_header_members_and_key(header: dict[str, Any]) -> None:
 def test_signature(signing_input: bytes, signature: bytes, algorithm: str) -> None:
     text = OURS.pem if algorithm == "RS256" else SECRET.decode()
     keys = jws.KeySet.from_pems([text], algorithm)
-    parts = jws.Parts(signing_input, {}, b"{}", signature)
+    parts = jws.TokenParts(signing_input, {}, b"{}", signature)
     with pytest.raises(InvalidToken) as refusal:
         jws.check_signature(parts, keys.keys)
     assert refusal.value.check == "signature"
@@ -126,13 +126,13 @@ def walked(header: str, door: str) -> Iterator[tuple[str, Callable[[], Any]]]:
 
         return name, run
 
-    yield keep("transport", lambda: bearer(header, maximum))
+    yield keep("transport", lambda: parse_bearer(header, maximum))
     yield keep("length", lambda: jws.check_length(found["transport"], maximum))
-    yield keep("form", lambda: jws.split(found["transport"], maximum=maximum))
+    yield keep("form", lambda: jws.parse_token(found["transport"], maximum=maximum))
     yield keep("header", lambda: jws.check_header(found["form"].header, keys.spec))
-    yield keep("key", lambda: jws.candidates(found["form"].header, keys))
+    yield keep("key", lambda: jws.find_candidate_keys(found["form"].header, keys))
     yield keep("signature", lambda: jws.check_signature(found["form"], found["key"]))
-    yield keep("claims.form", lambda: claims.read(found["form"].payload))
+    yield keep("claims.form", lambda: claims.parse_claims(found["form"].payload))
     for name, step in CLAIM_STEPS.items():
         yield keep(f"claims.{name}", lambda step=step: step(found["claims.form"], rules, NOW))
 
@@ -157,4 +157,4 @@ def test_the_order_is_that_of_the_names() -> None:
 
 def test_the_key_that_verified_is_told() -> None:
     keys = jws.KeySet.from_pems([THEIRS.pem, OURS.pem], "RS256")
-    assert jws.verify(signed(RS), keys).key is keys.keys[1]
+    assert jws.verify_token(signed(RS), keys).key is keys.keys[1]

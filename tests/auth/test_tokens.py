@@ -15,10 +15,15 @@ import pytest
 from agentctl.auth.explain.steps import CHECKS
 from agentctl.auth.keys import generate
 from agentctl.auth.tokens.algorithms import ALGORITHMS
-from agentctl.auth.tokens.mint import check_scopes, inspect, mint, verify_report
+from agentctl.auth.tokens.mint import (
+    build_verification_report,
+    check_mintable_scopes,
+    inspect_token,
+    mint_token,
+)
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings, Signing
-from agentctl.errors import InvalidKey, InvalidToken, UsageFailed
+from agentctl.errors import InvalidKey, InvalidToken, UsageError
 from tests.auth.forge import NOW, fixed, hs, token
 
 HOUR = timedelta(hours=1)
@@ -27,12 +32,12 @@ HOUR = timedelta(hours=1)
 def settings(tmp_path: Path, algorithm: Any = "EdDSA", **given: Any) -> Settings:
     """Settings whose server trusts their signing key."""
     path = tmp_path / f"{algorithm}.key"
-    private = generate.generate(algorithm)
+    private = generate.generate_key(algorithm)
     generate.write_private_key(path, private)
     trusted = path
     if not algorithm.startswith("HS"):
         trusted = tmp_path / f"{algorithm}.pub"
-        trusted.write_bytes(generate.public_pem(private, algorithm))
+        trusted.write_bytes(generate.build_public_pem(private, algorithm))
     authorization = Authorization(algorithm=algorithm, verification_key_files=(trusted,), **given)
     return Settings(authorization=authorization, signing=Signing(path))
 
@@ -40,7 +45,7 @@ def settings(tmp_path: Path, algorithm: Any = "EdDSA", **given: Any) -> Settings
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_is_minted_is_accepted(tmp_path: Path, algorithm: str) -> None:
     given = settings(tmp_path, algorithm)
-    text = mint(given, "me", ["agents:run", "sessions:read"], HOUR, session_id="s1")
+    text = mint_token(given, "me", ["agents:run", "sessions:read"], HOUR, session_id="s1")
     principal = Verifier(given).principal(f"Bearer {text}")
     assert (principal.subject, principal.session_id) == ("me", "s1")
     assert principal.scopes == {"agents:run", "sessions:read"}
@@ -49,11 +54,11 @@ def test_what_is_minted_is_accepted(tmp_path: Path, algorithm: str) -> None:
 def test_what_a_minted_token_says(tmp_path: Path) -> None:
     given = settings(tmp_path)
     before = int(time.time())
-    first, second = (inspect(mint(given, "me", ["teams:read"], HOUR)) for _ in range(2))
+    first, second = (inspect_token(mint_token(given, "me", ["teams:read"], HOUR)) for _ in range(2))
     private = generate.read_private_key(given.signing.key_file)
     assert first["header"] == {
         "alg": "EdDSA",
-        "kid": generate.thumbprint(private, "EdDSA"),
+        "kid": generate.signing_key_thumbprint(private, "EdDSA"),
         "typ": "JWT",
     }
     claims = first["claims"]
@@ -67,50 +72,54 @@ def test_what_a_minted_token_says(tmp_path: Path) -> None:
 def test_key_id_audience_and_issuer_follow_the_settings(tmp_path: Path) -> None:
     given = settings(tmp_path, verify_audience=True, issuer="https://issuer.example")
     given = replace(given, signing=replace(given.signing, key_id="mine"))
-    shown = inspect(mint(given))
+    shown = inspect_token(mint_token(given))
     assert shown["header"]["kid"] == "mine"
     assert shown["claims"]["aud"] == "agentctl"
     assert shown["claims"]["iss"] == "https://issuer.example"
     assert "sub" not in shown["claims"]
-    with pytest.raises(UsageFailed):
-        mint(given, audience="elsewhere")
-    assert inspect(mint(settings(tmp_path, "ES256"), audience="x"))["claims"]["aud"] == "x"
+    with pytest.raises(UsageError):
+        mint_token(given, audience="elsewhere")
+    assert (
+        inspect_token(mint_token(settings(tmp_path, "ES256"), audience="x"))["claims"]["aud"] == "x"
+    )
 
 
 @pytest.mark.parametrize(
     "subject", ["", " me", "sa:x", "__system", "m\ne", "\udcff", "x" * 256, "SA:x"]
 )
 def test_a_subject_that_no_server_accepts_is_not_minted(tmp_path: Path, subject: str) -> None:
-    with pytest.raises(UsageFailed) as refusal:
-        mint(settings(tmp_path), subject)
+    with pytest.raises(UsageError) as refusal:
+        mint_token(settings(tmp_path), subject)
     assert refusal.value.exit_code == 2
     assert "sub" in str(refusal.value.cause)
 
 
 @pytest.mark.parametrize("expires_in", [timedelta(0), timedelta(seconds=-5), timedelta(days=10**8)])
 def test_lifetimes_that_make_no_sense(tmp_path: Path, expires_in: timedelta) -> None:
-    with pytest.raises(UsageFailed):
-        mint(settings(tmp_path), "me", (), expires_in)
+    with pytest.raises(UsageError):
+        mint_token(settings(tmp_path), "me", (), expires_in)
 
 
 def test_a_token_over_the_limit_is_not_minted(tmp_path: Path) -> None:
     given = replace(settings(tmp_path), limits=Limits(token_bytes=300))
-    with pytest.raises(UsageFailed):
-        mint(given, "me", [f"agents:a{n}:run" for n in range(20)])
+    with pytest.raises(UsageError):
+        mint_token(given, "me", [f"agents:a{n}:run" for n in range(20)])
 
 
 def test_a_key_that_others_can_read_does_not_sign(tmp_path: Path) -> None:
     given = settings(tmp_path)
     given.signing.key_file.chmod(0o640)
     with pytest.raises(InvalidKey) as refusal:
-        mint(given, "me")
+        mint_token(given, "me")
     assert str(refusal.value.hint).startswith("chmod 600 ")
 
 
 def test_a_key_of_another_kind_does_not_sign(tmp_path: Path) -> None:
     given = settings(tmp_path)
     with pytest.raises(InvalidKey):
-        mint(replace(given, authorization=replace(given.authorization, algorithm="RS256")), "me")
+        mint_token(
+            replace(given, authorization=replace(given.authorization, algorithm="RS256")), "me"
+        )
 
 
 @pytest.mark.parametrize(
@@ -124,20 +133,20 @@ def test_a_key_of_another_kind_does_not_sign(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_scopes_are_refused_with_the_nearest(scope: str, near: str | None) -> None:
-    with pytest.raises(UsageFailed) as refusal:
-        check_scopes(["agents:run", scope], "agent_os:admin")
+    with pytest.raises(UsageError) as refusal:
+        check_mintable_scopes(["agents:run", scope], "agent_os:admin")
     assert "\x1b" not in refusal.value.detail
     assert (near or "agent_os:admin") in str(refusal.value.hint)
 
 
 def test_known_scopes_pass() -> None:
     scopes = ["agents:run", "sessions:read", "teams:t1:read", "workflows:*:run", "sessions:s1:read"]
-    check_scopes([*scopes, "agent_os:admin"], "agent_os:admin")
-    check_scopes(["superuser"], "superuser")
+    check_mintable_scopes([*scopes, "agent_os:admin"], "agent_os:admin")
+    check_mintable_scopes(["superuser"], "superuser")
 
 
 def test_inspect_reads_what_does_not_verify() -> None:
-    shown = inspect(token({"alg": "none"}, {"sub": "me", "exp": NOW, "iat": "x"}, fixed(b"")))
+    shown = inspect_token(token({"alg": "none"}, {"sub": "me", "exp": NOW, "iat": "x"}, fixed(b"")))
     assert shown["header"] == {"alg": "none"}
     assert shown["times"] == {"exp": "2027-01-15T08:00:00.000000Z"}
     assert shown["expired"] is (time.time() >= NOW)
@@ -146,14 +155,14 @@ def test_inspect_reads_what_does_not_verify() -> None:
 
 @pytest.mark.parametrize("exp", [1e308, -1e308, True, "1", 10**30, None, [1]])
 def test_inspect_survives_strange_times(exp: Any) -> None:
-    shown = inspect(token({}, {"exp": exp}, fixed(b"x")))
+    shown = inspect_token(token({}, {"exp": exp}, fixed(b"x")))
     assert (shown["times"], shown["expired"]) == ({}, None)
 
 
 @pytest.mark.parametrize("text", ["", "x", "a.b.c", "e30.e30", "e30.W10.", "e30.e30.=", "\0.\0.\0"])
 def test_inspect_says_why_something_is_no_token(text: str) -> None:
     with pytest.raises(InvalidToken) as refusal:
-        inspect(text)
+        inspect_token(text)
     assert refusal.value.cause
 
 
@@ -161,7 +170,7 @@ def test_a_report_says_what_counts(tmp_path: Path) -> None:
     given = settings(tmp_path, "HS256")
     secret = generate.read_private_key(given.signing.key_file).strip()
     claims = {"sub": "me", "scopes": ["agent_os:admin", "x y"], "exp": int(time.time()) + 60}
-    report = verify_report(token({"alg": "HS256"}, claims, hs(secret)), given)
+    report = build_verification_report(token({"alg": "HS256"}, claims, hs(secret)), given)
     assert report == {
         "verified": True,
         "header": {"alg": "HS256"},
@@ -185,7 +194,7 @@ def test_a_report_says_why_not(
 ) -> None:
     given = settings(tmp_path, "HS256")
     own = generate.read_private_key(given.signing.key_file).strip()
-    report = verify_report(token({"alg": "HS256"}, claims, hs(secret or own)), given)
+    report = build_verification_report(token({"alg": "HS256"}, claims, hs(secret or own)), given)
     assert (report["verified"], report["reason"]) == (False, reason)
     assert report["check"] in CHECKS
     assert report["cause"]

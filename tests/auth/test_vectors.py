@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.tokens.jwk import LeftOut, thumbprint
-from agentctl.auth.tokens.jws import KeySet, verify
+from agentctl.auth.tokens.jwk import SkippedKey, jwk_thumbprint
+from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import b64
 
@@ -85,7 +85,7 @@ _CASES = pytest.mark.parametrize(("key", "token", "payload"), VECTORS.values(), 
 
 @_CASES
 def test_the_printed_token_verifies(key: dict[str, Any], token: str, payload: bytes) -> None:
-    assert verify(token, KeySet.from_jwks({"keys": [key]})).payload == payload
+    assert verify_token(token, KeySet.from_jwks({"keys": [key]})).payload == payload
 
 
 @_CASES
@@ -95,7 +95,7 @@ def test_one_changed_bit_of_the_payload_does_not(
     first, second, third = token.split(".")
     changed = ("A" if second[0] != "A" else "B") + second[1:]
     with pytest.raises(InvalidToken):
-        verify(f"{first}.{changed}.{third}", KeySet.from_jwks({"keys": [key]}))
+        verify_token(f"{first}.{changed}.{third}", KeySet.from_jwks({"keys": [key]}))
 
 
 REFUSED = {
@@ -119,7 +119,7 @@ def test_printed_examples_that_are_no_signed_tokens_are_refused(
     text: str, key: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidToken):
-        verify(text, KeySet.from_jwks({"keys": [key]}))
+        verify_token(text, KeySet.from_jwks({"keys": [key]}))
 
 
 A1_7517 = {
@@ -137,7 +137,7 @@ def test_the_set_of_rfc_7517() -> None:
     signing = {**A2_KEY, "alg": "RS256", "kid": "2011-04-29"}
     keys = KeySet.from_jwks({"keys": [A1_7517, signing]})
     assert [key.kid for key in keys.keys] == ["2011-04-29"]
-    assert keys.left_out == (LeftOut("1", "it is for another use"),)
+    assert keys.left_out == (SkippedKey("1", "it is for another use"),)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_printed_private_keys_are_refused(key: dict[str, Any]) -> None:
     ],
 )
 def test_thumbprints(key: dict[str, Any], expected: str) -> None:
-    assert thumbprint(key) == expected
+    assert jwk_thumbprint(key) == expected
 
 
 @pytest.mark.parametrize("key", [A1_KEY, A3_KEY, A4_KEY], ids=["oct", "P-256", "P-521"])
@@ -190,10 +190,10 @@ def test_thumbprints_of_types_without_an_example(key: dict[str, Any]) -> None:
     """RFC 7638 3.2: the required members in the order of their names, without white space."""
     text = ",".join(f'"{name}":"{key[name]}"' for name in sorted(key))
     digest = hashlib.sha256(f"{{{text}}}".encode()).digest()
-    assert thumbprint({**key, "kid": "a", "use": "sig"}) == b64(digest)
+    assert jwk_thumbprint({**key, "kid": "a", "use": "sig"}) == b64(digest)
 
 
 @pytest.mark.parametrize("key", [{}, {"kty": "new"}, {"kty": "RSA", "n": "x"}])
 def test_a_key_that_lacks_members_has_no_thumbprint(key: dict[str, Any]) -> None:
     with pytest.raises(InvalidKey):
-        thumbprint(key)
+        jwk_thumbprint(key)

@@ -104,7 +104,7 @@ def test_the_limit_of_a_token_is_configured(clock: Clock) -> None:
 
 def test_with_authorization_off_everybody_is_an_anonymous_administrator(clock: Clock) -> None:
     off = verifier(clock, Authorization(enabled=False))
-    off.refresh()
+    off.reload_keys()
     assert (off.mode, off.keys, off.problem) == ("none", None, None)
     for header in (None, "", "Bearer x", bearer({"sub": "me"})):
         principal = off.principal(header)

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from agentctl.config.settings import Database
-from agentctl.service.databases import check_database
+from agentctl.service.databases import check_integrity
 from agentctl.store.database import Steps, unit
 from agentctl.store.open import open_sqlite
 from agentctl.store.repositories import runs, sessions
@@ -44,7 +44,7 @@ async def _measure(folder: Path, megabytes: int) -> None:
     began = time.monotonic()
     shutil.copy(copy, box)
     copied = time.monotonic() - began
-    found = [each async for each in check_database(Database("box", f"sqlite:///{box}"), _nobody)]
+    found = [each async for each in check_integrity(Database("box", f"sqlite:///{box}"), _nobody)]
     checked = time.monotonic() - began - copied
     again = await back_up(box, folder / "again.db", lambda *_: None)
     await database.close()
@@ -65,7 +65,7 @@ def _many(first: int) -> Steps[None]:
     for number in range(first, first + ROWS):
         yield from sessions.create(a_session(f"s{number}"))
         yield from runs.create(a_run(f"r{number}", f"s{number}"))
-        yield from runs.start(f"r{number}", 1, "w1", 1)
+        yield from runs.claim(f"r{number}", 1, "w1", 1)
         yield from runs.finish(an_end(f"r{number}", content="x" * BYTES))
 
 

@@ -21,14 +21,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from agentctl.auth.principal import local
+from agentctl.auth.principal import local_principal
 from agentctl.operations import CancelRequest, Operations, RunRequest
 from agentctl.remote.client import RemoteOperations
 from agentctl.service.service import Service
 from tests.benchmarks.measure import Row, at_most, noted
 from tests.endpoint import ModelEndpoint, start_endpoint
-from tests.process import inherited, serving
-from tests.world import ADMIN, World, make_world
+from tests.process import base_environment, serve_config
+from tests.world import ADMIN, Deployment, create_deployment
 
 AGENT, SESSION = "hang", "s1"
 WAIT_SECONDS = 10.0
@@ -77,14 +77,14 @@ def through(port: Operations) -> Cancel:
     return cancel
 
 
-def by_command(world: World) -> Cancel:
+def by_command(world: Deployment) -> Cancel:
     """Cancel with `agentctl runs cancel` on the files."""
     command = [sys.executable, "-m", "agentctl", "runs", "cancel", "--config", str(world.path)]
     command += ["--agent", AGENT, "--session", SESSION, "--yes", "-o", "json"]
 
     def run(run_id: str) -> None:
         subprocess.run(
-            [*command, run_id], env=inherited(), capture_output=True, check=True, timeout=60
+            [*command, run_id], env=base_environment(), capture_output=True, check=True, timeout=60
         )
 
     async def cancel(run_id: str) -> None:
@@ -94,11 +94,11 @@ def by_command(world: World) -> Cancel:
 
 
 @asynccontextmanager
-async def here(world: World) -> AsyncIterator[Operations]:
+async def here(world: Deployment) -> AsyncIterator[Operations]:
     """A service in this process."""
     async with Service.open(world.settings, create=True) as service:
         await service.prepare()
-        yield service.acting_as(local("benchmark"))
+        yield service.operations_for(local_principal("benchmark"))
 
 
 async def in_turn(
@@ -117,7 +117,9 @@ async def at_once(
     return list(await asyncio.gather(*(measured(owner, run_id, cancel) for run_id in runs)))
 
 
-async def alone(world: World, endpoint: ModelEndpoint, count: int) -> dict[str, list[Cancelled]]:
+async def alone(
+    world: Deployment, endpoint: ModelEndpoint, count: int
+) -> dict[str, list[Cancelled]]:
     """The process that works on the runs cancels them."""
     async with here(world) as port:
         cancel = through(port)
@@ -128,7 +130,7 @@ async def alone(world: World, endpoint: ModelEndpoint, count: int) -> dict[str, 
 
 
 async def apart(
-    world: World, url: str, endpoint: ModelEndpoint, count: int
+    world: Deployment, url: str, endpoint: ModelEndpoint, count: int
 ) -> dict[str, list[Cancelled]]:
     """A server works on the runs; who cancels them has only the database in common with it."""
     token = world.token("benchmark", ADMIN, seconds=3_600)
@@ -183,9 +185,9 @@ def run(folder: Path, count: int) -> dict[str, list[Cancelled]]:
     """All measurements."""
     endpoint = start_endpoint()
     try:
-        world = make_world(folder, endpoint.base_url)
+        world = create_deployment(folder, endpoint.base_url)
         results = asyncio.run(alone(world, endpoint, count))
-        with serving(world.path) as server:
+        with serve_config(world.path) as server:
             return results | asyncio.run(apart(world, server.url, endpoint, count))
     finally:
         endpoint.stop()

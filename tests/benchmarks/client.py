@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlencode
 
-__all__ = ["Client", "asked"]
+__all__ = ["Client", "build_request"]
 
 
-def asked(words: int, size: int = 8, seconds: float = 0, *, gate: bool = False) -> str:
+def build_request(words: int, size: int = 8, seconds: float = 0, *, gate: bool = False) -> str:
     """A message that tells the stub of the model what to say (`tests.benchmarks.paced`)."""
     return json.dumps({"words": words, "size": size, "seconds": seconds, "gate": gate})
 
@@ -43,7 +43,7 @@ class Client:
 
     def run(self, agent: str, session_id: str | None = None) -> dict[str, Any]:
         """Work through a plain run of a few words; the answer."""
-        body = self._body("POST", f"/agents/{agent}/runs", form(session_id, stream=False))
+        body = self._body("POST", f"/agents/{agent}/runs", encode_form(session_id, stream=False))
         answer: dict[str, Any] = json.loads(body)
         assert answer["status"] == "COMPLETED", answer
         return answer
@@ -51,7 +51,7 @@ class Client:
     def first_word(self, path: str, body: str, kind: str, mark: bytes) -> float:
         """Seconds from the request until a streamed answer has this mark in it."""
         start = time.perf_counter()
-        self._ask("POST", path, body, kind)
+        self._request_document("POST", path, body, kind)
         answer, took, seen = self._connection.getresponse(), None, b""
         assert answer.status == 200, answer.read()
         while data := answer.read1(65_536):
@@ -62,18 +62,18 @@ class Client:
         return took
 
     def _body(self, method: str, path: str, body: str | None) -> bytes:
-        self._ask(method, path, body, "application/x-www-form-urlencoded")
+        self._request_document(method, path, body, "application/x-www-form-urlencoded")
         answer = self._connection.getresponse()
         text = answer.read()
         assert answer.status < 300, (path, answer.status, text)
         return text
 
-    def _ask(self, method: str, path: str, body: str | None, kind: str) -> None:
+    def _request_document(self, method: str, path: str, body: str | None, kind: str) -> None:
         headers = self._headers | ({} if body is None else {"Content-Type": kind})
         self._connection.request(method, path, body, headers)
 
 
-def form(session_id: str | None = None, *, stream: bool, words: int = 3) -> str:
+def encode_form(session_id: str | None = None, *, stream: bool, words: int = 3) -> str:
     """The body of a request for a run, as both sides take it."""
-    fields = {"message": asked(words), "stream": str(stream).lower()}
+    fields = {"message": build_request(words), "stream": str(stream).lower()}
     return urlencode(fields | ({} if session_id is None else {"session_id": session_id}))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.benchmarks.measure import Act, Row, at_most, compared, turns
-from tests.process import inherited
+from tests.process import base_environment
 
 __all__ = ["acts", "against_typer", "prepare", "processor_seconds"]
 
@@ -65,7 +65,7 @@ def seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> flo
 
 def environment(folder: Path) -> dict[str, str]:
     """That of every command."""
-    return inherited() | {"HOME": str(folder), "NO_COLOR": "1"}
+    return base_environment() | {"HOME": str(folder), "NO_COLOR": "1"}
 
 
 def prepare(folder: Path) -> None:

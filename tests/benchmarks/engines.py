@@ -15,7 +15,7 @@ import asyncpg
 from agentctl.service.service import Service
 from agentctl.store.repositories import sessions
 from agentctl.store.visibility import Visibility
-from tests.benchmarks.client import form
+from tests.benchmarks.client import encode_form
 from tests.benchmarks.load import beside
 from tests.benchmarks.measure import Row, compared
 from tests.benchmarks.places import Place, ours
@@ -23,7 +23,7 @@ from tests.benchmarks.reads import AGENT
 from tests.benchmarks.seeding import seed
 from tests.benchmarks.work import SHORT_RUNS, Work, make_work, many_sessions, sized
 from tests.postgres import running_postgres
-from tests.world import World
+from tests.world import Deployment
 
 __all__ = ["beside_each_other"]
 
@@ -50,7 +50,7 @@ def beside_each_other(folder: Path, model_url: str) -> Iterator[Row]:
 
 
 def _over_http(file: Place, server: Place) -> Iterator[Row]:
-    run = f"/agents/{AGENT}/runs", form(stream=False)
+    run = f"/agents/{AGENT}/runs", encode_form(stream=False)
     for work, path, body in (
         ("session detail, 1 run", "/sessions/runs-1", None),
         ("session detail, 100 runs", "/sessions/runs-100", None),
@@ -73,7 +73,7 @@ def _bare(work: Work, engine: str, driver: str, opened: Any) -> Iterator[Row]:
 
 async def _bare_rates(work: Work, opened: Any) -> dict[str, list[float]]:
     user = Visibility(everyone=False, user_id=work.user)
-    async with Service.open(World(work.folder).settings) as service, opened as bare:
+    async with Service.open(Deployment(work.folder).settings) as service, opened as bare:
         database = service.hosting.databases["main"]
         reads: dict[str, Read] = {
             "ours": lambda: database.read(sessions.get("runs-1", user)),

@@ -52,13 +52,13 @@ def _run(session_id: str) -> list[Work[object]]:
         run_id, 1, "COMPLETED", "Answer", HISTORY, "[]", "[]", '{"total_tokens":60}', None, None,
         at, at,
     )  # fmt: skip
-    return [runs.create(run), runs.start(run_id, 1, "worker", at), runs.finish(end)]
+    return [runs.create(run), runs.claim(run_id, 1, "worker", at), runs.finish(end)]
 
 
 async def _made(database: Database, count: int) -> str:
     """A new session of its own user with so many runs; both have its id."""
     session_id = new_id()
-    row = sessions.new_session(session_id, "agent", user_id=session_id, now=now())
+    row = sessions.build_session(session_id, "agent", user_id=session_id, now=now())
     await database.write(sessions.create(row))
     for first in range(0, count, BATCH):
         await database.write(_appended(session_id, min(BATCH, count - first)))
@@ -70,14 +70,14 @@ async def _timed(database: Database, name: str, session_id: str) -> tuple[float,
     begun, size = time.perf_counter(), 0
     if name == "its row in a list":
         query = SessionQuery(Visibility(False, session_id))
-        await database.read(sessions.page(query), large=True)
+        await database.read(sessions.list_page(query), large=True)
     elif name == "a run appended, three transactions":
         for work in _run(session_id):
             await database.write(work)
     elif name == "what a run is told of those before":
-        await database.read(runs.recent_messages(session_id, 10))
+        await database.read(runs.list_recent_messages(session_id, 10))
     else:
-        size = sum(map(len, await database.read(runs.histories(session_id), large=True)))
+        size = sum(map(len, await database.read(runs.list_histories(session_id), large=True)))
     return (time.perf_counter() - begun) * 1e6, size
 
 

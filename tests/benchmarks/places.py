@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.benchmarks.load import Load, resident
 from tests.benchmarks.work import Work, free_port, wait_for_port
-from tests.process import inherited, started
+from tests.process import base_environment, start_server
 
 __all__ = ["AGENTOS_PYTHON", "Place", "agentos", "endpoint", "floors", "ours", "seed_agentos"]
 
@@ -58,7 +58,7 @@ def ours(work: Work, *options: str) -> Iterator[Place]:
     """`agentctl serve` on the configuration of the work."""
     place = ("--config", str(work.folder / "agentctl.toml"), "--port", "0", *options)
     log = work.folder / "server.log"
-    with started(*place, log=log, environment=inherited()) as server:
+    with start_server(*place, log=log, environment=base_environment()) as server:
         yield Place(int(server.url.rpartition(":")[2]), server.process.pid, work)
 
 
@@ -75,7 +75,7 @@ def seed_agentos(work: Work) -> None:
     done = subprocess.run(
         _agentos_command(work, "seed", 0),
         cwd=work.folder,
-        env=inherited(),
+        env=base_environment(),
         capture_output=True,
         text=True,
         timeout=300,
@@ -117,7 +117,7 @@ def _running(work: Work, port: int, *command: str, folder: Path | None = None) -
     """A program, once it listens; its id."""
     with (work.folder / "program.log").open("ab") as log:
         process = subprocess.Popen(
-            command, cwd=folder or work.folder, env=inherited(), stdout=log, stderr=log
+            command, cwd=folder or work.folder, env=base_environment(), stdout=log, stderr=log
         )
     try:
         wait_for_port(port, START_SECONDS)

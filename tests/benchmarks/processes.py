@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from tests.benchmarks.client import Client, form
+from tests.benchmarks.client import Client, encode_form
 from tests.benchmarks.load import beside
 from tests.benchmarks.measure import Row, at_most, compared, turns
 from tests.benchmarks.places import Place, agentos, ours
@@ -57,7 +57,7 @@ def workers(work: Work) -> Iterator[Row]:
     with ours(work) as one, ours(work, "--workers", "2") as two:
         for name, path, body in (
             ("session detail, 1 run", "/sessions/runs-1", None),
-            ("runs, plain", f"/agents/{AGENT}/runs", form(stream=False)),
+            ("runs, plain", f"/agents/{AGENT}/runs", encode_form(stream=False)),
         ):
             loads = [
                 place.get(path) if body is None else place.post(path, body, seconds=2)

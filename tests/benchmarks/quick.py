@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.benchmarks import commands, reads, verification
-from tests.benchmarks.client import form
+from tests.benchmarks.client import encode_form
 from tests.benchmarks.load import require_wrk
 from tests.benchmarks.measure import Act, Row, Target, at_least, at_most, compared, text, turns
 from tests.benchmarks.places import Place, endpoint, floors, ours
@@ -50,7 +50,7 @@ def paths(one: Place, floor: Place, folder: Path) -> dict[str, tuple[str, Acts]]
     """Every path with the unit of its figures."""
     constant = {"FastAPI, constant": floor.get("/fastapi").by_processor}
     large = {"bare ASGI, read by apsw": floor.get("/point/runs-1000").by_processor}
-    run = one.post(f"/agents/{reads.AGENT}/runs", form(stream=False), seconds=2)
+    run = one.post(f"/agents/{reads.AGENT}/runs", encode_form(stream=False), seconds=2)
     loads = {
         "session detail, 1 run": (one.get("/sessions/runs-1"), constant),
         "session detail, 1,000 runs": (one.get("/sessions/runs-1000"), large),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from tests.benchmarks.client import Client, asked, form
+from tests.benchmarks.client import Client, build_request, encode_form
 from tests.benchmarks.load import Batch, beside
 from tests.benchmarks.measure import Row, at_least, at_most, compared, turns
 from tests.benchmarks.places import Place
@@ -27,7 +27,7 @@ def rates(ours: Place, theirs: Place) -> Iterator[Row]:
         ("runs, plain", False, 3, 160, at_least(1.5)),
         (f"runs, streamed, {WORDS} words", True, WORDS, 64, None),
     ):
-        body = form(stream=stream, words=words)
+        body = encode_form(stream=stream, words=words)
         other = Batch(theirs.post(path, body), requests)
         yield beside(work, ours.post(path, body, seconds=2), "AgentOS", other, 3, goal)
 
@@ -50,7 +50,7 @@ def first_words(ours: Place, theirs: Place, endpoint: str) -> Iterator[Row]:
 
 
 def _first_word(place: Place) -> Callable[[], float]:
-    body = form(stream=True, words=1)
+    body = encode_form(stream=True, words=1)
     path, kind = f"/agents/{AGENT}/runs", "application/x-www-form-urlencoded"
 
     def act() -> float:
@@ -62,7 +62,7 @@ def _first_word(place: Place) -> Callable[[], float]:
 
 
 def _first_of_model(endpoint: str) -> Callable[[], float]:
-    messages = [{"role": "user", "content": asked(1)}]
+    messages = [{"role": "user", "content": build_request(1)}]
     body = json.dumps({"model": "paced", "stream": True, "messages": messages})
     port = urlsplit(endpoint).port
     assert port is not None

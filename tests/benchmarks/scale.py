@@ -96,12 +96,12 @@ def _samples() -> Steps[list[Sample]]:
 
 def _sessions(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
     query = SessionQuery(visibility, **given)
-    return Case(f"sessions, {name}", lambda _, known: sessions.page(query, known), large=True)
+    return Case(f"sessions, {name}", lambda _, known: sessions.list_page(query, known), large=True)
 
 
 def _runs(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
     query = RunQuery(visibility, **given)
-    return Case(f"runs, {name}", lambda _, known: run_reads.page(query, known), large=True)
+    return Case(f"runs, {name}", lambda _, known: run_reads.list_page(query, known), large=True)
 
 
 def _session_cases() -> Iterator[Case]:
@@ -153,7 +153,7 @@ def _run_cases() -> Iterator[Case]:
     yield _runs("since half a year", created_after=MIDDLE[0])
     yield Case(
         "runs, session",
-        lambda sample, known: run_reads.page(
+        lambda sample, known: run_reads.list_page(
             RunQuery(EVERYONE, session_id=sample.session_id), known
         ),
         large=True,
@@ -163,7 +163,7 @@ def _run_cases() -> Iterator[Case]:
 @unit
 def _detail(sample: Sample, _: Totals) -> Steps[None]:
     yield from sessions.get(sample.session_id, EVERYONE)
-    yield from runs.histories(sample.session_id)
+    yield from runs.list_histories(sample.session_id)
 
 
 def _append(sample: Sample, _: Totals) -> list[Work[Any]]:
@@ -176,12 +176,12 @@ def _append(sample: Sample, _: Totals) -> list[Work[Any]]:
         run_id, 1, "COMPLETED", "Answer", "[]", "[]", "[]", '{"total_tokens":60}', None, None,
         at, at,
     )  # fmt: skip
-    return [runs.create(run), runs.start(run_id, 1, "worker", at), runs.finish(end)]
+    return [runs.create(run), runs.claim(run_id, 1, "worker", at), runs.finish(end)]
 
 
 def _new_session(sample: Sample, _: Totals) -> Work[Any]:
     return sessions.create(
-        sessions.new_session(
+        sessions.build_session(
             new_id(), sample.session_type, component_id=sample.component_id,
             user_id=sample.user_id, now=now(),
         )

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from agentctl.config import settings
 from agentctl.records.times import now
 from agentctl.store.open import open_database
-from agentctl.store.schema import migrations
+from agentctl.store.schema import load_migrations
 from tests.benchmarks.population import RUN_COLUMNS, SESSION_COLUMNS, Batch, Population
 
 __all__ = ["fill"]
@@ -101,7 +101,7 @@ class _Sqlite:
         self._connection.execute(sql).fetchall()
 
     async def end(self) -> None:
-        for migration in migrations("sqlite"):
+        for migration in load_migrations("sqlite"):
             await self.run(f"INSERT INTO schema_version VALUES ({migration.number}, {now()})")
         self._connection.pragma("journal_mode", "WAL")
         self._connection.close()
@@ -168,7 +168,7 @@ class _Postgres:
     async def end(self) -> None:
         for table in ("sessions", "runs"):
             await self.run(f"VACUUM (ANALYZE) {table}")
-        for migration in migrations("postgres"):
+        for migration in load_migrations("postgres"):
             await self.run(f"INSERT INTO schema_version VALUES ({migration.number}, {now()})")
         await self._connection.close()
 

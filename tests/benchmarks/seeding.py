@@ -13,7 +13,7 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.benchmarks.work import Session, Work
-from tests.world import World
+from tests.world import Deployment
 
 __all__ = ["seed"]
 
@@ -29,7 +29,7 @@ def seed(work: Work) -> None:
 
 
 async def _seed(work: Work) -> None:
-    async with Service.open(World(work.folder).settings, create=True) as service:
+    async with Service.open(Deployment(work.folder).settings, create=True) as service:
         database = service.hosting.databases["main"]
         for session in work.sessions:
             await _fill(database, work, session)
@@ -46,7 +46,7 @@ def _part(work: Work, session: Session, first: int, last: int) -> Steps[None]:
     agent = work.agents[0]
     data = {"name": agent["name"], "agent_id": agent["id"]}
     data |= {"model": {"id": "paced", "provider": "openai"}}
-    row = sessions.new_session(
+    row = sessions.build_session(
         session.session_id,
         "agent",
         user_id=work.user,
@@ -56,7 +56,7 @@ def _part(work: Work, session: Session, first: int, last: int) -> Steps[None]:
         component_data=json.dumps(data, separators=(",", ":")),
         session_name=session.session_id,
     )
-    yield from sessions.open_for_run(row, EVERYONE)
+    yield from sessions.get_or_create_for_run(row, EVERYONE)
     for number in range(first, last):
         yield from _run(work, session, number)
 
@@ -69,7 +69,7 @@ def _run(work: Work, session: Session, number: int) -> Steps[None]:
         background=False, input=work.question, owner=None, created_at=now,
     )  # fmt: skip
     yield from runs.create(new)
-    yield from runs.start(run_id, 1, "seed", now)
+    yield from runs.claim(run_id, 1, "seed", now)
     shown = list(_messages(work, now // SECOND))
     system = {"role": "system", "content": work.agents[0]["instructions"]}
     compact = partial(json.dumps, separators=(",", ":"))

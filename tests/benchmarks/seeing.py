@@ -20,14 +20,14 @@ from statistics import median
 from typing import get_args
 
 from agentctl.config.settings import Log, LogFormat
-from agentctl.records.log_context import add_about, begin_about
-from agentctl.server.observability.log import Finished, log_access, log_to_stderr
-from agentctl.server.observability.traffic import Traffic
+from agentctl.records.log_context import add_log_context, set_log_context
+from agentctl.server.observability.log import FinishedRequest, log_request, log_to_stderr
+from agentctl.server.observability.traffic import RequestCounters
 from tests.benchmarks.load import Load
 from tests.benchmarks.measure import turns
 from tests.benchmarks.seeding import seed
 from tests.benchmarks.work import Session, make_work
-from tests.process import inherited, started
+from tests.process import base_environment, start_server
 
 ROUNDS = 7
 SECONDS = 1
@@ -72,7 +72,7 @@ def main(rounds: int) -> None:
         for number, (name, more) in enumerate(VARIANTS.items()):
             config = ("--config", str(work.folder / "agentctl.toml"), "--port", "0")
             log = work.folder / f"server-{number}.log"
-            server = started(*config, log=log, environment=inherited() | more)
+            server = start_server(*config, log=log, environment=base_environment() | more)
             servers[name] = stack.enter_context(server)
         for path in PATHS:
             acts = {
@@ -100,15 +100,15 @@ def show(path: str, found: dict[str, list[tuple[float, float]]]) -> None:
 def lines(form: LogFormat) -> None:
     """Write lines to stderr, and print what one takes, and what counting a request does."""
     log_to_stderr(Log(form, "info"))
-    request = Finished("get_agents", "GET", 200, 0.00123, "user-4711")
-    traffic = Traffic()
-    for what, act in (("a line", log_access), ("counting", traffic.count)):
+    request = FinishedRequest("get_agents", "GET", 200, 0.00123, "user-4711")
+    traffic = RequestCounters()
+    for what, act in (("a line", log_request), ("counting", traffic.count)):
         took = []
         for _ in range(ROUNDS):
             began = time.process_time()
             for _ in range(LINES):
-                begin_about(request_id="01a1f9b9-a779-74d5-a5d9-1075b3a26fef")
-                add_about(principal="user-4711")
+                set_log_context(request_id="01a1f9b9-a779-74d5-a5d9-1075b3a26fef")
+                add_log_context(principal="user-4711")
                 act(request)
             took.append((time.process_time() - began) / LINES * 1_000_000)
         print(f"{form}, {what}: {median(took):.1f} us, {min(took):.1f} to {max(took):.1f}")

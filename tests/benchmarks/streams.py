@@ -29,8 +29,8 @@ import httpx2
 from tests.benchmarks.measure import Row, noted
 from tests.benchmarks.paced import word
 from tests.benchmarks.places import endpoint
-from tests.process import ServerProcess, inherited, started
-from tests.world import ADMIN, World, make_world
+from tests.process import ServerProcess, base_environment, start_server
+from tests.world import ADMIN, Deployment, create_deployment
 
 FILES = 16_384
 """Open files that each process may have."""
@@ -76,7 +76,7 @@ class Asked(NamedTuple):
 
     @property
     def answer(self) -> str:
-        return "".join(word(number, self.size) for number in range(self.words))
+        return "".join(word(number, self.size) for number in range(self.description))
 
 
 SHORT = Asked(words=20, size=6, seconds=0.5, gate=True)
@@ -187,7 +187,7 @@ class Place:
 
     server: ServerProcess
     endpoint: str
-    world: World
+    world: Deployment
 
     @property
     def port(self) -> int:
@@ -225,9 +225,11 @@ class Place:
 def placed(folder: Path, url: str) -> Iterator[Place]:
     """A server of its own."""
     folder.mkdir()
-    world = make_world(folder, f"{url}/v1", extra=AGENT.format(url=f"{url}/v1"))
+    world = create_deployment(folder, f"{url}/v1", extra=AGENT.format(url=f"{url}/v1"))
     options = ("--config", str(world.path), "--port", "0")
-    with started(*options, log=folder / "server.log", environment=inherited()) as server:
+    with start_server(
+        *options, log=folder / "server.log", environment=base_environment()
+    ) as server:
         yield Place(server, url, world)
 
 
@@ -283,7 +285,7 @@ def concurrent(folder: Path, url: str, count: int = STREAMS) -> Iterator[Row]:
     allow_files()
     with placed(folder, url) as place:
         asyncio.run(warmed(place))
-        found = asyncio.run(at_once(place, count, SHORT._replace(words=5, seconds=0.1)))
+        found = asyncio.run(at_once(place, count, SHORT._replace(description=5, seconds=0.1)))
     work = f"{count:,} streams at once"
     yield noted(f"{work}: CPU of the server for each", [found.cpu / count * 1_000], " ms")
     yield noted(f"{work}: memory for each", [found.each], " KB")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import orjson
 
-from agentctl.auth.principal import local
+from agentctl.auth.principal import local_principal
 from agentctl.service.service import Service
 from tests.benchmarks import report
 from tests.benchmarks.load import quiet, resident
 from tests.benchmarks.measure import at_least, at_most, compared, noted, text, turns
 from tests.benchmarks.seeding import seed
 from tests.benchmarks.work import make_work, sized
-from tests.world import World
+from tests.world import Deployment
 
 
 def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:
@@ -51,8 +51,10 @@ def test_what_is_seeded_is_there(tmp_path: Path) -> None:
     seed(work)
 
     async def detail() -> bytes:
-        async with Service.open(World(work.folder).settings) as service:
-            return (await service.acting_as(local("me")).get_session_by_id("runs-2")).raw
+        async with Service.open(Deployment(work.folder).settings) as service:
+            return (
+                await service.operations_for(local_principal("me")).get_session_by_id("runs-2")
+            ).raw
 
     found = orjson.loads(asyncio.run(detail()))
     assert [entry["role"] for entry in found["chat_history"]] == [

@@ -32,7 +32,7 @@ def test_a_filled_database_is_like_a_new_one_and_the_same_each_time(tmp_path: Pa
     first, second, new = (tmp_path / name for name in ("first.db", "second.db", "new.db"))
     for path in (first, second):
         asyncio.run(fill(f"sqlite:///{path}", Population(200, 3)))
-    open_sqlite("main", new, create=True).close_now()
+    open_sqlite("main", new, create=True).close_blocking()
     rows = _rows(first)
     assert rows == _rows(second)
     assert [len(table) for table in rows.values()] == [200, 600]

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentctl.auth.keys.generate import generate, public_pem, write_private_key
-from tests.world import World
+from agentctl.auth.keys.generate import build_public_pem, generate_key, write_private_key
+from tests.world import Deployment
 
 __all__ = [
     "SCOPES",
@@ -103,7 +103,7 @@ class Work:
     @property
     def token(self) -> str:
         """A token of an ordinary user, which both sides take."""
-        return World(self.folder).token(self.user, *SCOPES, seconds=7_200)
+        return Deployment(self.folder).token(self.user, *SCOPES, seconds=7_200)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -129,9 +129,9 @@ def make_work(
 ) -> Work:
     """Write keys and our configuration into an empty folder."""
     folder.mkdir(exist_ok=True)
-    private = generate("RS256")
+    private = generate_key("RS256")
     write_private_key(folder / "keys" / "signing.pem", private)
-    (folder / "keys" / "signing.pub.pem").write_bytes(public_pem(private, "RS256"))
+    (folder / "keys" / "signing.pub.pem").write_bytes(build_public_pem(private, "RS256"))
     parts = [_HEAD.format(workers=workers, database=database, model_url=model_url)]
     parts += [_component("agents", agent, "history_runs = 0") for agent in AGENTS]
     members = json.dumps([agent["id"] for agent in AGENTS])

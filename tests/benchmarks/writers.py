@@ -24,7 +24,7 @@ from agentctl.errors import AgentctlError
 from agentctl.store.open import open_sqlite
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
-from agentctl.store.sqlite.file import log_of, size_of
+from agentctl.store.sqlite.file import get_file_size, get_wal_path
 from agentctl.store.visibility import EVERYONE
 from tests.store.made import a_run, a_session
 
@@ -48,7 +48,7 @@ def main() -> None:
     for processes in (1, PROCESSES):
         with tempfile.TemporaryDirectory(prefix="agentctl-writers-") as folder:
             path = Path(folder) / "agentctl.db"
-            open_sqlite("main", path, create=True).close_now()
+            open_sqlite("main", path, create=True).close_blocking()
             written, log = asyncio.run(_measure(path, processes, seconds))
             _show(processes, written, log, seconds)
 
@@ -72,7 +72,7 @@ async def _measure(path: Path, processes: int, seconds: float) -> tuple[Written,
     work = asyncio.create_task(_all(path, processes, seconds))
     reader, largest = open_sqlite("main", path, create=False), 0
     while not work.done():
-        largest = max(largest, size_of(log_of(path)))
+        largest = max(largest, get_file_size(get_wal_path(path)))
         await reader.read(sessions.get("s0", EVERYONE), large=True)
         await asyncio.sleep(0.05)
     await reader.close()

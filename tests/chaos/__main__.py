@@ -6,8 +6,8 @@ import argparse
 import asyncio
 import signal
 
-from tests.chaos.play import play
-from tests.chaos.report import report
+from tests.chaos.play import run_chaos
+from tests.chaos.report import format_report
 
 
 def main() -> int:
@@ -19,8 +19,8 @@ def main() -> int:
     given = parser.parse_args()
     # Told to end, it ends what it started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    result = asyncio.run(play(given.minutes * 60, given.clients, pause=given.pause))
-    print(report(result))
+    result = asyncio.run(run_chaos(given.minutes * 60, given.clients, pause=given.pause))
+    print(format_report(result))
     return 1 if result.ledger.wrong else 0
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import httpx2
 import orjson
 
-from agentctl.runs.event_format import LOST_STEP
-from tests.chaos.ledger import Ledger, Told
-from tests.chaos.stage import Stage
+from agentctl.runs.event_format import LOST_SEQ_STEP
+from tests.chaos.ledger import Ledger, RunNote
+from tests.chaos.stage import Cluster
 from tests.server.load import ENDS, Event
 
-__all__ = ["SETTLE_SECONDS", "audit", "settled"]
+__all__ = ["SETTLE_SECONDS", "check_consistency", "wait_until_idle"]
 
 SETTLE_SECONDS = 25.0
 """How long a run may be live when nobody wants it any more."""
@@ -25,7 +25,7 @@ _RUNS = "SELECT run_id, status, input, attempt FROM runs"
 
 _LIVE = "status IN ('PENDING', 'RUNNING')"
 
-_NONE = {
+_MUST_BE_EMPTY = {
     "requests that made two runs": (
         "SELECT input FROM runs WHERE parent_run_id IS NULL GROUP BY input HAVING count(*) > 1"
     ),
@@ -52,11 +52,19 @@ _NONE = {
 }
 """Statements that must find nothing."""
 
-_SAME = ("status", "content", "input", "created_at", "finished_at", "session_id", "metrics")
+_COMPARED_FIELDS = (
+    "status",
+    "content",
+    "input",
+    "created_at",
+    "finished_at",
+    "session_id",
+    "metrics",
+)
 """Of a record that was answered, what is to be found in it later."""
 
 
-async def settled(stage: Stage, ledger: Ledger) -> float:
+async def wait_until_idle(stage: Cluster, ledger: Ledger) -> float:
     """Cancel what has no end, and wait until no run is live; the seconds that it took."""
     live = await stage.rows(f"SELECT run_id FROM runs WHERE {_LIVE}")
     endless = [told for told in ledger.acknowledged if told.run_id in {row[0] for row in live}]
@@ -75,7 +83,7 @@ async def settled(stage: Stage, ledger: Ledger) -> float:
     return time.monotonic() - began
 
 
-async def _cancel_unnamed(stage: Stage, run_ids: list[str]) -> None:
+async def _cancel_unnamed(stage: Cluster, run_ids: list[str]) -> None:
     found = await stage.rows(
         "SELECT run_id, session_id, component_type, component_id FROM runs"
         f" WHERE {_LIVE} AND parent_run_id IS NULL AND cancel_requested_at IS NULL"
@@ -87,9 +95,9 @@ async def _cancel_unnamed(stage: Stage, run_ids: list[str]) -> None:
                 await client.post(f"{path}?session_id={session_id}&wait=0")
 
 
-async def audit(stage: Stage, ledger: Ledger) -> None:
+async def check_consistency(stage: Cluster, ledger: Ledger) -> None:
     """Add whatever is not so to `ledger.wrong`."""
-    for what, sql in _NONE.items():
+    for what, sql in _MUST_BE_EMPTY.items():
         if found := await stage.rows(sql):
             ledger.wrong[f"{what}, such as {found[0][0]}"] += len(found)
     stored = {row[0]: row for row in await stage.rows(_RUNS)}
@@ -102,7 +110,7 @@ async def audit(stage: Stage, ledger: Ledger) -> None:
         await _check_keys(client, ledger)
 
 
-def _check_row(ledger: Ledger, told: Told, row: Any) -> None:
+def _check_row(ledger: Ledger, told: RunNote, row: Any) -> None:
     if row is None:
         ledger.wrong["acknowledged runs that are lost"] += 1
         return
@@ -112,7 +120,7 @@ def _check_row(ledger: Ledger, told: Told, row: Any) -> None:
         ledger.wrong["runs with another message"] += 1
 
 
-async def _check_names(stage: Stage, ledger: Ledger) -> None:
+async def _check_names(stage: Cluster, ledger: Ledger) -> None:
     rows = await stage.rows("SELECT session_id, session_name FROM sessions")
     stored = {row[0]: row[1] for row in rows}
     for session_id, names in ledger.names.items():
@@ -120,7 +128,7 @@ async def _check_names(stage: Stage, ledger: Ledger) -> None:
             ledger.wrong["sessions that are lost, or have an old name"] += 1
 
 
-async def _check_events(stage: Stage, ledger: Ledger, lost: set[str]) -> None:
+async def _check_events(stage: Cluster, ledger: Ledger, lost: set[str]) -> None:
     """Those of a run follow each other from the first to its end, and are what was heard.
 
     Args:
@@ -151,7 +159,7 @@ async def _check_events(stage: Stage, ledger: Ledger, lost: set[str]) -> None:
 def _check_order(ledger: Ledger, run_id: str, found: list[Event], status: str) -> None:
     numbers = [event.number for event in found]
     whole = list(range(len(numbers)))
-    lost = [*whole[:-1], whole[-1] - 1 + LOST_STEP]
+    lost = [*whole[:-1], whole[-1] - 1 + LOST_SEQ_STEP]
     if numbers not in (whole, lost):
         ledger.wrong["runs with gaps in their events"] += 1
     ends = [event for event in found if event.name in ENDS and event.data["run_id"] == run_id]
@@ -159,7 +167,7 @@ def _check_order(ledger: Ledger, run_id: str, found: list[Event], status: str) -
         ledger.wrong["runs whose last event is not their end"] += 1
 
 
-def _check_heard(ledger: Ledger, told: Told, stored: dict[int, Event], lost: bool) -> None:
+def _check_heard(ledger: Ledger, told: RunNote, stored: dict[int, Event], lost: bool) -> None:
     """What was heard is stored. A killed server may have told more than it could store yet."""
     for event in told.heard:
         same = stored.get(event.number)
@@ -173,16 +181,16 @@ def _check_heard(ledger: Ledger, told: Told, stored: dict[int, Event], lost: boo
 async def _check_records(client: httpx2.AsyncClient, ledger: Ledger) -> None:
     """Every final answer is what a later one says."""
     finals = [told for told in ledger.acknowledged if told.record is not None]
-    async for told, record in _each(client, finals):
+    async for told, record in _fetch_records(client, finals):
         assert told.record is not None
-        for name in _SAME:
+        for name in _COMPARED_FIELDS:
             if record.get(name) != told.record.get(name):
                 ledger.wrong[f"records with another {name}"] += 1
 
 
-async def _each(
-    client: httpx2.AsyncClient, runs: list[Told]
-) -> AsyncIterator[tuple[Told, dict[str, Any]]]:
+async def _fetch_records(
+    client: httpx2.AsyncClient, runs: list[RunNote]
+) -> AsyncIterator[tuple[RunNote, dict[str, Any]]]:
     for first in range(0, len(runs), 16):
         some = runs[first : first + 16]
         answers = await asyncio.gather(*(client.get(f"/runs/{told.run_id}") for told in some))
@@ -204,6 +212,6 @@ async def _check_keys(client: httpx2.AsyncClient, ledger: Ledger) -> None:
         ledger.wrong["keys that were given another run"] += seen["False"]
 
 
-def _client(stage: Stage) -> httpx2.AsyncClient:
+def _client(stage: Cluster) -> httpx2.AsyncClient:
     headers = {"Authorization": f"Bearer {stage.token}"}
     return httpx2.AsyncClient(base_url=stage.servers[1].url, headers=headers, timeout=30)

@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import orjson
 
-from tests.chaos.ledger import Ledger, Told
-from tests.chaos.stage import Stage
+from tests.chaos.ledger import Ledger, RunNote
+from tests.chaos.stage import Cluster
 from tests.server.load import ENDS, events
 
 __all__ = ["Client"]
@@ -26,14 +26,14 @@ FEWEST = 3
 """How many events each of them has at least."""
 
 
-class _Refused(Exception):
+class _Unavailable(Exception):
     """503, or no answer: the same may be tried again."""
 
 
 class Client:
     """One of many; does one thing after the other until it is cancelled."""
 
-    def __init__(self, number: int, stage: Stage, ledger: Ledger) -> None:
+    def __init__(self, number: int, stage: Cluster, ledger: Ledger) -> None:
         self._own = f"c{number}"
         self._stage = stage
         self._ledger = ledger
@@ -49,10 +49,10 @@ class Client:
         """Go on until that time of `time.monotonic`."""
         async with self._http:
             while time.monotonic() < until:
-                deed = self._dice.choice(_DEEDS)
+                deed = self._dice.choice(_ACTIONS)
                 try:
                     await deed(self)
-                except _Refused:
+                except _Unavailable:
                     await asyncio.sleep(PAUSE_SECONDS)
                 await asyncio.sleep(self._dice.uniform(0, 0.1))
 
@@ -61,7 +61,7 @@ class Client:
     async def create_session(self) -> None:
         session_id, names = self._next(), self._ledger.names
         body = {"session_id": session_id, "session_name": "new", "agent_id": "echo"}
-        await self._ask("create session", "POST", "/sessions", body)
+        await self._request_document("create session", "POST", "/sessions", body)
         names[session_id] = ["new"]
 
     async def rename_session(self) -> None:
@@ -71,7 +71,7 @@ class Client:
         session_id, name = self._dice.choice(mine), self._next()
         self._ledger.names[session_id].append(name)
         path = f"/sessions/{session_id}/rename"
-        await self._ask("rename session", "POST", path, {"session_name": name})
+        await self._request_document("rename session", "POST", path, {"session_name": name})
         self._ledger.names[session_id] = [name]
 
     async def run(self) -> None:
@@ -87,14 +87,14 @@ class Client:
         told = self._new(self._dice.choice(ENDLESS if endless else QUICK), recorded=True)
         body = self._body(told) | {"stream": True, "background": True}
         most = self._dice.randint(1, FEWEST) if endless else None
-        with contextlib.suppress(_Refused):
+        with contextlib.suppress(_Unavailable):
             await self._follow("stream", told, f"{told.path}/runs", body, most)
         deadline = time.monotonic() + ANSWER_SECONDS
         while told.run_id is not None and told.status is None and time.monotonic() < deadline:
             if endless and not await self._cancel(told):
                 continue
             path = f"{told.path}/runs/{told.run_id}/resume?session_id={told.session_id}"
-            with contextlib.suppress(_Refused):
+            with contextlib.suppress(_Unavailable):
                 await self._follow("resume", told, path, None, None)
                 continue
             await asyncio.sleep(PAUSE_SECONDS)
@@ -112,28 +112,30 @@ class Client:
         told = self._dice.choice(runs) if runs else None
         if told is None or told.run_id is None:
             return
-        record = await self._ask("read run", "GET", f"/runs/{told.run_id}")
+        record = await self._request_document("read run", "GET", f"/runs/{told.run_id}")
         self._expect(record["run_id"] == told.run_id, "another run was answered")
         self._expect(told.status in (None, record["status"]), "a final run was read otherwise")
 
     async def read_session(self) -> None:
         names = list(self._ledger.names)
         if names:
-            await self._ask("read session", "GET", f"/sessions/{self._dice.choice(names)}")
+            await self._request_document(
+                "read session", "GET", f"/sessions/{self._dice.choice(names)}"
+            )
 
     async def list_all(self) -> None:
         which = self._dice.choice(("sessions", "runs"))
-        await self._ask(f"list {which}", "GET", f"/{which}?limit=20")
+        await self._request_document(f"list {which}", "GET", f"/{which}?limit=20")
 
     # How it does it.
 
-    def _new(self, path: str, *, recorded: bool) -> Told:
+    def _new(self, path: str, *, recorded: bool) -> RunNote:
         kind = path.split("/")[1]
         shared = self._dice.random() < 0.2
         session_id = f"{'shared' if shared else self._own}-{kind}-{self._dice.randint(0, 3)}"
         message = self._next()
         key = message if self._dice.random() < 0.6 else None
-        told = Told(path, session_id, f"echo {message}", key, recorded)
+        told = RunNote(path, session_id, f"echo {message}", key, recorded)
         self._ledger.runs.append(told)
         return told
 
@@ -142,17 +144,19 @@ class Client:
         return f"{self._own}-{self._count}"
 
     @staticmethod
-    def _body(told: Told) -> dict[str, Any]:
+    def _body(told: RunNote) -> dict[str, Any]:
         return {"message": told.message, "session_id": told.session_id}
 
-    async def _until_told(self, name: str, told: Told, *, background: bool) -> None:
+    async def _until_told(self, name: str, told: RunNote, *, background: bool) -> None:
         """Ask for a run; with a key again and again, until there is an answer."""
         body = self._body(told) | {"stream": False, "background": background}
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
-                record = await self._ask(name, "POST", f"{told.path}/runs", body, told.key)
-            except _Refused:
+                record = await self._request_document(
+                    name, "POST", f"{told.path}/runs", body, told.key
+                )
+            except _Unavailable:
                 if told.key is None or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -160,7 +164,7 @@ class Client:
             self._learn(told, record)
             return
 
-    def _learn(self, told: Told, record: dict[str, Any]) -> None:
+    def _learn(self, told: RunNote, record: dict[str, Any]) -> None:
         run_id, status = record["run_id"], record["status"]
         self._expect(told.run_id in (None, run_id), "one key has two runs")
         told.run_id = run_id
@@ -168,12 +172,12 @@ class Client:
             self._expect(told.status in (None, status), "a run has two ends")
             told.status, told.record = status, record
 
-    async def _cancel(self, told: Told) -> bool:
+    async def _cancel(self, told: RunNote) -> bool:
         """Whether the run was asked to stop."""
         path = f"{told.path}/runs/{told.run_id}/cancel?session_id={told.session_id}&wait=5"
         try:
-            answer = await self._ask("cancel", "POST", path)
-        except _Refused:
+            answer = await self._request_document("cancel", "POST", path)
+        except _Unavailable:
             await asyncio.sleep(PAUSE_SECONDS)
             return False
         if answer["cancel"] == "stopped":
@@ -184,7 +188,7 @@ class Client:
         return True
 
     async def _follow(
-        self, name: str, told: Told, path: str, body: dict[str, Any] | None, most: int | None
+        self, name: str, told: RunNote, path: str, body: dict[str, Any] | None, most: int | None
     ) -> None:
         """Hear events until the end of the run, or some number of them.
 
@@ -208,11 +212,11 @@ class Client:
                         return
         except httpx2.TransportError:
             tried.broken += 1
-            raise _Refused from None
+            raise _Unavailable from None
         tried.broken += 1
-        raise _Refused
+        raise _Unavailable
 
-    def _hear(self, told: Told, event: Any) -> None:
+    def _hear(self, told: RunNote, event: Any) -> None:
         if told.heard:
             self._expect(event.number > told.heard[-1].number, "an event came twice")
         told.heard.append(event)
@@ -221,7 +225,7 @@ class Client:
             self._expect(told.status in (None, ENDS[event.name]), "a run has two ends")
             told.status = ENDS[event.name]
 
-    async def _ask(
+    async def _request_document(
         self, name: str, method: str, path: str, body: Any = None, key: str | None = None
     ) -> Any:
         """The answer to one request.
@@ -241,7 +245,7 @@ class Client:
             if isinstance(error, httpx2.ReadTimeout):
                 self._ledger.wrong[f"{name}: no answer in {ANSWER_SECONDS:.0f} s"] += 1
             tried.broken += 1
-            raise _Refused from None
+            raise _Unavailable from None
         tried.seconds.append(time.monotonic() - began)
         return orjson.loads(content)
 
@@ -255,7 +259,7 @@ class Client:
             content = (await answer.aread()).decode()
             path = "/".join(answer.request.url.path.split("/")[:3])
             self._ledger.wrong[f"{answer.status_code} for {path}: {content[:200]}"] += 1
-        raise _Refused
+        raise _Unavailable
 
     def _server(self) -> str:
         """Any of those that are up; a load balancer would know as much."""
@@ -267,7 +271,7 @@ class Client:
             self._ledger.wrong[what] += 1
 
 
-_DEEDS = (
+_ACTIONS = (
     *[Client.run] * 5,
     *[Client.stream] * 4,
     *[Client.cancel] * 2,

@@ -8,11 +8,11 @@ from typing import Any
 
 from tests.server.load import Event
 
-__all__ = ["Ledger", "Told", "Tried"]
+__all__ = ["Ledger", "RequestCounts", "RunNote"]
 
 
 @dataclass
-class Told:
+class RunNote:
     """A run that was asked for, and what its caller has heard of it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Told:
 
 
 @dataclass
-class Tried:
+class RequestCounts:
     """How often one thing was done, and how that went.
 
     Attributes:
@@ -61,12 +61,14 @@ class Ledger:
         wrong: what must not have happened.
     """
 
-    runs: list[Told] = field(default_factory=list)
+    runs: list[RunNote] = field(default_factory=list)
     names: dict[str, list[str]] = field(default_factory=dict)
-    tried: defaultdict[str, Tried] = field(default_factory=lambda: defaultdict(Tried))
+    tried: defaultdict[str, RequestCounts] = field(
+        default_factory=lambda: defaultdict(RequestCounts)
+    )
     wrong: Counter[str] = field(default_factory=Counter)
 
     @property
-    def acknowledged(self) -> list[Told]:
+    def acknowledged(self) -> list[RunNote]:
         """Runs that an answer has named."""
         return [told for told in self.runs if told.run_id is not None]

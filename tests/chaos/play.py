@@ -6,14 +6,14 @@ import asyncio
 import sys
 import time
 
-from tests.chaos.audit import audit, settled
+from tests.chaos.audit import check_consistency, wait_until_idle
 from tests.chaos.clients import Client
 from tests.chaos.ledger import Ledger
 from tests.chaos.report import Result
-from tests.chaos.stage import Stage, stage
-from tests.chaos.trouble import make_trouble
+from tests.chaos.stage import Cluster, start_cluster
+from tests.chaos.trouble import inject_faults
 
-__all__ = ["play"]
+__all__ = ["run_chaos"]
 
 LATE_SECONDS = 90.0
 """How long a client may take to finish what it began."""
@@ -22,7 +22,7 @@ LAST_SECONDS = 3.0
 """How long before the end of the load nothing new goes wrong."""
 
 
-async def play(seconds: float, clients: int, *, pause: float, durable: bool = True) -> Result:
+async def run_chaos(seconds: float, clients: int, *, pause: float, durable: bool = True) -> Result:
     """Have clients work while things go wrong, then look what is true.
 
     Args:
@@ -31,10 +31,10 @@ async def play(seconds: float, clients: int, *, pause: float, durable: bool = Tr
         durable: whether the database writes to the disk what it acknowledges.
     """
     ledger = Ledger()
-    async with stage(durable=durable) as there:
+    async with start_cluster(durable=durable) as there:
         until = time.monotonic() + seconds
         work = [Client(number, there, ledger).work(until) for number in range(clients)]
-        trouble = asyncio.create_task(make_trouble(there, until - LAST_SECONDS, pause))
+        trouble = asyncio.create_task(inject_faults(there, until - LAST_SECONDS, pause))
         running = [asyncio.create_task(one) for one in work]
         done, late = await asyncio.wait(running, timeout=seconds + LATE_SECONDS)
         for task in done:
@@ -44,13 +44,13 @@ async def play(seconds: float, clients: int, *, pause: float, durable: bool = Tr
             task.print_stack(limit=4)
             task.cancel()
         outages = await trouble
-        quiet = await settled(there, ledger)
-        await audit(there, ledger)
+        quiet = await wait_until_idle(there, ledger)
+        await check_consistency(there, ledger)
         lines, tracebacks = _said(there)
     return Result(seconds, clients, ledger, outages, quiet, lines, tracebacks)
 
 
-def _said(there: Stage) -> tuple[int, int]:
+def _said(there: Cluster) -> tuple[int, int]:
     """Lines and tracebacks in the logs of all lives of the servers."""
     texts = [log.read_text() for server in there.servers for log in server.said]
     for text in texts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.chaos.ledger import Ledger
 from tests.chaos.trouble import Outage
 
-__all__ = ["Result", "report"]
+__all__ = ["Result", "format_report"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Result:
     tracebacks: int
 
 
-def report(result: Result) -> str:
+def format_report(result: Result) -> str:
     """All of it, as it is kept in docs/chaos.md."""
     return "\n".join([*_summary(result), "", *_requests(result), "", *_outages(result)])
 

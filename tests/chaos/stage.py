@@ -16,10 +16,10 @@ import asyncpg
 
 from tests.endpoint import start_endpoint
 from tests.own_postgres import OwnPostgres, own_postgres
-from tests.process import ServerProcess, started
-from tests.world import ADMIN, World, make_world
+from tests.process import ServerProcess, start_server
+from tests.world import ADMIN, Deployment, create_deployment
 
-__all__ = ["Server", "Stage", "stage"]
+__all__ = ["Cluster", "Server", "start_cluster"]
 
 SCHEMA = "chaos"
 
@@ -29,7 +29,7 @@ DATABASES = 'url = "{url}"\nsearch_path = "{schema}"'
 class Server:
     """One server: a folder of its own, the keys of both, one port for all its lives."""
 
-    def __init__(self, name: str, world: World) -> None:
+    def __init__(self, name: str, world: Deployment) -> None:
         self.name = name
         self.world = world
         self.lives = 0
@@ -55,7 +55,7 @@ class Server:
         log = self.world.folder / f"{self.name}-{self.lives}.log"
         self.said.append(log)
         options = ("--config", str(self.world.path), "--port", port)
-        self._served = self._running.enter_context(started(*options, log=log))
+        self._served = self._running.enter_context(start_server(*options, log=log))
         self.url = self._served.url
 
     def kill(self) -> None:
@@ -73,7 +73,7 @@ class Server:
 
 
 @dataclass
-class Stage:
+class Cluster:
     """What the trouble is made on.
 
     Attributes:
@@ -104,7 +104,7 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def stage(*, durable: bool) -> AsyncIterator[Stage]:
+async def start_cluster(*, durable: bool) -> AsyncIterator[Cluster]:
     """Both servers, listening.
 
     Args:
@@ -119,7 +119,7 @@ async def stage(*, durable: bool) -> AsyncIterator[Stage]:
             try:
                 for server in servers:
                     await asyncio.to_thread(server.start)
-                yield Stage(postgres, servers, token)
+                yield Cluster(postgres, servers, token)
                 for server in servers:
                     await asyncio.to_thread(server.stop)
             finally:
@@ -138,6 +138,6 @@ def _servers(folder: Path, model_url: str, database_url: str) -> list[Server]:
         (folder / name).mkdir()
     databases = {"main": place, "second": second}
     limits = "[limits]\nconcurrent_runs = 1000\n"
-    world = make_world(folder / "a", model_url, extra=limits, databases=databases)
+    world = create_deployment(folder / "a", model_url, extra=limits, databases=databases)
     shutil.copytree(folder / "a", folder / "b", dirs_exist_ok=True)
-    return [Server("a", world), Server("b", World(folder / "b"))]
+    return [Server("a", world), Server("b", Deployment(folder / "b"))]

@@ -10,9 +10,9 @@ from itertools import cycle
 
 import httpx2
 
-from tests.chaos.stage import Server, Stage
+from tests.chaos.stage import Cluster, Server
 
-__all__ = ["BACK_SECONDS", "Outage", "make_trouble"]
+__all__ = ["BACK_SECONDS", "Outage", "inject_faults"]
 
 BACK_SECONDS = 5.0
 """How long after its return a database may be of no use (security.md R19)."""
@@ -34,7 +34,7 @@ class Outage:
     back: float
 
 
-async def make_trouble(stage: Stage, until: float, pause: float) -> list[Outage]:
+async def inject_faults(stage: Cluster, until: float, pause: float) -> list[Outage]:
     """Kill servers, crash the database and cut connections by turns, until that time.
 
     Args:
@@ -69,12 +69,12 @@ async def make_trouble(stage: Stage, until: float, pause: float) -> list[Outage]
     raise AssertionError("a cycle never ends")
 
 
-async def _database_crashes(stage: Stage, seconds: float) -> float:
+async def _database_crashes(stage: Cluster, seconds: float) -> float:
     await stage.crash_database(seconds)
     return await _answering(stage)
 
 
-async def _server_dies(stage: Stage, server: Server, dice: random.Random) -> float:
+async def _server_dies(stage: Cluster, server: Server, dice: random.Random) -> float:
     """Time from the start of the new one until it answers: it listens when it can."""
     await asyncio.to_thread(server.kill)
     await asyncio.sleep(dice.uniform(0.0, 3.0))
@@ -95,7 +95,7 @@ def _start(server: Server) -> None:
             return
 
 
-async def _answering(stage: Stage) -> float:
+async def _answering(stage: Cluster) -> float:
     """Seconds until every server that is up has answered with what is stored."""
     began = time.monotonic()
     async with httpx2.AsyncClient(

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from agentctl.cli.root import app
 from tests.cli.demo import Demo, serving
 from tests.forks import Forked, may_fork
-from tests.process import AGENTCTL, finished, inherited
+from tests.process import AGENTCTL, base_environment, run_agentctl
 
 TIMEOUT = 60
 
@@ -75,7 +75,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def environment(home: Path) -> dict[str, str]:
     """A scrubbed environment: nothing of ours, no colors, everything of a user under `home`."""
-    return inherited() | {
+    return base_environment() | {
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / ".config"),
         "XDG_DATA_HOME": str(home / ".local/share"),
@@ -100,7 +100,7 @@ def agentctl(environment: dict[str, str], home: Path) -> Agentctl:
         cwd: Path | None = None,
     ) -> Finished:
         typed = input.encode() if isinstance(input, str) else input or b""
-        ended = finished(
+        ended = run_agentctl(
             *args, env=environment | dict(env or {}), cwd=cwd or home, typed=typed, seconds=TIMEOUT
         )
         out, err = ended.stdout.decode(), ended.stderr.decode()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentctl.operations import RunRequest
 from agentctl.remote import RemoteOperations
-from tests.process import begun, inherited, started
+from tests.process import base_environment, start_agentctl, start_server
 
 __all__ = ["Demo", "serving"]
 
@@ -44,14 +44,14 @@ def serving(folder: Path, *options: str) -> Iterator[Demo]:
     """`agentctl serve --demo` with its data in `folder`, on any free port, until the block ends."""
     log = folder.parent / f"{folder.name}.log"
     demo = ("--demo", "--port", "0", "--demo-dir", str(folder))
-    with started(*demo, *options, log=log, environment=_environment(folder)) as server:
+    with start_server(*demo, *options, log=log, environment=_environment(folder)) as server:
         said = server.wait_for("agentctl runs start")
         config = folder / "agentctl.toml"
         yield Demo(server.url, config, _mint(config), said, server.process)
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    return inherited() | {"HOME": str(folder.parent), "PYTHONWARNINGS": "error"}
+    return base_environment() | {"HOME": str(folder.parent), "PYTHONWARNINGS": "error"}
 
 
 def _mint(config: Path) -> str:
@@ -59,7 +59,9 @@ def _mint(config: Path) -> str:
     claims = ["--sub", "ada", "--scope", "agent_os:admin", "--yes"]
     place = ("--config", str(config))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with begun("token", "mint", *claims, *place, env=_environment(config.parent), **pipes) as mint:
+    with start_agentctl(
+        "token", "mint", *claims, *place, env=_environment(config.parent), **pipes
+    ) as mint:
         minted, said = mint.communicate()
     assert mint.returncode == 0, said
     return minted.decode().strip()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from tests.process import begun
+from tests.process import start_agentctl
 
 __all__ = ["in_database", "lonely_config", "wait_for_line", "working"]
 
@@ -58,7 +58,7 @@ def working(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A command that goes on while the block lasts; what it says on stderr goes to `log`."""
     with log.open("wb") as said:
-        process = begun(
+        process = start_agentctl(
             *args,
             env=environment,
             stdin=subprocess.DEVNULL,

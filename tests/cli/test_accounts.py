@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.auth.tokens.account_tokens import new_token
+from agentctl.auth.tokens.account_tokens import generate_account_token
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 
@@ -205,7 +205,7 @@ def test_revoke_asks_at_a_terminal(
 
 
 def test_inspect_says_what_can_be_said(inside: Agentctl) -> None:
-    token = new_token("acme")
+    token = generate_account_token("acme")
     for text, checksum in ((token, "right"), (f"{token[:-1]}-", "wrong"), (token[:-1], "wrong")):
         ended = inside("token", "inspect", "-", "-o", "json", input=f"{text}\n")
         assert (ended.code, json.loads(ended.raw)) == (
@@ -217,7 +217,7 @@ def test_inspect_says_what_can_be_said(inside: Agentctl) -> None:
 
 
 def test_verify_says_who_knows(inside: Agentctl) -> None:
-    token = new_token("agentctl")
+    token = generate_account_token("agentctl")
     ended = inside("token", "verify", "-", input=token)
     assert (ended.code, ended.stdout) == (2, "")
     assert "only its server knows" in ended.stderr
@@ -226,7 +226,7 @@ def test_verify_says_who_knows(inside: Agentctl) -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_a_token_on_the_command_line_is_refused(inside: Agentctl, command: str) -> None:
-    token = new_token("agentctl")
+    token = generate_account_token("agentctl")
     for arguments in ([token], ["--token-file", token]):
         ended = inside("token", command, *arguments)
         assert ended.code == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.cli import contexts
-from agentctl.errors import InvalidConfiguration, UsageFailed
+from agentctl.errors import InvalidConfiguration, UsageError
 from tests.cli.conftest import Agentctl, Terminal
 
 URL = "http://127.0.0.1:7777"
@@ -134,15 +134,15 @@ def test_a_damaged_store_is_one_clear_line_and_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    path = contexts.file_path()
+    path = contexts.contexts_path()
     path.parent.mkdir()
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidConfiguration) as caught:
-        contexts.load()
+        contexts.load_contexts()
     assert str(path) in caught.value.detail
     assert "\n" not in f"{caught.value.detail}{caught.value.cause}"
     assert "s3cret" not in f"{caught.value.detail}{caught.value.cause}"
-    with pytest.raises(InvalidConfiguration), contexts.changing():
+    with pytest.raises(InvalidConfiguration), contexts.updating():
         pytest.fail("a damaged store is not changed")
     assert path.read_bytes() == text.encode("latin-1")
 
@@ -159,12 +159,12 @@ def test_a_change_that_fails_leaves_the_store_as_it_was(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with contexts.changing() as stored:
+    with contexts.updating() as stored:
         stored.by_name["a"] = contexts.Context("a", URL)
-    before = contexts.file_path().read_bytes()
-    with pytest.raises(UsageFailed), contexts.changing() as stored:
-        contexts.find(stored, "b")
-    assert contexts.file_path().read_bytes() == before
+    before = contexts.contexts_path().read_bytes()
+    with pytest.raises(UsageError), contexts.updating() as stored:
+        contexts.find_context(stored, "b")
+    assert contexts.contexts_path().read_bytes() == before
 
 
 def test_two_at_a_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -173,24 +173,24 @@ def test_two_at_a_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     def add(number: int) -> None:
-        with contexts.changing() as stored:
+        with contexts.updating() as stored:
             stored.by_name[f"c{number}"] = contexts.Context(f"c{number}", URL)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(24)))
-    assert set(contexts.load().by_name) == {f"c{number}" for number in range(24)}
+    assert set(contexts.load_contexts().by_name) == {f"c{number}" for number in range(24)}
 
 
 def test_a_store_that_is_a_link_stays_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "dotfiles").mkdir()
-    path = contexts.file_path()
+    path = contexts.contexts_path()
     path.parent.mkdir(parents=True)
     path.symlink_to(tmp_path / "dotfiles" / "contexts.toml")
-    with contexts.changing() as stored:
+    with contexts.updating() as stored:
         stored.by_name["a"] = contexts.Context("a", URL)
     assert path.is_symlink()
-    assert contexts.load().by_name["a"].url == URL
+    assert contexts.load_contexts().by_name["a"].url == URL
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_store_that_is_a_link_stays_one(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_a_credential_belongs_to_its_origin(url: str, same: bool | None) -> None:
     context = contexts.Context("a", URL, Path("/t"))
     if same is None:
-        with pytest.raises(UsageFailed):
+        with pytest.raises(UsageError):
             contexts.credential_file(context, url)
     else:
         assert contexts.credential_file(context, url) == (Path("/t") if same else None)

@@ -13,12 +13,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from agentctl.store.schema import SCHEMA_VERSION, migrations
-from agentctl.store.sqlite.backup import rows_of
+from agentctl.store.schema import SCHEMA_VERSION, load_migrations
+from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
 from tests.store.old import old_file
 
-NAMES = [migration.name for migration in migrations("sqlite")]
+NAMES = [migration.name for migration in load_migrations("sqlite")]
 
 CONFIG = """
 [authorization]
@@ -173,7 +173,7 @@ def test_a_backup_is_new_whole_and_its_owners_alone(
     assert made["bytes"] == copy.stat().st_size
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     connection = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
-    tables, digest = rows_of(connection, lambda _: None)
+    tables, digest = hash_rows(connection, lambda _: None)
     connection.close()
     assert (sum(tables.values()), digest) == (made["rows"], made["sha256"])
     before = copy.read_bytes()

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agentctl.cli.durations import parse_ago, parse_until, short, spoken
-from agentctl.errors import UsageFailed
+from agentctl.cli.durations import format_elapsed, format_span, parse_ago, parse_until
+from agentctl.errors import UsageError
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -40,13 +40,13 @@ def test_spans(text: str, span: timedelta) -> None:
     ],
 )  # fmt: skip
 def test_no_spans(text: str) -> None:
-    with pytest.raises(UsageFailed) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_until(text, now=NOW)
     assert "15m" in (caught.value.hint or "")
 
 
 def test_a_bare_number_is_told_why() -> None:
-    with pytest.raises(UsageFailed) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_until("3600", now=NOW)
     assert caught.value.cause == "a bare number has no unit"
 
@@ -60,7 +60,7 @@ def test_a_bare_number_is_told_why() -> None:
     ],
 )  # fmt: skip
 def test_spoken(seconds: float, text: str) -> None:
-    assert spoken(seconds) == text
+    assert format_span(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_moment_in_the_past(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "-5m", "2026-01-01T12:00:01Z", "40000d", "99999999w"])
 def test_what_is_no_moment_in_the_past(text: str) -> None:
-    with pytest.raises(UsageFailed):
+    with pytest.raises(UsageError):
         parse_ago(text, now=NOW)
 
 
@@ -88,4 +88,4 @@ def test_what_is_no_moment_in_the_past(text: str) -> None:
     ],
 )
 def test_how_long_it_took(seconds: float, text: str) -> None:
-    assert short(seconds) == text
+    assert format_elapsed(seconds) == text

@@ -7,9 +7,9 @@ import typer
 from typer.testing import CliRunner
 
 from agentctl import __version__
-from agentctl.cli.report import edge
+from agentctl.cli.report import reporting_errors
 from agentctl.cli.root import app
-from agentctl.errors import AgentctlError, Unavailable, leaves
+from agentctl.errors import AgentctlError, Unavailable, iter_error_classes
 from tests.cli.conftest import Agentctl
 
 
@@ -63,12 +63,12 @@ def test_usage_errors_have_the_shape_of_all_errors(
 
 
 def _exit_code(failure: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    with pytest.raises(typer.Exit) as ended, edge():
+    with pytest.raises(typer.Exit) as ended, reporting_errors():
         raise failure
     return ended.value.exit_code, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", [*leaves()], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*iter_error_classes()], ids=lambda kind: kind.__name__)
 def test_every_failure_has_its_exit_code(
     kind: type[AgentctlError], capsys: pytest.CaptureFixture[str]
 ) -> None:

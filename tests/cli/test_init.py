@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.config import SAMPLE
+from agentctl.config import SAMPLE_CONFIG
 from tests.cli.conftest import Agentctl
 
 
@@ -23,7 +23,7 @@ def test_what_it_writes_works(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("init")
     assert (ended.code, ended.stdout) == (0, "")
     assert set(_files(home)) == {"agentctl.toml", "keys/signing.pem", "keys/signing.pub.pem"}
-    assert (home / "agentctl.toml").read_text() == SAMPLE
+    assert (home / "agentctl.toml").read_text() == SAMPLE_CONFIG
     assert stat.S_IMODE((home / "keys/signing.pem").stat().st_mode) == 0o600
     for said in ("agentctl serve", "agentctl token mint", "agentctl teams list"):
         assert said in ended.stderr

@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.conftest import TIMEOUT, Agentctl, Terminal
 from tests.cli.projects import make_project
-from tests.process import AGENTCTL, ServerProcess, serving
+from tests.process import AGENTCTL, ServerProcess, serve_config
 
 AT_ONCE = ("keys", "rotate", "--wait", "0")
 DEAD_SECONDS = 5.0
@@ -110,7 +110,7 @@ def test_a_server_that_runs_refuses_nobody_during_a_rotation(
 ) -> None:
     config = project(agentctl, home)
     old = mint(agentctl)
-    with serving(config) as server:
+    with serve_config(config) as server:
         with asking(server, old) as of_old:
             ended = agentctl("keys", "rotate", *options)
             assert ended.code == 0, ended.stderr

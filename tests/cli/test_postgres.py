@@ -15,12 +15,12 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from agentctl.config import load
+from agentctl.config import load_settings
 from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
 from tests.cli.lonely import working
 from tests.postgres import postgres_schemas, postgres_url
-from tests.world import FILES, make_world
+from tests.world import FILES, create_deployment
 
 __all__ = ["postgres_url"]
 
@@ -33,12 +33,12 @@ def config(tmp_path: Path, postgres_url: str) -> Iterator[Path]:
     folder = tmp_path / "world"
     folder.mkdir()
     with postgres_schemas(postgres_url) as databases:
-        yield make_world(folder, NOWHERE, databases=databases).path
+        yield create_deployment(folder, NOWHERE, databases=databases).path
 
 
 def sql(config: Path, *statements: str) -> None:
     """Change the first database by hand."""
-    entry = load(config, {}).databases[0]
+    entry = load_settings(config, {}).databases[0]
 
     async def run() -> None:
         connection = await connected(entry)
@@ -96,7 +96,7 @@ def test_a_server_that_is_not_to_be_had_is_told_of(
     for number, (lines, (code, text)) in enumerate(faults.items()):
         folder = tmp_path / str(number)
         folder.mkdir()
-        world = make_world(folder, NOWHERE, databases=FILES | {"main": lines})
+        world = create_deployment(folder, NOWHERE, databases=FILES | {"main": lines})
         for command in (("sessions", "list"), ("runs", "start", "--agent", "echo", "-m", "x")):
             ended = inside(*command, "--config", str(world.path))
             assert (ended.code, text in ended.stderr) == (code, True), ended.stderr
@@ -117,7 +117,9 @@ def test_tail_shows_a_row_that_comes_behind_a_higher_one(
         watchdog = threading.Timer(60.0, process.kill)
         watchdog.start()
         stack.callback(watchdog.cancel)
-        told = asyncio.run(_out_of_order(load(config, {}).databases[0], process, process.stdout))
+        told = asyncio.run(
+            _out_of_order(load_settings(config, {}).databases[0], process, process.stdout)
+        )
     assert told == ["sooner", "higher", "lower"]
 
 

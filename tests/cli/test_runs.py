@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from agentctl.cli.root import app
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-from tests.process import begun
+from tests.process import start_agentctl
 
 _numbers = itertools.count()
 
@@ -260,7 +260,7 @@ def test_a_signal_cancels_the_run(
     remotely: bool,
 ) -> None:
     door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
-    with begun(
+    with start_agentctl(
         *("runs", "start", "--agent", "slow", "-m", "hello", "--session", session, *door),
         env=environment | ({"AGENTCTL_TOKEN": demo.token} if remotely else {}),
         stdout=subprocess.PIPE,

@@ -243,7 +243,7 @@ def test_a_server_that_was_killed_is_waited_for(
 def test_a_server_that_does_not_come_back_is_given_up(
     inside: Agentctl, demo: Demo, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(watch, "RECONNECT_DELAYS", (0.01, 0.02))
     with proxied(demo.url, cut_behind=b"text/event-stream", times=100) as proxy:
         token = {"AGENTCTL_TOKEN": demo.token}
         ended = inside("runs", "watch", slow, "--url", proxy.url, env=token)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.cli.conftest import Agentctl
-from tests.process import unmeasured
+from tests.process import without_coverage
 
 HEAVY = {"fastapi", "pydantic_ai", "httpx2", "asyncpg", "apsw", "jwt", "cryptography", "rich"}
 FOR_WORK = {"asyncio", "orjson", "pydantic", "platformdirs"}
@@ -27,7 +27,9 @@ finally:
 def _loaded(environment: dict[str, str], *args: str) -> set[str]:
     """The top-level modules that a command has loaded when it ends."""
     command = [sys.executable, "-c", PROBE, *args]
-    ended = subprocess.run(command, env=unmeasured(environment), capture_output=True, check=False)
+    ended = subprocess.run(
+        command, env=without_coverage(environment), capture_output=True, check=False
+    )
     return set(ended.stderr.decode().splitlines()[-1].split())
 
 
@@ -47,7 +49,9 @@ def test_help_of_the_root_loads_nothing_for_work(environment: dict[str, str]) ->
 def test_a_branch_does_not_load_the_others(environment: dict[str, str]) -> None:
     probe = PROBE.replace('.partition(".")[0]', "")
     command = [sys.executable, "-c", probe, "context", "--help"]
-    ended = subprocess.run(command, env=unmeasured(environment), capture_output=True, check=False)
+    ended = subprocess.run(
+        command, env=without_coverage(environment), capture_output=True, check=False
+    )
     loaded = set(ended.stderr.decode().splitlines()[-1].split())
     assert "agentctl.cli.commands.context" in loaded
     assert not loaded & {

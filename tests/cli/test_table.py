@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.cli.show.table import Column, fields, short_time, table
-from agentctl.cli.show.terminal import cut, width
+from agentctl.cli.show.table import Column, format_fields, format_table, format_time
+from agentctl.cli.show.terminal import display_width, truncate
 from tests.cli.conftest import Terminal
 from tests.cli.demo import Demo
 
@@ -24,11 +24,11 @@ RECORD = {"run_id": ID, "status": "ERROR", "created_at": TIME, "session_id": ID}
 
 
 def test_what_no_row_has_is_left_out() -> None:
-    made = table([RECORD, {"run_id": "r2", "status": ""}], COLUMNS, None)
+    made = format_table([RECORD, {"run_id": "r2", "status": ""}], COLUMNS, None)
     assert made.lines[0].split() == ["RUN", "ID", "STATUS", "CREATED", "SESSION", "ID"]
     assert made.lines[2] == "r2"
     assert made.left_out == []
-    assert table([{}], COLUMNS, None).lines == ["RUN ID", ""]
+    assert format_table([{}], COLUMNS, None).lines == ["RUN ID", ""]
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,21 @@ def test_what_no_row_has_is_left_out() -> None:
     ],
 )
 def test_times_are_to_the_second(text: str, shown: str) -> None:
-    assert short_time(text) == shown
+    assert format_time(text) == shown
 
 
 @pytest.mark.parametrize("room", [36, 45, 66, 80, 100, 110, 120, 160, 400])
 def test_it_keeps_to_the_screen_and_ids_stay_whole(room: int) -> None:
     record = {**RECORD, "name": "漢字 " * 30, "user_id": "somebody"}
-    made = table([record], COLUMNS, room)
-    assert max(map(width, made.lines)) <= room
+    made = format_table([record], COLUMNS, room)
+    assert max(map(display_width, made.lines)) <= room
     assert made.lines[1].startswith(ID)
     assert ("session id" in made.left_out) is (made.lines[1].count(ID) == 1)
 
 
 def test_the_last_columns_give_way_first_and_some_never() -> None:
     record = {**RECORD, "user_id": "me", "note": "long " * 30}
-    made = table([record], COLUMNS, 80)
+    made = format_table([record], COLUMNS, 80)
     assert made.left_out == ["session id"]
     assert "long long long" in made.lines[1]
 
@@ -65,11 +65,11 @@ def test_the_last_columns_give_way_first_and_some_never() -> None:
     [("abcdef", 6, "abc..."), ("漢字漢字", 6, "漢..."), ("漢字", 8, "漢字"), ("abc", 2, "...")],
 )
 def test_a_cut_shows_that_it_is_one(text: str, columns: int, shown: str) -> None:
-    assert cut(text, columns) == shown
+    assert truncate(text, columns) == shown
 
 
 def test_a_record_is_shown_without_its_empty_fields() -> None:
-    assert fields({**RECORD, "status": None}, COLUMNS) == [
+    assert format_fields({**RECORD, "status": None}, COLUMNS) == [
         f"run id      {ID}",
         "created     2026-11-20 10:27:29Z",
         f"session id  {ID}",

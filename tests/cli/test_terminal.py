@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.cli.show.terminal import printable, width
+from agentctl.cli.show.terminal import display_width, escape_controls
 from tests.cli.conftest import Agentctl, Terminal
 
 
@@ -83,13 +83,13 @@ def test_the_variable_chooses_the_form(agentctl: Agentctl, context: str) -> None
     ],
 )
 def test_control_characters_are_written_out(text: str, shown: str) -> None:
-    assert printable(text) == shown
+    assert escape_controls(text) == shown
 
 
 def test_text_of_several_lines_keeps_its_lines() -> None:
-    assert printable("one\n\ttwo\x1b[2J\r", lines=True) == "one\n\ttwo\\x1b[2J\\r"
+    assert escape_controls("one\n\ttwo\x1b[2J\r", lines=True) == "one\n\ttwo\\x1b[2J\\r"
 
 
 @pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("漢字", 4), ("e\u0301", 1), ("👍", 2)])
 def test_width_is_in_columns(text: str, columns: int) -> None:
-    assert width(text) == columns
+    assert display_width(text) == columns

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from agentctl.config import Settings, load
+from agentctl.config import Settings, load_settings
 from agentctl.errors import InvalidConfiguration
 
 AGENT = """
@@ -43,7 +43,7 @@ def reads(file: Path) -> Reads:
 
     def read(text: str, environ: Mapping[str, str] | None = None) -> Settings:
         file.write_text(text, encoding="utf-8")
-        return load(file, environ or {})
+        return load_settings(file, environ or {})
 
     return read
 

@@ -10,8 +10,8 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentctl.config import SAMPLE, effective, load
-from agentctl.config.tables import LISTS, section_keys
+from agentctl.config import SAMPLE_CONFIG, effective_settings, load_settings
+from agentctl.config.tables import ENTRY_TABLES, section_keys
 from agentctl.errors import InvalidConfiguration
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -35,7 +35,7 @@ def answer(data: bytes, environ: dict[str, str]) -> None:
 
 def refusal_of(file: Path, environ: dict[str, str]) -> str | None:
     try:
-        effective(load(file, environ))
+        effective_settings(load_settings(file, environ))
     except InvalidConfiguration as refusal:
         return refusal.detail
     return None
@@ -47,7 +47,7 @@ def test_any_bytes(data: bytes) -> None:
     answer(data, {})
 
 
-@given(st.sampled_from([*section_keys(), *LISTS]), values)
+@given(st.sampled_from([*section_keys(), *ENTRY_TABLES]), values)
 @settings(deadline=None)
 def test_any_value_of_any_key(key: str, value: Any) -> None:
     section, _, name = key.partition(".")
@@ -55,7 +55,10 @@ def test_any_value_of_any_key(key: str, value: Any) -> None:
     answer(tomli_w.dumps(document).encode(), {})
 
 
-@given(st.sampled_from([*LISTS]), st.lists(st.dictionaries(keys, values, max_size=4), max_size=3))
+@given(
+    st.sampled_from([*ENTRY_TABLES]),
+    st.lists(st.dictionaries(keys, values, max_size=4), max_size=3),
+)
 @settings(deadline=None)
 def test_any_entries_of_any_list(name: str, entries: list[dict[str, Any]]) -> None:
     answer(tomli_w.dumps({name: entries}).encode(), {})
@@ -64,4 +67,4 @@ def test_any_entries_of_any_list(name: str, entries: list[dict[str, Any]]) -> No
 @given(st.sampled_from(section_keys()), st.text(max_size=20))
 @settings(deadline=None)
 def test_any_text_of_any_variable(key: str, text: str) -> None:
-    answer(SAMPLE.encode(), {f"AGENTCTL_{key.replace('.', '__')}".upper(): text})
+    answer(SAMPLE_CONFIG.encode(), {f"AGENTCTL_{key.replace('.', '__')}".upper(): text})

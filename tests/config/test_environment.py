@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.config import effective, require_keys
+from agentctl.config import effective_settings, require_verification_key
 from agentctl.errors import InvalidConfiguration
 from tests.config.conftest import AGENT, Reads, Refuses
 
@@ -109,7 +109,7 @@ def test_sources_name_every_key_that_is_in_force(reads: Reads, file: Path) -> No
     assert settings.sources["agents.writer.name"] == "default"
     assert settings.sources["databases.main.url"] == "default"
     shown: set[str] = set()
-    for table, value in effective(settings).items():
+    for table, value in effective_settings(settings).items():
         for entry in value if isinstance(value, list) else [value]:
             prefix = f"{table}.{entry['id']}" if isinstance(value, list) else table
             shown |= {f"{prefix}.{key}" for key in entry}
@@ -118,7 +118,7 @@ def test_sources_name_every_key_that_is_in_force(reads: Reads, file: Path) -> No
 
 def test_what_is_shown_masks_keys(reads: Reads) -> None:
     settings = reads("", {"JWT_VERIFICATION_KEY": "hunter2"})
-    shown = effective(settings)
+    shown = effective_settings(settings)
     assert shown["authorization"]["verification_keys"] == ["********"]
     assert "hunter2" not in f"{shown} {settings!r} {settings.sources}"
     assert shown["authorization"]["jwks_file"] == ""
@@ -126,9 +126,9 @@ def test_what_is_shown_masks_keys(reads: Reads) -> None:
 
 def test_a_server_with_authorization_needs_a_key(reads: Reads) -> None:
     with pytest.raises(InvalidConfiguration, match="no key to verify tokens with") as caught:
-        require_keys(reads(""))
+        require_verification_key(reads(""))
     assert "JWT_VERIFICATION_KEY" in (caught.value.hint or "")
-    require_keys(reads("[authorization]\nenabled = false\n"))
-    require_keys(reads("", {"JWT_VERIFICATION_KEY": "k"}))
-    require_keys(reads("", {"JWT_JWKS_FILE": "k.json"}))
-    require_keys(reads('[authorization]\nverification_key_files = ["k.pem"]\n'))
+    require_verification_key(reads("[authorization]\nenabled = false\n"))
+    require_verification_key(reads("", {"JWT_VERIFICATION_KEY": "k"}))
+    require_verification_key(reads("", {"JWT_JWKS_FILE": "k.json"}))
+    require_verification_key(reads('[authorization]\nverification_key_files = ["k.pem"]\n'))

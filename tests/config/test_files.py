@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.config import find, load
+from agentctl.config import find_config_file, load_settings
 from agentctl.errors import InvalidConfiguration
 from tests.config.conftest import Reads
 
 
 def refused(path: Path | None, environ: dict[str, str] | None = None) -> InvalidConfiguration:
     with pytest.raises(InvalidConfiguration) as caught:
-        load(path, environ or {})
+        load_settings(path, environ or {})
     assert "\n" not in caught.value.detail
     return caught.value
 
@@ -32,11 +32,13 @@ def test_the_named_file_wins_then_the_variable_then_here_then_the_users(
     assert "agentctl init" in (error.hint or "")
 
     (users / "agentctl.toml").touch()
-    assert find(None, {"AGENTCTL_CONFIG": ""}) == users / "agentctl.toml"
+    assert find_config_file(None, {"AGENTCTL_CONFIG": ""}) == users / "agentctl.toml"
     (here / "agentctl.toml").touch()
-    assert find(None, {}) == here / "agentctl.toml"
-    assert find(None, {"AGENTCTL_CONFIG": "other.toml"}) == here / "other.toml"
-    assert find(Path("../named.toml"), {"AGENTCTL_CONFIG": "x"}) == tmp_path / "named.toml"
+    assert find_config_file(None, {}) == here / "agentctl.toml"
+    assert find_config_file(None, {"AGENTCTL_CONFIG": "other.toml"}) == here / "other.toml"
+    assert (
+        find_config_file(Path("../named.toml"), {"AGENTCTL_CONFIG": "x"}) == tmp_path / "named.toml"
+    )
 
 
 def test_paths_are_relative_to_the_file(
@@ -87,7 +89,7 @@ def test_a_directory_and_bytes_are_refused(tmp_path: Path, file: Path) -> None:
 
 def test_a_byte_order_mark_does_no_harm(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf[server]\r\nport = 1\r\n")
-    assert load(file, {}).server.port == 1
+    assert load_settings(file, {}).server.port == 1
 
 
 @pytest.mark.parametrize(

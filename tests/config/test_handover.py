@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentctl.config import SAMPLE, Settings, load
+from agentctl.config import SAMPLE_CONFIG, Settings, load_settings
 from agentctl.config.transfer import settings_from_text, settings_to_text
-from agentctl.config.types import Kind, Range, key_kinds
+from agentctl.config.types import Range, ValueType, key_types
 
 paths = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=12).map(Path)
 SCALARS: dict[object, st.SearchStrategy[Any]] = {
@@ -23,7 +23,7 @@ SCALARS: dict[object, st.SearchStrategy[Any]] = {
 }
 
 
-def values(kind: Kind) -> st.SearchStrategy[Any]:
+def values(kind: ValueType) -> st.SearchStrategy[Any]:
     """Everything that a key of this kind can hold, and some texts that it cannot."""
     if kind.is_list:
         made: st.SearchStrategy[Any] = st.lists(values(kind.item), max_size=3).map(tuple)
@@ -36,7 +36,7 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
     return made | st.none() if kind.optional else made
 
 
-def numbers(kind: Kind) -> st.SearchStrategy[Any]:
+def numbers(kind: ValueType) -> st.SearchStrategy[Any]:
     """Numbers in the range of the key; whole ones where fractions are allowed as well."""
     (bounds,) = (rule for rule in kind.rules if isinstance(rule, Range))
     low, high = bounds
@@ -46,7 +46,7 @@ def numbers(kind: Kind) -> st.SearchStrategy[Any]:
 
 def tables(cls: Any) -> st.SearchStrategy[Any]:
     """Any table of this class."""
-    return st.builds(cls, **{name: values(kind) for name, kind in key_kinds(cls).items()})
+    return st.builds(cls, **{name: values(kind) for name, kind in key_types(cls).items()})
 
 
 @given(tables(Settings))
@@ -62,8 +62,8 @@ def test_any_settings_come_back_as_they_were(given: Settings) -> None:
 
 def test_what_was_loaded_comes_back_with_its_secrets_and_sources(tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
-    file.write_text(SAMPLE, encoding="utf-8")
-    loaded = load(file, {"JWT_VERIFICATION_KEY": "a secret", "JWT_JWKS_FILE": "keys.json"})
+    file.write_text(SAMPLE_CONFIG, encoding="utf-8")
+    loaded = load_settings(file, {"JWT_VERIFICATION_KEY": "a secret", "JWT_JWKS_FILE": "keys.json"})
     back = settings_from_text(settings_to_text(loaded))
     assert back == loaded
     assert back.authorization.verification_keys == ("a secret",)
@@ -73,8 +73,8 @@ def test_what_was_loaded_comes_back_with_its_secrets_and_sources(tmp_path: Path)
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Settings)])
 def test_no_table_is_left_out(name: str, tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
-    file.write_text(SAMPLE, encoding="utf-8")
-    loaded = load(file, {})
+    file.write_text(SAMPLE_CONFIG, encoding="utf-8")
+    loaded = load_settings(file, {})
     back = settings_from_text(settings_to_text(loaded))
     assert type(getattr(back, name)) is type(getattr(loaded, name))
     assert getattr(back, name) == getattr(loaded, name)

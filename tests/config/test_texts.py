@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.config import SAMPLE, load, require_keys
+from agentctl.config import SAMPLE_CONFIG, load_settings, require_verification_key
 from agentctl.config.load import DEMO_CONFIG
 from agentctl.config.settings import Agent, Settings, Team, Workflow
 
@@ -19,12 +19,12 @@ NOT_DEFAULT = {("authorization", "verification_key_files")}
 
 
 def test_the_sample_at_the_top_is_what_init_writes() -> None:
-    assert (TOP / "sample-config.toml").read_text(encoding="utf-8") == SAMPLE
+    assert (TOP / "sample-config.toml").read_text(encoding="utf-8") == SAMPLE_CONFIG
 
 
 @pytest.mark.parametrize("table", ["server", "authorization", "signing", "runs", "limits", "audit"])
 def test_the_sample_shows_every_key_with_its_default(table: str) -> None:
-    shown = tomllib.loads(SAMPLE)[table]
+    shown = tomllib.loads(SAMPLE_CONFIG)[table]
     defaults = dataclasses.asdict(getattr(Settings(), table))
     assert shown.keys() == defaults.keys()
     for key, value in defaults.items():
@@ -38,7 +38,7 @@ def test_the_sample_shows_every_key_with_its_default(table: str) -> None:
     ("table", "kind"), [("agents", Agent), ("teams", Team), ("workflows", Workflow)]
 )
 def test_the_sample_shows_every_key_of_a_component(table: str, kind: type) -> None:
-    shown = tomllib.loads(SAMPLE)[table][0]
+    shown = tomllib.loads(SAMPLE_CONFIG)[table][0]
     assert shown.keys() == {field.name for field in dataclasses.fields(kind)}
     for field in dataclasses.fields(kind):
         if field.name in {"history_runs", "on_busy", "mode"}:
@@ -47,28 +47,28 @@ def test_the_sample_shows_every_key_of_a_component(table: str, kind: type) -> No
 
 def test_the_sample_loads_runs_offline_and_finds_the_keys_of_init(tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
-    file.write_text(SAMPLE, encoding="utf-8")
-    settings = load(file, {})
-    require_keys(settings)
+    file.write_text(SAMPLE_CONFIG, encoding="utf-8")
+    settings = load_settings(file, {})
+    require_verification_key(settings)
     assert settings.signing.key_file == tmp_path / "keys/signing.pem"
     assert settings.authorization.verification_key_files == (tmp_path / "keys/signing.pub.pem",)
     assert {model.provider for model in settings.models} == {"demo"}
 
 
 def test_the_model_in_the_samples_comment_loads(tmp_path: Path) -> None:
-    start = SAMPLE.index("# [[models]]")
-    commented = SAMPLE[start : SAMPLE.index("\n\n", start)]
+    start = SAMPLE_CONFIG.index("# [[models]]")
+    commented = SAMPLE_CONFIG[start : SAMPLE_CONFIG.index("\n\n", start)]
     file = tmp_path / "agentctl.toml"
     file.write_text("\n".join(line.removeprefix("# ") for line in commented.splitlines()))
-    (model,) = load(file, {}).models
+    (model,) = load_settings(file, {}).models
     assert (model.provider, model.api_key_env) == ("openai", "OPENAI_API_KEY")
 
 
 def test_the_demonstration_hosts_two_agents_a_team_and_a_workflow(tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
     file.write_text(DEMO_CONFIG, encoding="utf-8")
-    settings = load(file, {})
-    require_keys(settings)
+    settings = load_settings(file, {})
+    require_verification_key(settings)
     assert [agent.id for agent in settings.agents] == ["echo", "slow"]
     assert [(team.id, team.members) for team in settings.teams] == [("duo", ("echo", "slow"))]
     (relay,) = settings.workflows

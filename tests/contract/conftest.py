@@ -16,8 +16,8 @@ from tests.contract.places import Places, empty
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.postgres import postgres_url
-from tests.process import serving
-from tests.world import make_world
+from tests.process import serve_config
+from tests.world import create_deployment
 
 __all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
@@ -45,8 +45,8 @@ def shared(
     """Both doors to the same state."""
     folder = tmp_path_factory.mktemp("shared")
     with places.databases() as databases:
-        world = make_world(folder, model_endpoint.base_url, databases=databases)
-        with serving(world.path) as server:
+        world = create_deployment(folder, model_endpoint.base_url, databases=databases)
+        with serve_config(world.path) as server:
             yield Doors(world, world, server.url, places.engine, told)
 
 
@@ -59,14 +59,14 @@ def _apart(
 ) -> Iterator[Doors]:
     with contextlib.ExitStack() as stack:
         here, there = (
-            make_world(
+            create_deployment(
                 tmp_path_factory.mktemp(name),
                 model_endpoint.base_url,
                 databases=stack.enter_context(places.databases()),
             )
             for name in ("here", "there")
         )
-        server = stack.enter_context(serving(there.path))
+        server = stack.enter_context(serve_config(there.path))
         yield Doors(here, there, server.url, places.engine, told)
 
 

@@ -13,7 +13,7 @@ from agentctl.operations import Operations
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
 from agentctl.service.service import Service
-from tests.world import World
+from tests.world import Deployment
 
 __all__ = ["Ask", "Doors", "Outcome", "asked", "normal"]
 
@@ -37,8 +37,8 @@ class Doors:
     """Two doors: the local one to `here`, the remote one to `there`, served at `url`; both to
     databases of one engine. `told` is the same for all doors of a run of the tests."""
 
-    here: World
-    there: World
+    here: Deployment
+    there: Deployment
     url: str
     engine: str
     told: dict[str, Any]
@@ -51,7 +51,7 @@ class Doors:
     async def local(self, token: str) -> AsyncIterator[Operations]:
         """The port on this machine, as the bearer of a token of `here`."""
         async with Service.open(self.here.settings, create=True) as service:
-            yield service.acting_as(self.here.principal(token))
+            yield service.operations_for(self.here.principal(token))
 
     @contextlib.asynccontextmanager
     async def remote(self, token: str | None) -> AsyncIterator[Operations]:

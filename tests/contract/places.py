@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import apsw
 import asyncpg
 
-from agentctl.config.databases import is_sqlite, sqlite_path
+from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database as Entry
 from tests.postgres import postgres_schemas
-from tests.world import FILES, World
+from tests.world import FILES, Deployment
 
 __all__ = ["Places", "empty"]
 
@@ -41,10 +41,10 @@ class Places:
                 yield lines
 
 
-def empty(world: World) -> None:
+def empty(world: Deployment) -> None:
     """Remove all rows that a test may have left, while a server has the databases open."""
     for entry in world.settings.databases:
-        if is_sqlite(entry.url):
+        if is_sqlite_url(entry.url):
             _empty_file(entry)
         else:
             asyncio.run(_empty_schema(entry))

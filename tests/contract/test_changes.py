@@ -21,12 +21,12 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
-    Where,
 )
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from tests.contract.doors import Ask, Doors, Outcome, asked, normal
-from tests.loops import until
+from tests.loops import wait_until
 from tests.world import ADMIN
 
 WRITER = (
@@ -52,14 +52,14 @@ async def sessions_story(port: Operations) -> list[Outcome]:
         lambda p: p.rename_session("s1", "Renamed"),
         lambda p: p.rename_session("s1", ""),
         lambda p: p.rename_session("missing", "x"),
-        lambda p: p.rename_session("s1", "x", Where(type="team")),
+        lambda p: p.rename_session("s1", "x", SessionLocator(type="team")),
         lambda p: p.update_session("s2", SessionPatch({"session_state": {"k": [1, None]}})),
         lambda p: p.update_session("s2", SessionPatch({"session_state": None, "metadata": {}})),
         lambda p: p.update_session("s2", SessionPatch({})),
         lambda p: p.update_session("missing", SessionPatch({"metadata": {}})),
         lambda p: p.get_sessions(SessionFilter()),
         lambda p: p.delete_session("missing"),
-        lambda p: p.delete_session("s1", Where(table="nothing")),
+        lambda p: p.delete_session("s1", SessionLocator(table="nothing")),
         lambda p: p.delete_session("s1"),
         lambda p: p.delete_session("s1"),
         lambda p: p.delete_sessions(BulkDeletion(("s2", "missing"))),
@@ -97,7 +97,9 @@ async def runs_story(port: Operations) -> list[Outcome]:
     return [await asked(port, ask) for ask in asks]
 
 
-async def streamed(port: Operations, kind: Kind, component: str, request: RunRequest) -> Any:
+async def streamed(
+    port: Operations, kind: ComponentKind, component: str, request: RunRequest
+) -> Any:
     """All events of a run: number, name and data of each."""
     return [
         b"%d %s %b" % (event.seq, event.name.encode(), event.data)
@@ -106,7 +108,7 @@ async def streamed(port: Operations, kind: Kind, component: str, request: RunReq
 
 
 async def resumed(
-    port: Operations, kind: Kind, component: str, run_id: str, request: ResumeRequest
+    port: Operations, kind: ComponentKind, component: str, run_id: str, request: ResumeRequest
 ) -> Any:
     """The events behind some event of a run."""
     return [
@@ -244,7 +246,7 @@ async def _running(port: Operations) -> str:
         found[:] = [run["run_id"] for run in orjson.loads(page)["data"]]
         return bool(found)
 
-    await until(look)
+    await wait_until(look)
     return found[0]
 
 

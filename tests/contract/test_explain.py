@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from agentctl.operations import ExplainRequest, Operations, RunRequest
 from tests.auth.forge import Pair, rs, token
 from tests.contract.doors import Doors, asked
-from tests.world import ADMIN, World
+from tests.world import ADMIN, Deployment
 
 REQUESTS = [
     ("GET", "/agents"),
@@ -29,7 +29,7 @@ REQUESTS = [
 ]
 
 
-def signed(world: World, **claims: Any) -> str:
+def signed(world: Deployment, **claims: Any) -> str:
     """A token without times, about which there is always the same to say."""
     pem = (world.folder / "keys" / "signing.pem").read_bytes()
     return token({"alg": "RS256"}, claims, rs(Pair(load_pem_private_key(pem, None))))

@@ -15,9 +15,9 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
     SessionRunsQuery,
-    Where,
 )
 from tests.contract.doors import Ask, Doors, Outcome, asked, normal
 from tests.world import ADMIN
@@ -83,7 +83,7 @@ def reads(ids: dict[str, str]) -> dict[str, Ask]:
             SessionFilter(page=Page(limit=2, page=2, sort_by="updated_at", sort_order="asc"))
         ),
         "get_sessions filter": lambda port: port.get_sessions(
-            SessionFilter(Where(type="agent", user_id="owner"), "echo", "HEL")
+            SessionFilter(SessionLocator(type="agent", user_id="owner"), "echo", "HEL")
         ),
         "get_sessions bad page": lambda port: port.get_sessions(SessionFilter(page=Page(page=0))),
         "get_sessions bad cursor": lambda port: port.get_sessions(
@@ -93,14 +93,16 @@ def reads(ids: dict[str, str]) -> dict[str, Ask]:
             SessionFilter(page=Page(limit=100, page=200))
         ),
         "get_sessions no database": lambda port: port.get_sessions(
-            SessionFilter(Where(db_id="none"))
+            SessionFilter(SessionLocator(db_id="none"))
         ),
         "get_session_by_id other type": lambda port: port.get_session_by_id(
-            "a1", Where(type="team")
+            "a1", SessionLocator(type="team")
         ),
-        "get_session_by_id table": lambda port: port.get_session_by_id("a1", Where(table="x")),
+        "get_session_by_id table": lambda port: port.get_session_by_id(
+            "a1", SessionLocator(table="x")
+        ),
         "get_session_by_id second database": lambda port: port.get_session_by_id(
-            "a1", Where(db_id="second")
+            "a1", SessionLocator(db_id="second")
         ),
         "get_session_by_id odd id": lambda port: port.get_session_by_id("b c%é?x=1"),
         "get_session_runs part": lambda port: port.get_session_runs(

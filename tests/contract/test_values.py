@@ -17,8 +17,8 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
-    Where,
 )
 from tests.contract.doors import Ask, Doors, Outcome, asked, normal
 from tests.world import ADMIN
@@ -115,7 +115,7 @@ async def states_story(port: Operations) -> list[Outcome]:
         lambda p: p.get_runs(RunFilter(user_id="é'")),
         lambda p: p.get_runs(RunFilter(created_after=0, created_before=4_000_000_000_000_000)),
         lambda p: p.get_runs(RunFilter(created_after=-1)),
-        lambda p: p.get_sessions(SessionFilter(Where(user_id="\0"))),
+        lambda p: p.get_sessions(SessionFilter(SessionLocator(user_id="\0"))),
         lambda p: p.get_sessions(SessionFilter(page=Page(limit=1, page=2**31))),
         lambda p: p.delete_sessions(BulkDeletion(("s1", "\0"))),
         lambda p: p.get_audit(AuditFilter(principal="é'", limit=1)),

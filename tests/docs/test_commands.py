@@ -14,7 +14,7 @@ import pytest
 
 from tests.docs.pages import Command, Page, page, pages
 from tests.docs.shell import Shell
-from tests.process import started
+from tests.process import start_server
 
 URL = "http://127.0.0.1:7777"
 BINARIES = "/home/you/agentctl/.venv/bin"
@@ -67,7 +67,7 @@ class Demo:
 def demo_server(folder: Path) -> Iterator[Demo]:
     """What `make demo` starts, on a free port and in another folder."""
     options = ("--demo", "--port", "0", "--demo-dir", str(folder))
-    with started(*options, log=folder.parent / "demo.log") as server:
+    with start_server(*options, log=folder.parent / "demo.log") as server:
         said = server.wait_for("runs start")
         yield Demo(server.url, folder, said.splitlines())
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from agentctl.config import load
+from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 from agentctl.records.kinds import KINDS
 from agentctl.runtime.catalog import Catalog
@@ -49,7 +49,7 @@ def _demo_model(name: str) -> dict[str, str]:
 def loaded(block: Block, folder: Path) -> Settings:
     file = folder / "agentctl.toml"
     file.write_text(tomli_w.dumps(completed(tomllib.loads(block.text))))
-    return load(file, {})
+    return load_settings(file, {})
 
 
 @pytest.mark.parametrize(("tested", "block"), examples("toml"))

@@ -12,7 +12,7 @@ import pytest
 
 from agentctl.auth.policy import POLICY
 from agentctl.auth.scopes import KNOWN_SCOPES
-from agentctl.config.tables import LISTS, SECTIONS
+from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 from tests.docs.pages import ROOT, page, pages
 
 CODE = ROOT / "agentctl"
@@ -75,11 +75,11 @@ def test_every_command_is_there() -> None:
     assert [name for name in names if f" {name}\n" not in text] == []
 
 
-@pytest.mark.parametrize("table", [*SECTIONS, *LISTS])
+@pytest.mark.parametrize("table", [*SECTIONS, *ENTRY_TABLES])
 def test_every_configuration_key_is_there(table: str) -> None:
     text = page("docs/reference/configuration.md").text
     section = text.partition(f"[{table}]")[2].partition("\n## ")[0]
-    keys = [field.name for field in dataclasses.fields({**SECTIONS, **LISTS}[table])]
+    keys = [field.name for field in dataclasses.fields({**SECTIONS, **ENTRY_TABLES}[table])]
     assert [key for key in keys if f"| `{key}` |" not in section] == []
     if table in SECTIONS:
         assert f"AGENTCTL_{table.upper()}__{keys[0].upper()}" in section

@@ -17,12 +17,12 @@ import asyncpg
 import httpx2
 import orjson
 
-from agentctl.auth.keys.generate import generate, public_jwks, write_private_key
+from agentctl.auth.keys.generate import build_public_jwks, generate_key, write_private_key
 from agentctl.auth.tokens import mint
 from tests.chaos.stage import Server
 from tests.outages.proxy import ProxyApart, proxied_apart
 from tests.own_postgres import OwnPostgres
-from tests.world import ADMIN, World, make_world
+from tests.world import ADMIN, Deployment, create_deployment
 
 __all__ = ["STATEMENT", "WAIT", "Pair", "running_pair"]
 
@@ -53,7 +53,7 @@ class Pair:
         """One more server, for what ends it."""
         folder = self.b.world.folder.parent / f"c{time.monotonic_ns()}"
         shutil.copytree(self.b.world.folder, folder)
-        server = Server("c", World(folder))
+        server = Server("c", Deployment(folder))
         await asyncio.to_thread(server.start)
         try:
             yield server
@@ -79,7 +79,7 @@ class Pair:
         settings = self.a.world.settings
         signing = replace(settings.signing, key_file=self.a.world.folder / "keys" / "second.pem")
         lifetime = timedelta(minutes=10)
-        return mint.mint(replace(settings, signing=signing), "me", [ADMIN], lifetime)
+        return mint.mint_token(replace(settings, signing=signing), "me", [ADMIN], lifetime)
 
     def write_jwks(self, *keys: bytes) -> None:
         """What both have in their JWKS file from now on."""
@@ -102,7 +102,7 @@ class Pair:
 
 
 def _write_jwks(folder: Path, *keys: bytes) -> None:
-    entries = [entry for key in keys for entry in public_jwks(key, "RS256")["keys"]]
+    entries = [entry for key in keys for entry in build_public_jwks(key, "RS256")["keys"]]
     new = folder / "keys" / "new.json"
     new.write_bytes(orjson.dumps({"keys": entries}))
     new.replace(folder / JWKS)
@@ -119,7 +119,7 @@ def running_pair(model_url: str, postgres: OwnPostgres) -> Iterator[Pair]:
             text = b.path.read_text().replace(postgres.url, way.url)
             (folder / "a" / "agentctl.toml").write_text(text)
             headers = {"Authorization": f"Bearer {b.token('me', ADMIN)}"}
-            servers = Server("a", World(folder / "a")), Server("b", b)
+            servers = Server("a", Deployment(folder / "a")), Server("b", b)
             try:
                 for server in servers:
                     server.start()
@@ -134,18 +134,18 @@ def running_pair(model_url: str, postgres: OwnPostgres) -> Iterator[Pair]:
         shutil.rmtree(folder)
 
 
-def _made(folder: Path, model_url: str, database_url: str) -> World:
+def _made(folder: Path, model_url: str, database_url: str) -> Deployment:
     folder.mkdir()
     bounds = f"wait_seconds = {WAIT}\nstatement_seconds = {STATEMENT}\npool_size = 4"
     databases = {
         name: f'url = "{database_url}"\nsearch_path = "{schema}"\n{bounds}'
         for name, schema in SCHEMAS.items()
     }
-    world = make_world(folder, model_url, databases=databases)
+    world = create_deployment(folder, model_url, databases=databases)
     key_file = 'verification_key_files = ["keys/signing.pub.pem"]'
     text = world.path.read_text()
     world.path.write_text(text.replace(key_file, f'{key_file}\njwks_file = "{JWKS}"'))
-    second = generate("RS256")
+    second = generate_key("RS256")
     write_private_key(folder / "keys" / "second.pem", second)
     _write_jwks(folder, second)
     return world

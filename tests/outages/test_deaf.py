@@ -11,10 +11,10 @@ import asyncpg
 from agentctl.operations import RunRequest
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.own_postgres import OwnPostgres
 from tests.service.doors import hosted, running, user
-from tests.world import make_world
+from tests.world import create_deployment
 
 HEARD_SECONDS = 2.0
 """How long a request may take to be heard of (security.md R16)."""
@@ -31,7 +31,7 @@ async def test_a_cancel_is_found_when_nothing_is_heard(
     databases = {
         name: f'url = "{server.url}"\nsearch_path = "{name}_{own}"' for name in ("main", "second")
     }
-    world = make_world(tmp_path, model_endpoint.base_url, databases=databases)
+    world = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
     async with hosted(world) as service:
         port = user(service)
         asked = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x")))
@@ -44,5 +44,5 @@ async def test_a_cancel_is_found_when_nothing_is_heard(
         )
         await connection.execute(REQUEST)
         await connection.close()
-        await until(asked.done, HEARD_SECONDS)
+        await wait_until(asked.done, HEARD_SECONDS)
         assert (await asked).value["status"] == "CANCELLED"

@@ -19,7 +19,7 @@ from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.repositories import sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
-from tests.loops import until
+from tests.loops import wait_until
 from tests.outages.proxy import Proxy, proxied
 from tests.own_postgres import OwnPostgres
 from tests.store.made import START, a_session
@@ -188,7 +188,7 @@ async def test_a_black_hole_is_left_in_time(server: OwnPostgres) -> None:
         assert {type(failure) for failure in failures} == {errors.Unavailable}
         assert there.database.load().in_use == 0
         there.way.release()
-        await until(lambda: _answers(there.read), 3.0)
+        await wait_until(lambda: _answers(there.read), 3.0)
         await there.create("s3")
         assert await there.names() in (["s1", "s3"], ["s1", "s2", "s3"])
 
@@ -215,13 +215,13 @@ async def test_a_black_hole_at_the_commit(server: OwnPostgres) -> None:
             async with asyncio.timeout(2 * BOUND):
                 await there.create("s2")
         there.way.release()
-        await until(lambda: _answers(there.read), 3.0)
+        await wait_until(lambda: _answers(there.read), 3.0)
 
 
 async def test_a_full_pool_refuses_and_recovers(server: OwnPostgres) -> None:
     async with faulty(server, pool_size=2) as there:
         busy = [asyncio.create_task(there.database.read(asleep(30))) for _ in range(2)]
-        await until(lambda: there.database.load().in_use == 2)
+        await wait_until(lambda: there.database.load().in_use == 2)
         failure = await failed(there.read())
         assert failure.detail == "The database is busy"
         assert failure.headers() == {"Retry-After": "1"}
@@ -287,7 +287,7 @@ async def test_changes_are_heard_whatever_becomes_of_the_listener(server: OwnPos
         async def heard(seconds: float) -> None:
             seen = there.database.changes()
             await there.direct("UPDATE removals SET runs = runs + 1")  # announced to nobody
-            await until(lambda: there.database.changes() != seen, seconds)
+            await wait_until(lambda: there.database.changes() != seen, seconds)
 
         await heard(2.0)
         await there.kill_all()
@@ -300,15 +300,15 @@ async def test_changes_are_heard_whatever_becomes_of_the_listener(server: OwnPos
 
 async def test_a_beat_survives_a_lost_connection(server: OwnPostgres) -> None:
     async with faulty(server) as there:
-        write = there.database.write_now
+        write = there.database.write_blocking
         row = WorkerRow("w1", "host", "boot", 1, 1, START, START)
-        await asyncio.to_thread(write, workers.enlist(row))
+        await asyncio.to_thread(write, workers.register(row))
         await there.kill_all()
-        assert await asyncio.to_thread(write, workers.beat("w1", 0))
+        assert await asyncio.to_thread(write, workers.record_heartbeat("w1", 0))
         there.way.hold()
-        await failed(asyncio.to_thread(write, workers.beat("w1", 0)))
+        await failed(asyncio.to_thread(write, workers.record_heartbeat("w1", 0)))
         there.way.release()
-        assert await asyncio.to_thread(write, workers.beat("w1", 0))
+        assert await asyncio.to_thread(write, workers.record_heartbeat("w1", 0))
 
 
 async def test_an_outage_is_one_line_of_the_log(
@@ -323,7 +323,7 @@ async def test_an_outage_is_one_line_of_the_log(
                 await failed(there.read())
                 await failed(there.create("s1"))
         await asyncio.to_thread(server.start)
-        await until(lambda: _answers(there.read), 5.0)
+        await wait_until(lambda: _answers(there.read), 5.0)
     complaints = [record.getMessage() for record in caplog.records if record.name != "asyncio"]
     assert len(complaints) <= 6, complaints
     assert not [record for record in caplog.records if record.name == "asyncio"]

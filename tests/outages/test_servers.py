@@ -15,10 +15,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.auth.keys.generate import generate
-from agentctl.runs.event_format import LOST_STEP
+from agentctl.auth.keys.generate import generate_key
+from agentctl.runs.event_format import LOST_SEQ_STEP
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.outages.pair import Pair, running_pair
 from tests.own_postgres import OwnPostgres
 from tests.server.load import Asked, Event, events, ordered
@@ -93,9 +93,9 @@ async def test_a_stream_goes_on_through_the_other_server(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         asked = Asked("/agents/trickle", {"message": "x", "session_id": "st", "stream": True})
         asking = asyncio.create_task(asked.ask(a))
-        await until(lambda: len(asked.heard) > 5)
+        await wait_until(lambda: len(asked.heard) > 5)
         followers = [asyncio.create_task(heard(b, asked, after)) for after in (-1, 3)]
-        await until(lambda: len(asked.heard) > 20)
+        await wait_until(lambda: len(asked.heard) > 20)
         cancel = await b.post(f"{asked.url}/cancel?session_id=st&wait=10")
         assert cancel.json()["cancel"] == "stopped"
         await asking
@@ -110,18 +110,18 @@ async def test_runs_of_a_killed_server_end_once_and_are_followed_to_their_end(pa
         asked = Asked("/agents/trickle", {"message": "x", "session_id": "dead", "stream": True})
         asking = asyncio.create_task(asked.ask(dying))
         plain = await background(dying, "hang", "dead")
-        await until(lambda: len(asked.heard) > 10)
+        await wait_until(lambda: len(asked.heard) > 10)
         following = asyncio.create_task(heard(b, asked, -1))
         await asyncio.to_thread(c.kill)
         with pytest.raises(httpx2.TransportError):
             await asking
         found = await asyncio.wait_for(following, 20)
-        await until(lambda: is_final(pair, plain), 20)
+        await wait_until(lambda: is_final(pair, plain), 20)
         for run_id in (plain, asked.run_id):
             record = (await b.get(f"/runs/{run_id}")).json()
             assert (record["status"], record["error"]["code"]) == ("ERROR", "WORKER_LOST")
     assert [event.number for event in found[:-1]] == list(range(len(found) - 1))
-    assert found[-1].number == found[-2].number + LOST_STEP
+    assert found[-1].number == found[-2].number + LOST_SEQ_STEP
     assert found[-1].name == "RunError"
     stored = [event for event in asked.heard if event.number <= found[-2].number]
     assert found[: len(stored)] == stored
@@ -170,7 +170,7 @@ async def test_a_revoked_account_is_refused_by_both(pair: Pair) -> None:
         for client in (a, b):
             assert (await client.get("/agents", headers=theirs)).status_code == 200
         assert (await a.delete(f"/service-accounts/{made['id']}")).status_code == 204
-        await until(lambda: refused(b, theirs), 5.0)
+        await wait_until(lambda: refused(b, theirs), 5.0)
 
 
 async def test_a_key_that_is_taken_away_is_refused_by_both(pair: Pair) -> None:
@@ -178,9 +178,9 @@ async def test_a_key_that_is_taken_away_is_refused_by_both(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         for client in (a, b):
             assert (await client.get("/agents", headers=theirs)).status_code == 200
-        pair.write_jwks(generate("RS256"))
+        pair.write_jwks(generate_key("RS256"))
         for client in (a, b):
-            await until(lambda client=client: refused(client, theirs), 5.0)  # type: ignore[misc]
+            await wait_until(lambda client=client: refused(client, theirs), 5.0)  # type: ignore[misc]
 
 
 async def refused(client: httpx2.AsyncClient, headers: dict[str, str]) -> bool:
@@ -204,7 +204,7 @@ async def test_a_server_in_a_black_hole_refuses_and_comes_back(pair: Pair) -> No
         assert time.monotonic() - began <= (1 + 1 + 1) * BUSY
         assert (await b.get("/sessions/held")).status_code == 200
         await asyncio.to_thread(pair.way.release)
-        await until(lambda: ready(a), 5.0 * BUSY)
+        await wait_until(lambda: ready(a), 5.0 * BUSY)
         assert (await a.get("/sessions/held")).status_code == 200
         path = f"/agents/half/runs/{run_id}/cancel?session_id=held&wait=10"
         assert (await b.post(path)).json()["cancel"] == "stopped"
@@ -224,9 +224,9 @@ async def test_runs_under_way_survive_a_crash_of_the_database(pair: Pair) -> Non
                 "/agents/tool-wait/runs", json=body("crash", message='x {"seconds": 1.0}')
             )  # its end comes while the database is away
         )
-        await until(lambda: len(asked.heard) > 5)
+        await wait_until(lambda: len(asked.heard) > 5)
         before = await pair.rows("SELECT worker_id FROM workers ORDER BY worker_id")
-        await until(lambda: is_running(pair, "tool-wait"))
+        await wait_until(lambda: is_running(pair, "tool-wait"))
         await asyncio.to_thread(pair.postgres.stop)
         answers = [(await client.get("/runs")).status_code for client in (a, b) for _ in range(5)]
         assert set(answers) == {503}
@@ -234,10 +234,10 @@ async def test_runs_under_way_survive_a_crash_of_the_database(pair: Pair) -> Non
         await asyncio.to_thread(pair.postgres.start)
         returned = time.monotonic()
         for client in (a, b):
-            await until(lambda client=client: answered(client), 5.0)  # type: ignore[misc]
+            await wait_until(lambda client=client: answered(client), 5.0)  # type: ignore[misc]
         assert time.monotonic() - returned <= 5.0
         known = len(asked.heard)
-        await until(lambda: len(asked.heard) > known + 5)
+        await wait_until(lambda: len(asked.heard) > known + 5)
         stopped = await b.post(f"{asked.url}/cancel?session_id=crash&wait=10")
         assert stopped.json()["cancel"] == "stopped"
         await asking

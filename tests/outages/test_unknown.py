@@ -10,13 +10,13 @@ import pytest
 
 from agentctl import errors
 from agentctl.operations import RunFilter, RunRequest
-from agentctl.service.service import Acting
+from agentctl.service.service import ServiceOperations
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.outages.proxy import Proxy, proxied
 from tests.own_postgres import OwnPostgres
 from tests.service.doors import hosted, user
-from tests.world import make_world
+from tests.world import create_deployment
 
 BOUNDS = "wait_seconds = 0.5\nstatement_seconds = 0.5"
 
@@ -31,7 +31,7 @@ def losing(way: Proxy, when: str) -> None:
     way.at_commit = lose
 
 
-async def statuses(port: Acting, session_id: str) -> list[str]:
+async def statuses(port: ServiceOperations, session_id: str) -> list[str]:
     """Of the runs of a session."""
     page = (await port.get_runs(RunFilter(session_id=session_id))).value
     return [run["status"] for run in page["data"]]
@@ -58,7 +58,7 @@ async def test_a_run_that_may_be_there(
             name: f'url = "{way.url}"\nsearch_path = "{name}_{uuid4().hex}"\n{BOUNDS}'
             for name in ("main", "second")
         }
-        world = make_world(tmp_path, model_endpoint.base_url, databases=databases)
+        world = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
         async with hosted(world) as service:
             port = user(service)
             await port.create_run("agent", "echo", RunRequest("first", session_id="s1"))
@@ -67,8 +67,8 @@ async def test_a_run_that_may_be_there(
             with pytest.raises(errors.OutcomeUnknown):
                 await port.create_run("agent", "echo", request)
             way.release()
-            await until(lambda: answers(port), 5.0)
-            await until(lambda: are(port, "s2", found), 5.0)
+            await wait_until(lambda: answers(port), 5.0)
+            await wait_until(lambda: are(port, "s2", found), 5.0)
             if key is not None:
                 again = (await port.create_run("agent", "echo", request)).value
                 assert (again["status"], again["content"]) == ("COMPLETED", "x")
@@ -76,7 +76,7 @@ async def test_a_run_that_may_be_there(
             assert await statuses(port, "s2") == found
 
 
-async def answers(port: Acting) -> bool:
+async def answers(port: ServiceOperations) -> bool:
     try:
         await statuses(port, "s1")
     except errors.Unavailable:
@@ -84,5 +84,5 @@ async def answers(port: Acting) -> bool:
     return True
 
 
-async def are(port: Acting, session_id: str, wanted: list[str]) -> bool:
+async def are(port: ServiceOperations, session_id: str, wanted: list[str]) -> bool:
     return await statuses(port, session_id) == wanted

@@ -8,7 +8,7 @@ import pytest
 
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.policy.stage import Stage, staged
-from tests.world import make_world
+from tests.world import create_deployment
 
 __all__ = ["model_endpoint"]
 
@@ -18,6 +18,6 @@ def stage(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Stage]:
     """An application with sessions of several users in it."""
-    world = make_world(tmp_path_factory.mktemp("stage"), model_endpoint.base_url)
+    world = create_deployment(tmp_path_factory.mktemp("stage"), model_endpoint.base_url)
     with staged(world) as made:
         yield made

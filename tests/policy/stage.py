@@ -13,7 +13,7 @@ from agentctl.auth.scopes import KNOWN_SCOPES
 from agentctl.operations import Grant, NewAccount
 from tests.policy.inside import Ask, Inside, inside
 from tests.policy.tokens import signed
-from tests.world import ADMIN, World
+from tests.world import ADMIN, Deployment
 
 __all__ = ["ABSENT_RUN", "Stage", "new_account", "staged"]
 
@@ -53,14 +53,14 @@ class Stage:
 
 def new_account(served: Inside, name: str, *scopes: str) -> str:
     """The token of a new service account."""
-    boss = served.service.acting_as(Principal("boss", admin=True, everyone=True))
+    boss = served.service.operations_for(Principal("boss", admin=True, everyone=True))
     new = NewAccount(name, tuple(map(Grant, scopes)), allow_privileged_scopes=True)
     document = served.call(lambda: boss.create_service_account(new))
     return str(document.value["token"])
 
 
 @contextmanager
-def staged(world: World) -> Iterator[Stage]:
+def staged(world: Deployment) -> Iterator[Stage]:
     """Run the world's application, with sessions of several users in it."""
     with inside(world) as served:
         bearers = _bearers(served)

@@ -29,19 +29,19 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
-    Where,
 )
 from agentctl.records.document import Document
-from agentctl.records.kinds import KINDS, Kind
-from agentctl.records.routes import ROUTES, operations_of
-from agentctl.service.service import Acting
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import ROUTES, operation_ids
+from agentctl.service.service import ServiceOperations
 from tests.policy.inside import Ask, told
 from tests.policy.stage import ABSENT_RUN, Stage
 
-Call = Callable[[Acting], Awaitable[Any]]
+Call = Callable[[ServiceOperations], Awaitable[Any]]
 
-COMPONENTS: dict[Kind, str] = {"agent": "echo", "team": "crew", "workflow": "line"}
+COMPONENTS: dict[ComponentKind, str] = {"agent": "echo", "team": "crew", "workflow": "line"}
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ def system() -> Iterator[Row]:
 
 def families() -> Iterator[Row]:
     for kind, name in COMPONENTS.items():
-        ids, path = operations_of(kind), f"/{KINDS[kind].path}"
+        ids, path = operation_ids(kind), f"/{KINDS[kind].path}"
         yield Row(ids.list, f"GET {path}", lambda port, k=kind: port.get_components(k))
         for one in (name, "apart", "absent"):
             yield from of_component(kind, one, f"{path}/{one}")
 
 
-def of_component(kind: Kind, name: str, path: str) -> Iterator[Row]:
-    ids, run = operations_of(kind), f"{path}/runs/{ABSENT_RUN}"
+def of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row]:
+    ids, run = operation_ids(kind), f"{path}/runs/{ABSENT_RUN}"
     yield Row(ids.get, f"GET {path}", lambda port: port.get_component(kind, name))
     yield Row(
         ids.list_runs,
@@ -129,7 +129,7 @@ async def first(events: AsyncIterator[Any]) -> Any:
 
 
 def sessions() -> Iterator[Row]:
-    here = SessionFilter(Where(type="team"))
+    here = SessionFilter(SessionLocator(type="team"))
     yield Row("get_sessions", "GET /sessions?type=team", lambda port: port.get_sessions(here))
     bad = SessionFilter(page=Page(limit=0))
     yield Row("get_sessions", "GET /sessions?limit=0", lambda port: port.get_sessions(bad))
@@ -170,7 +170,7 @@ def of_session(name: str, path: str) -> Iterator[Row]:
         lambda port: port.rename_session(name, long),
         {"session_name": long},
     )
-    nowhere = Where(db_id="nowhere")
+    nowhere = SessionLocator(db_id="nowhere")
     yield Row(
         "delete_session",
         f"DELETE {path}?db_id=nowhere",
@@ -232,7 +232,7 @@ async def locally(stage: Stage, ask: Ask, row: Row) -> tuple[int, Any]:
             if not isinstance(POLICY[row.operation], Public):
                 raise
             principal = Principal(None)
-        answer = await row.call(service.acting_as(principal))
+        answer = await row.call(service.operations_for(principal))
     except AgentctlError as error:
         return error.status, error.body()
     return 200, answer.raw if isinstance(answer, Document) else answer

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import httpx2
 import pytest
 
-from agentctl.auth.policy import POLICY, Admin, Authenticated, Needs, Public
+from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, Public
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES
-from agentctl.auth.tokens.account_tokens import new_token
+from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.operations import Grant, NewAccount
 from agentctl.records.routes import ROUTES
 from agentctl.server.app import create_app
@@ -23,7 +23,7 @@ from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.auth.forge import fixed, seal
 from tests.policy.inside import Ask, Inside, inside, told
 from tests.policy.tokens import signed
-from tests.world import ADMIN, World, make_world
+from tests.world import ADMIN, Deployment, create_deployment
 
 WITH_IDS = ("agents", "teams", "workflows", "sessions")
 IDS = {
@@ -73,7 +73,7 @@ def forms(scope: str) -> list[str]:
     return [scope, *(f"{resource}:{one}:{action}" for one in ("*", SCOPED_IDS[resource], "other"))]
 
 
-def opens(scope: str, rule: Needs, path: Mapping[str, str]) -> bool:
+def opens(scope: str, rule: NeedsScope, path: Mapping[str, str]) -> bool:
     """Whether one scope is enough (contract.md 1 and 6)."""
     resource, *middle, action = scope.split(":")
     if resource == "system":
@@ -114,7 +114,7 @@ def asked(operation: str, bearer: str | None, method: str | None = None) -> Ask:
     return Ask(method or given, template.format(**IDS) + query, bearer, body)
 
 
-def identified(world: World) -> Iterator[tuple[str, Caller]]:
+def identified(world: Deployment) -> Iterator[tuple[str, Caller]]:
     """Bearers of tokens of the world: one for each scope, and those that hold several or none."""
     for known in KNOWN_SCOPES:
         for scope in forms(known):
@@ -131,7 +131,7 @@ def identified(world: World) -> Iterator[tuple[str, Caller]]:
     yield "admin", Caller(signed(world, "boss", ADMIN), frozenset({ADMIN}))
 
 
-def strangers(world: World) -> Iterator[tuple[str, Caller]]:
+def strangers(world: Deployment) -> Iterator[tuple[str, Caller]]:
     """Credentials that hold for nobody, and none."""
     good = signed(world, "boss", ADMIN)
     yield "no token", Caller(None, None)
@@ -141,8 +141,8 @@ def strangers(world: World) -> Iterator[tuple[str, Caller]]:
         "expired": signed(world, "boss", ADMIN, exp=1_000_000_000),
         "cut": good[:-4],
         "unsigned": good.rpartition(".")[0] + ".",
-        "unknown account": new_token("agentctl"),
-        "account elsewhere": new_token("elsewhere"),
+        "unknown account": generate_account_token("agentctl"),
+        "account elsewhere": generate_account_token("elsewhere"),
     }.items():
         yield name, Caller(token, None)
 
@@ -162,7 +162,7 @@ def accounts(served: Inside) -> Iterator[tuple[str, Caller]]:
 
 def made(served: Inside, name: str, scopes: frozenset[str]) -> str:
     """The token of a new account."""
-    port = served.service.acting_as(Principal("boss", admin=True, everyone=True))
+    port = served.service.operations_for(Principal("boss", admin=True, everyone=True))
     grants = tuple(map(Grant, sorted(scopes)))
     new = NewAccount(name, grants, allow_privileged_scopes=True)
     document = served.call(lambda: port.create_service_account(new))
@@ -170,12 +170,12 @@ def made(served: Inside, name: str, scopes: frozenset[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("matrix"), "http://127.0.0.1:9/v1")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    return create_deployment(tmp_path_factory.mktemp("matrix"), "http://127.0.0.1:9/v1")
 
 
 @pytest.fixture(scope="module")
-def served(world: World) -> Iterator[Inside]:
+def served(world: Deployment) -> Iterator[Inside]:
     with inside(world) as application:
         yield application
 
@@ -241,7 +241,7 @@ def test_head_is_allowed_to_whom_get_is(
 
 
 @pytest.mark.parametrize(
-    "operation", [name for name, rule in POLICY.items() if isinstance(rule, Needs)]
+    "operation", [name for name, rule in POLICY.items() if isinstance(rule, NeedsScope)]
 )
 def test_what_a_refusal_asks_for_is_enough(served: Inside, operation: str) -> None:
     """Each of the `required_scopes` by itself, as it is written, in the body and the header."""
@@ -256,7 +256,7 @@ def test_what_a_refusal_asks_for_is_enough(served: Inside, operation: str) -> No
 
 @pytest.mark.parametrize("admin_scope", ["platform:root", "agents:read"])
 def test_another_admin_scope_takes_the_place_of_the_first(
-    served: Inside, world: World, admin_scope: str
+    served: Inside, world: Deployment, admin_scope: str
 ) -> None:
     """Also one that is the scope of something."""
     given = world.settings
@@ -279,7 +279,7 @@ def test_another_admin_scope_takes_the_place_of_the_first(
             assert [answer.status_code for answer in answers] == wanted, operation
 
 
-def test_without_authorization_everybody_is_an_administrator(world: World) -> None:
+def test_without_authorization_everybody_is_an_administrator(world: Deployment) -> None:
     """But for what only somebody can do: an account would be nobody's."""
     given = world.settings
     settings = replace(given, authorization=replace(given.authorization, enabled=False))

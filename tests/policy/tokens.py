@@ -10,12 +10,12 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tests.auth.forge import Pair, Signer, rs, token
-from tests.world import World
+from tests.world import Deployment
 
 __all__ = ["signed"]
 
 
-def signed(world: World, subject: str | None, *scopes: str, **claims: Any) -> str:
+def signed(world: Deployment, subject: str | None, *scopes: str, **claims: Any) -> str:
     """A token of a world, good for an hour unless `exp` (seconds since the epoch) is given."""
     given: dict[str, Any] = {"scopes": scopes, "exp": int(time.time()) + 3_600}
     if subject is not None:

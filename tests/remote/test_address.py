@@ -6,7 +6,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.remote import RemoteOperations
-from agentctl.remote.address import read_address
+from agentctl.remote.address import parse_address
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from agentctl.remote.address import read_address
     ],
 )
 def test_good_urls(url: str, origin: str, prefix: str) -> None:
-    address = read_address(url)
+    address = parse_address(url)
     assert (address.origin, address.prefix) == (origin, prefix)
 
 
@@ -36,7 +36,7 @@ def test_good_urls(url: str, origin: str, prefix: str) -> None:
     ],
 )  # fmt: skip
 def test_bad_urls(url: str) -> None:
-    with pytest.raises(errors.UsageFailed) as caught:
+    with pytest.raises(errors.UsageError) as caught:
         RemoteOperations(url, None)
     assert "secret" not in f"{caught.value} {caught.value.cause} {caught.value.hint}"
 
@@ -53,7 +53,7 @@ def test_a_token_goes_over_http_to_this_machine(url: str) -> None:
     ["http://example.com", "http://10.0.0.1", "http://localhost.evil.example", "http://127.1"],
 )
 def test_a_token_goes_over_http_to_another_machine_only_when_told(url: str) -> None:
-    with pytest.raises(errors.UsageFailed, match="plain http") as caught:
+    with pytest.raises(errors.UsageError, match="plain http") as caught:
         RemoteOperations(url, "a.b.c")
     assert "--insecure-http" in (caught.value.hint or "")
     RemoteOperations(url, None)
@@ -63,7 +63,7 @@ def test_a_token_goes_over_http_to_another_machine_only_when_told(url: str) -> N
 
 @pytest.mark.parametrize("token", ["", "a b", "a\nb", "a\r\nX: y", "grüße", "a\0", "\udcff"])
 def test_a_token_that_no_header_carries(token: str) -> None:
-    with pytest.raises(errors.UsageFailed) as caught:
+    with pytest.raises(errors.UsageError) as caught:
         RemoteOperations("http://localhost", token)
     assert not token or token not in str(caught.value)
 

@@ -14,8 +14,8 @@ import pytest
 from agentctl import errors
 from agentctl.operations import CancelRequest, Operations, RunRequest
 from agentctl.remote import RemoteOperations
-from agentctl.remote.address import read_address
-from agentctl.remote.failures import cannot_reach
+from agentctl.remote.address import parse_address
+from agentctl.remote.failures import build_connection_error
 from tests.remote.conftest import Serve, answer
 
 TOKEN = "head.payload.s3cret"
@@ -235,7 +235,7 @@ def test_redirects_are_not_followed(serve: Serve, status: int) -> None:
         (422, errors.ValidationFailed, 2),
         (429, errors.TooManyRequests, 7),
         (431, errors.HeaderTooLarge, 1),
-        (500, errors.InternalFailure, 1),
+        (500, errors.InternalError, 1),
         (502, errors.Unavailable, 7),
         (503, errors.Unavailable, 7),
         (504, errors.Unavailable, 7),
@@ -365,7 +365,7 @@ def test_an_environment_that_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(name)
     monkeypatch.setenv("HTTPS_PROXY", "nonsense://x")
     failure = _failure("https://host.invalid")
-    assert isinstance(failure, errors.UsageFailed)
+    assert isinstance(failure, errors.UsageError)
     assert "HTTPS_PROXY" in (failure.hint or "")
 
 
@@ -383,11 +383,11 @@ def test_a_proxy_that_refuses(
 def test_every_failure_of_a_connection_has_a_text_of_ours() -> None:
     import httpx2
 
-    address = read_address("https://example.com")
+    address = parse_address("https://example.com")
     kinds = [kind for kind in vars(httpx2).values() if isinstance(kind, type)]
     for kind in kinds:
         if issubclass(kind, httpx2.TransportError):
-            failure = cannot_reach(address, kind("their words"))
+            failure = build_connection_error(address, kind("their words"))
             assert "https://example.com" in (failure.cause or "")
             assert failure.hint
             assert "their words" not in f"{failure} {failure.cause}"

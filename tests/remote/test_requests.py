@@ -23,16 +23,16 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
     SessionRunsQuery,
-    Where,
 )
 from agentctl.remote import RemoteOperations
 from tests.remote.conftest import Serve, answer
 
 Call = Callable[[Operations], Awaitable[Any]]
 
-WHERE = Where(type="team", user_id="u/1", db_id="other", table="sessions")
+WHERE = SessionLocator(type="team", user_id="u/1", db_id="other", table="sessions")
 PAGE = Page(limit=5, page=2, sort_by="updated_at", sort_order="asc")
 ODD = "a b/ü?%"
 ODD_QUOTED = "a%20b%2F%C3%BC%3F%25"
@@ -90,12 +90,12 @@ READS: list[tuple[Call, str]] = [
     ),
     (lambda o: o.get_session_runs("s"), "/sessions/s/runs"),
     (
-        lambda o: o.get_session_runs("s", SessionRunsQuery(Where(db_id="d"), 3, "r")),
+        lambda o: o.get_session_runs("s", SessionRunsQuery(SessionLocator(db_id="d"), 3, "r")),
         "/sessions/s/runs?db_id=d&limit=3&after=r",
     ),
     (lambda o: o.get_session_run("s", "r"), "/sessions/s/runs/r"),
     (
-        lambda o: o.get_session_run("s", "r", Where(user_id="u")),
+        lambda o: o.get_session_run("s", "r", SessionLocator(user_id="u")),
         "/sessions/s/runs/r?user_id=u",
     ),
     (lambda o: o.list_service_accounts(AccountFilter()), "/service-accounts"),
@@ -147,7 +147,9 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
          "metadata": {"b": [2]}, "user_id": "u", "team_id": "t"},
     ),
     (
-        lambda o: o.update_session("s", SessionPatch({"metadata": None}), Where(db_id="d")),
+        lambda o: o.update_session(
+            "s", SessionPatch({"metadata": None}), SessionLocator(db_id="d")
+        ),
         "PATCH", "/sessions/s?db_id=d", {"metadata": None},
     ),
     (

@@ -10,7 +10,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.operations import ResumeRequest, RunRequest, StreamEvent
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.remote import RemoteOperations
 from tests.remote.conftest import Serve, answer, stream_head
 
@@ -18,12 +18,12 @@ REQUEST = RunRequest("hi", session_id="s")
 END = b"id: 2\nevent: RunCompleted\ndata: {}\n\n"
 
 
-async def _follow(url: str, kind: Kind = "agent", **options: Any) -> list[StreamEvent]:
+async def _follow(url: str, kind: ComponentKind = "agent", **options: Any) -> list[StreamEvent]:
     async with RemoteOperations(url, None, **options) as operations:
         return [event async for event in operations.stream_run(kind, "a", REQUEST)]
 
 
-def _failure(url: str, kind: Kind = "agent", **options: Any) -> errors.AgentctlError:
+def _failure(url: str, kind: ComponentKind = "agent", **options: Any) -> errors.AgentctlError:
     with pytest.raises(errors.AgentctlError) as caught:
         asyncio.run(_follow(url, kind, **options))
     return caught.value
@@ -73,7 +73,7 @@ def test_a_server_that_numbers_nothing(serve: Serve) -> None:
         ("team", "TeamRunCompleted"), ("workflow", "WorkflowError"),
     ],
 )  # fmt: skip
-def test_every_end_is_one(serve: Serve, kind: Kind, name: str) -> None:
+def test_every_end_is_one(serve: Serve, kind: ComponentKind, name: str) -> None:
     server = serve(stream_head(), f"event: {name}\ndata: {{}}\n\n".encode())
     assert [event.name for event in asyncio.run(_follow(server.url, kind))] == [name]
 
@@ -134,7 +134,9 @@ def test_leaving_early_hangs_up(serve: Serve) -> None:
     asyncio.run(follow())
 
 
-async def _resume(url: str, request: ResumeRequest, kind: Kind = "agent") -> list[StreamEvent]:
+async def _resume(
+    url: str, request: ResumeRequest, kind: ComponentKind = "agent"
+) -> list[StreamEvent]:
     async with RemoteOperations(url, None) as operations:
         return [event async for event in operations.resume_run(kind, "a b", "r", request)]
 

@@ -11,8 +11,8 @@ import orjson
 
 from agentctl import errors
 from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, StreamEvent
-from agentctl.records.kinds import KINDS, Kind
-from agentctl.records.times import rfc3339
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.times import format_rfc3339
 from agentctl.runs.states import is_final
 from agentctl.store.repositories.runs import RunRow
 from tests.runs.processes import Process
@@ -43,7 +43,7 @@ class Asked:
         given: the ids of the runs that it was answered with.
     """
 
-    kind: Kind
+    kind: ComponentKind
     component_id: str
     request: RunRequest
     stream: bool
@@ -296,10 +296,10 @@ def assert_agree(record: dict[str, Any], run: RunRow) -> None:
     """The end that somebody was told of is the one that is stored."""
     assert record["status"] == run.status, (record, run)
     assert run.finished_at is not None
-    assert record["finished_at"] == rfc3339(run.finished_at), (record, run)
+    assert record["finished_at"] == format_rfc3339(run.finished_at), (record, run)
 
 
-def named(run: RunRow) -> tuple[Kind, str]:
+def named(run: RunRow) -> tuple[ComponentKind, str]:
     kind: Any = run.component_type
     return kind, run.component_id
 

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from agentctl import errors
-from agentctl.runs.admission import Replayed
+from agentctl.runs.admission import IdempotentReplay
 from agentctl.store.database import Work
 from agentctl.store.postgres import connection as postgres_connection
 from agentctl.store.postgres import database
@@ -80,12 +80,12 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         gate = _gate.get()
         through = connection if gate is None else _Gated(connection, gate)
         try:
-            return await postgres_connection.transact(through, work)
+            return await postgres_connection.run_transaction(through, work)
         except postgres_connection.CONFLICTS as conflict:
             found.append(type(conflict).__name__)
             raise
 
-    monkeypatch.setattr(database, "transact", transact)
+    monkeypatch.setattr(database, "run_transaction", transact)
     return found
 
 
@@ -131,5 +131,5 @@ async def _resting(
 async def _told(change: Change) -> str:
     try:
         return repr(await change())
-    except (errors.AgentctlError, Replayed) as error:
+    except (errors.AgentctlError, IdempotentReplay) as error:
         return f"{type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from agentctl.config.settings import Settings
-from agentctl.service.service import Acting, Service
+from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.service.doors import user
 
@@ -57,7 +57,7 @@ class Process:
         self.alive = True
         self.stopping = False
         self.ids: set[str] = set()
-        self._ready = False
+        self._opened_client = False
         self._settings = settings
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._opened: contextlib.AbstractAsyncContextManager[Service] | None = None
@@ -69,14 +69,14 @@ class Process:
         return self._service
 
     @property
-    def port(self) -> Acting:
+    def port(self) -> ServiceOperations:
         """It, as the one user that there is."""
         return user(self.service)
 
     @property
     def up(self) -> bool:
         """Whether it can be asked for something: not while it starts, nor while it ends."""
-        return self.alive and not self.stopping and self._ready
+        return self.alive and not self.stopping and self._opened_client
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Have the process do something."""
@@ -108,7 +108,7 @@ class Process:
         self._service._worker._beat_seconds = BEAT_SECONDS
         self.note()
         await self._service.prepare()
-        self._ready = True
+        self._opened_client = True
 
     async def stop(self) -> None:
         """End well: what it works on is cancelled as a recorded request."""
@@ -144,7 +144,7 @@ class Process:
             _sever(database)
         if worker._lock is not None:
             # The kernel closes what was open, and so frees the lock; the file stays.
-            worker._lock.drop()
+            worker._lock.release()
         worker._lock = None
 
     async def _buried(self) -> None:
@@ -168,4 +168,4 @@ def _sever(database: SqliteDatabase) -> None:
         with contextlib.suppress(Empty):
             while (unit := writer._queue.get_nowait()) is not None:
                 unit.future.cancel()
-    database.close_now()
+    database.close_blocking()

@@ -26,7 +26,7 @@ from agentctl.store.repositories import events, runs, sessions, workers
 from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
-from tests.process import inherited
+from tests.process import base_environment
 from tests.store.made import a_run, a_session
 
 __all__ = ["Rig", "WorkerProcess", "a_live_run", "identity", "said", "stored", "the_workers"]
@@ -112,7 +112,7 @@ class Rig:
         databases = Databases(self.settings, create=create)
         try:
             if all:
-                await databases.open_each()
+                await databases.open_all()
             yield databases
         finally:
             await databases.close()
@@ -122,7 +122,7 @@ class Rig:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.runs.enlisted", str(self.folder), str(beat_seconds)],
             cwd=ROOT,
-            env=inherited(),
+            env=base_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -151,7 +151,7 @@ def _begun(owner: str | None, run_id: str, session_id: str, given: dict[str, Any
         yield from sessions.create(a_session(session_id, session_type=run.component_type))
     yield from runs.create(run)
     if owner is not None:
-        yield from runs.start(run_id, 1, owner, run.created_at + 1)
+        yield from runs.claim(run_id, 1, owner, run.created_at + 1)
 
 
 async def stored(database: Database, run_id: str = "r1") -> RunRow:
@@ -181,17 +181,20 @@ async def said(
     """
     who = identity(run)
     happened = [Content(event) if isinstance(event, str) else event for event in told]
-    lines = [event_format.started(who), *(event_format.happened(who, event) for event in happened)]
+    lines = [
+        event_format.format_started(who),
+        *(event_format.format_event(who, event) for event in happened),
+    ]
     text = "".join(f"{name} {data.decode()}\n" for name, data in lines)
     last = seq + len(lines) - 1
     stream = (root or run).run_id
-    assert await database.write(events.append(stream, 1, seq, last, text))
+    assert await database.write(events.append_batch(stream, 1, seq, last, text))
     return last + 1
 
 
 async def the_workers(databases: Databases) -> list[WorkerRow]:
     """Every worker that has a row."""
-    return await databases.system.read(workers.listed())
+    return await databases.system.read(workers.list_workers())
 
 
 def loads(text: str | None) -> Any:

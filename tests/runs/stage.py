@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from agentctl.config.settings import Agent, Database, Model, Settings, Step, Team, Workflow
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 
 __all__ = ["COMPONENTS", "LONG", "QUICK", "never_awaited", "pause", "stage", "tidied"]
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 """Whether to look for as long as it takes (CONTRIBUTING.md), and not only for some seconds."""
 
-COMPONENTS: tuple[tuple[Kind, str], ...] = (
+COMPONENTS: tuple[tuple[ComponentKind, str], ...] = (
     ("agent", "quick"),
     ("agent", "slow"),
     ("agent", "hang"),
@@ -34,7 +34,11 @@ COMPONENTS: tuple[tuple[Kind, str], ...] = (
 line: quick, then pair; snag: quick, then hang. Besides there is busy: slow, and alone as well.
 """
 
-QUICK: tuple[tuple[Kind, str], ...] = (("agent", "quick"), ("team", "pair"), ("workflow", "line"))
+QUICK: tuple[tuple[ComponentKind, str], ...] = (
+    ("agent", "quick"),
+    ("team", "pair"),
+    ("workflow", "line"),
+)
 """Those that end by themselves, and need nothing but this process."""
 
 

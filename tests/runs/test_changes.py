@@ -11,19 +11,19 @@ import pytest
 
 from agentctl import errors
 from agentctl.runs import changes as module
-from agentctl.runs.changes import Changes
+from agentctl.runs.changes import DatabaseChanges
 from agentctl.store.database import Database
 from agentctl.store.repositories import sessions
-from tests.loops import until
+from tests.loops import wait_until
 from tests.runs.rig import Rig
 from tests.store.made import a_session
 
 
 @contextlib.asynccontextmanager
-async def two(rig: Rig) -> AsyncIterator[tuple[Changes, Database, Database]]:
+async def two(rig: Rig) -> AsyncIterator[tuple[DatabaseChanges, Database, Database]]:
     """Two processes' view of one file, and what the first one hears."""
     async with rig.open() as ours, rig.open() as theirs:
-        yield Changes(), ours["main"], theirs["main"]
+        yield DatabaseChanges(), ours["main"], theirs["main"]
 
 
 async def write(database: Database, name: str = "s1") -> None:
@@ -58,7 +58,7 @@ async def test_everybody_hears_of_every_change_with_one_poller(rig: Rig) -> None
         assert len(asyncio.all_tasks()) == before + len(waiting) + 1
         await write(theirs)
         assert all(await asyncio.gather(*waiting))
-        await until(lambda: len(asyncio.all_tasks()) == before)
+        await wait_until(lambda: len(asyncio.all_tasks()) == before)
 
 
 async def test_a_wait_that_is_given_up_polls_no_more(rig: Rig) -> None:
@@ -67,13 +67,13 @@ async def test_a_wait_that_is_given_up_polls_no_more(rig: Rig) -> None:
         await asyncio.sleep(0.03)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await until(lambda: len(asyncio.all_tasks()) == 1)
+        await wait_until(lambda: len(asyncio.all_tasks()) == 1)
 
 
 async def test_a_database_that_goes_away_is_told_to_who_waits(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "WATCH_RETRY_SECONDS", 0.01)
     async with two(rig) as (changes, ours, _):
         waiting = asyncio.create_task(changes.look(ours).changed(10))
         await asyncio.sleep(0.03)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agentctl.config import settings
-from agentctl.runs.liveness import DEATH_SECONDS, Death, Observer
+from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
@@ -33,17 +33,17 @@ async def test_a_command_takes_the_databases_word_for_the_age_of_a_beat(
     databases = Databases(configured, create=True)
     try:
         system = databases.system
-        await system.write(workers.enlist(FAR))
-        await system.write(workers.enlist(replace(FAR, worker_id="old")))
-        observer = Observer(databases, death_seconds=0.5)
-        assert await observer.survey() == {"far": None, "old": None}
+        await system.write(workers.register(FAR))
+        await system.write(workers.register(replace(FAR, worker_id="old")))
+        observer = WorkerMonitor(databases, death_seconds=0.5)
+        assert await observer.check_all() == {"far": None, "old": None}
         began = await system.clock()
         while await system.clock() - began < 600_000:
-            await system.write(workers.beat("far", 0))
-        assert await observer.survey() == {"far": None, "old": Death.SILENT}
-        assert await observer.dead("old") is Death.SILENT
-        lasting = Observer(databases, death_seconds=DEATH_SECONDS)
-        lasting.lasting = True
-        assert await lasting.survey() == {"far": None, "old": None}
+            await system.write(workers.record_heartbeat("far", 0))
+        assert await observer.check_all() == {"far": None, "old": WorkerDeath.NO_HEARTBEAT}
+        assert await observer.dead("old") is WorkerDeath.NO_HEARTBEAT
+        lasting = WorkerMonitor(databases, death_seconds=DEAD_AFTER_SECONDS)
+        lasting.is_long_lived = True
+        assert await lasting.check_all() == {"far": None, "old": None}
     finally:
         await databases.close()

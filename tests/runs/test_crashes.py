@@ -12,12 +12,12 @@ import orjson
 import pytest
 
 from agentctl.operations import CancelRequest
-from agentctl.runs.recovery import LOST_STEP
+from agentctl.runs.recovery import LOST_SEQ_STEP
 from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, started
+from tests.process import ServerProcess, start_server
 from tests.runs.rig import Rig
 from tests.service.doors import boss, hosted
-from tests.world import ADMIN, World
+from tests.world import ADMIN, Deployment
 
 DELTAS = 25
 """Of the model that trickles: half a second of them, so that several batches have been stored."""
@@ -26,15 +26,15 @@ Event = tuple[int, str, dict[str, Any]]
 
 
 @contextlib.contextmanager
-def server(world: World, name: str) -> Iterator[ServerProcess]:
+def server(world: Deployment, name: str) -> Iterator[ServerProcess]:
     """One of several servers on the world's databases."""
     log = world.folder / f"{name}.log"
-    with started("--config", str(world.path), "--port", "0", log=log) as served:
+    with start_server("--config", str(world.path), "--port", "0", log=log) as served:
         yield served
 
 
 @contextlib.contextmanager
-def asking(world: World, served: ServerProcess) -> Iterator[httpx2.Client]:
+def asking(world: Deployment, served: ServerProcess) -> Iterator[httpx2.Client]:
     headers = {"Authorization": f"Bearer {world.token('me', ADMIN)}"}
     with httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client:
         yield client
@@ -82,7 +82,7 @@ def live(client: httpx2.Client) -> list[str]:
 
 
 def test_after_its_own_restart_nothing_of_it_goes_on(
-    world: World, model_endpoint: ModelEndpoint
+    world: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
     with server(world, "first") as first, asking(world, first) as client:
         crew = in_background(client, "/teams/jam/runs")
@@ -125,12 +125,12 @@ def check_resume(client: httpx2.Client, run_id: str, delivered: list[Event]) -> 
         assert answer.status_code == 200
         rest = list(events(answer.iter_lines()))
     assert [name for _, name, _ in rest][-1] == "RunError"
-    assert rest[-1][0] >= LOST_STEP
+    assert rest[-1][0] >= LOST_SEQ_STEP
     assert min(seq for seq, _, _ in rest) > last
 
 
 def test_another_server_ends_the_runs_of_a_killed_one(
-    world: World, model_endpoint: ModelEndpoint
+    world: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
     with server(world, "first") as first, server(world, "second") as second:
         with asking(world, first) as client:
@@ -147,11 +147,11 @@ def test_another_server_ends_the_runs_of_a_killed_one(
 
 @pytest.mark.parametrize("reason", ["no need", None])
 async def test_a_cancel_that_finds_the_worker_dead_ends_the_run(
-    world: World, reason: str | None
+    world: Deployment, reason: str | None
 ) -> None:
     rig = Rig(world.folder)
     async with hosted(world) as service:
-        await service.hosting.databases.open_each()
+        await service.hosting.databases.open_all()
         other = rig.process()
         try:
             other.tell("run r1 main")

@@ -11,22 +11,22 @@ import pytest
 
 from agentctl import errors
 from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, StreamEvent
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs import stream
-from agentctl.runs.follow import PORTION_BYTES, ended, follow
-from agentctl.runs.recovery import LOST_STEP, recover
-from agentctl.service.service import Acting, Service
+from agentctl.runs.follow import PORTION_BYTES, follow_run, wait_until_final
+from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
+from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Database
 from agentctl.store.repositories import events, sessions
-from tests.loops import until
+from tests.loops import wait_until
 from tests.runs.rig import a_live_run, said
 from tests.service.doors import collect, data, hosted, running, started, user
-from tests.world import World
+from tests.world import Deployment
 
 
 @contextlib.asynccontextmanager
-async def two(world: World) -> AsyncIterator[tuple[Service, Service]]:
+async def two(world: Deployment) -> AsyncIterator[tuple[Service, Service]]:
     """Two services on the same files, as two processes are."""
     async with hosted(world) as owner, hosted(world) as other:
         yield owner, other
@@ -41,21 +41,26 @@ async def hanging(service: Service) -> AsyncIterator[str]:
 
 
 async def resumed(
-    port: Acting, run_id: str, after: int = -1, *, kind: Kind = "agent", component_id: str = "echo"
+    port: ServiceOperations,
+    run_id: str,
+    after: int = -1,
+    *,
+    kind: ComponentKind = "agent",
+    component_id: str = "echo",
 ) -> list[StreamEvent]:
     """What comes behind an event, up to the end."""
     request = ResumeRequest("s1", after)
     return [event async for event in port.resume_run(kind, component_id, run_id, request)]
 
 
-async def cancelled(port: Acting, run_id: str, component_id: str = "trickle") -> None:
+async def cancelled(port: ServiceOperations, run_id: str, component_id: str = "trickle") -> None:
     answer = await port.cancel_run("agent", component_id, run_id, CancelRequest("s1", 10))
     assert answer.value["cancel"] == "stopped"
 
 
 def followed(service: Service, run_id: str, after: int = -1) -> AsyncIterator[StreamEvent]:
     hosting = service.hosting
-    return follow(hosting.engine, main(service), hosting.changes, run_id, after)
+    return follow_run(hosting.engine, main(service), hosting.changes, run_id, after)
 
 
 def main(service: Service) -> Database:
@@ -66,7 +71,7 @@ def check_numbers(found: list[StreamEvent]) -> None:
     assert [event.seq for event in found] == list(range(len(found)))
 
 
-async def test_who_follows_elsewhere_gets_what_the_starter_gets(world: World) -> None:
+async def test_who_follows_elsewhere_gets_what_the_starter_gets(world: Deployment) -> None:
     async with two(world) as (owner, other):
         port = user(owner)
         async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
@@ -77,7 +82,7 @@ async def test_who_follows_elsewhere_gets_what_the_starter_gets(world: World) ->
             ]
             live = owner.hosting.engine.live(run_id)
             assert live is not None
-            await until(lambda: live.stream.next > 20)
+            await wait_until(lambda: live.stream.next > 20)
             await cancelled(user(other), run_id)
             first, *rest = await asyncio.gather(told, *follows)
             assert all(one == first for one in rest)
@@ -85,7 +90,7 @@ async def test_who_follows_elsewhere_gets_what_the_starter_gets(world: World) ->
             assert first[-1].name == "RunCancelled"
 
 
-async def test_a_stream_goes_on_behind_any_of_its_events(world: World) -> None:
+async def test_a_stream_goes_on_behind_any_of_its_events(world: Deployment) -> None:
     async with two(world) as (owner, other):
         whole = await collect(user(owner), "team", "crew", message="ask echo", session_id="s1")
         run_id = str(data(whole[0])["run_id"])
@@ -100,13 +105,13 @@ async def test_a_stream_goes_on_behind_any_of_its_events(world: World) -> None:
         assert found == whole[3:]
 
 
-async def test_a_live_run_goes_on_behind_any_of_its_events(world: World) -> None:
+async def test_a_live_run_goes_on_behind_any_of_its_events(world: Deployment) -> None:
     async with two(world) as (owner, other):
         port = user(owner)
         async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
             live = owner.hosting.engine.live(run["run_id"])
             assert live is not None
-            await until(lambda: live.stream.next > 10)
+            await wait_until(lambda: live.stream.next > 10)
             follows = [
                 asyncio.create_task(
                     resumed(user(service), run["run_id"], after, component_id="trickle")
@@ -114,7 +119,7 @@ async def test_a_live_run_goes_on_behind_any_of_its_events(world: World) -> None
                 for service in (owner, other)
                 for after in (-1, 0, 3, 9, 14)
             ]
-            await until(lambda: live.stream.next > 25)
+            await wait_until(lambda: live.stream.next > 25)
             await cancelled(port, run["run_id"])
             whole = await told
             for found in await asyncio.gather(*follows):
@@ -122,7 +127,7 @@ async def test_a_live_run_goes_on_behind_any_of_its_events(world: World) -> None
 
 
 async def test_a_slow_reader_reads_what_has_left_memory(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2_000)
     async with hosted(world) as service:
@@ -131,7 +136,7 @@ async def test_a_slow_reader_reads_what_has_left_memory(
         first = await anext(slow)
         live = service.hosting.engine.live(data(first)["run_id"])
         assert live is not None
-        await until(lambda: live.stream.since(30) is None)
+        await wait_until(lambda: live.stream.since(30) is None)
         found = [first]
         async for event in slow:
             found.append(event)
@@ -142,7 +147,7 @@ async def test_a_slow_reader_reads_what_has_left_memory(
         assert live.stream.since(0) is None
 
 
-async def test_a_long_answer_is_read_in_portions(world: World) -> None:
+async def test_a_long_answer_is_read_in_portions(world: Deployment) -> None:
     words = " ".join(f"word{number}" for number in range(1_500))
     async with two(world) as (owner, other):
         whole = await collect(user(owner), "agent", "echo", message=words, session_id="s1")
@@ -155,10 +160,10 @@ async def test_a_long_answer_is_read_in_portions(world: World) -> None:
         assert await resumed(user(other), run_id, 700) == whole[701:]
 
 
-async def test_a_run_that_ends_between_two_looks_loses_nothing(world: World) -> None:
+async def test_a_run_that_ends_between_two_looks_loses_nothing(world: Deployment) -> None:
     chance = random.Random(7)
 
-    async def one(port: Acting, elsewhere: Acting) -> None:
+    async def one(port: ServiceOperations, elsewhere: ServiceOperations) -> None:
         request = RunRequest("one two three", "s1", background=True)
         run = (await port.create_run("agent", "echo", request)).value
         await asyncio.sleep(chance.random() * 0.1)
@@ -173,7 +178,9 @@ async def test_a_run_that_ends_between_two_looks_loses_nothing(world: World) -> 
         await asyncio.gather(*(one(user(owner), user(other)) for _ in range(40)))
 
 
-async def test_a_run_whose_events_are_not_kept_has_its_content_and_its_end(world: World) -> None:
+async def test_a_run_whose_events_are_not_kept_has_its_content_and_its_end(
+    world: Deployment,
+) -> None:
     async with two(world) as (owner, other):
         run = (await user(owner).create_run("agent", "echo", RunRequest("hello", "s1"))).value
         for service in (owner, other):
@@ -190,7 +197,9 @@ async def test_a_run_whose_events_are_not_kept_has_its_content_and_its_end(world
 
 
 @pytest.mark.parametrize("here", [True, False])
-async def test_a_live_run_whose_events_are_not_kept_is_waited_for(world: World, here: bool) -> None:
+async def test_a_live_run_whose_events_are_not_kept_is_waited_for(
+    world: Deployment, here: bool
+) -> None:
     async with two(world) as (owner, other):
         port = user(owner)
         waiting = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x", "s1")))
@@ -206,7 +215,7 @@ async def test_a_live_run_whose_events_are_not_kept_is_waited_for(world: World, 
         assert data(end)["reason"] == "enough"
 
 
-async def test_a_members_run_is_followed_by_its_content_and_its_end(world: World) -> None:
+async def test_a_members_run_is_followed_by_its_content_and_its_end(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         whole = await collect(port, "team", "crew", message="ask echo", session_id="s1")
@@ -217,7 +226,7 @@ async def test_a_members_run_is_followed_by_its_content_and_its_end(world: World
         assert data(found[1])["agent_name"] == "echo"
 
 
-async def test_events_that_are_kept_no_longer_are_told_by_the_record(world: World) -> None:
+async def test_events_that_are_kept_no_longer_are_told_by_the_record(world: Deployment) -> None:
     async with two(world) as (owner, other):
         whole = await collect(user(owner), "agent", "http-500", message="x", session_id="s1")
         run_id = str(data(whole[0])["run_id"])
@@ -227,7 +236,7 @@ async def test_events_that_are_kept_no_longer_are_told_by_the_record(world: Worl
         assert data(end)["error"] == data(whole[-1])["error"]
 
 
-async def test_the_end_of_a_lost_run_is_told_behind_what_was_delivered(world: World) -> None:
+async def test_the_end_of_a_lost_run_is_told_behind_what_was_delivered(world: Deployment) -> None:
     async with hosted(world) as service:
         database = main(service)
         run = await a_live_run(database, "dead", component_id="echo")
@@ -235,24 +244,24 @@ async def test_the_end_of_a_lost_run_is_told_behind_what_was_delivered(world: Wo
         late = asyncio.create_task(resumed(user(service, run.user_id), "r1", last + 3))
         early = asyncio.create_task(resumed(user(service, run.user_id), "r1"))
         await asyncio.sleep(0.05)
-        assert await recover(database, "dead") == ["r1"]
+        assert await recover_runs(database, "dead") == ["r1"]
         found = await early
-        assert [event.seq for event in found] == [0, 1, 2, last + LOST_STEP]
+        assert [event.seq for event in found] == [0, 1, 2, last + LOST_SEQ_STEP]
         assert found[-1].name == "RunError"
         assert data(found[-1])["error"]["code"] == "WORKER_LOST"
         assert await late == found[-1:]
 
 
-async def test_a_run_that_is_not_there_is_not_followed(world: World) -> None:
+async def test_a_run_that_is_not_there_is_not_followed(world: Deployment) -> None:
     async with hosted(world) as service:
         hosting = service.hosting
         with pytest.raises(errors.NotFound):
             await anext(followed(service, "nothing"))
         with pytest.raises(errors.NotFound):
-            await ended(hosting.engine, main(service), hosting.changes, "nothing")
+            await wait_until_final(hosting.engine, main(service), hosting.changes, "nothing")
 
 
-async def test_a_run_that_is_deleted_meanwhile_ends_without_an_end(world: World) -> None:
+async def test_a_run_that_is_deleted_meanwhile_ends_without_an_end(world: Deployment) -> None:
     async with two(world) as (owner, other), hanging(owner) as run_id:
         found = followed(other, run_id)
         assert (await anext(found)).name == "RunStarted"
@@ -268,13 +277,13 @@ async def collected(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]:
     return [event async for event in found]
 
 
-async def test_who_follows_another_process_is_let_go_when_this_one_ends(world: World) -> None:
+async def test_who_follows_another_process_is_let_go_when_this_one_ends(world: Deployment) -> None:
     async with hosted(world) as owner, hanging(owner) as run_id:
         async with hosted(world) as other:
             hosting = other.hosting
             following = asyncio.create_task(resumed(user(other), run_id, component_id="hang"))
             waiting = asyncio.create_task(
-                ended(hosting.engine, main(other), hosting.changes, run_id)
+                wait_until_final(hosting.engine, main(other), hosting.changes, run_id)
             )
             await asyncio.sleep(0.05)
             await other.stop_runs()
@@ -284,7 +293,7 @@ async def test_who_follows_another_process_is_let_go_when_this_one_ends(world: W
         assert owner.hosting.engine.live(run_id) is not None
 
 
-async def test_who_follows_a_process_that_ends_is_told_the_end(world: World) -> None:
+async def test_who_follows_a_process_that_ends_is_told_the_end(world: Deployment) -> None:
     async with two(world) as (owner, other), hanging(owner) as run_id:
         follows = [
             asyncio.create_task(resumed(user(service), run_id, component_id="hang"))
@@ -296,7 +305,7 @@ async def test_who_follows_a_process_that_ends_is_told_the_end(world: World) -> 
             assert [event.name for event in found] == ["RunStarted", "RunCancelled"]
 
 
-async def test_leaving_a_resumed_stream_does_not_stop_the_run(world: World) -> None:
+async def test_leaving_a_resumed_stream_does_not_stop_the_run(world: Deployment) -> None:
     async with two(world) as (owner, other), hanging(owner) as run_id:
         for service in (owner, other):
             follower = user(service)
@@ -310,13 +319,15 @@ async def test_leaving_a_resumed_stream_does_not_stop_the_run(world: World) -> N
         assert (await user(owner).get_run(run_id)).value["status"] == "RUNNING"
 
 
-async def test_who_may_not_follow_is_refused(world: World) -> None:
+async def test_who_may_not_follow_is_refused(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
         run_id = run["run_id"]
 
-        async def refused(port: Acting, component_id: str, *request: str | int | None) -> str:
+        async def refused(
+            port: ServiceOperations, component_id: str, *request: str | int | None
+        ) -> str:
             asked = ResumeRequest(*request)  # type: ignore[arg-type]
             with pytest.raises(errors.AgentctlError) as caught:
                 await anext(port.resume_run("agent", component_id, run_id, asked))

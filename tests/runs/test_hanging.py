@@ -15,13 +15,13 @@ import pytest
 
 from agentctl.operations import CancelRequest, RunRequest
 from agentctl.runs import finish
-from agentctl.service.service import Acting, Service
+from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.runs import gate
 from tests.service.doors import hosted, running, user
-from tests.world import World, make_world
+from tests.world import Deployment, create_deployment
 
 SOON = 5.0
 """Seconds within which a run is final, on a busy machine; nothing here ends by itself before."""
@@ -46,7 +46,7 @@ def shut() -> Iterator[None]:
     gate.opened.set()
 
 
-def a_world(folder: Path, endpoint: ModelEndpoint, extra: str = "") -> World:
+def a_world(folder: Path, endpoint: ModelEndpoint, extra: str = "") -> Deployment:
     """The usual world with an agent for each tool of the gate, and a team of one of them."""
     drip = _model("drip", "drip", endpoint) + _agent("drip")
     tools = "".join(
@@ -55,7 +55,7 @@ def a_world(folder: Path, endpoint: ModelEndpoint, extra: str = "") -> World:
     )
     team = '[[teams]]\nid = "pair"\nname = "Pair"\nmode = "coordinate"\nmodel = "delegate"\n'
     team += 'members = ["blocked"]\n'
-    return make_world(folder, endpoint.base_url, extra=drip + tools + team + extra)
+    return create_deployment(folder, endpoint.base_url, extra=drip + tools + team + extra)
 
 
 def _model(name: str, model: str, endpoint: ModelEndpoint) -> str:
@@ -70,7 +70,7 @@ def _agent(name: str, more: str = "") -> str:
 
 
 @contextlib.asynccontextmanager
-async def prepared(world: World) -> AsyncIterator[Service]:
+async def prepared(world: Deployment) -> AsyncIterator[Service]:
     """The world's service; its runs wait for no import, which takes seconds on a busy machine."""
     async with hosted(world) as service:
         await service.prepare()
@@ -89,15 +89,15 @@ async def under_way(service: Service, agent: str) -> str:
         "trickle": lambda: live.transcript.content,
         **dict.fromkeys(TOOLS, lambda: live.transcript.tools),
     }
-    await until(reached.get(agent, lambda: live.transcript.messages), PATIENCE)
+    await wait_until(reached.get(agent, lambda: live.transcript.messages), PATIENCE)
     return str(run_id)
 
 
-async def record(port: Acting, run_id: str) -> dict[str, Any]:
+async def record(port: ServiceOperations, run_id: str) -> dict[str, Any]:
     return dict((await port.get_run(run_id)).value)
 
 
-async def final(port: Acting, run_id: str) -> dict[str, Any]:
+async def final(port: ServiceOperations, run_id: str) -> dict[str, Any]:
     """The run, once it has ended."""
     found: dict[str, Any] = {}
 
@@ -105,11 +105,11 @@ async def final(port: Acting, run_id: str) -> dict[str, Any]:
         found.update(await record(port, run_id))
         return found["finished_at"] is not None
 
-    await until(ended, SOON)
+    await wait_until(ended, SOON)
     return found
 
 
-async def stops_late(port: Acting, before: dict[str, Any]) -> None:
+async def stops_late(port: ServiceOperations, before: dict[str, Any]) -> None:
     """What was left goes on until the gate opens; that it stopped is noted, and nothing else."""
     assert (before["stopped_at"], before["late_result"]) == (None, None)
     gate.opened.set()
@@ -119,13 +119,13 @@ async def stops_late(port: Acting, before: dict[str, Any]) -> None:
         after.update(await record(port, before["run_id"]))
         return after["stopped_at"] is not None
 
-    await until(stopped, SOON)
+    await wait_until(stopped, SOON)
     assert after["stopped_at"] > before["finished_at"]
     assert after["late_result"] == "dropped"
     assert {**after, "stopped_at": None, "late_result": None} == before
 
 
-async def the_session_goes_on(port: Acting, *roles: str) -> None:
+async def the_session_goes_on(port: ServiceOperations, *roles: str) -> None:
     """A model that is sent the session's messages gets them whole, and answers."""
     answer = (await port.create_run("agent", "history", RunRequest("and?", "s1"))).value
     assert answer["status"] == "COMPLETED"
@@ -210,7 +210,7 @@ async def test_what_a_member_left_is_told_of_the_member(
         member = await running(port, component_id="blocked")
         live = service.hosting.engine.live(member["run_id"])
         assert live is not None
-        await until(lambda: live.transcript.tools)
+        await wait_until(lambda: live.transcript.tools)
         await port.cancel_run("team", "pair", run_id, CancelRequest("s1", wait=SOON))
 
         team = await record(port, run_id)
@@ -232,7 +232,7 @@ async def test_a_service_that_closes_waits_for_nothing_that_hangs(
         closing = time.monotonic()
     assert time.monotonic() - closing < SOON
     gate.opened.set()
-    await until(lambda: not live.transcript.leftovers.pending)
+    await wait_until(lambda: not live.transcript.unstopped.pending)
     await asyncio.sleep(0)
 
     assert complaints == []
@@ -242,7 +242,7 @@ async def test_a_service_that_closes_waits_for_nothing_that_hangs(
 
 
 @contextlib.asynccontextmanager
-async def locked(world: World) -> AsyncIterator[None]:
+async def locked(world: Deployment) -> AsyncIterator[None]:
     """Another program holds the write lock of the default database."""
     holder = apsw.Connection(str(world.folder / "main.db"))
     holder.set_busy_timeout(5_000)
@@ -265,15 +265,15 @@ async def test_work_that_stops_before_its_end_is_stored_is_known_to_have_stopped
         live = service.hosting.engine.live(run_id)
         assert live is not None
         async with locked(world):
-            await until(lambda: live.transcript.leftovers.pending)
+            await wait_until(lambda: live.transcript.unstopped.pending)
             # The end is on its way: it says that the work goes on.
-            await until(lambda: live.transcript.tools[0]["result"] == "cancelled")
+            await wait_until(lambda: live.transcript.tools[0]["result"] == "cancelled")
             gate.opened.set()
-            await until(lambda: not live.transcript.leftovers.pending)
+            await wait_until(lambda: not live.transcript.unstopped.pending)
         run = await final(port, run_id)
-        await until(lambda: _stopped(port, run_id), SOON)
+        await wait_until(lambda: _stopped(port, run_id), SOON)
         assert run["error"]["code"] == "RUN_TIMEOUT"
 
 
-async def _stopped(port: Acting, run_id: str) -> bool:
+async def _stopped(port: ServiceOperations, run_id: str) -> bool:
     return (await record(port, run_id))["stopped_at"] is not None

@@ -26,7 +26,7 @@ async def ended(databases: Databases, database: str, run_id: str, hours: int) ->
 
 
 async def has_events(databases: Databases, database: str, run_id: str) -> bool:
-    return await databases[database].read(events.last_seq(run_id)) >= 0
+    return await databases[database].read(events.get_last_seq(run_id)) >= 0
 
 
 async def test_events_are_kept_for_a_day_after_the_end(rig: Rig) -> None:
@@ -36,7 +36,7 @@ async def test_events_are_kept_for_a_day_after_the_end(rig: Rig) -> None:
             await ended(databases, database, "0-new", 23)
             run = await a_live_run(databases[database], "w1", "0-live")
             await said(databases[database], run, "hello")
-        await sweep.tidy(databases)
+        await sweep.delete_expired(databases)
         for database in ("main", "second"):
             kept = [
                 name
@@ -51,12 +51,14 @@ async def test_keys_are_kept_for_a_day(rig: Rig) -> None:
         main = databases["main"]
         for name, hours in (("old", 25), ("new", 23)):
             at = now() - hours * HOUR
-            assert await main.write(idempotency.claim("ann", name, "hash", name, at)) is None
-        await sweep.tidy(databases)
+            assert await main.write(idempotency.claim_key("ann", name, "hash", name, at)) is None
+        await sweep.delete_expired(databases)
         # As long ago as both were claimed, they would still stand.
         then = now() - 20 * HOUR
-        assert await main.write(idempotency.claim("ann", "old", "hash", "another", then)) is None
-        claimed = await main.write(idempotency.claim("ann", "new", "hash", "another", then))
+        assert (
+            await main.write(idempotency.claim_key("ann", "old", "hash", "another", then)) is None
+        )
+        claimed = await main.write(idempotency.claim_key("ann", "new", "hash", "another", then))
         assert claimed is not None
         assert claimed.run_id == "new"
 
@@ -67,21 +69,21 @@ async def test_more_than_one_unit_is_removed(rig: Rig) -> None:
         run = await a_live_run(main, "w1", "0-r1")
         await main.write(many_events(run.run_id, 1200))
         await main.write(runs.finish(an_end(run.run_id, finished_at=now() - 25 * HOUR)))
-        await sweep.tidy(databases)
+        await sweep.delete_expired(databases)
         assert not await has_events(databases, "main", run.run_id)
 
 
 @unit
 def many_events(run_id: str, count: int) -> Steps[None]:
     for seq in range(count):
-        assert (yield from events.append(run_id, 1, seq, seq, "RunContent {}\n"))
+        assert (yield from events.append_batch(run_id, 1, seq, seq, "RunContent {}\n"))
 
 
 async def test_lock_files_of_nobody_are_removed(rig: Rig) -> None:
     async with rig.open() as databases:
         folder = databases.system.lock_folder
-        WorkerLock.take(folder, "stray").drop()
+        WorkerLock.take(folder, "stray").release()
         os.utime(folder / "stray.lock", times=(time.time() - 3600,) * 2)
         other = rig.process()
-        await sweep.tidy(databases)
+        await sweep.delete_expired(databases)
         assert rig.locks == [f"{other.worker_id}.lock"]

@@ -22,17 +22,17 @@ import asyncpg
 
 from agentctl.config.settings import Database as Entry
 from agentctl.operations import BulkDeletion, NewSession, SessionPatch
-from agentctl.runs.admission import Idempotency, Replayed, Submission, admit
-from agentctl.runs.finish import settle
+from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
+from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun
 from agentctl.runs.recorder import Recorder
-from agentctl.runs.recovery import recover
+from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending, cancelled, completed
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import accounts, events, runs, sessions
 from agentctl.store.repositories.accounts import AccountRow
-from agentctl.store.repositories.integrity import walk
+from agentctl.store.repositories.integrity import check_sessions
 from agentctl.store.repositories.runs import NewRun
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
@@ -84,8 +84,8 @@ class Scene:
             yield from sessions.create(a_session(self.id(name)))
         yield from runs.create(self.row("live", owner=self.id("worker")))
         yield from runs.create(self.row("next", owner=self.id("waiter")))
-        yield from runs.start(self.id("live"), 1, self.id("worker"), 1)
-        yield from events.append(self.id("live"), 1, 0, 0, "RunStarted {}\n")
+        yield from runs.claim(self.id("live"), 1, self.id("worker"), 1)
+        yield from events.append_batch(self.id("live"), 1, 0, 0, "RunStarted {}\n")
         yield from runs.create(self.row("lead", "v"))
         yield from runs.create(self.row("late", "v"))
         yield from runs.create(self.row("led", "v", parent_run_id=self.id("lead")))
@@ -112,13 +112,13 @@ class Scene:
             idempotency=None if key is None else Idempotency("ann", self.id(key), "hash"),
         )  # fmt: skip
         catalog = self.service.hosting.catalog
-        await self.database.write(admit(run, submission, catalog, self.id("worker")))
+        await self.database.write(admit_run(run, submission, catalog, self.id("worker")))
 
     async def end_live(self, ending: Ending) -> Ending:
         run = self._live("live")
         run.recorder = Recorder(run.run_id, run.attempt, run.stream, self.database)
         run.transcript.add_user("hello")
-        return await settle(run, ending, lambda late: None)
+        return await store_end(run, ending, lambda late: None)
 
     async def delete(self, *names: str) -> None:
         await self.port.delete_sessions(BulkDeletion(tuple(map(self.id, names))))
@@ -166,16 +166,16 @@ CHANGES: dict[str, Callable[[Scene], Change]] = {
     "request": asked(lambda s: s.admit("new", session="t", key="k")),
     "request again": asked(lambda s: s.admit("newer", session="t", key="k")),
     "admit late": asked(lambda s: s.admit("new", session="v")),
-    "start late": written(lambda s: runs.start(s.id("late"), 1, s.id("waiter"), 2)),
+    "start late": written(lambda s: runs.claim(s.id("late"), 1, s.id("waiter"), 2)),
     "member": written(lambda s: runs.create(s.row("member", parent_run_id=s.id("live")))),
-    "start": written(lambda s: runs.start(s.id("next"), 1, s.id("waiter"), 2)),
+    "start": written(lambda s: runs.claim(s.id("next"), 1, s.id("waiter"), 2)),
     "end": asked(lambda s: s.end_live(completed())),
     "stop": asked(lambda s: s.end_live(cancelled("ann", "enough"))),
-    "record": written(lambda s: events.append(s.id("live"), 1, 1, 1, "RunContent {}\n")),
+    "record": written(lambda s: events.append_batch(s.id("live"), 1, 1, 1, "RunContent {}\n")),
     "cancel": written(lambda s: runs.request_cancel(s.id("live"), 7, "bob", "no need")),
     "cancel next": written(lambda s: runs.request_cancel(s.id("next"), 7, "bob", "no need")),
-    "recover": asked(lambda s: recover(s.database, s.id("worker"))),
-    "recover next": asked(lambda s: recover(s.database, s.id("waiter"))),
+    "recover": asked(lambda s: recover_runs(s.database, s.id("worker"))),
+    "recover next": asked(lambda s: recover_runs(s.database, s.id("waiter"))),
     "delete": asked(lambda s: s.port.delete_session(s.id("s"))),
     "delete idle": asked(lambda s: s.port.delete_session(s.id("t"))),
     "hand over": asked(lambda s: s.hand_over()),
@@ -228,7 +228,7 @@ async def opened(url: str, folder: Path) -> AsyncIterator[tuple[Service, asyncpg
     watch = await asyncpg.connect(url, server_settings={"search_path": entry.search_path})
     try:
         async with Service.open(settings, create=True) as service:
-            await service.hosting.databases.open_each()
+            await service.hosting.databases.open_all()
             yield service, watch
     finally:
         await watch.close()
@@ -304,6 +304,6 @@ async def test_of_a_hundred_at_once_one_is_made(postgres_url: str, tmp_path: Pat
         counts = [Counter(type(each).__name__ for each in group) for group in told]
         assert counts == [{"NoneType": 1, "Replayed": 99}, {"NoneType": 1, "Conflict": 49}]
         assert sorted(await asyncio.gather(*named))[-2:] == [False, True]
-        first = {str(each) for each in told[0] if isinstance(each, Replayed)}
+        first = {str(each) for each in told[0] if isinstance(each, IdempotentReplay)}
         assert [row[0] for row in await watch.fetch("SELECT run_id FROM idempotency")] == [*first]
-        assert (await scene.database.read(walk("", 100))).broken == []
+        assert (await scene.database.read(check_sessions("", 100))).broken == []

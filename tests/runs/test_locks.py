@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.runs.process import WorkerLock, is_free, remove, remove_strays
+from agentctl.runs.process import WorkerLock, is_lock_free, remove_lock, remove_stale_locks
 
 
 def test_a_lock_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -20,23 +20,23 @@ def test_a_lock_is_for_its_owner_only(tmp_path: Path) -> None:
     file = folder / "w1.lock"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert not is_free(folder, "w1")
+    assert not is_lock_free(folder, "w1")
     lock.remove()
     assert not file.exists()
 
 
 def test_a_lock_that_is_dropped_is_free_and_asking_leaves_it_so(tmp_path: Path) -> None:
-    WorkerLock.take(tmp_path, "w1").drop()
-    assert is_free(tmp_path, "w1")
-    assert is_free(tmp_path, "w1")
-    remove(tmp_path, "w1")
-    remove(tmp_path, "w1")
+    WorkerLock.take(tmp_path, "w1").release()
+    assert is_lock_free(tmp_path, "w1")
+    assert is_lock_free(tmp_path, "w1")
+    remove_lock(tmp_path, "w1")
+    remove_lock(tmp_path, "w1")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_file_decides_nothing(tmp_path: Path) -> None:
-    assert not is_free(tmp_path, "w1")
-    assert not is_free(tmp_path / "nowhere", "w1")
+    assert not is_lock_free(tmp_path, "w1")
+    assert not is_lock_free(tmp_path / "nowhere", "w1")
 
 
 def test_an_id_has_one_lock(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_programs_that_are_started_do_not_inherit_it(tmp_path: Path) -> None:
         # Only once the program itself runs is what it may not have closed.
         assert child.stdout is not None
         child.stdout.readline()
-        lock.drop()
-        free = is_free(tmp_path, "w1")
+        lock.release()
+        free = is_lock_free(tmp_path, "w1")
         child.communicate(b"\n")
     assert free
 
@@ -63,10 +63,10 @@ def test_programs_that_are_started_do_not_inherit_it(tmp_path: Path) -> None:
 def test_files_of_nobody_are_removed_once_they_are_old(tmp_path: Path) -> None:
     held = WorkerLock.take(tmp_path, "held")
     for name in ("stray", "known", "young"):
-        WorkerLock.take(tmp_path, name).drop()
+        WorkerLock.take(tmp_path, name).release()
     for name in ("held", "stray", "known"):
         os.utime(tmp_path / f"{name}.lock", times=(time.time() - 3600,) * 2)
-    remove_strays(tmp_path, {"known"})
+    remove_stale_locks(tmp_path, {"known"})
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["held", "known", "young"]
     held.remove()
-    remove_strays(tmp_path / "nowhere", ())
+    remove_stale_locks(tmp_path / "nowhere", ())

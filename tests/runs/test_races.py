@@ -19,13 +19,13 @@ import pytest
 
 from agentctl import errors
 from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, StreamEvent
-from agentctl.records.kinds import Kind
-from agentctl.runs.recovery import recover
+from agentctl.records.kinds import ComponentKind
+from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import is_final
-from agentctl.service.service import Acting, Service
+from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.runs import RunRow
-from tests.loops import until
+from tests.loops import wait_until
 from tests.runs.calls import check_cancel, check_numbers, is_end, named, said
 from tests.runs.processes import Process, by_process
 from tests.runs.stage import LONG, QUICK, never_awaited, stage, tidied
@@ -56,7 +56,7 @@ class Place(NamedTuple):
     witness: Witness
 
     @property
-    def ports(self) -> tuple[Acting, Acting]:
+    def ports(self) -> tuple[ServiceOperations, ServiceOperations]:
         return user(self.one), user(self.two)
 
 
@@ -126,7 +126,7 @@ class Racing:
             await following
 
     async def streamed(
-        self, kind: Kind, component_id: str, request: RunRequest
+        self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> tuple[str, asyncio.Task[None]]:
         """Its id, known with its first event, and who follows it to its end."""
         events = self.place.ports[0].stream_run(kind, component_id, request)
@@ -193,7 +193,7 @@ async def all_final(witness: Witness) -> None:
         witness.look()
         return not witness.live()
 
-    await until(over, SECONDS)
+    await wait_until(over, SECONDS)
 
 
 async def test_a_cancel_that_races_the_end_is_answered_with_what_is_stored(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ async def test_what_begins_while_its_worker_is_taken_for_dead_stops(tmp_path: Pa
             await process.spawned(process.open())
         await _begun_and_judged(judge, judged, 40 if LONG else 8)
         engine = judged.service.hosting.engine
-        await until(lambda: all(run.owner == engine.worker_id for run in engine.live_runs()))
+        await wait_until(lambda: all(run.owner == engine.worker_id for run in engine.live_runs()))
     finally:
         await judge.kill()
         await judged.kill()
@@ -302,7 +302,7 @@ async def test_who_follows_a_run_that_another_process_ended_is_told_that_end(
             asyncio.create_task(collected(process, "agent", "slow", run_id))
             for process in (judged, judge)
         ]
-        await until(lambda: judged.service.hosting.engine.roots()[0].stream.next > 2)
+        await wait_until(lambda: judged.service.hosting.engine.roots()[0].stream.next > 2)
         await _judge(judge, judged)
         here, there = await asyncio.gather(*told)
         assert here[-1] == there[-1]
@@ -315,7 +315,7 @@ async def test_who_follows_a_run_that_another_process_ended_is_told_that_end(
 
 
 async def collected(
-    process: Process, kind: Kind, component_id: str, run_id: str, after: int = -1
+    process: Process, kind: ComponentKind, component_id: str, run_id: str, after: int = -1
 ) -> list[StreamEvent]:
     events = process.port.resume_run(kind, component_id, run_id, ResumeRequest("s", after))
     return [event async for event in events]
@@ -325,9 +325,9 @@ async def _judge(judge: Process, judged: Process) -> None:
     """Take a process for dead that lives, and wait until it has heard of that."""
     database = judge.service.hosting.databases.system
     owner = judged.service.hosting.engine.worker_id
-    await recover(database, owner, silent=True)
-    await database.write(workers.bury(owner))
-    await until(lambda: judged.service.hosting.engine.worker_id != owner)
+    await recover_runs(database, owner, silent=True)
+    await database.write(workers.remove(owner))
+    await wait_until(lambda: judged.service.hosting.engine.worker_id != owner)
 
 
 async def _begun_and_judged(judge: Process, judged: Process, verdicts: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.runs import event_format
-from agentctl.runs.recovery import LOST_STEP, recover
+from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
 from agentctl.runs.states import cancelled, failed
 from agentctl.runtime.events import Content, StepCompleted, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.transcript import Transcript
@@ -25,7 +25,7 @@ DETAIL = "The process that worked on the run is gone"
 
 
 async def batches(database: Database, run_id: str = "r1") -> list[EventRow]:
-    return await database.read(events.after(run_id, -1))
+    return await database.read(events.list_after(run_id, -1))
 
 
 async def asked_to_stop(database: Database, run_id: str, reason: str | None) -> None:
@@ -48,7 +48,7 @@ async def test_a_run_ends_as_lost_and_keeps_what_was_stored(rig: Rig) -> None:
         main = databases["main"]
         run = await a_live_run(main, "w1")
         await said(main, run, "Hello, ", "wo\u2028rld\x85")
-        assert await recover(main, "w1") == ["r1"]
+        assert await recover_runs(main, "w1") == ["r1"]
         ended = await stored(main)
         assert (ended.status, ended.error_code, ended.error_detail) == (
             "ERROR", "WORKER_LOST", DETAIL,
@@ -70,7 +70,7 @@ async def test_a_run_without_events_keeps_its_question(rig: Rig) -> None:
     async with rig.open() as databases:
         main = databases["main"]
         await a_live_run(main, "w1")
-        assert await recover(main, "w1") == ["r1"]
+        assert await recover_runs(main, "w1") == ["r1"]
         ended = await stored(main)
         assert ended.status == "ERROR"
         assert ended.content == ""
@@ -90,17 +90,17 @@ async def test_one_that_was_to_stop_ends_as_cancelled(
         run = await a_live_run(main, "w1")
         following = await said(main, run, "part")
         await asked_to_stop(main, "r1", given)
-        assert await recover(main, "w1") == ["r1"]
+        assert await recover_runs(main, "w1") == ["r1"]
         ended = await stored(main)
         assert (ended.status, ended.cancel_reason) == ("CANCELLED", told)
         assert (ended.cancel_requested_at, ended.cancel_requested_by) == (START + 5, "ann")
         assert (ended.error_code, ended.error_detail) == (None, None)
         last = (await batches(main))[-1]
-        assert last.first_seq == last.last_seq == following - 1 + LOST_STEP
+        assert last.first_seq == last.last_seq == following - 1 + LOST_SEQ_STEP
         transcript = Transcript()
         transcript.add_content("part")
         assert_same(
-            last.events, event_format.ended(identity(run), cancelled("ann", told), transcript)
+            last.events, event_format.format_end(identity(run), cancelled("ann", told), transcript)
         )
 
 
@@ -119,12 +119,13 @@ async def test_the_last_event_is_that_of_any_other_end(rig: Rig) -> None:
         main = databases["main"]
         run = await a_live_run(main, "w1", component_type="team", component_id="unconfigured")
         await said(main, run, "so far")
-        await recover(main, "w1")
+        await recover_runs(main, "w1")
         transcript = Transcript()
         transcript.add_content("so far")
         ending = failed("WORKER_LOST", DETAIL)
         assert_same(
-            (await batches(main))[-1].events, event_format.ended(identity(run), ending, transcript)
+            (await batches(main))[-1].events,
+            event_format.format_end(identity(run), ending, transcript),
         )
 
 
@@ -133,12 +134,12 @@ async def test_what_the_old_owner_still_writes_is_refused(rig: Rig) -> None:
         main = databases["main"]
         run = await a_live_run(main, "w1")
         following = await said(main, run, "early")
-        await recover(main, "w1", silent=True)
+        await recover_runs(main, "w1", silent=True)
         before, told = await stored(main), await batches(main)
         assert before.stopped_at is None
-        assert not await main.write(events.append("r1", 1, following, following, "late {}\n"))
+        assert not await main.write(events.append_batch("r1", 1, following, following, "late {}\n"))
         assert not await main.write(runs.finish(an_end("r1")))
-        assert not await main.write(runs.start("r1", 1, "w1", START))
+        assert not await main.write(runs.claim("r1", 1, "w1", START))
         assert await stored(main) == before
         assert await batches(main) == told
 
@@ -152,7 +153,7 @@ async def test_children_end_before_their_parents_with_their_own_words(rig: Rig) 
         seq = await said(main, root, StepCompleted("first", 0, "of step one"))
         seq = await said(main, team, "from team", root=root, seq=seq)
         seq = await said(main, leaf, "from ", "leaf", root=root, seq=seq)
-        assert await recover(main, "w1") == ["leaf", "team", "root"]
+        assert await recover_runs(main, "w1") == ["leaf", "team", "root"]
         ends = {name: await stored(main, name) for name in ("root", "team", "leaf")}
         assert {name: row.content for name, row in ends.items()} == {
             "root": "of step one", "team": "from team", "leaf": "from leaf",
@@ -177,7 +178,7 @@ async def test_open_calls_of_tools_are_closed(rig: Rig) -> None:
             ToolCallCompleted(tool("one", "3")),
             ToolCallStarted(tool("two", None)),
         )
-        await recover(main, "w1")
+        await recover_runs(main, "w1")
         tools = loads((await stored(main)).tools)
         assert [(entry["tool_call_id"], entry["result"]) for entry in tools] == [
             ("one", "3"), ("two", "cancelled"),
@@ -189,11 +190,11 @@ async def test_many_batches_are_all_read(rig: Rig) -> None:
     async with rig.open() as databases:
         main = databases["main"]
         run = await a_live_run(main, "w1")
-        name, data = event_format.happened(identity(run), Content("x"))
+        name, data = event_format.format_event(identity(run), Content("x"))
         for seq in range(200):
             line = f"{name} {data.decode()}\n"
-            assert await main.write(events.append("r1", 1, seq, seq, line))
-        await recover(main, "w1")
+            assert await main.write(events.append_batch("r1", 1, seq, seq, line))
+        await recover_runs(main, "w1")
         assert (await stored(main)).content == "x" * 200
 
 
@@ -203,8 +204,8 @@ async def test_what_cannot_be_read_is_passed_over(rig: Rig) -> None:
         run = await a_live_run(main, "w1")
         seq = await said(main, run, "kept")
         torn = 'RunContent {"run_id": "r1", "content": "lo\nRunContent\nr1\nRunContent ["r1"]\n'
-        assert await main.write(events.append("r1", 1, seq, seq, torn))
-        assert await recover(main, "w1") == ["r1"]
+        assert await main.write(events.append_batch("r1", 1, seq, seq, torn))
+        assert await recover_runs(main, "w1") == ["r1"]
         assert (await stored(main)).content == "kept"
 
 
@@ -217,11 +218,11 @@ async def test_only_the_runs_of_that_worker_that_have_not_ended_are_touched(rig:
         await a_live_run(main, "w1", "done")
         await main.write(runs.finish(an_end("done")))
         done = await stored(main, "done")
-        assert await recover(main, "w1") == ["mine"]
+        assert await recover_runs(main, "w1") == ["mine"]
         assert await stored(main, "done") == done
         assert (await stored(main, "anothers")).status == "RUNNING"
         assert (await stored(main, "nobodys")).status == "PENDING"
-        assert await recover(main, None) == ["nobodys"]
+        assert await recover_runs(main, None) == ["nobodys"]
         assert (await stored(main, "nobodys")).error_code == "WORKER_LOST"
 
 
@@ -231,9 +232,9 @@ async def test_several_that_recover_at_once_end_each_run_once(rig: Rig) -> None:
         for name in names:
             await a_live_run(one["main"], "w1", name)
         found = await asyncio.gather(
-            recover(one["main"], "w1"),
-            recover(two["main"], "w1"),
-            recover(one["main"], "w1"),
+            recover_runs(one["main"], "w1"),
+            recover_runs(two["main"], "w1"),
+            recover_runs(one["main"], "w1"),
         )
         assert sorted(run_id for ended in found for run_id in ended) == names
         rows = [await stored(one["main"], name) for name in names]
@@ -247,7 +248,7 @@ async def test_one_that_cannot_be_ended_does_not_keep_the_others(rig: Rig) -> No
             await a_live_run(main, "w1", name)
         await main.write(_spoiled("broken"))
         with pytest.raises(errors.AgentctlError):
-            await recover(main, "w1")
+            await recover_runs(main, "w1")
         states = [(await stored(main, name)).status for name in ("before", "broken", "behind")]
         assert states == ["ERROR", "RUNNING", "ERROR"]
 

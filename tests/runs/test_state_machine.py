@@ -31,13 +31,13 @@ from hypothesis.stateful import (
 
 from agentctl import errors
 from agentctl.operations import CancelRequest, ResumeRequest, RunRequest, StreamEvent
-from agentctl.records.kinds import Kind
-from agentctl.runs.recovery import recover
-from agentctl.runs.sweep import sweep
+from agentctl.records.kinds import ComponentKind
+from agentctl.runs.recovery import recover_runs
+from agentctl.runs.sweep import sweep_dead_workers
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.runs import RunRow
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.runs.calls import (
     Asked,
     Call,
@@ -84,7 +84,7 @@ moments = st.sampled_from((0, 0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3))
 class Wanted(NamedTuple):
     """A run to ask for."""
 
-    what: tuple[Kind, str]
+    what: tuple[ComponentKind, str]
     session: int
     stream: bool
     background: bool
@@ -157,7 +157,7 @@ class Runs(RuleBasedStateMachine):
     def one_up(self, number: int) -> Process:
         """One of the processes, once it can be asked for something."""
         process = self.processes[number % len(self.processes)]
-        self.do(until(lambda: process.up, SECONDS / 2))
+        self.do(wait_until(lambda: process.up, SECONDS / 2))
         return process
 
     @property
@@ -211,7 +211,7 @@ class Runs(RuleBasedStateMachine):
         """A living process sweeps; then nothing of the dead is live."""
         process = self.one_up(number)
         hosting = process.service.hosting
-        work = sweep(hosting.databases, hosting.observer, hosting.engine.worker_id)
+        work = sweep_dead_workers(hosting.databases, hosting.observer, hosting.engine.worker_id)
         self.step(0, process.spawned(work))
         assert not [run for run in self.witness.live() if run.owner in self.dead]
         self.step(moment)
@@ -385,7 +385,7 @@ class Runs(RuleBasedStateMachine):
 
     async def all_answered(self) -> None:
         """Every client hears: nobody follows what has ended."""
-        await until(lambda: all(call.done for call in self.calls), SECONDS / 2)
+        await wait_until(lambda: all(call.done for call in self.calls), SECONDS / 2)
 
     def check_requests(self) -> None:
         """Every run that was acknowledged is there once, and none was made that was not asked
@@ -450,8 +450,8 @@ async def _judged_silent(judge: Process, owner: str) -> None:
     """What a sweep does to a worker that was silent (`runs.sweep`)."""
     databases = judge.service.hosting.databases
     for database in databases.values():
-        await recover(database, owner, silent=True)
-    await databases.system.write(workers.bury(owner))
+        await recover_runs(database, owner, silent=True)
+    await databases.system.write(workers.remove(owner))
 
 
 def check_told(run: RunRow, told: list[StreamEvent], whole: list[StreamEvent]) -> None:

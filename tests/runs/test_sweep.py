@@ -10,20 +10,20 @@ from contextlib import AsyncExitStack
 import pytest
 
 from agentctl import errors
-from agentctl.runs.liveness import Observer
-from agentctl.runs.sweep import sweep, watch_workers
+from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
-from tests.loops import until
+from tests.loops import wait_until
 from tests.runs.rig import Rig, WorkerProcess, a_live_run, beaten, stored, the_workers
 
 QUICK = 0.03
 
 
 async def swept(databases: Databases, own: str = "own") -> list[str]:
-    return await sweep(databases, Observer(databases), own)
+    return await sweep_dead_workers(databases, WorkerMonitor(databases), own)
 
 
 async def killed_with_a_run(rig: Rig, run_id: str = "r1", *places: str) -> WorkerProcess:
@@ -61,7 +61,7 @@ async def test_the_living_and_oneself_are_left_alone(rig: Rig) -> None:
         assert await swept(databases, worker.id) == []
         assert len(await the_workers(databases)) == len(rig.locks) == 2
         # What is not judged is left alone, even without a row.
-        await databases.system.write(workers.bury(worker.id))
+        await databases.system.write(workers.remove(worker.id))
         assert await swept(databases, worker.id) == []
         await worker.retire()
 
@@ -94,15 +94,15 @@ async def test_a_database_that_is_away_keeps_the_row_and_not_the_others(
     away = rig.folder / "away.db"
     (rig.folder / "second.db").rename(away)
     async with rig.open(create=False, all=False) as databases:
-        observer = Observer(databases)
+        observer = WorkerMonitor(databases)
         assert databases.system.id == "main"
-        assert await sweep(databases, observer, "own") == ["r1"]
-        assert await sweep(databases, observer, "own") == []
+        assert await sweep_dead_workers(databases, observer, "own") == ["r1"]
+        assert await sweep_dead_workers(databases, observer, "own") == []
         assert "database second could not be recovered" in caplog.text
         assert [row.worker_id for row in await the_workers(databases)] == [other.worker_id]
         assert rig.locks == [f"{other.worker_id}.lock"]
         away.rename(rig.folder / "second.db")
-        assert await sweep(databases, observer, "own") == ["r1"]
+        assert await sweep_dead_workers(databases, observer, "own") == ["r1"]
         assert await the_workers(databases) == []
 
 
@@ -140,7 +140,7 @@ async def test_a_stopped_process_that_goes_on_finds_its_runs_ended_and_is_anothe
         worker = Worker(databases, beat_seconds=QUICK)
         await worker.enlist()
         stack.push_async_callback(worker.retire)
-        observer = Observer(databases, death_seconds=0.6)
+        observer = WorkerMonitor(databases, death_seconds=0.6)
         watch = asyncio.create_task(watch_workers(databases, observer, worker, sweep_seconds=QUICK))
         stack.callback(watch.cancel)
         other = rig.process(beat_seconds=QUICK)
@@ -148,8 +148,8 @@ async def test_a_stopped_process_that_goes_on_finds_its_runs_ended_and_is_anothe
         assert other.hear() == "begun"
         await beaten(databases, other.worker_id)
         other.stop()
-        await until(lambda: _status(databases, "ERROR"))
-        await until(lambda: _only(databases, worker))
+        await wait_until(lambda: _status(databases, "ERROR"))
+        await wait_until(lambda: _only(databases, worker))
         ended = await stored(databases["main"])
         assert (ended.error_code, ended.stopped_at) == ("WORKER_LOST", None)
         other.tell("end r1 main")
@@ -177,18 +177,18 @@ async def test_the_watch_goes_on_whatever_happens(
     async with rig.open(create=False, all=False) as databases:
         worker = Worker(databases)
         options = {"sweep_seconds": 0.005, "tidy_seconds": 0.005}
-        observer = Observer(databases)
+        observer = WorkerMonitor(databases)
         watch = asyncio.create_task(watch_workers(databases, observer, worker, **options))
         try:
             async with rig.open():
                 # A second one that is there for it to open, and the first one gone.
                 databases["second"]
                 (rig.folder / "main.db").rename(rig.folder / "away.db")
-                await until(lambda: "dead workers could not be looked for" in caplog.text)
+                await wait_until(lambda: "dead workers could not be looked for" in caplog.text)
                 (rig.folder / "away.db").rename(rig.folder / "main.db")
                 other = await killed_with_a_run(rig)
-                await until(lambda: _status(databases, "ERROR"))
-                await until(lambda: other.worker_id not in str(rig.locks))
+                await wait_until(lambda: _status(databases, "ERROR"))
+                await wait_until(lambda: other.worker_id not in str(rig.locks))
                 lines = [line for line in caplog.text.splitlines() if "looked for" in line]
                 assert len(lines) == 1
                 assert not watch.done()
@@ -203,13 +203,13 @@ async def test_a_sweep_with_nothing_to_do_is_a_few_point_reads(
     async with rig.open() as databases:
         worker = Worker(databases)
         await worker.enlist()
-        observer = Observer(databases)
+        observer = WorkerMonitor(databases)
         for number in range(50):
             await a_live_run(databases["main"], worker.id, f"r{number}")
         times = []
         for _ in range(50):
             began = time.perf_counter()
-            assert await sweep(databases, observer, worker.id) == []
+            assert await sweep_dead_workers(databases, observer, worker.id) == []
             times.append(time.perf_counter() - began)
         caplog.set_level(logging.INFO)
         logging.getLogger("tests").info("sweep: %.0f us", sorted(times)[25] * 1e6)
@@ -223,7 +223,7 @@ async def test_files_and_rows_of_old_boots_do_not_pile_up(rig: Rig) -> None:
         for number in range(5):
             await killed_with_a_run(rig, f"r{number}")
         row = WorkerRow("old", "here", "another boot/1", 1, 1, beat=1, started_at=1)
-        await databases.system.write(workers.enlist(row))
+        await databases.system.write(workers.register(row))
         await swept(databases)
         assert rig.locks == []
         assert [left.worker_id for left in await the_workers(databases)] == ["old"]

@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.runs.process import this_process
+from agentctl.runs.process import identify_this_process
 from agentctl.runs.worker import Worker
 from agentctl.store.repositories import workers
-from tests.loops import until
+from tests.loops import wait_until
 from tests.runs.rig import Rig, beaten, the_workers
 
 QUICK = 0.02
@@ -28,7 +28,7 @@ async def test_the_row_says_which_process_it_is_and_the_lock_is_held(rig: Rig) -
         await worker.enlist()
         (row,) = await the_workers(databases)
         assert row.worker_id == worker.id == before
-        assert (row.host, row.boot_id, row.pid, row.process_start) == this_process()
+        assert (row.host, row.boot_id, row.pid, row.process_start) == identify_this_process()
         assert abs(row.beat / 1e6 - time.time()) < 60
         assert row.started_at == row.beat
         assert rig.locks == [f"{worker.id}.lock"]
@@ -78,7 +78,7 @@ async def test_a_row_that_was_not_taken_leaves_no_lock_and_its_id_is_not_used_ag
         worker = Worker(databases)
         first = worker.id
         another = workers.WorkerRow(first, "elsewhere", "boot", 1, 1, 1, 1)
-        await databases.system.write(workers.enlist(another))
+        await databases.system.write(workers.register(another))
         with pytest.raises(errors.AgentctlError):
             await worker.enlist()
         assert rig.locks == []
@@ -123,7 +123,7 @@ async def test_a_locked_database_is_waited_for_with_few_words(
         other.set_busy_timeout(5_000)
         other.execute("BEGIN IMMEDIATE")
         with caplog.at_level(logging.WARNING):
-            await until(lambda: "beat was not taken" in caplog.text, 20)
+            await wait_until(lambda: "beat was not taken" in caplog.text, 20)
         other.execute("ROLLBACK")
         other.close()
         await beaten(databases, worker.id, 2)
@@ -138,7 +138,7 @@ async def test_a_database_that_is_away_is_complained_of_once(
         worker = Worker(databases, beat_seconds=0.001)
         await worker.enlist()
         await databases.system.close()
-        await until(lambda: "beat was not taken" in caplog.text)
+        await wait_until(lambda: "beat was not taken" in caplog.text)
         caplog.clear()
         await asyncio.sleep(0.1)
         assert caplog.records == []
@@ -173,8 +173,8 @@ async def test_who_was_buried_goes_on_as_another(rig: Rig) -> None:
         worker = Worker(databases, lost=lost.append, beat_seconds=QUICK)
         await worker.enlist()
         old = worker.id
-        assert await databases.system.write(workers.bury(old))
-        await until(lambda: lost)
+        assert await databases.system.write(workers.remove(old))
+        await wait_until(lambda: lost)
         assert lost == [old]
         assert worker.id != old
         assert [row.worker_id for row in await the_workers(databases)] == [worker.id]

@@ -15,12 +15,12 @@ import apsw
 import orjson
 
 from agentctl.config.settings import Database
-from agentctl.records.sessions import COUNTERS
+from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runs.states import is_final
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.open import open_database
 from agentctl.store.repositories import runs
-from agentctl.store.repositories.run_reads import COLUMNS
+from agentctl.store.repositories.run_reads import RUN_COLUMNS
 from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
@@ -60,7 +60,7 @@ END;
 """
 
 _SEEN = Sql("SELECT * FROM witnessed WHERE number > :after ORDER BY number")
-_RUNS = Sql(f"SELECT {COLUMNS} FROM runs ORDER BY session_id, seq")
+_RUNS = Sql(f"SELECT {RUN_COLUMNS} FROM runs ORDER BY session_id, seq")
 _SESSIONS = Sql(f"SELECT {', '.join(field.name for field in fields(SessionRow))} FROM sessions")
 _KEYS = Sql("SELECT run_id FROM idempotency")
 _ORPHANS = Sql(
@@ -90,7 +90,7 @@ class Witness:
     """
 
     def __init__(self, path: Path) -> None:
-        open_database(Database("main", f"sqlite:///{path}"), create=True).close_now()
+        open_database(Database("main", f"sqlite:///{path}"), create=True).close_blocking()
         connection = apsw.Connection(str(path))
         connection.execute(_TRIGGERS)
         connection.close()
@@ -104,11 +104,11 @@ class Witness:
         self._ended: set[str] = set()
 
     def close(self) -> None:
-        self._database.close_now()
+        self._database.close_blocking()
 
     def run(self, run_id: str) -> RunRow | None:
         """The run as it is stored now; nothing is checked."""
-        return self._database.read_now(runs.get(run_id, EVERYONE))
+        return self._database.read_blocking(runs.get(run_id, EVERYONE))
 
     def live(self) -> list[RunRow]:
         """The runs that had not ended at the last look."""
@@ -116,7 +116,7 @@ class Witness:
 
     def look(self) -> None:
         """See what is stored now, and that all of it may be."""
-        seen = self._database.read_now(_seen(self._number))
+        seen = self._database.read_blocking(_seen(self._number))
         for number, run_id, session_id, was, became, spoiled in seen.news:
             self._number = number
             if became is None:
@@ -175,7 +175,7 @@ def check_session(session: SessionRow, held: list[RunRow]) -> None:
     assert [run.seq for run in held] == list(range(1, session.run_count + 1)), session
     assert {run.user_id for run in held} <= {session.user_id}, session
     metrics = orjson.loads(session.metrics)
-    spent = {name: sum(tokens_of(run)[name] for run in held) for name in COUNTERS}
+    spent = {name: sum(tokens_of(run)[name] for run in held) for name in TOKEN_COUNTERS}
     assert metrics == spent, (session, metrics, spent)
     assert session.total_tokens == spent["total_tokens"], session
     top = [run for run in held if run.parent_run_id is None]
@@ -187,7 +187,7 @@ def check_session(session: SessionRow, held: list[RunRow]) -> None:
 def tokens_of(run: RunRow) -> dict[str, int]:
     """The nine counters of a run, members not included."""
     stored = orjson.loads(run.metrics) if run.metrics else {}
-    return {name: stored.get(name, 0) for name in COUNTERS}
+    return {name: stored.get(name, 0) for name in TOKEN_COUNTERS}
 
 
 @unit

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings, Team, Workflow
 from agentctl.records import times
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.catalog import Catalog, Component
 from agentctl.runtime.context import MemberResult
 from agentctl.runtime.events import Content, RunEvent
-from agentctl.runtime.execute import execute
-from agentctl.runtime.failures import RunFailure
+from agentctl.runtime.execute import execute_component
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.transcript import Transcript
 from tests.endpoint import ModelEndpoint
 
@@ -65,10 +65,10 @@ class Surroundings:
             return child.ended("CANCELLED")
         try:
             async with asyncio.timeout(MEMBER_SECONDS):
-                await execute(component, message, [], child, self.catalog)
+                await execute_component(component, message, [], child, self.catalog)
         except TimeoutError:
             return child.ended("ERROR", "The run took longer than it may", "RUN_TIMEOUT")
-        except RunFailure as failure:
+        except ExecutionError as failure:
             return child.ended("ERROR", failure.detail, failure.code)
         return child.ended("COMPLETED")
 
@@ -78,18 +78,18 @@ class Surroundings:
         return MemberResult("child", status, self.transcript.content, detail, code)
 
     async def execute(
-        self, kind: Kind, component_id: str, message: str, history: list[dict[str, Any]]
+        self, kind: ComponentKind, component_id: str, message: str, history: list[dict[str, Any]]
     ) -> None:
         """Run a component; a run that does not complete is settled as the engine does."""
         component = self.catalog.get(kind, component_id)
         assert component is not None
         try:
-            await execute(component, message, history, self, self.catalog)
-        except (asyncio.CancelledError, RunFailure):
+            await execute_component(component, message, history, self, self.catalog)
+        except (asyncio.CancelledError, ExecutionError):
             self.transcript.close_open_calls(times.now())
             raise
         finally:
-            self.left = self.transcript.leftovers.names
+            self.left = self.transcript.unstopped.names
 
 
 def settings(
@@ -145,7 +145,7 @@ def run(
     configured: Settings,
     message: str,
     *,
-    kind: Kind = "agent",
+    kind: ComponentKind = "agent",
     component: str = "writer",
     history: list[dict[str, Any]] | None = None,
     tool_timeout: float = 5.0,
@@ -168,20 +168,20 @@ def attempt(
     configured: Settings,
     message: str,
     *,
-    kind: Kind = "agent",
+    kind: ComponentKind = "agent",
     component: str = "writer",
     history: list[dict[str, Any]] | None = None,
     tool_timeout: float = 5.0,
     cancels_members: bool = False,
-) -> tuple[Surroundings, RunFailure | None]:
+) -> tuple[Surroundings, ExecutionError | None]:
     """Run a component; returns what its run was told and why it failed, if it did."""
 
-    async def work(catalog: Catalog) -> tuple[Surroundings, RunFailure | None]:
+    async def work(catalog: Catalog) -> tuple[Surroundings, ExecutionError | None]:
         surroundings = Surroundings(catalog, tool_timeout=tool_timeout)
         surroundings.cancels_members = cancels_members
         try:
             await surroundings.execute(kind, component, message, history or [])
-        except RunFailure as failure:
+        except ExecutionError as failure:
             return surroundings, failure
         return surroundings, None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from agentctl.config.settings import Limits
-from agentctl.records.sessions import COUNTERS
+from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.events import Content
 from tests.endpoint import ModelEndpoint
 from tests.runtime.surroundings import attempt, run, settings
@@ -28,7 +28,7 @@ def test_an_answer_streams_and_is_counted(model_endpoint: ModelEndpoint) -> None
         "cache_write_tokens": 0,
         "reasoning_tokens": 2,
     }
-    assert tuple(ended.transcript.metrics) == COUNTERS
+    assert tuple(ended.transcript.metrics) == TOKEN_COUNTERS
     system, user, assistant = ended.transcript.messages
     assert (system["role"], system["content"]) == ("system", "Be plain.")
     assert (user["role"], user["content"]) == ("user", "one two  three")

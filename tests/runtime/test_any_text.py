@@ -16,13 +16,13 @@ from agentctl.config.settings import Limits
 from agentctl.records.text import is_storable
 from agentctl.runs import event_format
 from agentctl.runs.states import Ending
-from agentctl.runtime.actions import Outcome
+from agentctl.runtime.actions import CallOutcome
 from agentctl.runtime.conversation import Conversation
-from agentctl.runtime.conversion import calls_of, clean_response, to_model
+from agentctl.runtime.conversion import clean_response, extract_calls, to_model_messages
 from agentctl.runtime.events import RunEvent
-from agentctl.runtime.failures import RunFailure
-from agentctl.runtime.messages import history
-from agentctl.runtime.tools import NoJsonForm, text_of
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.messages import build_chat_history
+from agentctl.runtime.tools import NotSerializable, result_to_text
 from agentctl.runtime.transcript import Transcript
 
 IDENTITY = event_format.RunIdentity("run", "session", None, "agent", "writer", "Writer")
@@ -59,7 +59,7 @@ class Told:
         self.sent: list[bytes] = []
 
     def emit(self, event: RunEvent) -> None:
-        self.sent.append(event_format.happened(IDENTITY, event)[1])
+        self.sent.append(event_format.format_event(IDENTITY, event)[1])
 
     def checkpoint(self) -> None: ...
 
@@ -76,11 +76,13 @@ class Returns:
     def record(self) -> Any:
         raise AssertionError
 
-    async def perform(self, arguments: object, conversation: Conversation) -> Outcome:
+    async def perform(self, arguments: object, conversation: Conversation) -> CallOutcome:
         try:
-            return Outcome(text_of(self.result, conversation.context.limits.tool_result_bytes))
-        except NoJsonForm:
-            return Outcome("no form", failed=True)
+            return CallOutcome(
+                result_to_text(self.result, conversation.context.limits.tool_result_bytes)
+            )
+        except NotSerializable:
+            return CallOutcome("no form", failed=True)
 
 
 async def one_answer(
@@ -95,7 +97,7 @@ async def one_answer(
     parts = [ToolCallPart(name, args, tool_call_id=call_id) for name, args, call_id in calls]
     response = ModelResponse(parts=[TextPart("".join(deltas)), *parts])
     clean_response(response)
-    conversation.end_answer(calls_of(response))
+    conversation.end_answer(extract_calls(response))
     for part in response.tool_calls:
         await conversation.call(part.tool_call_id, part.tool_name, part.args_as_dict())
 
@@ -120,15 +122,17 @@ def test_events_and_ends_can_always_be_written(
     deltas: list[str], calls: list[tuple[str, Any, str]], result: object, limits: Limits
 ) -> None:
     told = Told(limits)
-    with contextlib.suppress(RunFailure):
+    with contextlib.suppress(ExecutionError):
         asyncio.run(one_answer(told, deltas, calls, result))
     transcript = told.transcript
     transcript.close_open_calls(0)
 
-    told.sent.append(event_format.ended(IDENTITY, Ending("CANCELLED", reason="x"), transcript)[1])
-    kept = [transcript.messages, transcript.tools, history(transcript.messages, None)]
+    told.sent.append(
+        event_format.format_end(IDENTITY, Ending("CANCELLED", reason="x"), transcript)[1]
+    )
+    kept = [transcript.messages, transcript.tools, build_chat_history(transcript.messages, None)]
     for data in [*told.sent, orjson.dumps(kept)]:
         assert b"\n" not in data
         assert all(is_storable(text) for text in strings(orjson.loads(data)))
     assert not any(entry["tool_call_error"] is None for entry in transcript.tools)
-    to_model(transcript.messages)
+    to_model_messages(transcript.messages)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.catalog import Catalog
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.runtime import toolbox
 from tests.runtime.surroundings import Surroundings, served, settings, with_catalog
 
@@ -28,7 +28,7 @@ def cancelled_when(
     reached: Reached,
     message: str = "do {}",
     *,
-    kind: Kind = "agent",
+    kind: ComponentKind = "agent",
     component: str = "writer",
 ) -> tuple[Surroundings, float]:
     """Run a component, cancel its task at a moment; what is left, and how long ending took."""
@@ -101,7 +101,7 @@ def test_no_task_outlives_its_run_whenever_that_is_cancelled() -> None:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait({task})
-            await until(lambda: asyncio.all_tasks() == before, SOON)
+            await wait_until(lambda: asyncio.all_tasks() == before, SOON)
 
     with_catalog(settings(model="slow"), work)
 

@@ -11,7 +11,7 @@ from pydantic_ai.models import ModelRequestParameters
 
 from agentctl.config.settings import Model, Team
 from agentctl.errors import InvalidConfiguration
-from agentctl.runtime.demo import SLOW_SECONDS, SLOW_WORDS, demo_model
+from agentctl.runtime.demo import SLOW_SECONDS, SLOW_WORDS, build_demo_model
 from tests.runtime.surroundings import run, settings
 
 LEADER = (Model("lead", "demo", "leader"),)
@@ -63,7 +63,9 @@ def test_leader_without_members_echoes() -> None:
 
 def test_a_whole_answer_can_be_had_at_once() -> None:
     request = [ModelRequest.user_text_prompt("hello there")]
-    answer = asyncio.run(demo_model("echo").request([*request], None, ModelRequestParameters()))
+    answer = asyncio.run(
+        build_demo_model("echo").request([*request], None, ModelRequestParameters())
+    )
 
     assert answer.text == "hello there"
     assert answer.usage.total_tokens == 4
@@ -71,6 +73,6 @@ def test_a_whole_answer_can_be_had_at_once() -> None:
 
 def test_an_unknown_demo_model_is_refused() -> None:
     with pytest.raises(InvalidConfiguration) as refused:
-        demo_model("gpt")
+        build_demo_model("gpt")
 
     assert refused.value.hint == "use one of: echo, slow, leader"

@@ -12,7 +12,7 @@ import pytest
 from agentctl.config.settings import Limits
 from agentctl.runtime import unstopped
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
-from agentctl.runtime.failures import RunFailure
+from agentctl.runtime.failures import ExecutionError
 from tests.endpoint import ModelEndpoint
 from tests.runtime import toolbox
 from tests.runtime.surroundings import Surroundings, attempt, run, settings
@@ -25,7 +25,7 @@ def using(
     *,
     behaviour: str = "tool",
     **options: Any,
-) -> tuple[Surroundings, RunFailure | None]:
+) -> tuple[Surroundings, ExecutionError | None]:
     """A run in which the model calls the tool `name`."""
     tool_timeout = options.pop("tool_timeout", 5.0)
     configured = settings(
@@ -252,7 +252,7 @@ def test_of_a_result_that_never_ends_the_beginning_is_told(model_endpoint: Model
 def test_too_many_calls_that_never_end_are_told_to_the_model(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unstopped, "MOST_LEFT", unstopped.left_now())
+    monkeypatch.setattr(unstopped, "MAXIMUM_ABANDONED", unstopped.count_abandoned_threads())
     ended, failure = using(model_endpoint, "add", {"a": 1})
 
     assert failure is None

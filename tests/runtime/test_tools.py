@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl.errors import InvalidConfiguration
-from agentctl.runtime.tools import BadArguments, Tool, load_tools
+from agentctl.runtime.tools import InvalidArguments, Tool, load_tools
 from tests.runtime import toolbox
 
 
@@ -70,7 +70,7 @@ def test_arguments_become_what_the_function_takes() -> None:
     ],
 )
 def test_arguments_that_do_not_fit_are_named(arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadArguments) as refused:
+    with pytest.raises(InvalidArguments) as refused:
         tool("weather").convert(arguments)
 
     assert told in str(refused.value)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from agentctl.records.sessions import COUNTERS
-from agentctl.runtime.messages import history
+from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.messages import build_chat_history
 from agentctl.runtime.transcript import Transcript
 
 
 def spent(**counts: int) -> dict[str, int]:
-    return {**dict.fromkeys(COUNTERS, 0), **counts}
+    return {**dict.fromkeys(TOKEN_COUNTERS, 0), **counts}
 
 
 def test_an_answer_that_is_arriving_is_there_already() -> None:
@@ -117,6 +117,6 @@ def test_chat_history_shows_instructions_once_and_no_tool_traffic() -> None:
     }
     system = {"content": "Be plain.", "role": "system", **common, "created_at": 1}
 
-    assert history(messages, None) == [system, user, answer]
-    assert history(messages, "Be vain.") == [system, user, answer]
-    assert history(messages, "Be plain.") == [user, answer]
+    assert build_chat_history(messages, None) == [system, user, answer]
+    assert build_chat_history(messages, "Be vain.") == [system, user, answer]
+    assert build_chat_history(messages, "Be plain.") == [user, answer]

@@ -12,7 +12,7 @@ from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.server.hosts import Host, hosting
 from tests.server.seeds import seed
-from tests.world import World, make_world
+from tests.world import Deployment, create_deployment
 
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
@@ -22,21 +22,21 @@ def server(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Host]:
     """A running server with sessions and runs in it."""
-    world = make_world(tmp_path_factory.mktemp("served"), model_endpoint.base_url)
+    world = create_deployment(tmp_path_factory.mktemp("served"), model_endpoint.base_url)
     with hosting(world, create_app(world.settings)) as host:
         seed(host)
         yield host
 
 
 @pytest.fixture(scope="session")
-def settled(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> World:
+def settled(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Deployment:
     """A configuration that several tests use, one after the other."""
-    return make_world(tmp_path_factory.mktemp("settled"), model_endpoint.base_url)
+    return create_deployment(tmp_path_factory.mktemp("settled"), model_endpoint.base_url)
 
 
 @pytest.fixture
-def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> World:
+def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
     """A configuration of the test's own."""
     folder = tmp_path / "world"
     folder.mkdir()
-    return make_world(folder, model_endpoint.base_url)
+    return create_deployment(folder, model_endpoint.base_url)

@@ -12,8 +12,8 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp
 
-from agentctl.server.transport.protocol import Protocol
-from tests.world import World
+from agentctl.server.transport.protocol import HttpProtocol
+from tests.world import Deployment
 
 __all__ = ["Host", "hosting"]
 
@@ -32,7 +32,7 @@ class Host:
         ids: names that scenarios use for ids made by the server.
     """
 
-    world: World
+    world: Deployment
     url: str
     client: httpx2.Client
     ids: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,11 @@ class Host:
 
 @contextlib.contextmanager
 def hosting(
-    world: World, app: ASGIApp, *, lifespan: str = "on", http: type[Protocol] = Protocol
+    world: Deployment,
+    app: ASGIApp,
+    *,
+    lifespan: str = "on",
+    http: type[HttpProtocol] = HttpProtocol,
 ) -> Iterator[Host]:
     """The application on a real socket, served by a thread."""
     config = uvicorn.Config(

@@ -13,8 +13,8 @@ import apsw
 import httpx2
 
 from agentctl.operations import StreamEvent
-from tests.process import ServerProcess, serving
-from tests.world import ADMIN, World
+from tests.process import ServerProcess, serve_config
+from tests.world import ADMIN, Deployment
 
 __all__ = ["Several", "alive", "following", "several", "until"]
 
@@ -30,7 +30,7 @@ class Several:
         headers: a token that allows everything.
     """
 
-    world: World
+    world: Deployment
     served: ServerProcess
     client: httpx2.Client
     headers: dict[str, str]
@@ -113,9 +113,9 @@ class Several:
 
 
 @contextlib.contextmanager
-def several(world: World, *, program: Sequence[str] | None = None) -> Iterator[Several]:
+def several(world: Deployment, *, program: Sequence[str] | None = None) -> Iterator[Several]:
     """Serve a world with two processes; none of them is there any more at the end."""
-    with serving(world.path, "--workers", "2", program=program) as served:
+    with serve_config(world.path, "--workers", "2", program=program) as served:
         token = world.token("me", ADMIN)
         headers = {"Authorization": f"Bearer {token}"}
         fresh = {**headers, "Connection": "close"}

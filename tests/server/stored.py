@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import orjson
 
-from agentctl.runs.event_format import LOST_STEP
+from agentctl.runs.event_format import LOST_SEQ_STEP
 from tests.server.load import ENDS, Event
 
 __all__ = ["check_events", "check_whole", "events_of", "looking", "statuses"]
@@ -73,8 +73,8 @@ def check_events(found: list[Event], run_id: str, status: str, after: int = -1) 
     behind = numbers[-1] if numbers else after
     if end.number != behind + 1:
         # It stands behind what was stored, which may be less than what was delivered.
-        assert LOST_STEP - 1 <= end.number <= behind + LOST_STEP, (after, numbers, end)
-        assert numbers == [] or end.number == behind + LOST_STEP
+        assert LOST_SEQ_STEP - 1 <= end.number <= behind + LOST_SEQ_STEP, (after, numbers, end)
+        assert numbers == [] or end.number == behind + LOST_SEQ_STEP
     assert ENDS[end.name] == status
     assert end.data["run_id"] == run_id
     assert not [event for event in before if event.name in ENDS and event.data["run_id"] == run_id]

@@ -12,13 +12,13 @@ import apsw
 import httpx2
 import pytest
 
-from agentctl.auth.tokens.account_tokens import new_token
+from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.server import create_app
 from tests.endpoint import ModelEndpoint
-from tests.process import serving
+from tests.process import serve_config
 from tests.server.hosts import Host, hosting
 from tests.server.seeds import as_caller
-from tests.world import ADMIN, World, make_world
+from tests.world import ADMIN, Deployment, create_deployment
 
 REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTICATED"}
 
@@ -26,7 +26,7 @@ REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTIC
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Host]:
     """A server of this module's own."""
-    world = make_world(tmp_path_factory.mktemp("accounts"), model_endpoint.base_url)
+    world = create_deployment(tmp_path_factory.mktemp("accounts"), model_endpoint.base_url)
     with hosting(world, create_app(world.settings)) as host:
         yield host
 
@@ -93,7 +93,7 @@ def bad_tokens(good: str) -> dict[str, str]:
         "longer": good + "0",
         "other prefix": good.replace("agentctl_", "other_", 1),
         "capital prefix": good.replace("agentctl_", "Agentctl_", 1),
-        "unknown": new_token("agentctl"),
+        "unknown": generate_account_token("agentctl"),
         "prefix alone": "agentctl_pat_",
         "as a JWT": f"agentctl_pat_{good}.e30.x",
         "hash of it": "agentctl_pat_" + "0" * 49,
@@ -164,11 +164,11 @@ def test_a_flood_of_unknown_tokens_keeps_no_account_out(host: Host) -> None:
     assert ask(host, token).status_code == 200
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline:
-        assert ask(host, new_token("agentctl")).status_code == 401
+        assert ask(host, generate_account_token("agentctl")).status_code == 401
         assert ask(host, token).status_code == 200
 
 
-def test_without_the_database_it_is_503_and_never_a_pass(world: World) -> None:
+def test_without_the_database_it_is_503_and_never_a_pass(world: Deployment) -> None:
     with hosting(world, create_app(world.settings)) as host:
         token = create(host, "waiting", "agents:read")["token"]
         assert ask(host, token).status_code == 200
@@ -191,12 +191,12 @@ def test_without_the_database_it_is_503_and_never_a_pass(world: World) -> None:
         assert ask(host, token).status_code == 200
 
 
-def test_refusals_are_counted_by_what_was_wrong(world: World) -> None:
+def test_refusals_are_counted_by_what_was_wrong(world: Deployment) -> None:
     app = create_app(world.settings)
     with hosting(world, app) as host:
         account = create(host, "counted", "agents:read")
         revoke(host, account["id"])
-        for token in (account["token"], account["token"][:-1], new_token("agentctl")):
+        for token in (account["token"], account["token"][:-1], generate_account_token("agentctl")):
             assert [ask(host, token).status_code for _ in range(2)] == [401, 401]
     with hosting(world, create_app(world.settings)) as host:
         rows = host.client.get("/audit?operation=authenticate", headers=as_caller(host, "admin"))
@@ -206,8 +206,8 @@ def test_refusals_are_counted_by_what_was_wrong(world: World) -> None:
 
 def test_a_revocation_reaches_every_process(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     (tmp_path / "several").mkdir()
-    world = make_world(tmp_path / "several", model_endpoint.base_url, server="workers = 2")
-    with serving(world.path) as server:
+    world = create_deployment(tmp_path / "several", model_endpoint.base_url, server="workers = 2")
+    with serve_config(world.path) as server:
         host = Host(world, server.url, httpx2.Client(base_url=server.url, timeout=20))
         with host.client:
             account = create(host, "everywhere", "agents:read")
@@ -224,7 +224,7 @@ def _apart(host: Host, token: str) -> int:
     return httpx2.get(f"{host.url}/agents", headers=headers, timeout=20).status_code
 
 
-def test_with_authorization_off_nobody_manages_accounts(world: World) -> None:
+def test_with_authorization_off_nobody_manages_accounts(world: Deployment) -> None:
     given = replace(world.settings.authorization, enabled=False)
     with hosting(world, create_app(replace(world.settings, authorization=given))) as host:
         body = {"name": "x", "scopes": [{"scope": ADMIN}], "allow_privileged_scopes": True}
@@ -234,4 +234,4 @@ def test_with_authorization_off_nobody_manages_accounts(world: World) -> None:
             host.client.delete("/service-accounts/x"),
         )
         assert {answer.status_code for answer in answers} == {403}
-        assert ask(host, new_token("agentctl")).status_code == 200
+        assert ask(host, generate_account_token("agentctl")).status_code == 200

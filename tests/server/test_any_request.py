@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.core import NotSet
 from schemathesis.generation import GenerationMode
 
-from agentctl.auth.policy import POLICY, Public, operations_of
+from agentctl.auth.policy import POLICY, Public, operation_ids
 from agentctl.records.kinds import KINDS
 from tests.server.hosts import Host
 from tests.server.seeds import as_caller
@@ -22,7 +22,7 @@ from tests.server.test_scenarios import OPERATIONS
 EXAMPLES = 12
 """Requests an operation."""
 
-STARTING = {operations_of(kind).create_run for kind in KINDS}
+STARTING = {operation_ids(kind).create_run for kind in KINDS}
 ASKED = sorted(
     route.operation
     for route in OPERATIONS

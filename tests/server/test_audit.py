@@ -14,24 +14,24 @@ import httpx2
 import pytest
 
 from agentctl.auth.explain.steps import CHECKS
-from agentctl.auth.principal import local
+from agentctl.auth.principal import local_principal
 from agentctl.errors import InvalidToken, Unauthenticated
 from agentctl.operations import AuditFilter
 from agentctl.records.routes import ROUTES
 from agentctl.server import create_app, running
-from agentctl.server.refusals import Refusals
-from agentctl.service.audit_log import CHANGES
+from agentctl.server.refusals import AuthenticationFailureCounter
+from agentctl.service.audit_log import CHANGING_OPERATIONS
 from agentctl.service.service import Service
-from tests.loops import until
+from tests.loops import wait_until
 from tests.server.several import several
 from tests.server.test_mounting import bearer, client
-from tests.world import ADMIN, World
+from tests.world import ADMIN, Deployment
 
 FIELDS = ("operation", "resource", "outcome", "status", "reason")
 ROWS = f"SELECT principal, via, request_id, {', '.join(FIELDS)} FROM audit_log ORDER BY seq"
 
 
-def rows(world: World) -> list[tuple[Any, ...]]:
+def rows(world: Deployment) -> list[tuple[Any, ...]]:
     """The audit as it is on the disk."""
     path = world.folder / "main.db"
     if not path.exists():
@@ -41,7 +41,7 @@ def rows(world: World) -> list[tuple[Any, ...]]:
         return file.execute(ROWS).fetchall()
 
 
-def counted(world: World) -> Counter[str]:
+def counted(world: Deployment) -> Counter[str]:
     """What the rows of 401s add up to, by cause."""
     found: Counter[str] = Counter()
     for principal, via, request_id, operation, resource, outcome, status, reason in rows(world):
@@ -54,13 +54,13 @@ def counted(world: World) -> Counter[str]:
 
 
 @contextlib.asynccontextmanager
-async def served(world: World) -> AsyncIterator[httpx2.AsyncClient]:
+async def served(world: Deployment) -> AsyncIterator[httpx2.AsyncClient]:
     app = create_app(world.settings)
     async with running(app), client(app) as http:
         yield http
 
 
-async def test_a_row_has_the_request_id_of_the_answer(world: World) -> None:
+async def test_a_row_has_the_request_id_of_the_answer(world: Deployment) -> None:
     async with served(world) as http:
         strong = bearer(world, ADMIN)
         ids = []
@@ -73,7 +73,7 @@ async def test_a_row_has_the_request_id_of_the_answer(world: World) -> None:
         assert {row[:2] for row in found} == {("me", "http")}
 
 
-async def test_every_403_has_a_row(world: World) -> None:
+async def test_every_403_has_a_row(world: Deployment) -> None:
     """Whatever the operation, whatever else is wrong with the request."""
     expected = []
     async with served(world) as http:
@@ -96,10 +96,10 @@ async def test_every_403_has_a_row(world: World) -> None:
         assert resource is None or resource.count(",") == ROUTES[operation].template.count("{") - 1
         told.append((request_id, operation, 0 if reason == "FORBIDDEN" else reason.count(", ") + 1))
     assert told == expected
-    assert {name for _, name, _ in told} >= CHANGES
+    assert {name for _, name, _ in told} >= CHANGING_OPERATIONS
 
 
-async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(world: World) -> None:
+async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(world: Deployment) -> None:
     strong = bearer(world, ADMIN)
     json = {**strong, "content-type": "application/json"}
     async with served(world) as http:
@@ -140,7 +140,7 @@ async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(world: Worl
     assert "secret" not in str(found)
 
 
-async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(world: World) -> None:
+async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(world: Deployment) -> None:
     async with served(world) as http:
         strong = bearer(world, ADMIN)
         await http.post("/sessions", json={"session_id": "s1"}, headers=strong)
@@ -162,7 +162,7 @@ async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(world: Worl
         assert denied.status_code == 403
 
 
-async def test_401s_are_counted_by_cause_and_recorded_at_the_end(world: World) -> None:
+async def test_401s_are_counted_by_cause_and_recorded_at_the_end(world: Deployment) -> None:
     expired = world.token("me", ADMIN, seconds=1)
     async with served(world) as http:
         for _ in range(30):
@@ -173,7 +173,7 @@ async def test_401s_are_counted_by_cause_and_recorded_at_the_end(world: World) -
                 assert (await http.get(path, headers=headers)).status_code == 401
             assert (await http.get("/health", headers=headers)).status_code == 200
         strong = {"Authorization": f"Bearer {expired}"}
-        await until(_refused(http, strong), 20.0)
+        await wait_until(_refused(http, strong), 20.0)
         assert rows(world) == []
     found = counted(world)
     assert found["no credential"] == 30
@@ -190,16 +190,18 @@ def _refused(http: httpx2.AsyncClient, headers: dict[str, str]) -> Any:
     return look
 
 
-async def test_counts_are_recorded_in_turns_and_causes_are_few(world: World) -> None:
+async def test_counts_are_recorded_in_turns_and_causes_are_few(world: Deployment) -> None:
     async with Service.open(world.settings, create=True) as service:
-        async with Refusals(service.hosting.audit, seconds=0.05).counting() as refusals:
+        async with AuthenticationFailureCounter(
+            service.hosting.audit, seconds=0.05
+        ).flush_on_exit() as refusals:
             for number in range(1_000):
                 refusals.count(InvalidToken("x", check=f"secret {number}"))
                 refusals.count(InvalidToken("secret", check="signature"))
                 refusals.count(Unauthenticated())
-            await until(lambda: len(rows(world)) == 3)
+            await wait_until(lambda: len(rows(world)) == 3)
             refusals.count(Unauthenticated())
-            await until(lambda: len(rows(world)) == 4)
+            await wait_until(lambda: len(rows(world)) == 4)
             refusals.count(Unauthenticated())
         assert counted(world) == {"other": 1_000, "signature": 1_000, "no credential": 1_002}
         assert len(rows(world)) == 5
@@ -207,24 +209,24 @@ async def test_counts_are_recorded_in_turns_and_causes_are_few(world: World) -> 
 
 
 async def test_counts_that_cannot_be_written_are_kept(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Service.open(world.settings, create=True) as service:
         audit = service.hosting.audit
-        async with Refusals(audit, seconds=0.05).counting() as refusals:
+        async with AuthenticationFailureCounter(audit, seconds=0.05).flush_on_exit() as refusals:
             assert service.hosting.databases.system.id == "main"  # and it is open
             with contextlib.closing(apsw.Connection(str(world.folder / "main.db"))) as file:
                 file.set_busy_timeout(5_000)
                 file.execute("ALTER TABLE audit_log RENAME TO elsewhere")
                 refusals.count(Unauthenticated())
-                await until(lambda: "refused credentials are not in the audit" in caplog.text)
+                await wait_until(lambda: "refused credentials are not in the audit" in caplog.text)
                 refusals.count(Unauthenticated())
                 file.execute("ALTER TABLE elsewhere RENAME TO audit_log")
-            await until(lambda: bool(rows(world)))
+            await wait_until(lambda: bool(rows(world)))
         assert counted(world) == {"no credential": 2}
 
 
-async def test_counting_costs_no_write_a_request(world: World) -> None:
+async def test_counting_costs_no_write_a_request(world: Deployment) -> None:
     """However many come at once: a few rows at the end."""
     async with served(world) as http:
         await asyncio.gather(*(http.get("/sessions") for _ in range(500)))
@@ -232,7 +234,7 @@ async def test_counting_costs_no_write_a_request(world: World) -> None:
     assert len(rows(world)) == 1
 
 
-def test_every_worker_records_what_it_refused(world: World) -> None:
+def test_every_worker_records_what_it_refused(world: Deployment) -> None:
     with several(world) as served:
         workers = set(served.workers())
         assert len(workers) == 2
@@ -251,7 +253,7 @@ def test_every_worker_records_what_it_refused(world: World) -> None:
     assert len(rows(world)) <= 6 + 2
 
 
-async def test_the_audit_is_paged_over_http(world: World) -> None:
+async def test_the_audit_is_paged_over_http(world: Deployment) -> None:
     async with served(world) as http:
         for number in range(7):
             body = {"session_id": f"s{number}"}
@@ -270,9 +272,11 @@ async def test_the_audit_is_paged_over_http(world: World) -> None:
         assert seen == [f"session:s{number}" for number in reversed(range(7))]
 
 
-async def test_the_local_door_reads_what_the_other_one_wrote(world: World) -> None:
+async def test_the_local_door_reads_what_the_other_one_wrote(world: Deployment) -> None:
     async with served(world) as http:
         await http.post("/sessions", json={}, headers=bearer(world, ADMIN))
         async with Service.open(world.settings) as service:
-            page = (await service.acting_as(local("ann")).get_audit(AuditFilter())).value
+            page = (
+                await service.operations_for(local_principal("ann")).get_audit(AuditFilter())
+            ).value
             assert [row["principal"] for row in page["data"]] == ["me"]

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from agentctl.server import create_app, running
 from tests.server.hosts import Host, hosting
-from tests.world import World
+from tests.world import Deployment
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -134,7 +134,7 @@ def test_a_page_shows_the_operations_and_asks_no_other_host(
 
 
 @in_browser
-def test_a_page_works_where_the_application_is_mounted(settled: World, tmp_path: Path) -> None:
+def test_a_page_works_where_the_application_is_mounted(settled: Deployment, tmp_path: Path) -> None:
     app = create_app(settled.settings)
 
     @contextlib.asynccontextmanager

@@ -10,11 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.loops import until
-from tests.process import ServerProcess, started
+from tests.loops import wait_until
+from tests.process import ServerProcess, start_server
 from tests.server.load import SECONDS, Asked, calling, ordered
 from tests.server.stored import check_events, check_whole, events_of, looking
-from tests.world import World
+from tests.world import Deployment
 
 DRAIN_SECONDS = 4.0
 
@@ -40,20 +40,20 @@ def asked(number: int, *, stream: bool) -> Asked:
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_server_under_load_ends_in_time_and_leaves_nothing_running(
-    world: World, workers: int
+    world: Deployment, workers: int
 ) -> None:
     text = world.path.read_text()
     world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {DRAIN_SECONDS}"))
     options = ("--config", str(world.path), "--port", "0", "--workers", str(workers))
-    with started(*options, log=world.folder / "server.log") as served:
+    with start_server(*options, log=world.folder / "server.log") as served:
         async with calling(world, served.url) as client:
             streams = [asked(number, stream=True) for number in range(RUNS)]
             plain = [asked(number, stream=False) for number in range(RUNS)]
             async with asyncio.TaskGroup() as asking:
                 for one in [*streams, *plain]:
                     asking.create_task(one.ask(client))
-                await until(lambda: all(stream.heard for stream in streams), SECONDS)
-                await until(lambda: all_are_begun(client), SECONDS)
+                await wait_until(lambda: all(stream.heard for stream in streams), SECONDS)
+                await wait_until(lambda: all_are_begun(client), SECONDS)
                 began = time.monotonic()
                 served.process.send_signal(signal.SIGTERM)
                 await check_draining(world, served)
@@ -71,7 +71,7 @@ async def all_are_begun(client: httpx2.AsyncClient) -> bool:
     return bool(page["meta"]["total_count"] >= 2 * RUNS and live["meta"]["total_count"] == 0)
 
 
-async def check_draining(world: World, served: ServerProcess) -> None:
+async def check_draining(world: Deployment, served: ServerProcess) -> None:
     """It says that it is not ready, and takes no new runs, and answers everything else."""
     headers = {"Authorization": f"Bearer {world.token('me', 'agents:run', 'sessions:read')}"}
     limits = httpx2.Limits(max_keepalive_connections=0)
@@ -90,7 +90,7 @@ async def check_draining(world: World, served: ServerProcess) -> None:
         assert (await probe.get("/health")).status_code == 200
 
 
-def check_ends(world: World, streams: list[Asked], plain: list[Asked]) -> None:
+def check_ends(world: Deployment, streams: list[Asked], plain: list[Asked]) -> None:
     """What the callers were told is what is stored."""
     with looking(world.folder / "main.db") as connection:
         check_whole(connection)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.endpoint import ModelEndpoint
-from tests.process import serving
+from tests.process import serve_config
 from tests.server.edgecases import CASES, SAMPLE, Case
 from tests.server.hosts import Host
 from tests.server.seeds import ALL
 from tests.server.wire import check_refusal, wire
-from tests.world import World, make_world
+from tests.world import Deployment, create_deployment
 
 LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
 
@@ -25,10 +25,10 @@ def token(server: Host) -> bytes:
 @pytest.fixture(scope="module")
 def workers(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[tuple[World, int]]:
+) -> Iterator[tuple[Deployment, int]]:
     """A server of two processes, and its port."""
-    world = make_world(tmp_path_factory.mktemp("workers"), model_endpoint.base_url)
-    with serving(world.path, "--workers", "2") as served:
+    world = create_deployment(tmp_path_factory.mktemp("workers"), model_endpoint.base_url)
+    with serve_config(world.path, "--workers", "2") as served:
         yield world, int(served.url.rpartition(":")[2])
 
 
@@ -59,6 +59,6 @@ def test_a_case(server: Host, token: bytes, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_case_with_several_processes(workers: tuple[World, int], name: str) -> None:
+def test_a_case_with_several_processes(workers: tuple[Deployment, int], name: str) -> None:
     world, port = workers
     check(port, world.token("me", *ALL).encode(), CASES[name])

@@ -9,10 +9,10 @@ import socket
 import httpx2
 import pytest
 
-from tests.process import finished, serving
+from tests.process import run_agentctl, serve_config
 from tests.server.hosts import Host
 from tests.server.seeds import as_caller
-from tests.world import World
+from tests.world import Deployment
 
 BEYOND = ["0.0.0.0", "::", "0", "::ffff:0.0.0.0", "198.51.100.7", "elsewhere.invalid"]
 """Addresses of every network card in several spellings, one of another machine, and a name."""
@@ -30,11 +30,11 @@ def named_beyond() -> list[str]:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("host", [*BEYOND, *named_beyond()])
 def test_an_open_server_does_not_listen_beyond_this_machine(
-    world: World, host: str, workers: int
+    world: Deployment, host: str, workers: int
 ) -> None:
     place = ("--config", str(world.path), "--host", host, "--port", "0")
     env = {**os.environ, "AGENTCTL_AUTHORIZATION__ENABLED": "false"}
-    ended = finished("serve", *place, "--workers", str(workers), env=env)
+    ended = run_agentctl("serve", *place, "--workers", str(workers), env=env)
     assert (ended.returncode, ended.stdout) == (2, b"")
     said = ended.stderr.decode()
     assert f"authorization is off and {host} is open to other machines" in said
@@ -44,9 +44,9 @@ def test_an_open_server_does_not_listen_beyond_this_machine(
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_it_does_when_that_was_said(world: World, workers: str) -> None:
+def test_it_does_when_that_was_said(world: Deployment, workers: str) -> None:
     options = ("--host", "0.0.0.0", "--workers", workers, "--insecure-no-auth")
-    with serving(world.path, *options) as served:
+    with serve_config(world.path, *options) as served:
         assert "whoever can reach it is an administrator" in served.wait_for("authorization: ")
         port = served.url.rpartition(":")[2]
         url = f"http://127.0.0.1:{port}"

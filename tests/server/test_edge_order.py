@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.server.hosts import Host, hosting
 from tests.server.wire import check_refusal, wire
-from tests.world import World
+from tests.world import Deployment
 
 HOST = b"Host: x\r\n"
 CHUNKED = HOST + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -81,7 +81,7 @@ def told() -> Told:
 
 @pytest.fixture
 def host(told: Told, tmp_path: Path) -> Iterator[Host]:
-    with hosting(World(tmp_path), told, lifespan="off") as served:
+    with hosting(Deployment(tmp_path), told, lifespan="off") as served:
         yield served
 
 

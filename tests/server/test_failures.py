@@ -12,17 +12,17 @@ from starlette.responses import Response
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.server import create_app, running
-from agentctl.server.authentication import Authentication
-from agentctl.server.routes.declared import operation
-from agentctl.server.routing import Dispatch
+from agentctl.server.authentication import AuthenticationMiddleware
+from agentctl.server.routes.declared import build_operation
+from agentctl.server.routing import Dispatcher
 from agentctl.server.state import Call
 from tests.server.test_mounting import bearer, client
-from tests.world import ADMIN, World
+from tests.world import ADMIN, Deployment
 
 SECRET = "postgresql://user:password@host"
 
 
-async def ask(world: World, failure: Exception) -> httpx2.Response:
+async def ask(world: Deployment, failure: Exception) -> httpx2.Response:
     """What is answered when an endpoint fails so."""
 
     async def get_health(call: Call) -> Response:
@@ -30,16 +30,16 @@ async def ask(world: World, failure: Exception) -> httpx2.Response:
         raise failure
 
     app = create_app(world.settings)
-    route = operation(get_health, tag="System", answers=None)
+    route = build_operation(get_health, tag="System", answers=None)
     async with running(app):
-        broken = Authentication(Dispatch([route], otherwise=app), app.state.door)
+        broken = AuthenticationMiddleware(Dispatcher([route], otherwise=app), app.state.door)
         async with client(broken) as http:
             return await http.get("/health")
 
 
 @pytest.mark.parametrize("failure", [RuntimeError(SECRET), InvalidConfiguration(SECRET)])
 async def test_a_fault_of_ours_is_told_to_the_log_only(
-    settled: World, failure: Exception, caplog: pytest.LogCaptureFixture
+    settled: Deployment, failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = await ask(settled, failure)
     assert answer.status_code == 500
@@ -54,7 +54,7 @@ async def test_a_fault_of_ours_is_told_to_the_log_only(
 
 
 async def test_what_is_unavailable_may_be_tried_again(
-    settled: World, caplog: pytest.LogCaptureFixture
+    settled: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     answer = await ask(settled, Unavailable("The database is not available"))
@@ -63,11 +63,11 @@ async def test_what_is_unavailable_may_be_tried_again(
     assert any(answer.headers["x-request-id"] in record.getMessage() for record in caplog.records)
 
 
-async def test_a_database_that_is_gone_is_not_ready(settled: World) -> None:
+async def test_a_database_that_is_gone_is_not_ready(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app) as http:
         assert (await http.get("/ready")).json()["status"] == "ready"
-        for database in app.state.door.service.acting_as(None).hosting.databases.values():
+        for database in app.state.door.service.operations_for(None).hosting.databases.values():
             await database.close()
         answer = await http.get("/ready")
         assert answer.status_code == 503
@@ -78,7 +78,7 @@ async def test_a_database_that_is_gone_is_not_ready(settled: World) -> None:
 ORIGIN = "https://console.example"
 
 
-def with_origins(world: World) -> Settings:
+def with_origins(world: Deployment) -> Settings:
     settings = world.settings
     return replace(settings, server=replace(settings.server, cors_origins=(ORIGIN,)))
 
@@ -91,7 +91,7 @@ def preflight(origin: str, method: str = "DELETE", fields: str = "Authorization"
     }
 
 
-async def test_a_configured_origin_may_ask(settled: World) -> None:
+async def test_a_configured_origin_may_ask(settled: Deployment) -> None:
     app = create_app(with_origins(settled))
     async with running(app), client(app) as http:
         asked = await http.options("/sessions/s1", headers=preflight(ORIGIN))
@@ -113,7 +113,7 @@ async def test_a_configured_origin_may_ask(settled: World) -> None:
 @pytest.mark.parametrize(
     "origin", ["null", "https://evil-console.example", f"{ORIGIN}.evil", "http://console.example"]
 )
-async def test_other_origins_may_not(settled: World, origin: str) -> None:
+async def test_other_origins_may_not(settled: Deployment, origin: str) -> None:
     app = create_app(with_origins(settled))
     async with running(app), client(app) as http:
         asked = await http.options("/teams", headers=preflight(origin))
@@ -124,7 +124,7 @@ async def test_other_origins_may_not(settled: World, origin: str) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_without_origins_there_is_no_preflight(settled: World) -> None:
+async def test_without_origins_there_is_no_preflight(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app) as http:
         headers = preflight(ORIGIN) | bearer(settled, ADMIN)

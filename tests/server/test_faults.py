@@ -19,8 +19,8 @@ import apsw
 import httpx2
 import pytest
 
-from tests.process import AGENTCTL, ServerProcess, serving
-from tests.world import ADMIN, World, make_world
+from tests.process import AGENTCTL, ServerProcess, serve_config
+from tests.world import ADMIN, Deployment, create_deployment
 
 MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && ulimit -n 256 && exec "$@"'
 FEW_FILES = 'ulimit -n 256 && exec "$@"'
@@ -29,7 +29,7 @@ LARGE = {"text": "x" * 100_000}
 
 
 @contextlib.contextmanager
-def calling(server: ServerProcess, world: World) -> Iterator[httpx2.Client]:
+def calling(server: ServerProcess, world: Deployment) -> Iterator[httpx2.Client]:
     headers = {"Authorization": f"Bearer {world.token('ann', ADMIN)}"}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=30) as client:
         yield client
@@ -111,7 +111,7 @@ class Disk:
 class Place:
     """A server on a small disk, with few file descriptors, and a client of it."""
 
-    world: World
+    world: Deployment
     disk: Disk
     server: ServerProcess
     client: httpx2.Client
@@ -122,8 +122,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_endpoint: Any) -> Iter
     folder = tmp_path_factory.mktemp("faults")
     disk = Disk(folder / "disk")
     files = {"main": 'url = "sqlite:///disk/main.db"', "second": 'url = "sqlite:///second.db"'}
-    world = make_world(folder, model_endpoint.base_url, databases=files)
-    with serving(world.path, program=disk.program) as server, calling(server, world) as client:
+    world = create_deployment(folder, model_endpoint.base_url, databases=files)
+    with serve_config(world.path, program=disk.program) as server, calling(server, world) as client:
         yield Place(world, disk, server, client)
 
 

@@ -18,11 +18,11 @@ from typing import Any
 import apsw
 import httpx2
 
-from tests.loops import until
-from tests.process import AGENTCTL, ServerProcess, started
+from tests.loops import wait_until
+from tests.process import AGENTCTL, ServerProcess, start_server
 from tests.server.load import SECONDS, Asked, calling, events, ordered
 from tests.server.stored import check_events, check_whole, events_of, looking, statuses
-from tests.world import World
+from tests.world import Deployment
 
 ROUNDS = 120 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 2
 
@@ -70,7 +70,7 @@ class Ledger:
 class Load:
     """Callers of one server until it is gone."""
 
-    def __init__(self, url: str, world: World, label: str, ledger: Ledger) -> None:
+    def __init__(self, url: str, world: Deployment, label: str, ledger: Ledger) -> None:
         self._url = url
         self._world = world
         self._label = label
@@ -117,20 +117,22 @@ class Load:
         session_id = f"{self._label}-shared" if shared else own
         suffix = "" if kind == "a" else f"-{kind}"
         stream, background = self._dice.random() < 0.5, self._dice.random() < 0.3
-        await self._ask(path, session_id + suffix, stream, background).ask(client)
+        await self._request_document(path, session_id + suffix, stream, background).ask(client)
 
     async def _follow(self, client: httpx2.AsyncClient) -> None:
         """Start runs without an end; stay until the server is gone, or go away."""
         while True:
             path, kind = self._dice.choice(ENDLESS)
-            asked = self._ask(
+            asked = self._request_document(
                 path, f"{self._label}-endless-{kind}", True, self._dice.random() < 0.3
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._dice.uniform(0.05, 2.0)):
                     await asked.ask(client)
 
-    def _ask(self, path: str, session_id: str, stream: bool, background: bool) -> Asked:
+    def _request_document(
+        self, path: str, session_id: str, stream: bool, background: bool
+    ) -> Asked:
         body: dict[str, Any] = {"message": f"echo {self._label} {self._next()}"}
         body |= {"session_id": session_id, "stream": stream, "background": background}
         key = f"{self._label}-{self._count}" if self._dice.random() < 0.7 else None
@@ -147,12 +149,12 @@ async def _until_gone(work: Awaitable[None]) -> None:
         await work
 
 
-async def killed_under_load(world: World, served: ServerProcess, label: str) -> Ledger:
+async def killed_under_load(world: Deployment, served: ServerProcess, label: str) -> Ledger:
     """Work with a server, kill it at some moment; what its callers know."""
     ledger = Ledger()
     load = asyncio.create_task(Load(served.url, world, label, ledger).until_gone())
     enough = random.Random(label).randint(*ANSWERS)
-    await until(lambda: ledger.answers >= enough or load.done(), SECONDS)
+    await wait_until(lambda: ledger.answers >= enough or load.done(), SECONDS)
     served.process.kill()
     served.process.wait()
     await load
@@ -173,7 +175,7 @@ async def no_run_is_live(
 
 
 async def check(
-    world: World, client: httpx2.AsyncClient, ledger: Ledger, seconds: float = FINAL_SECONDS
+    world: Deployment, client: httpx2.AsyncClient, ledger: Ledger, seconds: float = FINAL_SECONDS
 ) -> None:
     """After a kill: all that was said is so, and what was not answered can be asked again.
 
@@ -197,7 +199,7 @@ async def in_parallel(checks: list[Awaitable[None]]) -> None:
     await asyncio.gather(*checks)
 
 
-def check_file(world: World, ledger: Ledger) -> None:
+def check_file(world: Deployment, ledger: Ledger) -> None:
     """What the file holds: each acknowledged run, as it was told; no request made two."""
     with looking(world.folder / "main.db") as connection:
         check_whole(connection)
@@ -301,7 +303,7 @@ async def check_session(client: httpx2.AsyncClient, session_id: str) -> None:
     assert said == asked
 
 
-def killed_at_start(world: World, seconds: float) -> None:
+def killed_at_start(world: Deployment, seconds: float) -> None:
     """A server that is killed while it begins: within what it recovers, or before."""
     with (world.folder / "killed.log").open("wb") as said:
         line = [*AGENTCTL, "serve", "--config", str(world.path), "--port", "0"]
@@ -315,14 +317,14 @@ def killed_at_start(world: World, seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def serving(world: World, name: str) -> Any:
+def serving(world: Deployment, name: str) -> Any:
     """A server of the world; several may serve it."""
     options = ("--config", str(world.path), "--port", "0")
-    with started(*options, log=world.folder / f"{name}.log") as served:
+    with start_server(*options, log=world.folder / f"{name}.log") as served:
         yield served
 
 
-async def test_a_killed_server_has_kept_what_it_acknowledged(world: World) -> None:
+async def test_a_killed_server_has_kept_what_it_acknowledged(world: Deployment) -> None:
     known: dict[str, Asked] = {}
     with contextlib.ExitStack() as stack:
         served = stack.enter_context(serving(world, "server-0"))
@@ -340,7 +342,7 @@ async def test_a_killed_server_has_kept_what_it_acknowledged(world: World) -> No
     assert known
 
 
-def check_all(world: World, known: dict[str, Asked]) -> None:
+def check_all(world: Deployment, known: dict[str, Asked]) -> None:
     """What was acknowledged is as it was; no process is left but the one that lives."""
     with looking(world.folder / "main.db") as connection:
         stored = statuses(connection)
@@ -352,12 +354,12 @@ def check_all(world: World, known: dict[str, Asked]) -> None:
     assert len(workers) == 1
 
 
-async def test_another_process_ends_what_a_killed_one_left(world: World) -> None:
+async def test_another_process_ends_what_a_killed_one_left(world: Deployment) -> None:
     with serving(world, "killed") as killed, serving(world, "other") as other:
         async with calling(world, other.url) as client:
             own = Asked("/agents/trickle", {"message": "own", "session_id": "own", "stream": True})
             asking = asyncio.create_task(own.ask(client))
-            await until(lambda: own.run_id is not None)
+            await wait_until(lambda: own.run_id is not None)
             ledger = await killed_under_load(world, killed, "two")
             seen = asyncio.gather(*(follow_on(client, asked) for asked in ledger.asked))
             deadline = time.monotonic() + TAKEOVER_SECONDS

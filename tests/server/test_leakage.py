@@ -21,11 +21,11 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from agentctl.auth.tokens.account_tokens import new_token
+from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.cli.root import app
 from tests.auth.forge import b64, ec_pair, fixed, hs, token
 from tests.endpoint import ModelEndpoint
-from tests.process import AGENTCTL, ServerProcess, inherited, started
+from tests.process import AGENTCTL, ServerProcess, base_environment, start_server
 from tests.server.wire import wire
 
 MARK = "kestrel"
@@ -159,9 +159,9 @@ def bearers(scene: Scene) -> dict[str, str]:
         "garbage": f"{MARK}.garbage.{MARK}-in-a-token",
         "no json": f"{b64(f'{MARK}-header-of-no-json'.encode())}.e30.AAAA",
         "long": f"{MARK}-long-" + "a" * 8_300,
-        "account": new_token("agentctl"),
-        "account, mistyped": new_token("agentctl")[:-1] + "_",
-        "account elsewhere": new_token("elsewhere"),
+        "account": generate_account_token("agentctl"),
+        "account, mistyped": generate_account_token("agentctl")[:-1] + "_",
+        "account elsewhere": generate_account_token("elsewhere"),
     }
     for name, credential in other.items():
         scene.keep(name, credential)
@@ -378,10 +378,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoin
     with os.fdopen(os.open(folder / "signing.key", os.O_CREAT | os.O_WRONLY, 0o600), "w") as key:
         key.write(SECRET)
     scene = Scene(folder, {"hmac secret": SECRET, "api key": API_KEY})
-    environment = inherited() | {"LEAK_KEY": API_KEY, "AGENTCTL_TOKEN": jwt("unused")}
+    environment = base_environment() | {"LEAK_KEY": API_KEY, "AGENTCTL_TOKEN": jwt("unused")}
     log = folder / "log"
     options = ("--config", str(path))
-    with started(*options, log=log, environment=environment, program=AGENTCTL) as server:
+    with start_server(*options, log=log, environment=environment, program=AGENTCTL) as server:
         with httpx2.Client(base_url=server.url, timeout=PATIENCE) as client:
             ask_everything(scene, client)
         ask_badly(scene, int(server.url.rpartition(":")[2]))

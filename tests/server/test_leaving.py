@@ -13,15 +13,15 @@ import orjson
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentctl.runs.engine import CLIENT_LEFT, Engine
+from agentctl.runs.engine import CLIENT_DISCONNECTED, Engine
 from agentctl.server import create_app
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.server.hosts import Host, hosting
 from tests.server.load import SECONDS
 from tests.server.seeds import as_caller
 from tests.server.stored import looking
-from tests.world import World, make_world
+from tests.world import Deployment, create_deployment
 
 CLIENTS = 40
 """That leave in one way; there are four, in three of which a provider is called."""
@@ -35,7 +35,7 @@ LISTENS = "0A"
 class Watched:
     """An application that is watched from outside of its event loop."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Deployment) -> None:
         self.app = create_app(world.settings)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -46,7 +46,7 @@ class Watched:
 
     @property
     def engine(self) -> Engine:
-        engine: Engine = self.app.state.door.open_service.hosting.engine
+        engine: Engine = self.app.state.door.running_service.hosting.engine
         return engine
 
     @property
@@ -121,7 +121,7 @@ async def leave_while_it_works(host: Host, agent: str, message: str) -> None:
                 await asyncio.sleep(0.1)
 
 
-def has_run(world: World, message: str) -> bool:
+def has_run(world: Deployment, message: str) -> bool:
     """Whether there is a run that was asked this."""
     with looking(world.folder / "main.db") as connection:
         sql = "SELECT count(*) FROM runs WHERE input = ?"
@@ -148,29 +148,29 @@ async def test_clients_that_leave_leave_nothing_behind(
     tmp_path: Path, model_endpoint: ModelEndpoint, on_disconnect: str, agent: str, status: str
 ) -> None:
     server = f'on_disconnect = "{on_disconnect}"'
-    world = make_world(tmp_path, model_endpoint.base_url, server=server)
+    world = create_deployment(tmp_path, model_endpoint.base_url, server=server)
     watched = Watched(world)
     with hosting(world, watched) as host:
         await leave(host, agent, "first", 1)
-        await until(lambda: not watched.engine.live_runs(), SECONDS)
-        await until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
+        await wait_until(lambda: not watched.engine.live_runs(), SECONDS)
+        await wait_until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
         tasks, calls = watched.tasks, sockets(model_endpoint.port, remote=True)
         await leave(host, agent, "then", CLIENTS)
-        await until(lambda: not watched.engine.live_runs(), SECONDS)
-        await until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
-        await until(lambda: watched.tasks <= tasks, SECONDS)
+        await wait_until(lambda: not watched.engine.live_runs(), SECONDS)
+        await wait_until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
+        await wait_until(lambda: watched.tasks <= tasks, SECONDS)
         # What other servers of this process keep open to the endpoint is in `calls`.
         kept = calls if on_disconnect == "cancel" else calls + POOL
-        await until(lambda: sockets(model_endpoint.port, remote=True) <= kept, SECONDS)
+        await wait_until(lambda: sockets(model_endpoint.port, remote=True) <= kept, SECONDS)
     check_runs(world, status)
 
 
-def check_runs(world: World, status: str) -> None:
+def check_runs(world: Deployment, status: str) -> None:
     """Who sent a whole request has had a run, and only they, unless they left before it began."""
     with looking(world.folder / "main.db") as connection:
         sql = "SELECT input, status, cancel_requested_by, cancel_reason FROM runs"
         ends = {message: end for message, *end in connection.execute(sql)}
-    cancelled = ["CANCELLED", "me", CLIENT_LEFT]
+    cancelled = ["CANCELLED", "me", CLIENT_DISCONNECTED]
     wanted = cancelled if status == "CANCELLED" else ["COMPLETED", None, None]
     for way in WAYS:
         found = [end for message, end in ends.items() if way.__name__ in message]

@@ -13,7 +13,7 @@ from starlette.routing import Mount
 
 from agentctl.server import create_app, running
 from agentctl.server.app import create_app as create
-from tests.world import ADMIN, World
+from tests.world import ADMIN, Deployment
 
 
 def client(app: object, base: str = "http://test") -> httpx2.AsyncClient:
@@ -21,11 +21,11 @@ def client(app: object, base: str = "http://test") -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=transport, base_url=base)
 
 
-def bearer(world: World, *scopes: str) -> dict[str, str]:
+def bearer(world: Deployment, *scopes: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {world.token('me', *scopes)}"}
 
 
-async def test_without_running_everything_says_what_is_missing(settled: World) -> None:
+async def test_without_running_everything_says_what_is_missing(settled: Deployment) -> None:
     async with client(create_app(settled.settings)) as http:
         for path in ("/health", "/teams", "/nothing", "/docs"):
             answer = await http.get(path, headers=bearer(settled, ADMIN))
@@ -36,7 +36,7 @@ async def test_without_running_everything_says_what_is_missing(settled: World) -
             assert "x-request-id" in answer.headers
 
 
-async def test_running_ends_with_its_block(settled: World) -> None:
+async def test_running_ends_with_its_block(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with client(app) as http:
         async with running(app):
@@ -46,7 +46,7 @@ async def test_running_ends_with_its_block(settled: World) -> None:
             assert (await http.get("/health")).status_code == 200
 
 
-async def check_refusals_in_order(http: httpx2.AsyncClient, world: World) -> None:
+async def check_refusals_in_order(http: httpx2.AsyncClient, world: Deployment) -> None:
     """401, 403, 404, 422, whatever the application is served under."""
     assert (await http.get("health")).status_code == 200
     assert (await http.post("agents/echo/runs", content=b"{")).status_code == 401
@@ -61,14 +61,14 @@ async def check_refusals_in_order(http: httpx2.AsyncClient, world: World) -> Non
     assert (await http.get("teams", headers=weak)).status_code == 200
 
 
-async def test_alone(settled: World) -> None:
+async def test_alone(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app, "http://test/") as http:
         await check_refusals_in_order(http, settled)
 
 
 @pytest.mark.parametrize("framework", [FastAPI, Starlette])
-async def test_mounted(settled: World, framework: type[Starlette]) -> None:
+async def test_mounted(settled: Deployment, framework: type[Starlette]) -> None:
     app = create_app(settled.settings)
 
     @contextlib.asynccontextmanager
@@ -83,7 +83,7 @@ async def test_mounted(settled: World, framework: type[Starlette]) -> None:
         assert document["servers"] == [{"url": "/api/v1"}]
 
 
-async def test_under_a_root_path(settled: World) -> None:
+async def test_under_a_root_path(settled: Deployment) -> None:
     app = create_app(settled.settings)
     app.root_path = "/base"
     async with running(app):
@@ -94,7 +94,7 @@ async def test_under_a_root_path(settled: World) -> None:
                 await check_refusals_in_order(http, settled)
 
 
-async def test_a_route_without_a_policy_stops_the_start(settled: World) -> None:
+async def test_a_route_without_a_policy_stops_the_start(settled: Deployment) -> None:
     app = create(settled.settings)
 
     @app.get("/extra")
@@ -109,7 +109,7 @@ async def test_a_route_without_a_policy_stops_the_start(settled: World) -> None:
             await http.get("/extra")
 
 
-async def test_a_route_that_comes_later_is_not_there(settled: World) -> None:
+async def test_a_route_that_comes_later_is_not_there(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app) as http:
         assert (await http.get("/health")).status_code == 200

@@ -16,9 +16,9 @@ import httpx2
 
 from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas, postgres_url
-from tests.process import serving
+from tests.process import serve_config
 from tests.server.several import until
-from tests.world import make_world
+from tests.world import create_deployment
 
 __all__ = ["postgres_url"]
 
@@ -93,9 +93,9 @@ def test_a_database_that_does_not_answer_is_told_in_time(
 ) -> None:
     with postgres_schemas(postgres_url) as places, hole(postgres_url) as (between, url):
         through = {name: lines.replace(postgres_url, url) for name, lines in places.items()}
-        world = make_world(tmp_path, model_endpoint.base_url, databases=through)
+        world = create_deployment(tmp_path, model_endpoint.base_url, databases=through)
         with (
-            serving(world.path) as served,
+            serve_config(world.path) as served,
             httpx2.Client(base_url=served.url, timeout=20) as client,
         ):
             assert client.get("/ready").json()["status"] == "ready"

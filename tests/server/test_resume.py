@@ -15,7 +15,7 @@ from agentctl.server import answers, create_app
 from tests.server.hosts import Host, hosting
 from tests.server.seeds import as_caller
 from tests.server.streamed import Event, events, leave, record
-from tests.world import World
+from tests.world import Deployment
 
 Pair = tuple[Host, Host]
 
@@ -58,7 +58,7 @@ def stop(host: Host, agent: str, run_id: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(settled: World) -> Iterator[Pair]:
+def pair(settled: Deployment) -> Iterator[Pair]:
     """Two servers on the same files."""
     first, second = (hosting(settled, create_app(settled.settings)) for _ in range(2))
     with first as one, second as other:
@@ -82,7 +82,7 @@ def test_a_stream_that_broke_off_goes_on_wherever_it_is_asked_for(
     assert whole(one, "trickle", run_id) == whole(other, "trickle", run_id) == seen
 
 
-def test_a_stream_is_there_after_a_restart(settled: World) -> None:
+def test_a_stream_is_there_after_a_restart(settled: Deployment) -> None:
     with hosting(settled, create_app(settled.settings)) as host:
         seen = begin(host, "trickle")
     with hosting(settled, create_app(settled.settings)) as host:

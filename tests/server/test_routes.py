@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from agentctl.auth.policy import POLICY, Needs
+from agentctl.auth.policy import POLICY, NeedsScope
 from agentctl.config.settings import Database, Settings
 from agentctl.records.kinds import KINDS
-from agentctl.records.routes import ROUTES, Match, Route, RouteTable, operations_of
+from agentctl.records.routes import ROUTES, Route, RouteMatch, RouteTable, operation_ids
 from agentctl.server import create_app
 from agentctl.server.routing import Operation, check_routes
 from tests.architecture.sources import modules
@@ -44,7 +44,7 @@ def test_no_two_operations_are_in_one_place() -> None:
 @pytest.mark.parametrize("name", ROUTES)
 def test_a_scope_names_a_parameter_of_the_path(name: str) -> None:
     rule = POLICY[name]
-    if isinstance(rule, Needs) and rule.id_param is not None:
+    if isinstance(rule, NeedsScope) and rule.id_param is not None:
         assert f"/{rule.resource}/{{{rule.id_param}}}" in ROUTES[name].template
 
 
@@ -57,7 +57,7 @@ def test_the_table_finds_what_the_framework_would(name: str) -> None:
         path = value.join(parts)
         theirs = route.path_regex.fullmatch(path)
         assert theirs is not None
-        assert TABLE.find(ROUTES[name].method, path) == Match(name, theirs.groupdict())
+        assert TABLE.find(ROUTES[name].method, path) == RouteMatch(name, theirs.groupdict())
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_methods_of_a_path() -> None:
 
 def test_families_are_of_every_kind() -> None:
     for kind, names in KINDS.items():
-        ids = operations_of(kind)
+        ids = operation_ids(kind)
         assert {ROUTES[name].template.split("/")[1] for name in ids} == {names.path}
         assert ROUTES[ids.list] == Route("GET", f"/{names.path}")
 

@@ -7,7 +7,7 @@ import json
 import httpx2
 import pytest
 
-from agentctl.auth.policy import POLICY, Needs, Public
+from agentctl.auth.policy import POLICY, NeedsScope, Public
 from agentctl.config.settings import Database, Settings
 from agentctl.server import create_app
 from agentctl.server.routing import Operation, check_routes
@@ -72,7 +72,7 @@ def test_every_operation_has_scenarios() -> None:
 def test_every_operation_has_a_scenario_of_success_and_of_refusal(route: Operation) -> None:
     statuses = {row.status for row in SCENARIOS if row.operation == route.operation}
     assert statuses & {200, 201, 204}
-    if isinstance(POLICY[route.operation], Needs):
+    if isinstance(POLICY[route.operation], NeedsScope):
         assert 403 in statuses
 
 
@@ -106,7 +106,7 @@ def test_nobody_gets_past_401(server: Host, route: Operation, who: str) -> None:
     assert answer.headers["www-authenticate"] == f'Bearer realm="agentctl"{error}'
 
 
-NEEDY = [route for route in OPERATIONS if isinstance(POLICY[route.operation], Needs)]
+NEEDY = [route for route in OPERATIONS if isinstance(POLICY[route.operation], NeedsScope)]
 
 
 @pytest.mark.parametrize("route", NEEDY, ids=lambda route: route.operation)

@@ -20,7 +20,7 @@ from tests.endpoint import ModelEndpoint
 from tests.server.several import until
 from tests.server.watched import Watched, watched
 from tests.server.wire import wire
-from tests.world import World
+from tests.world import Deployment
 
 MESSAGE = "words that a user sends to a model"
 ROW = re.compile(r"^\| `(agentctl_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
@@ -312,7 +312,7 @@ def children(parent: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
-def serve(world: World, listen: str, *more: str) -> tuple[int, str]:
+def serve(world: Deployment, listen: str, *more: str) -> tuple[int, str]:
     """What a start says that is refused."""
     text = "\n".join([world.path.read_text(), "[metrics]", f'listen = "{listen}"', *more])
     world.path.write_text(text)
@@ -320,7 +320,9 @@ def serve(world: World, listen: str, *more: str) -> tuple[int, str]:
     return done.exit_code, done.stderr
 
 
-def test_without_the_package_it_says_which(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_says_which(
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     code, said = serve(world, "127.0.0.1:0")
     assert code == 2
@@ -328,7 +330,7 @@ def test_without_the_package_it_says_which(world: World, monkeypatch: pytest.Mon
     assert "Traceback" not in said
 
 
-def test_an_address_that_is_taken_is_named(world: World) -> None:
+def test_an_address_that_is_taken_is_named(world: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, said = serve(world, f"127.0.0.1:{port}")
@@ -338,7 +340,7 @@ def test_an_address_that_is_taken_is_named(world: World) -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9464", "[::]:9464", "example.org:9464"])
-def test_others_are_let_in_only_when_that_is_said(world: World, listen: str) -> None:
+def test_others_are_let_in_only_when_that_is_said(world: Deployment, listen: str) -> None:
     code, said = serve(world, listen)
     assert code == 2
     assert "metrics.listen" in said

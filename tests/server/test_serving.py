@@ -15,23 +15,23 @@ import httpx2
 import orjson
 import pytest
 
-from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageFailed
+from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageError
 from agentctl.server import create_app
-from agentctl.server.processes.listener import base_url, bind
+from agentctl.server.processes.listener import base_url, bind_socket
 from agentctl.server.processes.serve import serve
-from tests.process import AGENTCTL, ServerProcess, serving
+from tests.process import AGENTCTL, ServerProcess, serve_config
 from tests.server.hosts import hosting
-from tests.world import World
+from tests.world import Deployment
 
 
-def headers(world: World) -> dict[str, str]:
+def headers(world: Deployment) -> dict[str, str]:
     token = world.token("me", "agents:run", "sessions:read")
     return {"Authorization": f"Bearer {token}"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_cleanly(world: World, number: signal.Signals) -> None:
-    with serving(world.path) as served:
+def test_a_signal_stops_it_cleanly(world: Deployment, number: signal.Signals) -> None:
+    with serve_config(world.path) as served:
         answer = httpx2.get(f"{served.url}/health")
         assert answer.status_code == 200
         assert "server" not in answer.headers
@@ -41,7 +41,7 @@ def test_a_signal_stops_it_cleanly(world: World, number: signal.Signals) -> None
 
 
 @contextlib.contextmanager
-def hanging(world: World, served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
+def hanging(world: Deployment, served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
     """A streamed run that does not end: its id, and the lines that follow the first event."""
     url = f"{served.url}/agents/hang/runs"
     body = {"message": "hello", "session_id": "s1"}
@@ -51,7 +51,7 @@ def hanging(world: World, served: ServerProcess) -> Iterator[tuple[str, Iterator
         yield orjson.loads(next(lines).removeprefix("data: "))["run_id"], lines
 
 
-def drain_seconds(world: World, seconds: float) -> None:
+def drain_seconds(world: Deployment, seconds: float) -> None:
     text = world.path.read_text()
     world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
 
@@ -64,15 +64,15 @@ def await_draining(served: ServerProcess) -> None:
     assert (ready.status_code, ready.json()["checks"]["runs"]) == (503, "failed")
 
 
-def runs(world: World, url: str) -> list[dict[str, Any]]:
+def runs(world: Deployment, url: str) -> list[dict[str, Any]]:
     listed = httpx2.get(f"{url}/sessions/s1/runs", headers=headers(world))
     found: list[dict[str, Any]] = listed.json()
     return found
 
 
-def test_an_open_stream_ends_with_its_run(world: World) -> None:
+def test_an_open_stream_ends_with_its_run(world: Deployment) -> None:
     drain_seconds(world, 0.2)
-    with serving(world.path) as served:
+    with serve_config(world.path) as served:
         with hanging(world, served) as (_, lines):
             began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
@@ -85,9 +85,9 @@ def test_an_open_stream_ends_with_its_run(world: World) -> None:
     assert (run["status"], run["cancel_requested_by"]) == ("CANCELLED", "system:shutdown")
 
 
-def test_while_it_drains_it_answers_but_takes_no_runs(world: World) -> None:
+def test_while_it_drains_it_answers_but_takes_no_runs(world: Deployment) -> None:
     drain_seconds(world, 30)
-    with serving(world.path) as served, hanging(world, served) as (run_id, lines):
+    with serve_config(world.path) as served, hanging(world, served) as (run_id, lines):
         served.process.send_signal(signal.SIGTERM)
         await_draining(served)
         body = {"message": "hello", "session_id": "s2"}
@@ -101,9 +101,9 @@ def test_while_it_drains_it_answers_but_takes_no_runs(world: World) -> None:
         assert served.process.wait(10) == 0
 
 
-def test_a_second_signal_does_not_wait(world: World) -> None:
+def test_a_second_signal_does_not_wait(world: Deployment) -> None:
     drain_seconds(world, 60)
-    with serving(world.path) as served, hanging(world, served):
+    with serve_config(world.path) as served, hanging(world, served):
         served.process.send_signal(signal.SIGTERM)
         await_draining(served)
         began = time.monotonic()
@@ -111,9 +111,9 @@ def test_a_second_signal_does_not_wait(world: World) -> None:
         assert time.monotonic() - began < 8
 
 
-def test_a_connection_that_stays_open_does_not_keep_it(world: World) -> None:
+def test_a_connection_that_stays_open_does_not_keep_it(world: Deployment) -> None:
     with (
-        serving(world.path) as served,
+        serve_config(world.path) as served,
         socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as idle,
         httpx2.Client(base_url=served.url) as client,
     ):
@@ -124,7 +124,7 @@ def test_a_connection_that_stays_open_does_not_keep_it(world: World) -> None:
         assert idle.recv(1) == b""
 
 
-def test_a_port_in_use_is_said(world: World) -> None:
+def test_a_port_in_use_is_said(world: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = [*AGENTCTL, "serve", "--config", str(world.path), "--port", str(port)]
@@ -136,7 +136,7 @@ def test_a_port_in_use_is_said(world: World) -> None:
     assert not (world.folder / "main.db").exists()
 
 
-def refused(world: World, **server: Any) -> AgentctlError:
+def refused(world: Deployment, **server: Any) -> AgentctlError:
     """Why it does not start."""
     settings = world.settings
     settings = replace(settings, server=replace(settings.server, **server))
@@ -146,25 +146,25 @@ def refused(world: World, **server: Any) -> AgentctlError:
 
 
 @pytest.mark.parametrize("host", ["203.0.113.9", "no such host", "nothing.invalid", "a" * 300])
-def test_a_host_that_is_not_ours_is_said(settled: World, host: str) -> None:
+def test_a_host_that_is_not_ours_is_said(settled: Deployment, host: str) -> None:
     refusal = refused(settled, host=host)
-    assert isinstance(refusal, UsageFailed)
+    assert isinstance(refusal, UsageError)
     assert "no address of this machine" in refusal.detail
 
 
-def test_a_database_that_cannot_be_opened_is_said(world: World) -> None:
+def test_a_database_that_cannot_be_opened_is_said(world: Deployment) -> None:
     (world.folder / "main.db").write_bytes(b"this is no database, and long enough to be seen" * 99)
     assert isinstance(refused(world), SchemaMismatch | Unavailable)
 
 
-def test_keys_that_are_missing_are_said(world: World) -> None:
+def test_keys_that_are_missing_are_said(world: Deployment) -> None:
     (world.folder / "keys" / "signing.pub.pem").unlink()
     refusal = refused(world)
     assert isinstance(refusal, InvalidKey)
     assert "signing.pub.pem" in str(refusal)
 
 
-def test_what_a_refused_start_had_taken_is_free_again(world: World) -> None:
+def test_what_a_refused_start_had_taken_is_free_again(world: Deployment) -> None:
     (world.folder / "keys" / "signing.pub.pem").unlink()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -175,11 +175,11 @@ def test_what_a_refused_start_had_taken_is_free_again(world: World) -> None:
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
 def test_the_base_url_has_the_real_port(host: str, shown: str) -> None:
-    with bind(host, 0) as listener:
+    with bind_socket(host, 0) as listener:
         assert base_url(listener) == f"http://{shown}:{listener.getsockname()[1]}"
 
 
-def test_without_authorization_everybody_is_an_administrator(settled: World) -> None:
+def test_without_authorization_everybody_is_an_administrator(settled: Deployment) -> None:
     settings = settled.settings
     off = replace(settings, authorization=replace(settings.authorization, enabled=False))
     with hosting(settled, create_app(off)) as host:

@@ -12,7 +12,7 @@ from tests.endpoint import ModelEndpoint
 from tests.server.hosts import Host, hosting
 from tests.server.seeds import as_caller
 from tests.server.streamed import events, leave, record, until
-from tests.world import World, make_world
+from tests.world import Deployment, create_deployment
 
 
 def test_a_stream_is_events_from_start_to_end(server: Host) -> None:
@@ -89,19 +89,19 @@ def test_a_client_that_leaves_while_it_waits_stops_its_run(server: Host) -> None
 
 
 @pytest.fixture
-def detached(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> World:
+def detached(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Deployment:
     folder = tmp_path_factory.mktemp("detached")
-    return make_world(folder, model_endpoint.base_url, server='on_disconnect = "detach"')
+    return create_deployment(folder, model_endpoint.base_url, server='on_disconnect = "detach"')
 
 
-def test_a_detached_run_goes_on_without_its_client(detached: World) -> None:
+def test_a_detached_run_goes_on_without_its_client(detached: Deployment) -> None:
     with hosting(detached, create_app(detached.settings)) as host:
         left = [leave(host, {"message": "hello"}), give_up(host, "given-up")]
         time.sleep(0.3)  # nothing must happen
         assert [record(host, run_id)["status"] for run_id in left] == ["RUNNING", "RUNNING"]
 
 
-def test_a_silent_stream_has_comments(settled: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_stream_has_comments(settled: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "COMMENT_SECONDS", 0.05)
     with hosting(settled, create_app(settled.settings)) as host:
         headers = as_caller(host, "me")

@@ -18,15 +18,15 @@ import httpx2
 import orjson
 import pytest
 
-from agentctl.server.processes.listener import bind, taken_over
-from agentctl.server.processes.worker_handle import LONGEST_PAUSE, STEADY_SECONDS, Backoff
+from agentctl.server.processes.listener import adopt_socket, bind_socket
+from agentctl.server.processes.worker_handle import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
 from tests.endpoint import ModelEndpoint
-from tests.process import AGENTCTL, finished
+from tests.process import AGENTCTL, run_agentctl
 from tests.server.several import Several, alive, following, several, until
-from tests.world import World, make_world
+from tests.world import Deployment, create_deployment
 
 
-def drain_seconds(world: World, seconds: float) -> None:
+def drain_seconds(world: Deployment, seconds: float) -> None:
     text = world.path.read_text()
     world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
 
@@ -40,7 +40,7 @@ def pair(
     """
     long = "Write plainly. " * 10_000
     extra = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
-    world = make_world(tmp_path_factory.mktemp("pair"), model_endpoint.base_url, extra=extra)
+    world = create_deployment(tmp_path_factory.mktemp("pair"), model_endpoint.base_url, extra=extra)
     text = world.path.read_text().replace('verification_key_files = ["keys/signing.pub.pem"]', KEYS)
     world.path.write_text(text)
     (world.folder / "keys" / "signing.pem").write_text(SECRET)
@@ -101,7 +101,7 @@ def test_a_stream_goes_on_at_another_worker_without_gap_or_repeat(pair: Several)
     assert orjson.loads(read[-1].data)["content"] == "".join(parts)
 
 
-def test_while_they_drain_they_answer_but_take_no_runs(world: World) -> None:
+def test_while_they_drain_they_answer_but_take_no_runs(world: Deployment) -> None:
     drain_seconds(world, 3)
     with several(world) as server:
         runs = server.one_each()
@@ -126,7 +126,7 @@ def test_while_they_drain_they_answer_but_take_no_runs(world: World) -> None:
 
 
 def test_they_stop_together_so_that_who_follows_through_another_is_told_the_end(
-    world: World,
+    world: Deployment,
 ) -> None:
     with several(world) as server:
         idle, busy = server.workers()
@@ -143,7 +143,7 @@ def test_they_stop_together_so_that_who_follows_through_another_is_told_the_end(
         assert server.served.said.splitlines()[-1] == "stopped"
 
 
-def test_a_second_signal_does_not_wait(world: World) -> None:
+def test_a_second_signal_does_not_wait(world: Deployment) -> None:
     drain_seconds(world, 60)
     with several(world) as server:
         server.one_each()
@@ -155,7 +155,7 @@ def test_a_second_signal_does_not_wait(world: World) -> None:
         assert {status for (status,) in server.rows("SELECT status FROM runs")} == {"CANCELLED"}
 
 
-def test_a_service_manager_may_signal_every_process_at_once(world: World) -> None:
+def test_a_service_manager_may_signal_every_process_at_once(world: Deployment) -> None:
     drain_seconds(world, 60)
     with several(world) as server:
         (run_id, *others) = server.one_each().values()
@@ -172,7 +172,7 @@ def test_a_service_manager_may_signal_every_process_at_once(world: World) -> Non
         assert server.served.process.wait(10) == 0
 
 
-def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(world: World) -> None:
+def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(world: Deployment) -> None:
     key = world.folder / "keys" / "signing.pub.pem"
     with several(world) as server:
         runs = server.one_each()
@@ -233,36 +233,36 @@ def asking(server: Several) -> Iterator[list[str]]:
 def test_the_pause_before_a_replacement_grows_until_one_stays() -> None:
     backoff = Backoff()
     pauses = [backoff.after(0.2) for _ in range(8)]
-    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, LONGEST_PAUSE, LONGEST_PAUSE]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAXIMUM_PAUSE, MAXIMUM_PAUSE]
     assert backoff.after(STEADY_SECONDS) == 0
     assert backoff.after(0) == 0.1
 
 
-def break_port(world: World) -> None:
+def break_port(world: Deployment) -> None:
     """Every port is free: it is the test that holds one."""
 
 
-def break_key(world: World) -> None:
+def break_key(world: Deployment) -> None:
     (world.folder / "keys" / "signing.pub.pem").unlink()
 
 
-def break_tool(world: World) -> None:
+def break_tool(world: Deployment) -> None:
     (world.folder / "world_tools.py").write_text("import nothing_of_this_name\n")
 
 
-def break_database(world: World) -> None:
+def break_database(world: Deployment) -> None:
     (world.folder / "main.db").write_bytes(b"this is no database, and long enough to be seen" * 99)
 
 
 @pytest.mark.parametrize("wrong", [break_port, break_key, break_tool, break_database])
 def test_what_one_process_refuses_several_refuse_once(
-    world: World, wrong: Callable[[World], None]
+    world: Deployment, wrong: Callable[[Deployment], None]
 ) -> None:
     wrong(world)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1] if wrong is break_port else 0
         ended = [
-            finished("serve", "--config", str(world.path), f"--port={port}", *more, seconds=30)
+            run_agentctl("serve", "--config", str(world.path), f"--port={port}", *more, seconds=30)
             for more in ([], ["--workers", "2"])
         ]
     one, many = [(done.returncode, done.stdout, done.stderr.decode()) for done in ended]
@@ -273,7 +273,7 @@ def test_what_one_process_refuses_several_refuse_once(
     assert (world.folder / "main.db").exists() == (wrong in (break_tool, break_database))
 
 
-def test_the_end_of_the_parent_is_the_end_of_its_workers(world: World) -> None:
+def test_the_end_of_the_parent_is_the_end_of_its_workers(world: Deployment) -> None:
     drain_seconds(world, 2)
     with several(world) as server:
         workers, runs = server.workers(), server.one_each()
@@ -290,7 +290,7 @@ def test_the_end_of_the_parent_is_the_end_of_its_workers(world: World) -> None:
 
 def is_free(port: int) -> bool:
     try:
-        bind("127.0.0.1", port).close()
+        bind_socket("127.0.0.1", port).close()
     except Exception:
         return False
     return True
@@ -305,7 +305,7 @@ main()
 """
 
 
-def test_a_worker_that_does_not_end_is_killed_and_that_is_said(world: World) -> None:
+def test_a_worker_that_does_not_end_is_killed_and_that_is_said(world: Deployment) -> None:
     drain_seconds(world, 0)
     with several(world, program=(sys.executable, "-c", IMPATIENT)) as server:
         stuck, other = server.workers()
@@ -317,7 +317,7 @@ def test_a_worker_that_does_not_end_is_killed_and_that_is_said(world: World) -> 
     assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
 
 
-def test_a_signal_during_the_start_ends_it(world: World) -> None:
+def test_a_signal_during_the_start_ends_it(world: Deployment) -> None:
     log = world.folder / "server.log"
     line = [*AGENTCTL, "serve", "--config", str(world.path), "--port", "0", "--workers", "2"]
     with log.open("wb") as said:
@@ -334,7 +334,7 @@ def test_a_signal_during_the_start_ends_it(world: World) -> None:
 
 
 def test_programs_that_a_worker_starts_do_not_hold_the_port() -> None:
-    with bind("127.0.0.1", 0) as listener:
+    with bind_socket("127.0.0.1", 0) as listener:
         os.set_inheritable(listener.fileno(), True)
-        with taken_over(os.dup(listener.fileno())) as taken:
+        with adopt_socket(os.dup(listener.fileno())) as taken:
             assert not os.get_inheritable(taken.fileno())

@@ -9,13 +9,13 @@ import pytest
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.postgres import postgres_url
-from tests.world import World, make_world
+from tests.world import Deployment, create_deployment
 
 __all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
 
 @pytest.fixture
-def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> World:
+def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
     folder = tmp_path / "world"
     folder.mkdir()
-    return make_world(folder, model_endpoint.base_url)
+    return create_deployment(folder, model_endpoint.base_url)

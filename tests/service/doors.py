@@ -9,12 +9,12 @@ from typing import Any
 
 import orjson
 
-from agentctl.auth.principal import Principal, local
+from agentctl.auth.principal import Principal, local_principal
 from agentctl.operations import RunFilter, RunRequest, StreamEvent
-from agentctl.records.kinds import Kind
-from agentctl.service.service import Acting, Service
-from tests.loops import until
-from tests.world import World
+from agentctl.records.kinds import ComponentKind
+from agentctl.service.service import Service, ServiceOperations
+from tests.loops import wait_until
+from tests.world import Deployment
 
 __all__ = ["ALL", "boss", "collect", "hosted", "running", "started", "user"]
 
@@ -27,28 +27,32 @@ ALL = frozenset(
 
 
 @contextlib.asynccontextmanager
-async def hosted(world: World) -> AsyncIterator[Service]:
+async def hosted(world: Deployment) -> AsyncIterator[Service]:
     """The world's service, its databases made."""
     async with Service.open(world.settings, create=True) as service:
         yield service
 
 
-def user(service: Service, subject: str | None = "me", *, session_id: str | None = None) -> Acting:
+def user(
+    service: Service, subject: str | None = "me", *, session_id: str | None = None
+) -> ServiceOperations:
     """A caller who may do everything, with their own data."""
-    return service.acting_as(Principal(subject=subject, scopes=ALL, session_id=session_id))
+    return service.operations_for(Principal(subject=subject, scopes=ALL, session_id=session_id))
 
 
-def boss(service: Service) -> Acting:
+def boss(service: Service) -> ServiceOperations:
     """An administrator."""
-    return service.acting_as(local("boss"))
+    return service.operations_for(local_principal("boss"))
 
 
-async def collect(port: Acting, kind: Kind, component_id: str, **request: Any) -> list[StreamEvent]:
+async def collect(
+    port: ServiceOperations, kind: ComponentKind, component_id: str, **request: Any
+) -> list[StreamEvent]:
     """All events of a run, to its end."""
     return [event async for event in port.stream_run(kind, component_id, RunRequest(**request))]
 
 
-async def running(port: Acting, **filters: Any) -> dict[str, Any]:
+async def running(port: ServiceOperations, **filters: Any) -> dict[str, Any]:
     """The one run that is RUNNING, once there is one."""
     found: list[dict[str, Any]] = []
 
@@ -57,13 +61,13 @@ async def running(port: Acting, **filters: Any) -> dict[str, Any]:
         found[:] = page["data"]  # type: ignore[assignment]
         return bool(found)
 
-    await until(look)
+    await wait_until(look)
     return found[0]
 
 
 @contextlib.asynccontextmanager
 async def started(
-    port: Acting, kind: Kind, component_id: str, **request: Any
+    port: ServiceOperations, kind: ComponentKind, component_id: str, **request: Any
 ) -> AsyncIterator[tuple[dict[str, Any], asyncio.Task[list[StreamEvent]]]]:
     """A streamed run under way: its record, and the task that collects its events."""
     events = asyncio.create_task(collect(port, kind, component_id, **request))

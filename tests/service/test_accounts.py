@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.auth.principal import Principal, anonymous, local
-from agentctl.auth.tokens.account_tokens import hash_of, new_token
+from agentctl.auth.principal import Principal, anonymous_principal, local_principal
+from agentctl.auth.tokens.account_tokens import generate_account_token, hash_token
 from agentctl.operations import (
     AccountFilter,
     AuditFilter,
@@ -28,11 +28,11 @@ from agentctl.operations import (
     RunRequest,
     SessionFilter,
 )
-from agentctl.service.service import Acting, Service
+from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
-from tests.loops import until
+from tests.loops import wait_until
 from tests.service.doors import boss, hosted
-from tests.world import ADMIN, World
+from tests.world import ADMIN, Deployment
 
 MANAGER = frozenset(
     {"service_accounts:read", "service_accounts:write", "service_accounts:delete", "agents:read"}
@@ -43,19 +43,19 @@ def an_account(*scopes: str, name: str = "ci", **given: Any) -> NewAccount:
     return NewAccount(name, tuple(Grant(scope) for scope in scopes or ("agents:read",)), **given)
 
 
-async def made(port: Acting, *scopes: str, **given: Any) -> dict[str, Any]:
+async def made(port: ServiceOperations, *scopes: str, **given: Any) -> dict[str, Any]:
     document = await port.create_service_account(an_account(*scopes, **given))
     return dict(document.value)
 
 
-async def listed(port: Acting, **given: Any) -> list[dict[str, Any]]:
+async def listed(port: ServiceOperations, **given: Any) -> list[dict[str, Any]]:
     page = await port.list_service_accounts(AccountFilter(**given))
     return [dict(record) for record in page.value["data"]]
 
 
-async def bearer(service: Service, token: str) -> Acting:
+async def bearer(service: Service, token: str) -> ServiceOperations:
     """The port as whoever sends the token."""
-    return service.acting_as(await service.verifier.identify(f"Bearer {token}"))
+    return service.operations_for(await service.verifier.identify(f"Bearer {token}"))
 
 
 async def check(service: Service, token: str) -> str:
@@ -65,11 +65,11 @@ async def check(service: Service, token: str) -> str:
     return refusal.value.check
 
 
-def manager(service: Service, *scopes: str) -> Acting:
-    return service.acting_as(Principal("me", MANAGER | {*scopes}))
+def manager(service: Service, *scopes: str) -> ServiceOperations:
+    return service.operations_for(Principal("me", MANAGER | {*scopes}))
 
 
-async def test_an_account_is_made_and_told_once(world: World) -> None:
+async def test_an_account_is_made_and_told_once(world: Deployment) -> None:
     async with hosted(world) as service:
         port = boss(service)
         record = await made(port, "agents:read", "agents:run", "agents:read")
@@ -94,7 +94,7 @@ async def test_an_account_is_made_and_told_once(world: World) -> None:
      ({"never_expires": True}, None)],
 )  # fmt: skip
 async def test_how_long_it_is_good_for(
-    world: World, given: dict[str, Any], days: int | None
+    world: Deployment, given: dict[str, Any], days: int | None
 ) -> None:
     async with hosted(world) as service:
         record = await made(boss(service), **given)
@@ -128,7 +128,7 @@ async def test_how_long_it_is_good_for(
     ],
 )
 async def test_what_is_not_allowed_is_refused(
-    world: World, given: dict[str, Any], told: str
+    world: Deployment, given: dict[str, Any], told: str
 ) -> None:
     async with hosted(world) as service:
         with pytest.raises(errors.ValidationFailed) as refusal:
@@ -137,7 +137,7 @@ async def test_what_is_not_allowed_is_refused(
         assert await listed(boss(service)) == []
 
 
-async def test_nobody_grants_what_they_do_not_hold(world: World) -> None:
+async def test_nobody_grants_what_they_do_not_hold(world: Deployment) -> None:
     async with hosted(world) as service:
         me = manager(service)
         await made(me, "agents:echo:read")
@@ -150,7 +150,7 @@ async def test_nobody_grants_what_they_do_not_hold(world: World) -> None:
         assert (await listed(me))[0]["created_by"] == "me"
 
 
-async def test_an_account_cannot_make_a_stronger_one(world: World) -> None:
+async def test_an_account_cannot_make_a_stronger_one(world: Deployment) -> None:
     """F10: what an account makes is a part of what it is."""
     async with hosted(world) as service:
         scopes = ("service_accounts:write", "agents:echo:read")
@@ -165,7 +165,7 @@ async def test_an_account_cannot_make_a_stronger_one(world: World) -> None:
             await listed(port)
 
 
-async def test_privileged_scopes_have_to_be_meant(world: World) -> None:
+async def test_privileged_scopes_have_to_be_meant(world: Deployment) -> None:
     async with hosted(world) as service:
         for scope in ("sessions:write", "sessions:s1:delete", "service_accounts:read", ADMIN):
             with pytest.raises(errors.BadRequest) as refusal:
@@ -177,10 +177,10 @@ async def test_privileged_scopes_have_to_be_meant(world: World) -> None:
 
 
 @pytest.mark.parametrize("scope", sorted(MANAGER))
-async def test_each_operation_has_a_scope_of_its_own(world: World, scope: str) -> None:
+async def test_each_operation_has_a_scope_of_its_own(world: Deployment, scope: str) -> None:
     async with hosted(world) as service:
         account = await made(boss(service))
-        port = service.acting_as(Principal("me", frozenset({scope, "agents:run"})))
+        port = service.operations_for(Principal("me", frozenset({scope, "agents:run"})))
         asked = {
             "service_accounts:read": listed(port),
             "service_accounts:write": made(port, "agents:run", name="other"),
@@ -195,7 +195,7 @@ async def test_each_operation_has_a_scope_of_its_own(world: World, scope: str) -
                 assert refusal.value.required_scopes == (needed,)
 
 
-async def test_an_account_has_its_own_data_and_nothing_else(world: World) -> None:
+async def test_an_account_has_its_own_data_and_nothing_else(world: Deployment) -> None:
     everything = ("agents:run", "agents:read", "sessions:read", "sessions:write")
     async with hosted(world) as service:
         await boss(service).create_session(NewSession(session_id="theirs"))
@@ -220,7 +220,7 @@ async def test_an_account_has_its_own_data_and_nothing_else(world: World) -> Non
                 await port.cancel_run("agent", "echo", "nothing", CancelRequest(mine))
 
 
-async def test_a_name_that_is_given_again_does_not_inherit(world: World) -> None:
+async def test_a_name_that_is_given_again_does_not_inherit(world: Deployment) -> None:
     async with hosted(world) as service:
         scopes = ("sessions:read", "sessions:write")
         first = await made(boss(service), *scopes, allow_privileged_scopes=True)
@@ -238,7 +238,7 @@ async def test_a_name_that_is_given_again_does_not_inherit(world: World) -> None
             await new.create_session(NewSession(session_id="old"))
 
 
-async def test_a_revoked_token_is_dead_at_once_here(world: World) -> None:
+async def test_a_revoked_token_is_dead_at_once_here(world: Deployment) -> None:
     async with hosted(world) as service:
         account, other = await made(boss(service)), await made(boss(service), name="other")
         for each in (account, other):
@@ -255,7 +255,7 @@ async def test_a_revoked_token_is_dead_at_once_here(world: World) -> None:
         assert states == {"ci": "revoked", "other": "active"}
 
 
-async def test_a_revoked_token_is_dead_within_a_second_elsewhere(world: World) -> None:
+async def test_a_revoked_token_is_dead_within_a_second_elsewhere(world: Deployment) -> None:
     async with hosted(world) as here, hosted(world) as there:
         account = await made(boss(here))
         await bearer(there, account["token"])
@@ -270,25 +270,25 @@ async def test_a_revoked_token_is_dead_within_a_second_elsewhere(world: World) -
             assert time.monotonic() - revoked_at < 5
             return False
 
-        await until(refused)
+        await wait_until(refused)
 
 
 async def test_unknown_tokens_are_rationed_and_an_account_in_use_does_not_notice(
-    world: World,
+    world: Deployment,
 ) -> None:
     async with hosted(world) as service:
         account = await made(boss(service))
         await bearer(service, account["token"])
         began = time.monotonic()
         for _ in range(300):
-            assert await check(service, new_token("agentctl")) == "account.known"
+            assert await check(service, generate_account_token("agentctl")) == "account.known"
         looked_up = len(service.hosting.accounts._unknown)
         assert looked_up <= 20 * (2 + time.monotonic() - began)
         await asyncio.sleep(1)
         await bearer(service, account["token"])
 
 
-async def test_the_last_use_is_written_once_a_minute_and_not_waited_for(world: World) -> None:
+async def test_the_last_use_is_written_once_a_minute_and_not_waited_for(world: Deployment) -> None:
     async with hosted(world) as service:
         account = await made(boss(service))
 
@@ -296,7 +296,7 @@ async def test_the_last_use_is_written_once_a_minute_and_not_waited_for(world: W
             return (await listed(boss(service)))[0]["last_used_at"]
 
         await bearer(service, account["token"])
-        await until(last_used)
+        await wait_until(last_used)
         first = await last_used()
         for _ in range(3):
             service.hosting.accounts.forget(account["id"])
@@ -306,7 +306,7 @@ async def test_the_last_use_is_written_once_a_minute_and_not_waited_for(world: W
 
 
 async def test_a_use_that_cannot_be_written_keeps_nobody_out(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hosted(world) as service:
         account = await made(boss(service))
@@ -317,7 +317,7 @@ async def test_a_use_that_cannot_be_written_keeps_nobody_out(
         )
         with caplog.at_level(logging.WARNING, "agentctl.service"):
             await bearer(service, account["token"])
-            await until(lambda: "is not noted" in caplog.text)
+            await wait_until(lambda: "is not noted" in caplog.text)
     assert account["token"][13:] not in caplog.text
     assert account["id"] in caplog.text
 
@@ -333,7 +333,7 @@ async def execute(service: Service, sql: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _gone(world: World) -> AsyncIterator[None]:
+async def _gone(world: Deployment) -> AsyncIterator[None]:
     """The database's file is not there for a while."""
     moved = {path: path.with_name(f"{path.name}.away") for path in world.folder.glob("main.db*")}
     for path, away in moved.items():
@@ -345,17 +345,17 @@ async def _gone(world: World) -> AsyncIterator[None]:
             away.rename(path)
 
 
-async def test_without_the_database_nobody_can_tell(world: World) -> None:
+async def test_without_the_database_nobody_can_tell(world: Deployment) -> None:
     async with hosted(world) as service:
         account = await made(boss(service))
     async with _gone(world), Service.open(world.settings) as service:
-        for token in (account["token"], new_token("agentctl")):
+        for token in (account["token"], generate_account_token("agentctl")):
             with pytest.raises(errors.Unavailable):
                 await bearer(service, token)
         assert await check(service, account["token"][:-1]) == "account.form"
 
 
-async def test_the_files_hold_no_token(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_files_hold_no_token(world: Deployment, caplog: pytest.LogCaptureFixture) -> None:
     """K05: what is stored of a token does not open anything."""
     with caplog.at_level(logging.DEBUG):
         async with hosted(world) as service:
@@ -365,14 +365,14 @@ async def test_the_files_hold_no_token(world: World, caplog: pytest.LogCaptureFi
             await check(service, token + "x")
             rows = (await boss(service).get_audit(AuditFilter())).raw
     stored = b"".join(path.read_bytes() for path in world.folder.glob("main.db*") if path.is_file())
-    assert hash_of(token).encode() in stored
+    assert hash_token(token).encode() in stored
     for text in (token, token[13:], token[13:40], token[-10:]):
         assert text.encode() not in stored
         assert text not in caplog.text
         assert text.encode() not in rows
 
 
-async def test_lists_have_pages(world: World) -> None:
+async def test_lists_have_pages(world: Deployment) -> None:
     async with hosted(world) as service:
         port = boss(service)
         for number in range(5):
@@ -398,7 +398,7 @@ async def test_lists_have_pages(world: World) -> None:
             await listed(port, name="a\x00")
 
 
-async def test_an_expired_account_says_so_and_gives_its_name_back(world: World) -> None:
+async def test_an_expired_account_says_so_and_gives_its_name_back(world: Deployment) -> None:
     async with hosted(world) as service:
         account = await made(boss(service))
         await execute(service, "UPDATE service_accounts SET expires_at = created_at + 1")
@@ -410,7 +410,7 @@ async def test_an_expired_account_says_so_and_gives_its_name_back(world: World) 
         assert states == ["active", "revoked"]
 
 
-async def test_changes_and_denials_are_in_the_audit(world: World) -> None:
+async def test_changes_and_denials_are_in_the_audit(world: Deployment) -> None:
     async with hosted(world) as service:
         port = boss(service)
         account = await made(port)
@@ -440,11 +440,14 @@ async def test_changes_and_denials_are_in_the_audit(world: World) -> None:
         ]
 
 
-async def test_with_authorization_off_accounts_are_managed_locally(world: World) -> None:
+async def test_with_authorization_off_accounts_are_managed_locally(world: Deployment) -> None:
     given = replace(world.settings.authorization, enabled=False)
     settings = replace(world.settings, authorization=given)
     async with Service.open(settings, create=True) as service:
-        nobody, operator = service.acting_as(anonymous()), service.acting_as(local("boss"))
+        nobody, operator = (
+            service.operations_for(anonymous_principal()),
+            service.operations_for(local_principal("boss")),
+        )
         account = await made(operator)
         for ask in (
             made(nobody, name="x"),
@@ -458,7 +461,7 @@ async def test_with_authorization_off_accounts_are_managed_locally(world: World)
         await operator.revoke_service_account(account["id"])
 
 
-async def test_tokens_begin_as_configured(world: World) -> None:
+async def test_tokens_begin_as_configured(world: Deployment) -> None:
     given = replace(world.settings.authorization, token_prefix="acme")
     settings = replace(world.settings, authorization=given)
     async with hosted(world) as before:

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.auth.principal import Principal, local
+from agentctl.auth.principal import Principal, local_principal
 from agentctl.config.settings import Audit
 from agentctl.operations import (
     AuditFilter,
@@ -23,23 +23,23 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
     SessionRunsQuery,
-    Where,
 )
 from agentctl.records.audit import AuditRecord
 from agentctl.records.routes import ROUTES
-from agentctl.records.times import microseconds, now, rfc3339
-from agentctl.runs.sweep import tidy
-from agentctl.service.audit_log import CHANGES, MAXIMUM_TEXT
-from agentctl.service.service import Acting, Service
+from agentctl.records.times import format_rfc3339, now, parse_rfc3339
+from agentctl.runs.sweep import delete_expired
+from agentctl.service.audit_log import CHANGING_OPERATIONS, MAXIMUM_TEXT
+from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import idempotency
 from tests.service.doors import ALL, boss, collect, hosted, started, user
-from tests.world import World
+from tests.world import Deployment
 
 Row = dict[str, Any]
 
-IN_SECOND = SessionRunsQuery(Where(db_id="second"))
+IN_SECOND = SessionRunsQuery(SessionLocator(db_id="second"))
 
 
 async def rows(service: Service, **wanted: Any) -> list[Row]:
@@ -48,7 +48,7 @@ async def rows(service: Service, **wanted: Any) -> list[Row]:
     cursor: str | None = None
     while True:
         asked = AuditFilter(limit=100, cursor=cursor, **wanted)
-        page = (await service.acting_as(local("auditor")).get_audit(asked)).value
+        page = (await service.operations_for(local_principal("auditor")).get_audit(asked)).value
         found += page["data"]
         cursor = page["meta"]["next_cursor"]
         if cursor is None:
@@ -64,14 +64,14 @@ async def told(service: Service) -> list[tuple[Any, ...]]:
 
 
 @contextlib.asynccontextmanager
-async def auditing_reads(world: World) -> AsyncIterator[Service]:
+async def auditing_reads(world: Deployment) -> AsyncIterator[Service]:
     settings = replace(world.settings, audit=Audit(reads=True))
     async with Service.open(settings, create=True) as service:
         yield service
 
 
 @contextlib.contextmanager
-def in_the_file(world: World, name: str = "main") -> Iterator[apsw.Connection]:
+def in_the_file(world: Deployment, name: str = "main") -> Iterator[apsw.Connection]:
     """The database's file, behind the back of the service."""
     with contextlib.closing(apsw.Connection(str(world.folder / f"{name}.db"))) as connection:
         connection.set_busy_timeout(5_000)
@@ -85,7 +85,7 @@ BREAKS = {
 MENDS = {"refusing": "DROP TRIGGER no", "gone": "ALTER TABLE elsewhere RENAME TO audit_log"}
 
 
-async def test_every_change_of_a_session_has_a_row(world: World) -> None:
+async def test_every_change_of_a_session_has_a_row(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1"))
@@ -106,15 +106,17 @@ async def test_every_change_of_a_session_has_a_row(world: World) -> None:
         assert "secret" not in str(await rows(service))
 
 
-async def test_a_row_says_who_and_through_which_door_and_when(world: World) -> None:
+async def test_a_row_says_who_and_through_which_door_and_when(world: Deployment) -> None:
     async with hosted(world) as service:
-        began = rfc3339(now())
-        await service.acting_as(Principal("me", ALL), "request-1").create_session(NewSession())
-        one = service.acting_as(local("ann"))
+        began = format_rfc3339(now())
+        await service.operations_for(Principal("me", ALL), "request-1").create_session(NewSession())
+        one = service.operations_for(local_principal("ann"))
         await one.create_session(NewSession())
         await one.create_session(NewSession())
-        await service.acting_as(local("ann", acting_for="bob")).create_session(NewSession())
-        await service.acting_as(Principal(None, ALL)).create_session(NewSession())
+        await service.operations_for(local_principal("ann", acting_for="bob")).create_session(
+            NewSession()
+        )
+        await service.operations_for(Principal(None, ALL)).create_session(NewSession())
         found = await rows(service)
         assert [(row["principal"], row["via"]) for row in found] == [
             ("me", "http"),
@@ -127,11 +129,11 @@ async def test_a_row_says_who_and_through_which_door_and_when(world: World) -> N
         assert ids[0] == "request-1"
         assert ids[1] == ids[2]
         assert len(set(ids)) == 4
-        assert began <= found[0]["at"] <= found[-1]["at"] <= rfc3339(now())
+        assert began <= found[0]["at"] <= found[-1]["at"] <= format_rfc3339(now())
         assert [row["seq"] for row in found] == sorted({row["seq"] for row in found})
 
 
-async def test_a_run_has_one_row_with_its_id_and_its_session(world: World) -> None:
+async def test_a_run_has_one_row_with_its_id_and_its_session(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service, session_id="claimed")
         run = (await port.create_run("agent", "echo", RunRequest("secret text"))).value
@@ -147,7 +149,7 @@ async def test_a_run_has_one_row_with_its_id_and_its_session(world: World) -> No
         assert "secret" not in str([first, second])
 
 
-async def test_a_repeated_request_is_no_second_run_and_has_no_second_row(world: World) -> None:
+async def test_a_repeated_request_is_no_second_run_and_has_no_second_row(world: Deployment) -> None:
     request = RunRequest("x", "s1", idempotency_key="k")
     async with hosted(world) as service:
         for agent in ("echo", "apart"):
@@ -164,14 +166,14 @@ async def test_a_repeated_request_is_no_second_run_and_has_no_second_row(world: 
 
 
 async def test_a_key_that_is_forgotten_meanwhile_starts_no_run_without_a_row(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = RunRequest("x", "s1", idempotency_key="k")
     async with hosted(world) as service:
         port = user(service)
         await port.create_run("agent", "apart", request)
         with in_the_file(world, "second") as file:
-            expired = now() - idempotency.KEPT - 1
+            expired = now() - idempotency.KEY_LIFETIME - 1
             file.execute("UPDATE idempotency SET created_at = ?", (expired,))
         # The clock of who looks first is behind that of who decides.
         with monkeypatch.context() as patched:
@@ -185,7 +187,7 @@ async def test_a_key_that_is_forgotten_meanwhile_starts_no_run_without_a_row(
         assert outcomes == [("allowed", None), ("failed", 503), ("allowed", None)]
 
 
-async def test_a_cancel_has_a_row_whatever_it_stops(world: World) -> None:
+async def test_a_cancel_has_a_row_whatever_it_stops(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
@@ -206,7 +208,7 @@ async def test_a_cancel_has_a_row_whatever_it_stops(world: World) -> None:
         ]
 
 
-async def test_a_deletion_that_cancels_has_one_row_before_the_cancels(world: World) -> None:
+async def test_a_deletion_that_cancels_has_one_row_before_the_cancels(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1"):
@@ -221,7 +223,7 @@ async def test_a_deletion_that_cancels_has_one_row_before_the_cancels(world: Wor
         assert len(await rows(service)) == 3
 
 
-async def test_what_fails_has_a_row_and_nothing_says_that_it_was_allowed(world: World) -> None:
+async def test_what_fails_has_a_row_and_nothing_says_that_it_was_allowed(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1"))
@@ -258,8 +260,8 @@ async def test_what_fails_has_a_row_and_nothing_says_that_it_was_allowed(world: 
         ]
 
 
-async def test_a_change_in_another_database_has_its_row_before_it(world: World) -> None:
-    second = Where(db_id="second")
+async def test_a_change_in_another_database_has_its_row_before_it(world: Deployment) -> None:
+    second = SessionLocator(db_id="second")
     async with hosted(world) as service:
         port = user(service)
         other = await user(service, "other").create_run("agent", "apart", RunRequest("x", "theirs"))
@@ -286,9 +288,9 @@ async def test_a_change_in_another_database_has_its_row_before_it(world: World) 
         )
 
 
-async def test_every_denial_has_a_row_reads_too(world: World) -> None:
+async def test_every_denial_has_a_row_reads_too(world: Deployment) -> None:
     async with hosted(world) as service:
-        port = service.acting_as(Principal("me", frozenset({"agents:echo:read"})))
+        port = service.operations_for(Principal("me", frozenset({"agents:echo:read"})))
         asks: list[Callable[[], Awaitable[Any]]] = [
             lambda: port.get_session_by_id("s1"),
             lambda: port.get_components("team"),
@@ -297,7 +299,7 @@ async def test_every_denial_has_a_row_reads_too(world: World) -> None:
             lambda: port.get_audit(AuditFilter()),
             lambda: port.rename_session("a,session:b\n", "x"),
             lambda: port.create_run("agent", "echo", RunRequest("x")),
-            lambda: port.resumed("agent", "echo", "r", ResumeRequest()),
+            lambda: port.open_resumed_stream("agent", "echo", "r", ResumeRequest()),
         ]
         for ask in asks:
             with pytest.raises(errors.Forbidden):
@@ -327,7 +329,7 @@ def _one(resource: str, id: str, action: str) -> str:
     return f"{resource}:{id}:{action}, {resource}:*:{action}, {resource}:{action}"
 
 
-async def test_ids_cannot_pass_for_others_and_are_cut(world: World) -> None:
+async def test_ids_cannot_pass_for_others_and_are_cut(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         for name in ("a,run:b", "é\ud800\0", "x" * 2_000):
@@ -343,9 +345,9 @@ async def test_ids_cannot_pass_for_others_and_are_cut(world: World) -> None:
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_no_record_no_change(world: World, broken: str) -> None:
+async def test_no_record_no_change(world: Deployment, broken: str) -> None:
     """The audit is in the way of every change, in whichever database, and of nothing else."""
-    second = Where(db_id="second")
+    second = SessionLocator(db_id="second")
     async with hosted(world) as service:
         port = user(service)
         for where in (None, "second"):
@@ -376,7 +378,7 @@ async def test_no_record_no_change(world: World, broken: str) -> None:
                 assert refused.value.detail.startswith("The audit cannot be written"), number
             # What changes nothing goes on, and what is refused is refused.
             with pytest.raises(errors.Forbidden):
-                await service.acting_as(Principal("me")).get_session_by_id("s1")
+                await service.operations_for(Principal("me")).get_session_by_id("s1")
             with pytest.raises(errors.NotFound):
                 await port.rename_session("none", "x")
             still = (await port.get_run(run["run_id"])).value
@@ -393,12 +395,12 @@ async def _state(service: Service) -> list[bytes]:
     port = boss(service)
     found = []
     for place in ("main", "second"):
-        found.append((await port.get_sessions(SessionFilter(Where(db_id=place)))).raw)
+        found.append((await port.get_sessions(SessionFilter(SessionLocator(db_id=place)))).raw)
         found.append((await port.get_runs(RunFilter(db_id=place))).raw)
     return found
 
 
-async def test_a_change_and_its_row_are_one_transaction(world: World) -> None:
+async def test_a_change_and_its_row_are_one_transaction(world: Deployment) -> None:
     """Many at once, of which each fails or not: a row for each, and only of what was done."""
     async with hosted(world) as service:
         port = user(service)
@@ -414,7 +416,7 @@ async def test_a_change_and_its_row_are_one_transaction(world: World) -> None:
         assert [row["outcome"] for row in found].count("failed") == 150
 
 
-async def test_a_caller_that_goes_away_leaves_a_row_with_its_change(world: World) -> None:
+async def test_a_caller_that_goes_away_leaves_a_row_with_its_change(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         for number in range(15):
@@ -429,7 +431,7 @@ async def test_a_caller_that_goes_away_leaves_a_row_with_its_change(world: World
         assert {row["resource"] for row in await rows(service)} == {f"session:{s}" for s in there}
 
 
-async def test_a_fault_of_ours_is_a_failure(world: World) -> None:
+async def test_a_fault_of_ours_is_a_failure(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1"))
@@ -440,7 +442,7 @@ async def test_a_fault_of_ours_is_a_failure(world: World) -> None:
         ]
 
 
-async def test_reads_have_rows_when_that_is_configured(world: World) -> None:
+async def test_reads_have_rows_when_that_is_configured(world: Deployment) -> None:
     async with hosted(world) as service:
         await user(service).get_components("agent")
         await user(service).get_sessions(SessionFilter())
@@ -471,7 +473,7 @@ async def test_reads_have_rows_when_that_is_configured(world: World) -> None:
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_no_record_no_answer_where_reads_are_recorded(world: World, broken: str) -> None:
+async def test_no_record_no_answer_where_reads_are_recorded(world: Deployment, broken: str) -> None:
     async with auditing_reads(world) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
@@ -481,7 +483,7 @@ async def test_no_record_no_answer_where_reads_are_recorded(world: World, broken
             lambda: port.get_session_by_id("s1"),
             lambda: port.get_sessions(SessionFilter()),
             lambda: port.get_components("agent"),
-            lambda: port.resumed("agent", "echo", run, ResumeRequest("s1")),
+            lambda: port.open_resumed_stream("agent", "echo", run, ResumeRequest("s1")),
         ]
         for ask in asks:
             with pytest.raises(errors.Unavailable):
@@ -491,7 +493,7 @@ async def test_no_record_no_answer_where_reads_are_recorded(world: World, broken
             file.execute(MENDS[broken])
 
 
-async def test_pages_filters_and_cursors(world: World) -> None:
+async def test_pages_filters_and_cursors(world: Deployment) -> None:
     async with hosted(world) as service:
         port, other = user(service), user(service, "other")
         for number in range(5):
@@ -514,14 +516,14 @@ async def test_pages_filters_and_cursors(world: World) -> None:
         assert len(await rows(service, operation="rename_session")) == 5
         assert await rows(service, operation="no such") == []
         middle = (await rows(service))[6]
-        later = await rows(service, since=microseconds(middle["at"]))
+        later = await rows(service, since=parse_rfc3339(middle["at"]))
         assert [row["seq"] for row in later] == seen[::-1][6:]
 
 
-async def test_everybody_with_the_scope_reads_all_of_it(world: World) -> None:
+async def test_everybody_with_the_scope_reads_all_of_it(world: Deployment) -> None:
     async with hosted(world) as service:
         await user(service).create_session(NewSession())
-        auditor = service.acting_as(Principal("eve", frozenset({"audit:read"})))
+        auditor = service.operations_for(Principal("eve", frozenset({"audit:read"})))
         page = (await auditor.get_audit(AuditFilter())).value
         assert [row["principal"] for row in page["data"]] == ["me"]
         for wrong in (
@@ -535,17 +537,17 @@ async def test_everybody_with_the_scope_reads_all_of_it(world: World) -> None:
                 await auditor.get_audit(wrong)
 
 
-async def test_old_rows_are_removed(world: World) -> None:
+async def test_old_rows_are_removed(world: Deployment) -> None:
     async with hosted(world) as service:
         for number in range(3):
             await user(service).create_session(NewSession(session_id=f"s{number}"))
         with in_the_file(world) as file:
             file.execute("UPDATE audit_log SET at = at - 40 * 86400000000 WHERE seq < 3")
         databases = service.hosting.databases
-        await tidy(databases)
-        await tidy(databases, audit_days=41)
+        await delete_expired(databases)
+        await delete_expired(databases, audit_days=41)
         assert len(await rows(service)) == 3
-        await tidy(databases, audit_days=39)
+        await delete_expired(databases, audit_days=39)
         assert [row["resource"] for row in await rows(service)] == ["session:s2"]
         await user(service).create_session(NewSession())
         assert [row["seq"] for row in await rows(service)] == [3, 4]
@@ -553,7 +555,7 @@ async def test_old_rows_are_removed(world: World) -> None:
 
 def test_every_operation_that_is_not_a_get_is_a_change_or_known_to_be_none() -> None:
     posts = {name for name, route in ROUTES.items() if route.method != "GET"}
-    assert posts - CHANGES == {
+    assert posts - CHANGING_OPERATIONS == {
         "explain_auth",
         "resume_agent_run_stream",
         "resume_team_run_stream",
@@ -561,9 +563,9 @@ def test_every_operation_that_is_not_a_get_is_a_change_or_known_to_be_none() -> 
     }
 
 
-async def test_a_local_user_who_acts_for_another_is_named(world: World) -> None:
+async def test_a_local_user_who_acts_for_another_is_named(world: Deployment) -> None:
     async with hosted(world) as service:
-        port: Acting = service.acting_as(local("ann", acting_for="bob"))
+        port: ServiceOperations = service.operations_for(local_principal("ann", acting_for="bob"))
         run = (await port.create_run("agent", "echo", RunRequest("x", "s1"))).value
         assert run["user_id"] == "bob"
         (row,) = await rows(service)

@@ -10,12 +10,12 @@ import pytest
 
 from agentctl import errors
 from agentctl.operations import CancelRequest, RunFilter, RunRequest
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.service.doors import boss, data, hosted, running, started, user
-from tests.world import World
+from tests.world import Deployment
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,9 @@ from tests.world import World
         ("tool-stubborn", '{"seconds": 3}'),
     ],
 )
-async def test_whatever_hangs_is_stopped_at_once(world: World, agent: str, message: str) -> None:
+async def test_whatever_hangs_is_stopped_at_once(
+    world: Deployment, agent: str, message: str
+) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", agent, message=message, session_id="s1") as (run, task):
@@ -54,10 +56,12 @@ async def test_whatever_hangs_is_stopped_at_once(world: World, agent: str, messa
 async def _tool_started(service: Service, run_id: str) -> None:
     live = service.hosting.engine.live(run_id)
     assert live is not None
-    await until(lambda: live.transcript.tools)
+    await wait_until(lambda: live.transcript.tools)
 
 
-async def test_the_call_to_the_model_is_closed(world: World, model_endpoint: ModelEndpoint) -> None:
+async def test_the_call_to_the_model_is_closed(
+    world: Deployment, model_endpoint: ModelEndpoint
+) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
@@ -66,7 +70,9 @@ async def test_the_call_to_the_model_is_closed(world: World, model_endpoint: Mod
             await asyncio.to_thread(model_endpoint.wait_for_open, 0)
 
 
-async def test_what_was_said_and_spent_is_kept_and_the_session_stays_usable(world: World) -> None:
+async def test_what_was_said_and_spent_is_kept_and_the_session_stays_usable(
+    world: Deployment,
+) -> None:
     async with hosted(world) as service:
         port = user(service)
         message = '{"seconds": 600}'
@@ -85,13 +91,13 @@ async def test_what_was_said_and_spent_is_kept_and_the_session_stays_usable(worl
         assert again.value["status"] == "COMPLETED"
 
 
-async def test_partial_text_is_kept(world: World) -> None:
+async def test_partial_text_is_kept(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", "half", message="x", session_id="s1") as (run, _):
             live = service.hosting.engine.live(run["run_id"])
             assert live is not None
-            await until(lambda: live.transcript.content.count(" ") >= 2)
+            await wait_until(lambda: live.transcript.content.count(" ") >= 2)
             await port.cancel_run("agent", "half", run["run_id"], CancelRequest("s1"))
         stored = (await port.get_run(run["run_id"])).value
         history = (await port.get_session_by_id("s1")).value["chat_history"] or []
@@ -99,7 +105,7 @@ async def test_partial_text_is_kept(world: World) -> None:
         assert history[-1]["content"] == stored["content"]
 
 
-async def test_a_finished_run_says_so_and_stays_as_it_is(world: World) -> None:
+async def test_a_finished_run_says_so_and_stays_as_it_is(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("x", session_id="s1"))).value
@@ -110,7 +116,7 @@ async def test_a_finished_run_says_so_and_stays_as_it_is(world: World) -> None:
         assert (await port.get_run(run["run_id"])).value == run
 
 
-async def test_a_second_cancel_finds_the_run_final(world: World) -> None:
+async def test_a_second_cancel_finds_the_run_final(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
@@ -123,7 +129,7 @@ async def test_a_second_cancel_finds_the_run_final(world: World) -> None:
         assert answer.value["reason"] == "first"
 
 
-async def test_what_is_not_that_run_is_not_found_and_nothing_is_stored(world: World) -> None:
+async def test_what_is_not_that_run_is_not_found_and_nothing_is_stored(world: Deployment) -> None:
     async with hosted(world) as service:
         port, other = user(service), user(service, "other")
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
@@ -146,7 +152,7 @@ async def test_what_is_not_that_run_is_not_found_and_nothing_is_stored(world: Wo
             assert (await port.get_run(run_id)).value["cancel_requested_at"] is None
 
 
-async def test_only_an_administrator_may_leave_the_session_out(world: World) -> None:
+async def test_only_an_administrator_may_leave_the_session_out(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
@@ -156,7 +162,7 @@ async def test_only_an_administrator_may_leave_the_session_out(world: World) -> 
             assert answer.value["cancel"] == "stopped"
 
 
-async def test_the_session_of_the_token_is_the_default(world: World) -> None:
+async def test_the_session_of_the_token_is_the_default(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service, session_id="s1")
         async with started(port, "agent", "hang", message="x") as (run, _):
@@ -166,7 +172,7 @@ async def test_the_session_of_the_token_is_the_default(world: World) -> None:
 
 
 @pytest.mark.parametrize("wait", [-1, 31, float("nan")])
-async def test_the_wait_has_bounds(world: World, wait: float) -> None:
+async def test_the_wait_has_bounds(world: Deployment, wait: float) -> None:
     async with hosted(world) as service:
         port, request = user(service), CancelRequest("s", wait=wait)
         with pytest.raises(errors.NotFound):
@@ -180,7 +186,7 @@ async def test_the_wait_has_bounds(world: World, wait: float) -> None:
     ("kind", "component"), [("team", "crew"), ("team", "jam"), ("workflow", "stuck")]
 )
 async def test_members_and_steps_end_with_what_asked_for_them(
-    world: World, kind: Kind, component: str
+    world: Deployment, kind: ComponentKind, component: str
 ) -> None:
     async with hosted(world) as service:
         port = user(service)
@@ -203,10 +209,10 @@ async def _children_running(service: Service, run_id: str) -> None:
     live = service.hosting.engine.live(run_id)
     assert live is not None
     wanted = 2 if live.component.id == "jam" else 1
-    await until(lambda: len(live.children) == wanted)
+    await wait_until(lambda: len(live.children) == wanted)
 
 
-async def test_a_member_alone_can_be_cancelled_and_its_team_hears_of_it(world: World) -> None:
+async def test_a_member_alone_can_be_cancelled_and_its_team_hears_of_it(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "team", "crew", message="ask hang", session_id="s1") as (_, task):
@@ -217,7 +223,7 @@ async def test_a_member_alone_can_be_cancelled_and_its_team_hears_of_it(world: W
         assert events[-1].name == "TeamRunCompleted"
 
 
-async def test_a_cancel_from_elsewhere_needs_only_the_database(world: World) -> None:
+async def test_a_cancel_from_elsewhere_needs_only_the_database(world: Deployment) -> None:
     """Another opening of the same databases is to the owner what another process is."""
     async with hosted(world) as owner, hosted(world) as elsewhere:
         port = user(owner)
@@ -230,7 +236,7 @@ async def test_a_cancel_from_elsewhere_needs_only_the_database(world: World) -> 
             assert (await task)[-1].name == "RunCancelled"
 
 
-async def test_the_answer_of_a_race_equals_what_is_stored(world: World) -> None:
+async def test_the_answer_of_a_race_equals_what_is_stored(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         outcomes = set()
@@ -255,7 +261,7 @@ async def test_the_answer_of_a_race_equals_what_is_stored(world: World) -> None:
         assert outcomes == {"COMPLETED", "CANCELLED"}
 
 
-async def test_nothing_that_waited_is_left_in_the_engine(world: World) -> None:
+async def test_nothing_that_waited_is_left_in_the_engine(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):

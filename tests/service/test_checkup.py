@@ -14,8 +14,8 @@ import apsw
 import pytest
 
 from agentctl.auth.keys import generate
-from agentctl.auth.keys.rotation import rotating
-from agentctl.config.databases import is_loopback
+from agentctl.auth.keys.rotation import open_rotation
+from agentctl.config.databases import is_loopback_host
 from agentctl.config.settings import (
     Agent,
     Authorization,
@@ -31,8 +31,8 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.times import now
 from agentctl.service.doctor import components, configuration, databases
 from agentctl.service.doctor import keys as checked_keys
-from agentctl.service.doctor.checks import Step, run, steps
-from agentctl.service.doctor.files import check_place, check_secret, filesystem_of
+from agentctl.service.doctor.checks import DoctorStep, list_steps, run_step
+from agentctl.service.doctor.files import check_permissions, check_private, detect_filesystem
 from agentctl.service.doctor.finding import Finding
 from agentctl.store.open import open_database
 from agentctl.store.sqlite import inspect
@@ -64,7 +64,7 @@ def told(findings: list[Finding], verdict: str) -> str:
     ],
 )
 def test_versions_are_compared_as_numbers(version: str, floor: str, enough: bool) -> None:
-    assert configuration.at_least(version, floor) is enough
+    assert configuration.is_at_least(version, floor) is enough
 
 
 def test_what_is_installed_here_will_do() -> None:
@@ -78,14 +78,14 @@ def test_the_floors_are_those_of_the_package() -> None:
     for name in ("pyjwt", "cryptography", "starlette", "uvicorn", "httptools"):
         (line,) = (line for line in asked if line.startswith((f"{name}>", f"{name}<")))
         floor = next(part[2:] for part in line[len(name) :].split(",") if part.startswith(">="))
-        assert configuration.at_least(floor, configuration.FLOORS[name])
+        assert configuration.is_at_least(floor, configuration.MINIMUM_VERSIONS[name])
 
 
 def test_old_versions_are_wrong_and_the_remedy_is_a_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(configuration, "SQLITE_FLOOR", "99")
-    monkeypatch.setattr(configuration, "FLOORS", {"pyjwt": "99", "no-such-thing": "1"})
+    monkeypatch.setattr(configuration, "MINIMUM_SQLITE_VERSION", "99")
+    monkeypatch.setattr(configuration, "MINIMUM_VERSIONS", {"pyjwt": "99", "no-such-thing": "1"})
     found = told(list(configuration.check_versions()), "wrong")
     assert "SQLite 3." in found
     assert "-m pip install --upgrade 'pyjwt>=99'" in found
@@ -107,7 +107,7 @@ def test_a_clock_that_cannot_be_right(present: float, verdict: str) -> None:
     + [(host, False) for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", "")],
 )
 def test_loopback(host: str, near: bool) -> None:
-    assert is_loopback(host) is near
+    assert is_loopback_host(host) is near
 
 
 MOUNTS = r"""22 1 8:1 / / rw - ext4 /dev/sda1 rw
@@ -131,13 +131,13 @@ MOUNTS = r"""22 1 8:1 / / rw - ext4 /dev/sda1 rw
 def test_which_filesystem_a_file_is_on(tmp_path: Path, path: str, kind: str) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(MOUNTS)
-    assert filesystem_of(Path(path), table) == kind
+    assert detect_filesystem(Path(path), table) == kind
 
 
 def test_a_system_that_does_not_tell_its_filesystems(tmp_path: Path) -> None:
-    assert filesystem_of(Path("/x"), tmp_path / "none") is None
+    assert detect_filesystem(Path("/x"), tmp_path / "none") is None
     (tmp_path / "empty").write_text("")
-    assert filesystem_of(Path("/x"), tmp_path / "empty") is None
+    assert detect_filesystem(Path("/x"), tmp_path / "empty") is None
 
 
 @pytest.mark.parametrize(
@@ -160,21 +160,21 @@ def test_who_else_may_write(
     path.write_text("")
     path.chmod(file)
     place.chmod(folder)
-    found = list(check_place("keys", path, "the file"))
+    found = list(check_permissions("keys", path, "the file"))
     assert [each.verdict for each in found] == verdicts
     assert [str(each.remedy)[:10] for each in found] == remedies
     assert all("'" in str(each.remedy) for each in found), "a path with a space is quoted"
-    assert list(check_place("keys", tmp_path / "none", "it")) == []
+    assert list(check_permissions("keys", tmp_path / "none", "it")) == []
 
 
 def test_who_else_may_read(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("")
     path.chmod(0o640)
-    (finding,) = check_secret("keys", path, "the secret in")
+    (finding,) = check_private("keys", path, "the secret in")
     assert finding.remedy == f"chmod 600 {path}"
     path.chmod(0o600)
-    assert list(check_secret("keys", path, "the secret in")) == []
+    assert list(check_private("keys", path, "the secret in")) == []
 
 
 def exposure(host: str = "127.0.0.1", origins: tuple[str, ...] = (), **given: bool) -> list[str]:
@@ -247,9 +247,9 @@ def test_every_token_of_a_provider_is_wrong_and_some_are_not() -> None:
 
 def signing(folder: Path, *, entries: Callable[[dict[str, object]], list[object]]) -> Settings:
     """A configuration with a JWKS that is made of the entry of its own key."""
-    private = generate.generate("ES256")
+    private = generate.generate_key("ES256")
     generate.write_private_key(folder / "signing.pem", private)
-    (entry,) = generate.public_jwks(private, "ES256")["keys"]
+    (entry,) = generate.build_public_jwks(private, "ES256")["keys"]
     jwks = folder / "jwks.json"
     jwks.write_text(json.dumps({"keys": entries(entry)}))
     given = Authorization(algorithm="ES256", jwks_file=jwks)
@@ -257,7 +257,7 @@ def signing(folder: Path, *, entries: Callable[[dict[str, object]], list[object]
 
 
 def others() -> dict[str, object]:
-    (entry,) = generate.public_jwks(generate.generate("ES256"), "ES256")["keys"]
+    (entry,) = generate.build_public_jwks(generate.generate_key("ES256"), "ES256")["keys"]
     return dict(entry)
 
 
@@ -266,7 +266,7 @@ def test_good_keys(tmp_path: Path) -> None:
     findings = list(checked_keys.check_keys(settings))
     assert [finding.verdict for finding in findings] == ["ok", "ok"]
     assert "1 key verifies ES256 tokens" in findings[0].what
-    assert not checked_keys.has_foreign_keys(settings)
+    assert not checked_keys.has_third_party_keys(settings)
 
 
 def test_entries_that_are_left_out_are_named(tmp_path: Path) -> None:
@@ -284,18 +284,18 @@ def test_entries_that_are_left_out_are_named(tmp_path: Path) -> None:
         "of the JWKS 'e\\x1b' is left out: it is for another use -> agentctl keys list\n"
         "of the JWKS one without kid is left out: it is of another key type -> agentctl keys list"
     )
-    assert checked_keys.has_foreign_keys(settings)
+    assert checked_keys.has_third_party_keys(settings)
 
 
 def test_a_key_that_signs_for_nobody(tmp_path: Path) -> None:
     settings = signing(tmp_path, entries=lambda ours: [others()])
     assert "the server refuses what" in told(list(checked_keys.check_keys(settings)), "note")
-    assert checked_keys.has_foreign_keys(settings)
+    assert checked_keys.has_third_party_keys(settings)
     settings.signing.key_file.unlink()
     findings = list(checked_keys.check_keys(settings))
     assert told(findings, "wrong") == told(findings, "note") == ""
     assert "minted elsewhere" in told(findings, "ok")
-    assert checked_keys.has_foreign_keys(settings)
+    assert checked_keys.has_third_party_keys(settings)
 
 
 def test_keys_that_are_refused(tmp_path: Path) -> None:
@@ -306,20 +306,22 @@ def test_keys_that_are_refused(tmp_path: Path) -> None:
     assert f"-> chmod 600 {settings.signing.key_file}" in found
     off = replace(settings, authorization=replace(settings.authorization, enabled=False))
     assert "private key" not in told(list(checked_keys.check_keys(off)), "wrong")
-    assert not checked_keys.has_foreign_keys(off)
+    assert not checked_keys.has_third_party_keys(off)
 
 
 def test_what_a_rotation_has_left_to_do(tmp_path: Path) -> None:
     settings = signing(tmp_path, entries=lambda ours: [ours])
-    with rotating(settings) as rotation:
+    with open_rotation(settings) as rotation:
         rotation.publish(now() + DAY)
         half = list(checked_keys.check_keys(settings))
-        rotation.switch(keep=False)
+        rotation.activate_new_key(keep=False)
     assert told(half, "note") == "a rotation of keys was broken off -> agentctl keys rotate"
     waiting = list(checked_keys.check_keys(settings))
     assert told(waiting, "note") == ""
-    assert f"the replaced key {rotation.old} verifies tokens until" in told(waiting, "ok")
-    assert not checked_keys.has_foreign_keys(settings)
+    assert f"the replaced key {rotation.old_thumbprint} verifies tokens until" in told(
+        waiting, "ok"
+    )
+    assert not checked_keys.has_third_party_keys(settings)
     jwks = settings.authorization.jwks_file
     assert jwks is not None
     entries = json.loads(jwks.read_text())["keys"]
@@ -382,7 +384,7 @@ def database(path: Path) -> Database:
 
 def made(folder: Path) -> Path:
     path = folder / "a.db"
-    open_database(database(path), create=True).close_now()
+    open_database(database(path), create=True).close_blocking()
     return path
 
 
@@ -451,7 +453,7 @@ def test_a_network_little_space_and_a_large_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made(tmp_path)
-    monkeypatch.setattr(databases, "filesystem_of", lambda path: "nfs4")
+    monkeypatch.setattr(databases, "detect_filesystem", lambda path: "nfs4")
     monkeypatch.setattr(databases, "_LITTLE_FREE", 1 << 62)
     monkeypatch.setattr(databases, "_LARGE_LOG", -1)
     reader = inspect._reader(path)
@@ -488,7 +490,7 @@ def test_a_long_look_ends_when_it_is_cancelled(tmp_path: Path) -> None:
 
     async def cancelled() -> float:
         began = time.monotonic()
-        task = asyncio.ensure_future(inspect.integrity(path))
+        task = asyncio.ensure_future(inspect.check_integrity(path))
         await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -506,10 +508,12 @@ def test_a_step_that_fails_is_a_finding() -> None:
         Path("/nowhere").stat()
         return []
 
-    (finding,) = asyncio.run(run(Step("keys", fail)))
+    (finding,) = asyncio.run(run_step(DoctorStep("keys", fail)))
     assert (finding.check, finding.verdict) == ("keys", "wrong")
     assert finding.what == "it could not be looked at (ValueError)"
-    (finding,) = asyncio.run(run(Step("keys", missing)))
+    (finding,) = asyncio.run(run_step(DoctorStep("keys", missing)))
     assert finding.what == "/nowhere: No such file or directory"
-    broken = asyncio.run(run(next(steps(InvalidConfiguration("no", cause="c", hint="h")))))
+    broken = asyncio.run(
+        run_step(next(list_steps(InvalidConfiguration("no", cause="c", hint="h"))))
+    )
     assert broken == [Finding("configuration", "wrong", "no: c", "h")]

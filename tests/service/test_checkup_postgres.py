@@ -12,18 +12,18 @@ import asyncpg
 import pytest
 
 from agentctl.config.settings import Database, Server, Settings
-from agentctl.service.doctor.checks import run, steps
+from agentctl.service.doctor.checks import list_steps, run_step
 from agentctl.service.doctor.databases import (
-    _clock,
-    _safety,
-    _secrecy,
-    _version,
-    _writing,
+    _check_clock,
+    _check_durability,
+    _check_encryption,
+    _check_version,
+    _check_writable,
     check_database,
 )
 from agentctl.service.doctor.finding import Finding
 from agentctl.store.postgres.database import PostgresDatabase
-from agentctl.store.postgres.inspect import Facts
+from agentctl.store.postgres.inspect import ServerFacts
 from tests.postgres import drop_schema
 
 PASSWORD = "AGENTCTL_TEST_CHECKUP_PASSWORD"
@@ -119,22 +119,30 @@ async def test_what_is_not_there_is_told_once(postgres_url: str) -> None:
         (away, "wrong", "does not answer"),
     ):
         settings = Settings(databases=(entry,), server=Server(workers=2))
-        findings = [each for step in steps(settings) for each in await run(step)]
+        findings = [each for step in list_steps(settings) for each in await run_step(step)]
         about = [each for each in findings if each.check in ("database main", "runs")]
         assert len(about) == 1
         assert text in told(about, verdict)
 
 
-GOOD = Facts("17.2", 170_002, 0, False, False, True, True, True, 97, 0, None, True, [])
+GOOD = ServerFacts("17.2", 170_002, 0, False, False, True, True, True, 97, 0, None, True, [])
 
 FAULTS = (
-    (_version, GOOD._replace(version="12.9", number=120_009), "12.9 is older"),
-    (_clock, GOOD._replace(ahead=-400_000_000), "behind ours -> set both: timedatectl"),
-    (_clock, GOOD._replace(ahead=301_000_000), "ahead of ours -> set both: timedatectl"),
-    (_writing, GOOD._replace(standby=True, read_only=True), "a standby"),
-    (_safety, GOOD._replace(fsync=False), "ALTER SYSTEM SET fsync = on"),
-    (_safety, GOOD._replace(full_pages=False), "ALTER SYSTEM SET full_page_writes = on"),
-    (_safety, GOOD._replace(synchronous=False), "ALTER SYSTEM SET synchronous_commit = on"),
+    (_check_version, GOOD._replace(version="12.9", number=120_009), "12.9 is older"),
+    (_check_clock, GOOD._replace(clock_ahead=-400_000_000), "behind ours -> set both: timedatectl"),
+    (
+        _check_clock,
+        GOOD._replace(clock_ahead=301_000_000),
+        "ahead of ours -> set both: timedatectl",
+    ),
+    (_check_writable, GOOD._replace(standby=True, read_only=True), "a standby"),
+    (_check_durability, GOOD._replace(fsync=False), "ALTER SYSTEM SET fsync = on"),
+    (_check_durability, GOOD._replace(full_pages=False), "ALTER SYSTEM SET full_page_writes = on"),
+    (
+        _check_durability,
+        GOOD._replace(synchronous=False),
+        "ALTER SYSTEM SET synchronous_commit = on",
+    ),
 )
 
 
@@ -142,7 +150,9 @@ def test_faults_that_are_not_made_for_a_test() -> None:
     for check, facts, text in FAULTS:
         assert text in told(list(check("database main", facts)), "wrong")
         assert told(list(check("database main", GOOD)), "ok")
-    assert "its clock is" in told(list(_clock("", GOOD._replace(ahead=3_000_000))), "note")
+    assert "its clock is" in told(
+        list(_check_clock("", GOOD._replace(clock_ahead=3_000_000))), "note"
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +168,7 @@ def test_faults_that_are_not_made_for_a_test() -> None:
 )
 def test_what_others_can_read(url: str, encrypted: bool, tls: str, verdict: str) -> None:
     entry = Database("main", url, tls=tls)  # type: ignore[arg-type]
-    found = list(_secrecy("database main", GOOD._replace(encrypted=encrypted), entry))
+    found = list(_check_encryption("database main", GOOD._replace(encrypted=encrypted), entry))
     assert [each.verdict for each in found] == ([verdict] if verdict else [])
     if verdict in ("wrong", "note"):
         assert found[0].remedy == 'tls = "verify-full" in [[databases]] main'

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from agentctl.runtime.conversion import to_model
-from agentctl.service.runs_doctor.tool_calls import Unreadable, closed, open_calls
-from agentctl.store.repositories.integrity import Messages
+from agentctl.runtime.conversion import to_model_messages
+from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
+from agentctl.store.repositories.integrity import StoredMessages
 
 
 def user(text: str = "go") -> dict[str, Any]:
@@ -51,15 +51,15 @@ CASES: list[tuple[list[dict[str, Any]], list[str], list[int]]] = [
 def test_calls_without_a_result_get_one_where_it_belongs(
     messages: list[dict[str, Any]], ids: list[str], places: list[int]
 ) -> None:
-    stored = Messages(text(*messages), None)
-    assert [call.id for call in open_calls(text(*messages))] == ids
-    after = orjson.loads(closed(stored, 7).messages or "")
+    stored = StoredMessages(text(*messages), None)
+    assert [call.id for call in find_open_calls(text(*messages))] == ids
+    after = orjson.loads(close_calls(stored, 7).messages or "")
     added = [entry for entry in after if entry.get("content") == "cancelled"]
     assert [after.index(entry) for entry in added] == places
     assert [entry["tool_call_id"] for entry in added] == ids
     assert [entry for entry in after if entry not in added] == messages
-    assert open_calls(orjson.dumps(after).decode()) == []
-    assert to_model(after)
+    assert find_open_calls(orjson.dumps(after).decode()) == []
+    assert to_model_messages(after)
 
 
 def test_the_list_of_tools_says_so_too() -> None:
@@ -67,8 +67,8 @@ def test_the_list_of_tools_says_so_too() -> None:
         {"tool_call_id": "a", "tool_call_error": None, "result": None},
         {"tool_call_id": "b", "tool_call_error": False, "result": "3"},
     ]
-    stored = Messages(text(user(), asks("a", "b"), result("b")), orjson.dumps(tools).decode())
-    after = orjson.loads(closed(stored, 7).tools or "")
+    stored = StoredMessages(text(user(), asks("a", "b"), result("b")), orjson.dumps(tools).decode())
+    after = orjson.loads(close_calls(stored, 7).tools or "")
     assert after[0] == {"tool_call_id": "a", "tool_call_error": True, "result": "cancelled"}
     assert after[1] == tools[1]
 
@@ -77,5 +77,5 @@ def test_the_list_of_tools_says_so_too() -> None:
     "messages", ["", "{}", "[1]", '[{"tool_calls": 1}]', '[{"tool_calls": [{}]}]', "[" * 5_000]
 )
 def test_what_is_no_talk_is_refused(messages: str) -> None:
-    with pytest.raises(Unreadable):
-        open_calls(messages)
+    with pytest.raises(UnreadableMessages):
+        find_open_calls(messages)

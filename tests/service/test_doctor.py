@@ -6,28 +6,28 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.runs.recovery import recover
+from agentctl.runs.recovery import recover_runs
 from agentctl.service.runs_doctor import find as examination
-from agentctl.service.runs_doctor.find import Doctor, Problem, is_abandoned
-from agentctl.service.runs_doctor.repair import Repairs
+from agentctl.service.runs_doctor.find import Problem, RunsDoctor, is_orphaned
+from agentctl.service.runs_doctor.repair import RunRepairs
 from agentctl.service.service import Service
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import integrity, runs, sessions, workers
-from agentctl.store.repositories.integrity import Messages
+from agentctl.store.repositories.integrity import StoredMessages
 from agentctl.store.repositories.workers import WorkerRow
 from tests.service.doors import hosted, started, user
 from tests.store.made import START, a_run, a_session, a_whole_run, an_end
-from tests.world import World
+from tests.world import Deployment
 
 OPEN = '[{"role":"assistant","content":"","tool_calls":[{"id":"c","name":"add","arguments":{}}]}]'
 
 
 async def examined(service: Service, db_id: str | None = None) -> list[Problem]:
-    return await Doctor(service.hosting, db_id).examine(lambda more: None)
+    return await RunsDoctor(service.hosting, db_id).examine(lambda more: None)
 
 
 async def repaired(service: Service, problems: list[Problem]) -> list[tuple[str | None, str]]:
-    done = [problem async for problem in Repairs(service.hosting).repair(problems)]
+    done = [problem async for problem in RunRepairs(service.hosting).repair(problems)]
     return [(problem.outcome, problem.detail or "") for problem in done]
 
 
@@ -36,7 +36,7 @@ def nobodys(run_id: str = "r1", session_id: str = "s1") -> Steps[None]:
     """A run at work that names a worker which has no row."""
     yield from sessions.create(a_session(session_id))
     yield from runs.create(a_run(run_id, session_id, owner="w1"))
-    yield from runs.start(run_id, 1, "w1", START)
+    yield from runs.claim(run_id, 1, "w1", START)
 
 
 @unit
@@ -45,7 +45,7 @@ def talked(messages: str) -> Steps[None]:
     yield from a_whole_run(a_run(), an_end(messages=messages))
 
 
-def by_hand(world: World, sql: str) -> None:
+def by_hand(world: Deployment, sql: str) -> None:
     """Edit the database with foreign keys off."""
     connection = apsw.Connection(str(world.folder / "main.db"))
     connection.set_busy_timeout(5_000)
@@ -53,26 +53,28 @@ def by_hand(world: World, sql: str) -> None:
     connection.close()
 
 
-async def test_a_run_that_is_worked_on_is_well(world: World) -> None:
+async def test_a_run_that_is_worked_on_is_well(world: Deployment) -> None:
     async with hosted(world) as service, started(user(service), "agent", "hang", message="x"):
         assert await examined(service) == []
 
 
-async def test_the_walk_is_by_pages_and_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "PAGE", 2)
+async def test_the_walk_is_by_pages_and_told(
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "PAGE_SIZE", 2)
     async with hosted(world) as service:
         main = service.hosting.databases["main"]
         await main.write(sessions.create(a_session()))
         for number in range(5):
             await main.write(a_whole_run(a_run(f"r{number}"), an_end(f"r{number}", messages=OPEN)))
         told: list[int] = []
-        found = await Doctor(service.hosting, None).examine(told.append)
+        found = await RunsDoctor(service.hosting, None).examine(told.append)
         assert [problem.run_id for problem in found] == ["r0", "r1", "r2", "r3", "r4"]
         assert told == [2, 2, 1]
-        assert await Doctor(service.hosting, None).count() == 5
+        assert await RunsDoctor(service.hosting, None).count() == 5
 
 
-async def test_each_database_is_examined_with_the_same_workers(world: World) -> None:
+async def test_each_database_is_examined_with_the_same_workers(world: Deployment) -> None:
     async with hosted(world) as service:
         await service.hosting.databases["second"].write(nobodys())
         assert await examined(service, "main") == []
@@ -80,10 +82,10 @@ async def test_each_database_is_examined_with_the_same_workers(world: World) -> 
         assert (problem.kind, problem.db_id, problem.worker_id) == ("lost", "second", "w1")
         assert await repaired(service, [problem]) == [("repaired", "ended as ERROR, WORKER_LOST")]
         with pytest.raises(errors.NotFound):
-            Doctor(service.hosting, "nowhere")
+            RunsDoctor(service.hosting, "nowhere")
 
 
-async def test_a_run_that_ended_meanwhile_was_not_repaired(world: World) -> None:
+async def test_a_run_that_ended_meanwhile_was_not_repaired(world: Deployment) -> None:
     async with hosted(world) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
@@ -94,18 +96,18 @@ async def test_a_run_that_ended_meanwhile_was_not_repaired(world: World) -> None
         ]
 
 
-async def test_a_run_that_another_process_recovers_was_not_repaired(world: World) -> None:
+async def test_a_run_that_another_process_recovers_was_not_repaired(world: Deployment) -> None:
     async with hosted(world) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
         found = await examined(service)
-        assert await recover(main, "w1") == ["r1"]
+        assert await recover_runs(main, "w1") == ["r1"]
         assert await repaired(service, found) == [
             ("gone", "it had ended as ERROR, WORKER_LOST, not by this command")
         ]
 
 
-async def test_a_run_that_was_deleted_meanwhile_was_not_repaired(world: World) -> None:
+async def test_a_run_that_was_deleted_meanwhile_was_not_repaired(world: Deployment) -> None:
     async with hosted(world) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
@@ -114,7 +116,7 @@ async def test_a_run_that_was_deleted_meanwhile_was_not_repaired(world: World) -
         assert await repaired(service, found) == [("gone", "it was deleted meanwhile")]
 
 
-async def test_runs_that_are_ended_with_the_known_ones_are_told(world: World) -> None:
+async def test_runs_that_are_ended_with_the_known_ones_are_told(world: Deployment) -> None:
     async with hosted(world) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
@@ -123,7 +125,7 @@ async def test_runs_that_are_ended_with_the_known_ones_are_told(world: World) ->
         assert [outcome for outcome, _ in await repaired(service, found)] == ["repaired"] * 2
 
 
-async def test_a_worker_that_turns_up_keeps_its_runs(world: World) -> None:
+async def test_a_worker_that_turns_up_keeps_its_runs(world: Deployment) -> None:
     async with (
         hosted(world) as service,
         started(user(service), "agent", "hang", message="x") as (
@@ -140,21 +142,21 @@ async def test_a_worker_that_turns_up_keeps_its_runs(world: World) -> None:
         assert await repaired(service, [dead]) == [("left", "the worker is there after all")]
 
 
-async def test_calls_that_were_closed_meanwhile_were_not_repaired(world: World) -> None:
+async def test_calls_that_were_closed_meanwhile_were_not_repaired(world: Deployment) -> None:
     async with hosted(world) as service:
         main = service.hosting.databases["main"]
         await main.write(talked(OPEN))
         found = await examined(service)
         assert [problem.kind for problem in found] == ["open_calls"]
-        await main.write(integrity.repair("r1", OPEN, Messages("[]", "[]")))
+        await main.write(integrity.replace_messages("r1", OPEN, StoredMessages("[]", "[]")))
         assert await repaired(service, found) == [("gone", "every call has a result by now")]
-        await main.write(integrity.repair("r1", "[]", Messages("{", "[]")))
+        await main.write(integrity.replace_messages("r1", "[]", StoredMessages("{", "[]")))
         assert await repaired(service, found) == [("left", "its messages cannot be read any more")]
         await main.write(sessions.delete("s1"))
         assert await repaired(service, found) == [("gone", "the run was deleted meanwhile")]
 
 
-async def test_a_session_that_is_there_again_keeps_its_runs(world: World) -> None:
+async def test_a_session_that_is_there_again_keeps_its_runs(world: Deployment) -> None:
     async with hosted(world) as service:
         main = service.hosting.databases["main"]
         await main.write(talked("[]"))
@@ -168,7 +170,7 @@ async def test_a_session_that_is_there_again_keeps_its_runs(world: World) -> Non
         assert await repaired(service, found) == [("gone", "it was deleted meanwhile")]
 
 
-async def test_a_run_without_a_session_whose_worker_lives_is_left(world: World) -> None:
+async def test_a_run_without_a_session_whose_worker_lives_is_left(world: Deployment) -> None:
     async with hosted(world) as service, started(user(service), "agent", "hang", message="x"):
         by_hand(world, "DELETE FROM sessions")
         (problem,) = await examined(service)
@@ -176,14 +178,14 @@ async def test_a_run_without_a_session_whose_worker_lives_is_left(world: World) 
         assert [outcome for outcome, _ in await repaired(service, [problem])] == ["left"]
 
 
-async def test_a_dead_worker_goes_last_and_once(world: World) -> None:
+async def test_a_dead_worker_goes_last_and_once(world: Deployment) -> None:
     async with hosted(world) as service:
         databases = service.hosting.databases
         gone = WorkerRow("w1", "nowhere", "", 1, 1, START, START)
         folder = databases.system.lock_folder
         folder.mkdir(mode=0o700)
         (folder / "w1.lock").touch(0o600)
-        await databases.system.write(workers.enlist(gone))
+        await databases.system.write(workers.register(gone))
         await databases["second"].write(nobodys())
         found = await examined(service)
         assert [problem.kind for problem in found] == ["lost", "dead_worker"]
@@ -198,12 +200,12 @@ async def test_a_dead_worker_goes_last_and_once(world: World) -> None:
         assert await repaired(service, found[1:]) == [("gone", "its row was removed meanwhile")]
 
 
-async def test_abandoned_is_what_nobody_will_end(world: World) -> None:
+async def test_abandoned_is_what_nobody_will_end(world: Deployment) -> None:
     async with hosted(world) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
-        assert await is_abandoned(service.hosting, "r1", None)
-        assert not await is_abandoned(service.hosting, "r1", "second")
-        assert not await is_abandoned(service.hosting, "absent", "main")
+        assert await is_orphaned(service.hosting, "r1", None)
+        assert not await is_orphaned(service.hosting, "r1", "second")
+        assert not await is_orphaned(service.hosting, "absent", "main")
         await main.write(runs.finish(an_end()))
-        assert not await is_abandoned(service.hosting, "r1", "main")
+        assert not await is_orphaned(service.hosting, "r1", "main")

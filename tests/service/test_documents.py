@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from agentctl.service.documents import session_document
-from agentctl.store.repositories.sessions import new_session
+from agentctl.service.documents import build_session_document
+from agentctl.store.repositories.sessions import build_session
 
 
 @pytest.mark.parametrize("session_type", ["agent", "team"])
@@ -22,7 +22,7 @@ from agentctl.store.repositories.sessions import new_session
 def test_histories_are_one_array(
     session_type: str, histories: list[bytes], shown: list[object]
 ) -> None:
-    row = new_session("s1", session_type, user_id=None, now=0, component_id="a", session_name="ü")
-    document = orjson.loads(session_document(row, histories))
+    row = build_session("s1", session_type, user_id=None, now=0, component_id="a", session_name="ü")
+    document = orjson.loads(build_session_document(row, histories))
     assert [message["n"] for message in document["chat_history"]] == shown
     assert document["session_name"] == "ü"

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from agentctl.operations import RunFilter, RunRequest
-from agentctl.records.kinds import Kind
-from agentctl.service.service import Acting
-from tests.loops import until
+from agentctl.records.kinds import ComponentKind
+from agentctl.service.service import ServiceOperations
+from tests.loops import wait_until
 from tests.service.doors import collect, hosted, user
-from tests.world import World
+from tests.world import Deployment
 
 MOMENTS = 40
 
 
-async def leave_after(port: Acting, kind: Kind, component_id: str, steps: int) -> str:
+async def leave_after(
+    port: ServiceOperations, kind: ComponentKind, component_id: str, steps: int
+) -> str:
     """Start a run, and go away after so many steps of the event loop; its message."""
     message, stream = f"question {steps}", bool(steps % 2)
     given: dict[str, Any] = {"message": message, "session_id": "s1"}
@@ -35,12 +37,12 @@ async def leave_after(port: Acting, kind: Kind, component_id: str, steps: int) -
 
 @pytest.mark.parametrize(("kind", "component_id"), [("agent", "hang"), ("team", "jam")])
 async def test_a_run_that_is_stopped_as_it_begins_keeps_its_question(
-    world: World, kind: Kind, component_id: str
+    world: Deployment, kind: ComponentKind, component_id: str
 ) -> None:
     async with hosted(world) as service:
         port = user(service)
         asked = [await leave_after(port, kind, component_id, steps) for steps in range(MOMENTS)]
-        await until(lambda: not service.hosting.engine.live_runs())
+        await wait_until(lambda: not service.hosting.engine.live_runs())
         runs = (await port.get_session_runs("s1")).value
         roots = [run["input"] for run in runs if run["parent_run_id"] is None]
         assert set(roots) <= set(asked)

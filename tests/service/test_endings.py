@@ -13,20 +13,20 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.auth.principal import local
+from agentctl.auth.principal import local_principal
 from agentctl.operations import CancelRequest, RunFilter, RunRequest
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.runs import changes, engine, finish, supervision
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import cancelled
 from agentctl.service import runs
-from agentctl.service.service import Acting, Service
+from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.service.doors import boss, collect, data, hosted, running, started, user
-from tests.world import World, make_world
+from tests.world import Deployment, create_deployment
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that gives up on a lock at once, and is asked again soon."""
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
-    monkeypatch.setattr(runs, "LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr(runs, "DISCONNECT_WAIT_SECONDS", 0.1)
 
 
 @contextlib.contextmanager
-def locked(world: World) -> Iterator[None]:
+def locked(world: Deployment) -> Iterator[None]:
     """Another program holds the write lock of the default database."""
     holder = apsw.Connection(str(world.folder / "main.db"))
     holder.set_busy_timeout(5_000)
@@ -49,7 +49,7 @@ def locked(world: World) -> Iterator[None]:
         holder.close(True)
 
 
-async def ended(port: Acting, run_id: str) -> dict[str, Any]:
+async def ended(port: ServiceOperations, run_id: str) -> dict[str, Any]:
     """The run, once it is final."""
     run: dict[str, Any] = {}
 
@@ -57,7 +57,7 @@ async def ended(port: Acting, run_id: str) -> dict[str, Any]:
         run.update((await port.get_run(run_id)).value)
         return run["status"] not in ("PENDING", "RUNNING")
 
-    await until(final)
+    await wait_until(final)
     return run
 
 
@@ -69,7 +69,7 @@ def live_run(service: Service, run_id: str) -> LiveRun:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_caller_that_leaves_while_the_database_is_locked_still_stops_its_run(
-    world: World,
+    world: Deployment,
 ) -> None:
     async with hosted(world) as service:
         port = user(service)
@@ -85,14 +85,14 @@ async def test_a_caller_that_leaves_while_the_database_is_locked_still_stops_its
         run = await ended(port, run_id)
         assert run["status"] == "CANCELLED"
         assert run["cancel_reason"] == "The client went away"
-        await until(lambda: service.hosting.engine.live_runs() == [])
+        await wait_until(lambda: service.hosting.engine.live_runs() == [])
 
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_caller_is_not_held_for_as_long_as_an_end_cannot_be_stored(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(supervision, "STORE_WAIT_SECONDS", 0.1)
     async with hosted(world) as service:
         port = user(service)
         request = {"message": '{"seconds": 0.2}', "session_id": "s1"}
@@ -105,7 +105,7 @@ async def test_a_caller_is_not_held_for_as_long_as_an_end_cannot_be_stored(
 
 @pytest.mark.usefixtures("impatient")
 async def test_an_end_that_is_never_taken_is_given_up_when_the_service_closes(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "CLOSE_SECONDS", 0.2)
     tasks = asyncio.all_tasks()
@@ -120,7 +120,7 @@ async def test_an_end_that_is_never_taken_is_given_up_when_the_service_closes(
     assert asyncio.all_tasks() == tasks
 
 
-async def test_what_cannot_be_encoded_does_not_keep_a_run_from_ending(world: World) -> None:
+async def test_what_cannot_be_encoded_does_not_keep_a_run_from_ending(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, events):
@@ -131,24 +131,26 @@ async def test_what_cannot_be_encoded_does_not_keep_a_run_from_ending(world: Wor
         assert (stored["status"], stored["messages"]) == ("CANCELLED", [])
 
 
-async def test_a_run_whose_row_is_gone_ends_and_leaves_nothing(world: World) -> None:
+async def test_a_run_whose_row_is_gone_ends_and_leaves_nothing(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "team", "crew", message="ask hang", session_id="s1") as (run, _):
             live = live_run(service, run["run_id"])
-            await until(lambda: live.children)
+            await wait_until(lambda: live.children)
             await live.database.write(sessions.delete("s1"))
             live.stop(cancelled("me", "gone"))
-            await until(lambda: not service.hosting.engine.live_runs())
+            await wait_until(lambda: not service.hosting.engine.live_runs())
         assert (await boss(service).get_runs(RunFilter())).value["data"] == []
 
 
 async def test_a_run_that_failed_before_its_model_was_asked_keeps_its_question(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    world: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     keyless = '[[models]]\nid = "keyless"\nprovider = "openai"\nmodel = "m"\n'
     keyless += '[[agents]]\nid = "keyless"\nname = "Keyless"\nmodel = "keyless"\n'
-    async with hosted(make_world(tmp_path, "http://127.0.0.1:9/v1", extra=keyless)) as service:
+    async with hosted(
+        create_deployment(tmp_path, "http://127.0.0.1:9/v1", extra=keyless)
+    ) as service:
         port = user(service)
         run = (await port.create_run("agent", "keyless", RunRequest("why?", "s1"))).value
         assert run["error"] is not None
@@ -157,7 +159,7 @@ async def test_a_run_that_failed_before_its_model_was_asked_keeps_its_question(
         assert [(entry["role"], entry["content"]) for entry in history] == [("user", "why?")]
 
 
-async def test_the_event_tells_the_request_that_counts(world: World) -> None:
+async def test_the_event_tells_the_request_that_counts(world: Deployment) -> None:
     """Of two requests the first is recorded, also when the owner has heard of the second first."""
     async with hosted(world) as service:
         port = user(service)
@@ -169,7 +171,7 @@ async def test_the_event_tells_the_request_that_counts(world: World) -> None:
         assert last["reason"] == answer.value["reason"] == "first"
 
 
-async def test_closing_waits_for_runs_that_are_about_to_begin(world: World) -> None:
+async def test_closing_waits_for_runs_that_are_about_to_begin(world: Deployment) -> None:
     for pause in range(10):
         async with hosted(world) as service:
             port = user(service)
@@ -190,7 +192,7 @@ async def test_closing_waits_for_runs_that_are_about_to_begin(world: World) -> N
 async def test_a_run_that_goes_on_does_so_from_its_beginning(
     tmp_path: Path, model_endpoint: ModelEndpoint, pause: int
 ) -> None:
-    world = make_world(tmp_path, model_endpoint.base_url, server='on_disconnect = "detach"')
+    world = create_deployment(tmp_path, model_endpoint.base_url, server='on_disconnect = "detach"')
     async with hosted(world) as service:
         port = user(service)
         leaving = asyncio.create_task(port.create_run("agent", "echo", RunRequest("x", "s1")))
@@ -204,20 +206,20 @@ async def test_a_run_that_goes_on_does_so_from_its_beginning(
 
 
 async def test_a_request_that_could_not_be_read_is_heard_of_later(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(changes, "WATCH_RETRY_SECONDS", 0.05)
     async with hosted(world) as owner, hosted(world) as elsewhere:
         port = user(owner)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, events):
             live = live_run(owner, run["run_id"])
-            await until(lambda: live.transcript.messages)
+            await wait_until(lambda: live.transcript.messages)
             database = live.database
             read, refused = database.read, asyncio.Event()
 
             async def unreadable(*_: Any, **__: Any) -> Any:
                 refused.set()
-                raise errors.InternalFailure
+                raise errors.InternalError
 
             database.read = unreadable  # type: ignore[method-assign]
             request = CancelRequest(reason="from afar", wait=0)
@@ -227,7 +229,7 @@ async def test_a_request_that_could_not_be_read_is_heard_of_later(
             assert data((await events)[-1])["reason"] == "from afar"
 
 
-WORK: list[tuple[Kind, str, str]] = [
+WORK: list[tuple[ComponentKind, str, str]] = [
     ("agent", "echo", "x"),
     ("agent", "hang", "x"),
     ("agent", "trickle", "x"),
@@ -248,11 +250,11 @@ async def nothing_complains() -> AsyncIterator[None]:
     before, complaints = asyncio.all_tasks(), list[dict[str, Any]]()
     loop.set_exception_handler(lambda _, context: complaints.append(context))
     yield
-    await until(lambda: asyncio.all_tasks() == before)
+    await wait_until(lambda: asyncio.all_tasks() == before)
     assert complaints == []
 
 
-async def _one(port: Acting, chance: random.Random, number: int) -> None:
+async def _one(port: ServiceOperations, chance: random.Random, number: int) -> None:
     """A run that is left to itself, left by its caller, cancelled, or deleted, at some moment."""
     kind, component, message = chance.choice(WORK)
     session = f"{kind}-{number % 7}"
@@ -269,18 +271,20 @@ async def _one(port: Acting, chance: random.Random, number: int) -> None:
             await port.delete_session(session, cancel=True)
         elif fate == "cancel":
             for run in (await port.get_session_runs(session)).value:
-                owner: Kind = "agent" if "agent_id" in run else "team" if "team_id" in run else kind
+                owner: ComponentKind = (
+                    "agent" if "agent_id" in run else "team" if "team_id" in run else kind
+                )
                 name = run.get(f"{owner}_id", component)
                 await port.cancel_run(owner, str(name), run["run_id"], CancelRequest(session))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_whatever_happens_to_them_all_runs_end(world: World) -> None:
+async def test_whatever_happens_to_them_all_runs_end(world: Deployment) -> None:
     chance = random.Random(7)
     async with nothing_complains():
         async with hosted(world) as service:
-            port = service.acting_as(local("boss"))
+            port = service.operations_for(local_principal("boss"))
             await asyncio.gather(*(_one(port, chance, number) for number in range(80)))
         async with hosted(world) as service:
             for status in ("PENDING", "RUNNING"):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.config import load
-from agentctl.service.startup_warnings import warn_of_ground
+from agentctl.config import load_settings
+from agentctl.service.startup_warnings import log_startup_warnings
 
 
 def told(folder: Path, caplog: pytest.LogCaptureFixture, url: str) -> list[str]:
@@ -17,25 +17,25 @@ def told(folder: Path, caplog: pytest.LogCaptureFixture, url: str) -> list[str]:
         f'[authorization]\nenabled = false\n[[databases]]\nid = "main"\nurl = "{url}"\n'
     )
     with caplog.at_level(logging.WARNING, "agentctl.store"):
-        warn_of_ground(load(file))
+        log_startup_warnings(load_settings(file))
     return [record.getMessage() for record in caplog.records]
 
 
 def test_of_a_good_library_nothing_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.service.doctor.files.NETWORK", frozenset())
+    monkeypatch.setattr("agentctl.service.doctor.files.NETWORK_FILESYSTEMS", frozenset())
     assert told(tmp_path, caplog, "sqlite:///a.db") == []
 
 
 def test_a_library_and_a_filesystem_that_may_damage_a_database_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentctl.service.doctor.files import filesystem_of
+    from agentctl.service.doctor.files import detect_filesystem
 
-    kind = filesystem_of(tmp_path)
-    monkeypatch.setattr("agentctl.service.doctor.files.NETWORK", frozenset({kind}))
-    monkeypatch.setattr("agentctl.service.doctor.configuration.SQLITE_FLOOR", "99.1.0")
+    kind = detect_filesystem(tmp_path)
+    monkeypatch.setattr("agentctl.service.doctor.files.NETWORK_FILESYSTEMS", frozenset({kind}))
+    monkeypatch.setattr("agentctl.service.doctor.configuration.MINIMUM_SQLITE_VERSION", "99.1.0")
     library, place = told(tmp_path, caplog, "sqlite:///a.db")
     assert "can damage a database; 99.1.0 is needed" in library
     assert place.startswith(f"{tmp_path}/a.db is on a filesystem of the network ({kind})")
@@ -44,5 +44,5 @@ def test_a_library_and_a_filesystem_that_may_damage_a_database_are_told(
 def test_of_a_server_nothing_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.service.doctor.configuration.SQLITE_FLOOR", "99.1.0")
+    monkeypatch.setattr("agentctl.service.doctor.configuration.MINIMUM_SQLITE_VERSION", "99.1.0")
     assert told(tmp_path, caplog, "postgresql://ann@db.example/agents") == []

@@ -12,7 +12,7 @@ from agentctl.records.times import now
 from agentctl.service.service import Service
 from agentctl.store.repositories import sessions
 from tests.service.doors import boss, collect, data, hosted, running, user
-from tests.world import World
+from tests.world import Deployment
 
 
 def keyed(message: str = "hello", key: str = "k", **more: object) -> RunRequest:
@@ -24,7 +24,7 @@ async def runs_of(service: Service) -> list[str]:
     return [run["run_id"] for run in page["data"]]
 
 
-async def test_the_same_request_is_answered_with_the_same_run(world: World) -> None:
+async def test_the_same_request_is_answered_with_the_same_run(world: Deployment) -> None:
     async with hosted(world) as service, hosted(world) as other:
         first = await user(service).create_run("agent", "echo", keyed())
         for again in (service, other):
@@ -34,7 +34,7 @@ async def test_the_same_request_is_answered_with_the_same_run(world: World) -> N
         assert (await user(later).create_run("agent", "echo", keyed())).raw == first.raw
 
 
-async def test_a_hundred_at_once_make_one_run(world: World) -> None:
+async def test_a_hundred_at_once_make_one_run(world: Deployment) -> None:
     async with hosted(world) as service, hosted(world) as other:
         ports = [user(service), user(other)] * 50
         answers = await asyncio.gather(*(p.create_run("agent", "echo", keyed()) for p in ports))
@@ -43,7 +43,7 @@ async def test_a_hundred_at_once_make_one_run(world: World) -> None:
         assert len(await runs_of(service)) == 1
 
 
-async def test_a_hundred_streams_at_once_are_of_one_run(world: World) -> None:
+async def test_a_hundred_streams_at_once_are_of_one_run(world: Deployment) -> None:
     async with hosted(world) as service, hosted(world) as other:
         given = {"message": "one two", "session_id": "s1", "idempotency_key": "k"}
         ports = [user(service), user(other)] * 50
@@ -54,7 +54,7 @@ async def test_a_hundred_streams_at_once_are_of_one_run(world: World) -> None:
         assert len(await runs_of(service)) == 1
 
 
-async def test_a_background_run_is_told_as_it_stands(world: World) -> None:
+async def test_a_background_run_is_told_as_it_stands(world: Deployment) -> None:
     async with hosted(world) as service, hosted(world) as other:
         port = user(service)
         first = (await port.create_run("agent", "hang", keyed(background=True))).value
@@ -65,7 +65,7 @@ async def test_a_background_run_is_told_as_it_stands(world: World) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_who_asks_again_does_not_stop_the_run_by_leaving(
-    world: World, streamed: bool
+    world: Deployment, streamed: bool
 ) -> None:
     async with hosted(world) as service, hosted(world) as other:
         port = user(service)
@@ -91,7 +91,7 @@ async def test_who_asks_again_does_not_stop_the_run_by_leaving(
         assert await first == await staying == run_id
 
 
-async def test_another_request_with_the_same_key_is_refused(world: World) -> None:
+async def test_another_request_with_the_same_key_is_refused(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         await port.create_run("agent", "echo", keyed())
@@ -110,7 +110,7 @@ async def test_another_request_with_the_same_key_is_refused(world: World) -> Non
         assert len(await runs_of(service)) == 1
 
 
-async def test_another_callers_same_key_is_another_run(world: World) -> None:
+async def test_another_callers_same_key_is_another_run(world: Deployment) -> None:
     async with hosted(world) as service:
         request = RunRequest("hello", idempotency_key="k")
         answers = [
@@ -121,7 +121,7 @@ async def test_another_callers_same_key_is_another_run(world: World) -> None:
         assert answers[0] == answers[3]
 
 
-async def test_a_request_that_was_refused_leaves_its_key_free(world: World) -> None:
+async def test_a_request_that_was_refused_leaves_its_key_free(world: Deployment) -> None:
     async with hosted(world) as service:
         await user(service, "other").create_run("agent", "echo", RunRequest("x", "s1"))
         port = user(service)
@@ -132,19 +132,19 @@ async def test_a_request_that_was_refused_leaves_its_key_free(world: World) -> N
 
 
 @pytest.mark.parametrize("key", ["", "a b", "ä", "a\n", "\x7f", "x" * 256])
-async def test_what_is_no_key_is_refused(world: World, key: str) -> None:
+async def test_what_is_no_key_is_refused(world: Deployment, key: str) -> None:
     async with hosted(world) as service:
         with pytest.raises(errors.ValidationFailed, match="1 to 255 visible ASCII"):
             await user(service).create_run("agent", "echo", keyed(key=key))
 
 
-async def test_the_longest_key_is_one(world: World) -> None:
+async def test_the_longest_key_is_one(world: Deployment) -> None:
     async with hosted(world) as service:
         request = keyed(key="!~" * 127 + "x")
         assert (await user(service).create_run("agent", "echo", request)).value["run_id"]
 
 
-async def test_a_run_that_was_deleted_is_not_made_again(world: World) -> None:
+async def test_a_run_that_was_deleted_is_not_made_again(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         await port.create_run("agent", "echo", keyed())
@@ -158,7 +158,7 @@ async def test_a_run_that_was_deleted_is_not_made_again(world: World) -> None:
             await collect(port, "agent", "echo", **given)
 
 
-async def test_a_run_that_is_deleted_while_it_is_waited_for(world: World) -> None:
+async def test_a_run_that_is_deleted_while_it_is_waited_for(world: Deployment) -> None:
     async with hosted(world) as service, hosted(world) as other:
         port = user(service)
         first = asyncio.create_task(port.create_run("agent", "hang", keyed()))
@@ -172,7 +172,9 @@ async def test_a_run_that_is_deleted_while_it_is_waited_for(world: World) -> Non
         await asyncio.gather(first, return_exceptions=True)
 
 
-async def test_after_a_day_the_key_is_free(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_day_the_key_is_free(
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with hosted(world) as service:
         port = user(service)
         first = (await port.create_run("agent", "echo", keyed())).value["run_id"]
@@ -185,7 +187,7 @@ async def test_after_a_day_the_key_is_free(world: World, monkeypatch: pytest.Mon
         assert (await port.create_run("agent", "echo", keyed())).value["run_id"] == second
 
 
-async def test_a_key_is_of_the_database_of_its_run(world: World) -> None:
+async def test_a_key_is_of_the_database_of_its_run(world: Deployment) -> None:
     """The key and the run are written together, so each database has its own keys."""
     async with hosted(world) as service:
         port = user(service)

@@ -13,11 +13,11 @@ from collections.abc import Coroutine
 import pytest
 import uvloop
 
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 from agentctl.runs.live import LiveRun
-from tests.loops import until
+from tests.loops import wait_until
 from tests.service.doors import collect, hosted, started, user
-from tests.world import World
+from tests.world import Deployment
 
 SECONDS = 30.0
 
@@ -43,7 +43,7 @@ def served(work: Coroutine[None, None, None]) -> None:
     ],
 )
 def test_a_run_that_has_ended_is_forgotten(
-    world: World, kind: Kind, component_id: str, message: str
+    world: Deployment, kind: ComponentKind, component_id: str, message: str
 ) -> None:
     async def ended() -> None:
         async with hosted(world) as service:
@@ -51,17 +51,17 @@ def test_a_run_that_has_ended_is_forgotten(
             await asyncio.gather(
                 *(collect(port, kind, component_id, message=message) for _ in range(5))
             )
-            await until(lambda: known() <= before, SECONDS)
+            await wait_until(lambda: known() <= before, SECONDS)
 
     served(ended())
 
 
-def test_a_run_that_was_stopped_is_forgotten(world: World) -> None:
+def test_a_run_that_was_stopped_is_forgotten(world: Deployment) -> None:
     async def stopped() -> None:
         async with hosted(world) as service:
             before = known()
             async with started(user(service), "agent", "half", message="x"):
                 assert known() == before + 1
-            await until(lambda: known() <= before, SECONDS)
+            await wait_until(lambda: known() <= before, SECONDS)
 
     served(stopped())

@@ -9,13 +9,13 @@ import pytest
 
 from agentctl import errors
 from agentctl.operations import CancelRequest, Page, RunFilter, RunRequest
-from agentctl.records.times import microseconds
-from agentctl.service.service import Acting
+from agentctl.records.times import parse_rfc3339
+from agentctl.service.service import ServiceOperations
 from tests.service.doors import boss, hosted, running, user
-from tests.world import World
+from tests.world import Deployment
 
 
-async def ids(port: Acting, **filters: Any) -> list[str]:
+async def ids(port: ServiceOperations, **filters: Any) -> list[str]:
     """The runs of `get_runs`, oldest first, over as many pages as there are."""
     found: list[str] = []
     cursor: str | None = None
@@ -29,7 +29,7 @@ async def ids(port: Acting, **filters: Any) -> list[str]:
             return found
 
 
-async def test_what_runs_now_is_listed_and_nothing_else(world: World) -> None:
+async def test_what_runs_now_is_listed_and_nothing_else(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         await port.create_run("agent", "echo", RunRequest("x", session_id="s1"))
@@ -49,7 +49,7 @@ async def test_what_runs_now_is_listed_and_nothing_else(world: World) -> None:
         await hanging
 
 
-async def test_runs_are_found_by_the_time_they_were_created_at(world: World) -> None:
+async def test_runs_are_found_by_the_time_they_were_created_at(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         made = [
@@ -57,7 +57,7 @@ async def test_runs_are_found_by_the_time_they_were_created_at(world: World) -> 
             for n in range(5)
         ]
         of = [run["run_id"] for run in made]
-        at = [microseconds(run["created_at"]) for run in made]
+        at = [parse_rfc3339(run["created_at"]) for run in made]
         assert await ids(port, created_after=at[2]) == of[2:]
         assert await ids(port, created_before=at[2]) == of[:2]
         assert await ids(port, created_after=at[1], created_before=at[4]) == of[1:4]
@@ -68,7 +68,7 @@ async def test_runs_are_found_by_the_time_they_were_created_at(world: World) -> 
         assert [run["run_id"] for run in listed.value["data"]] == of[:1]
 
 
-async def test_live_and_a_status_are_not_asked_for_together(world: World) -> None:
+async def test_live_and_a_status_are_not_asked_for_together(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         both = RunFilter(status="RUNNING", live=True)
@@ -78,7 +78,7 @@ async def test_live_and_a_status_are_not_asked_for_together(world: World) -> Non
             await port.list_component_runs("agent", "echo", both)
 
 
-async def test_a_run_says_when_its_work_stopped(world: World) -> None:
+async def test_a_run_says_when_its_work_stopped(world: Deployment) -> None:
     async with hosted(world) as service:
         run = (await user(service).create_run("agent", "echo", RunRequest("x"))).value
         assert run["stopped_at"] == run["finished_at"]

@@ -10,12 +10,12 @@ import pytest
 from agentctl import errors
 from agentctl.operations import RunFilter, RunRequest, SessionRunsQuery
 from tests.endpoint import ModelEndpoint
-from tests.loops import until
+from tests.loops import wait_until
 from tests.service.doors import boss, collect, data, hosted, running, started, user
-from tests.world import World, make_world
+from tests.world import Deployment, create_deployment
 
 
-async def test_a_run_is_answered_stored_and_counted(world: World) -> None:
+async def test_a_run_is_answered_stored_and_counted(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("hello", session_id="s1"))).value
@@ -31,7 +31,7 @@ async def test_a_run_is_answered_stored_and_counted(world: World) -> None:
         assert stored == run
 
 
-async def test_the_events_of_a_stream_are_numbered_and_end_with_the_end(world: World) -> None:
+async def test_the_events_of_a_stream_are_numbered_and_end_with_the_end(world: Deployment) -> None:
     async with hosted(world) as service:
         events = await collect(user(service), "agent", "echo", message="one two", session_id="s1")
         assert [event.seq for event in events] == list(range(len(events)))
@@ -43,7 +43,7 @@ async def test_the_events_of_a_stream_are_numbered_and_end_with_the_end(world: W
         assert text == data(events[-1])["content"] == "one two"
 
 
-async def test_the_system_message_is_shown_once_while_it_stays_the_same(world: World) -> None:
+async def test_the_system_message_is_shown_once_while_it_stays_the_same(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         for agent in ("echo", "echo", "history", "echo"):
@@ -53,7 +53,7 @@ async def test_the_system_message_is_shown_once_while_it_stays_the_same(world: W
         assert systems == ["Be echo.", "Be history.", "Be echo."]
 
 
-async def test_the_last_runs_go_to_the_model_and_no_more(world: World) -> None:
+async def test_the_last_runs_go_to_the_model_and_no_more(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         for number in range(7):
@@ -65,7 +65,7 @@ async def test_the_last_runs_go_to_the_model_and_no_more(world: World) -> None:
         ]
 
 
-async def test_a_background_run_goes_on_by_itself(world: World) -> None:
+async def test_a_background_run_goes_on_by_itself(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         request = RunRequest("later", session_id="s1", background=True)
@@ -74,10 +74,10 @@ async def test_a_background_run_goes_on_by_itself(world: World) -> None:
         async def done() -> bool:
             return (await port.get_run(run_id)).value["status"] == "COMPLETED"
 
-        await until(done)
+        await wait_until(done)
 
 
-async def test_a_team_delegates_to_a_member_whose_run_is_a_run(world: World) -> None:
+async def test_a_team_delegates_to_a_member_whose_run_is_a_run(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         events = await collect(port, "team", "crew", message="ask echo", session_id="t1")
@@ -94,7 +94,7 @@ async def test_a_team_delegates_to_a_member_whose_run_is_a_run(world: World) -> 
         assert session["total_tokens"] == sum(totals)
 
 
-async def test_routing_and_broadcasting_tell_of_members_that_fail(world: World) -> None:
+async def test_routing_and_broadcasting_tell_of_members_that_fail(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         routed = (await port.create_run("team", "desk", RunRequest("to echo"))).value
@@ -105,7 +105,7 @@ async def test_routing_and_broadcasting_tell_of_members_that_fail(world: World) 
         assert {run["status"] for run in members} == {"COMPLETED", "ERROR"}
 
 
-async def test_the_steps_of_a_workflow_are_runs_and_feed_each_other(world: World) -> None:
+async def test_the_steps_of_a_workflow_are_runs_and_feed_each_other(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         events = await collect(port, "workflow", "line", message="go", session_id="w1")
@@ -121,7 +121,7 @@ async def test_the_steps_of_a_workflow_are_runs_and_feed_each_other(world: World
         assert session["workflow_name"] == "Line"
 
 
-async def test_a_failed_step_ends_the_workflow(world: World) -> None:
+async def test_a_failed_step_ends_the_workflow(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         events = await collect(port, "workflow", "broken", message="go", session_id="w1")
@@ -134,7 +134,7 @@ async def test_a_failed_step_ends_the_workflow(world: World) -> None:
     ("agent", "code"), [("http-500", "MODEL_UNAVAILABLE"), ("http-401", "MODEL_REJECTED")]
 )
 async def test_a_model_failure_is_an_answer_with_a_code(
-    world: World, agent: str, code: str
+    world: Deployment, agent: str, code: str
 ) -> None:
     async with hosted(world) as service:
         port = user(service)
@@ -148,7 +148,7 @@ async def test_a_model_failure_is_an_answer_with_a_code(
         assert after.value["status"] == "COMPLETED"
 
 
-async def test_runs_of_one_session_at_the_same_time_are_all_kept(world: World) -> None:
+async def test_runs_of_one_session_at_the_same_time_are_all_kept(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         requests = [RunRequest(f"m{number}", session_id="s1") for number in range(20)]
@@ -159,7 +159,7 @@ async def test_runs_of_one_session_at_the_same_time_are_all_kept(world: World) -
         assert total == sum(run["metrics"]["total_tokens"] for run in runs)
 
 
-async def test_a_busy_session_refuses_a_component_that_wants_it_alone(world: World) -> None:
+async def test_a_busy_session_refuses_a_component_that_wants_it_alone(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         async with started(port, "agent", "alone", message="x", session_id="s1"):
@@ -172,7 +172,7 @@ async def test_a_run_over_its_time_ends_as_an_error(
 ) -> None:
     folder = tmp_path_factory.mktemp("short")
     limits = "[runs]\ntimeout_seconds = 0.2"
-    async with hosted(make_world(folder, model_endpoint.base_url, extra=limits)) as service:
+    async with hosted(create_deployment(folder, model_endpoint.base_url, extra=limits)) as service:
         port = user(service)
         for agent in ("hang", "tool-stubborn"):
             request = RunRequest('{"seconds": 3}', session_id="s")
@@ -188,7 +188,7 @@ async def test_a_member_over_its_time_is_told_to_the_leader(
 ) -> None:
     folder = tmp_path_factory.mktemp("impatient")
     limits = "[runs]\ntool_timeout_seconds = 0.2"
-    async with hosted(make_world(folder, model_endpoint.base_url, extra=limits)) as service:
+    async with hosted(create_deployment(folder, model_endpoint.base_url, extra=limits)) as service:
         port = user(service)
         run = (await port.create_run("team", "crew", RunRequest("ask hang", "t1"))).value
         assert run["status"] == "COMPLETED"
@@ -203,14 +203,16 @@ async def test_one_run_too_many_is_told_so(
 ) -> None:
     folder = tmp_path_factory.mktemp("few")
     limits = "[limits]\nconcurrent_runs = 1"
-    async with hosted(make_world(folder, model_endpoint.base_url, extra=limits)) as service:
+    async with hosted(create_deployment(folder, model_endpoint.base_url, extra=limits)) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1"):
             with pytest.raises(errors.TooManyRequests):
                 await port.create_run("agent", "echo", RunRequest("y"))
 
 
-async def test_what_is_wrong_before_the_row_is_refused_and_stores_nothing(world: World) -> None:
+async def test_what_is_wrong_before_the_row_is_refused_and_stores_nothing(
+    world: Deployment,
+) -> None:
     async with hosted(world) as service:
         port = user(service)
         with pytest.raises(errors.NotFound, match="Agent not found"):
@@ -226,7 +228,7 @@ async def test_what_is_wrong_before_the_row_is_refused_and_stores_nothing(world:
         assert (await boss(service).get_runs(RunFilter())).value["meta"]["total_count"] == 0
 
 
-async def test_another_kind_of_component_cannot_run_in_a_session(world: World) -> None:
+async def test_another_kind_of_component_cannot_run_in_a_session(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         await port.create_run("agent", "echo", RunRequest("x", session_id="s1"))
@@ -236,7 +238,7 @@ async def test_another_kind_of_component_cannot_run_in_a_session(world: World) -
         assert other.value["status"] == "COMPLETED"
 
 
-async def test_a_caller_that_leaves_stops_its_run(world: World) -> None:
+async def test_a_caller_that_leaves_stops_its_run(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         leaving = asyncio.create_task(
@@ -251,7 +253,7 @@ async def test_a_caller_that_leaves_stops_its_run(world: World) -> None:
         assert run["cancel_reason"] == "The client went away"
 
 
-async def test_runs_are_kept_in_the_database_of_their_component(world: World) -> None:
+async def test_runs_are_kept_in_the_database_of_their_component(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         run = (await port.create_run("agent", "apart", RunRequest("x", session_id="s1"))).value
@@ -262,7 +264,7 @@ async def test_runs_are_kept_in_the_database_of_their_component(world: World) ->
         assert [found["run_id"] for found in listed.value["data"]] == [run["run_id"]]
 
 
-async def test_part_of_a_sessions_runs(world: World) -> None:
+async def test_part_of_a_sessions_runs(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         for number in range(3):

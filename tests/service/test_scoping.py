@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.auth.principal import Principal, local
+from agentctl.auth.principal import Principal, local_principal
 from agentctl.operations import (
     BulkDeletion,
     CancelRequest,
@@ -16,19 +16,19 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
-    Where,
 )
-from agentctl.service.service import Acting
+from agentctl.service.service import ServiceOperations
 from tests.service.doors import ALL, boss, hosted, user
-from tests.world import World
+from tests.world import Deployment
 
-Touch = Callable[[Acting, str], Awaitable[Any]]
+Touch = Callable[[ServiceOperations, str], Awaitable[Any]]
 
 TOUCHES: dict[str, Touch] = {
     "get": lambda port, session: port.get_session_by_id(session),
     "get as its owner": lambda port, session: port.get_session_by_id(
-        session, Where(user_id="owner")
+        session, SessionLocator(user_id="owner")
     ),
     "rename": lambda port, session: port.rename_session(session, "mine"),
     "update": lambda port, session: port.update_session(session, SessionPatch({"metadata": {}})),
@@ -43,7 +43,7 @@ TOUCHES: dict[str, Touch] = {
 @pytest.mark.parametrize("owner", ["owner", None])
 @pytest.mark.parametrize("touch", TOUCHES.values(), ids=TOUCHES)
 async def test_a_foreign_session_reads_like_a_missing_one(
-    world: World, touch: Touch, owner: str | None
+    world: Deployment, touch: Touch, owner: str | None
 ) -> None:
     async with hosted(world) as service:
         await user(service, owner).create_run("agent", "echo", RunRequest("x", "theirs"))
@@ -58,7 +58,7 @@ async def test_a_foreign_session_reads_like_a_missing_one(
             assert foreign.value.body() == missing.value.body()
 
 
-async def test_lists_show_the_callers_own_and_user_id_narrows(world: World) -> None:
+async def test_lists_show_the_callers_own_and_user_id_narrows(world: Deployment) -> None:
     async with hosted(world) as service:
         for owner in ("a", "b", None):
             port = user(service, owner)
@@ -72,17 +72,17 @@ async def test_lists_show_the_callers_own_and_user_id_narrows(world: World) -> N
         assert await _runs(user(service, "a"), "b") == set()
 
 
-async def _sessions(port: Acting, user_id: str | None = None) -> set[str]:
-    page = await port.get_sessions(SessionFilter(where=Where(user_id=user_id)))
+async def _sessions(port: ServiceOperations, user_id: str | None = None) -> set[str]:
+    page = await port.get_sessions(SessionFilter(where=SessionLocator(user_id=user_id)))
     return {row["session_id"] for row in page.value["data"]}
 
 
-async def _runs(port: Acting, user_id: str | None = None) -> set[str]:
+async def _runs(port: ServiceOperations, user_id: str | None = None) -> set[str]:
     page = await port.get_runs(RunFilter(user_id=user_id))
     return {row["session_id"] for row in page.value["data"]}
 
 
-async def test_only_an_administrator_says_who_owns_a_run(world: World) -> None:
+async def test_only_an_administrator_says_who_owns_a_run(world: Deployment) -> None:
     async with hosted(world) as service:
         mine = await user(service).create_run("agent", "echo", RunRequest("x", "s1", "other"))
         assert mine.value["user_id"] == "me"
@@ -94,7 +94,7 @@ async def test_only_an_administrator_says_who_owns_a_run(world: World) -> None:
 
 
 @pytest.mark.parametrize("owner", ["", "x" * 256, "a\0b"])
-async def test_nobody_can_be_named_so(world: World, owner: str) -> None:
+async def test_nobody_can_be_named_so(world: Deployment, owner: str) -> None:
     async with hosted(world) as service:
         port = boss(service)
         with pytest.raises(errors.ValidationFailed, match="user_id"):
@@ -104,7 +104,7 @@ async def test_nobody_can_be_named_so(world: World, owner: str) -> None:
         assert await _sessions(port) == set()
 
 
-async def test_what_an_administrator_runs_in_a_session_is_its_owners(world: World) -> None:
+async def test_what_an_administrator_runs_in_a_session_is_its_owners(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service, "owner")
         await port.create_run("agent", "echo", RunRequest("mine", "s1"))
@@ -113,7 +113,7 @@ async def test_what_an_administrator_runs_in_a_session_is_its_owners(world: Worl
         assert (await port.get_run(run["run_id"])).value == run
 
 
-async def test_a_session_without_an_owner_is_used_but_never_taken_over(world: World) -> None:
+async def test_a_session_without_an_owner_is_used_but_never_taken_over(world: Deployment) -> None:
     async with hosted(world) as service:
         await user(service, None).create_run("agent", "echo", RunRequest("x", "s1"))
         await boss(service).create_run("agent", "echo", RunRequest("x", "s1"))
@@ -121,7 +121,7 @@ async def test_a_session_without_an_owner_is_used_but_never_taken_over(world: Wo
         assert session["user_id"] is None
 
 
-async def test_a_taken_id_is_a_conflict_whoever_has_it(world: World) -> None:
+async def test_a_taken_id_is_a_conflict_whoever_has_it(world: Deployment) -> None:
     async with hosted(world) as service:
         await user(service, "owner").create_session(NewSession(session_id="s1"))
         before = (await boss(service).get_session_by_id("s1")).raw
@@ -131,19 +131,19 @@ async def test_a_taken_id_is_a_conflict_whoever_has_it(world: World) -> None:
         assert (await boss(service).get_session_by_id("s1")).raw == before
 
 
-async def test_acting_for_a_user_locally_scopes_reads_and_owns_runs(world: World) -> None:
+async def test_acting_for_a_user_locally_scopes_reads_and_owns_runs(world: Deployment) -> None:
     async with hosted(world) as service:
         await user(service, "other").create_run("agent", "echo", RunRequest("x", "theirs"))
-        port = service.acting_as(local("boss", acting_for="me"))
+        port = service.operations_for(local_principal("boss", acting_for="me"))
         run = await port.create_run("agent", "echo", RunRequest("x", "mine"))
         assert run.value["user_id"] == "me"
         assert await _sessions(port) == {"mine"}
 
 
-async def test_without_isolation_a_caller_sees_everybody(world: World) -> None:
+async def test_without_isolation_a_caller_sees_everybody(world: Deployment) -> None:
     async with hosted(world) as service:
         await user(service, "other").create_run("agent", "echo", RunRequest("x", "theirs"))
-        port = service.acting_as(Principal("me", ALL, everyone=True))
+        port = service.operations_for(Principal("me", ALL, everyone=True))
         assert await _sessions(port) == {"theirs"}
         run = await port.create_run("agent", "echo", RunRequest("x", "mine", user_id="other"))
         assert run.value["user_id"] == "me"
@@ -155,14 +155,16 @@ UNSPEAKABLE: dict[str, Touch] = {
     "a component's run": lambda port, text: port.get_component_run("agent", "echo", text),
     "a component": lambda port, text: port.get_component("agent", text),
     "cancel": lambda port, text: port.cancel_run("agent", "echo", text, CancelRequest("s1")),
-    "owner": lambda port, text: port.get_sessions(SessionFilter(where=Where(user_id=text))),
+    "owner": lambda port, text: port.get_sessions(
+        SessionFilter(where=SessionLocator(user_id=text))
+    ),
     "name": lambda port, text: port.get_sessions(SessionFilter(session_name=text)),
     "runs of": lambda port, text: port.get_runs(RunFilter(session_id=text)),
 }
 
 
 @pytest.mark.parametrize("touch", UNSPEAKABLE.values(), ids=UNSPEAKABLE)
-async def test_text_that_no_database_takes_is_refused(world: World, touch: Touch) -> None:
+async def test_text_that_no_database_takes_is_refused(world: Deployment, touch: Touch) -> None:
     async with hosted(world) as service:
         await user(service).create_session(NewSession(session_id="s1"))
         with pytest.raises(errors.ValidationFailed, match=r"surrogates|session_id must be"):
@@ -170,9 +172,11 @@ async def test_text_that_no_database_takes_is_refused(world: World, touch: Touch
 
 
 @pytest.mark.parametrize("scopes", [(), ("agents:read",), ("sessions:s2:read",)])
-async def test_the_policy_holds_at_the_port_itself(world: World, scopes: tuple[str, ...]) -> None:
+async def test_the_policy_holds_at_the_port_itself(
+    world: Deployment, scopes: tuple[str, ...]
+) -> None:
     async with hosted(world) as service:
-        port = service.acting_as(Principal("me", frozenset(scopes)))
+        port = service.operations_for(Principal("me", frozenset(scopes)))
         for refused in (
             port.get_session_by_id("s1"),
             port.get_sessions(SessionFilter()),
@@ -185,9 +189,9 @@ async def test_the_policy_holds_at_the_port_itself(world: World, scopes: tuple[s
             assert refusal.value.required_scopes
 
 
-async def test_a_list_shows_what_single_scopes_allow(world: World) -> None:
+async def test_a_list_shows_what_single_scopes_allow(world: Deployment) -> None:
     async with hosted(world) as service:
-        port = service.acting_as(Principal("me", frozenset({"agents:echo:read"})))
+        port = service.operations_for(Principal("me", frozenset({"agents:echo:read"})))
         assert [agent["id"] for agent in (await port.get_components("agent")).value] == ["echo"]
         assert (await port.get_component("agent", "echo")).value["id"] == "echo"
         with pytest.raises(errors.Forbidden):

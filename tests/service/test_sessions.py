@@ -17,18 +17,18 @@ from agentctl.operations import (
     RunFilter,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
-    Where,
 )
-from agentctl.records.kinds import Kind
-from agentctl.runs.process import this_process
+from agentctl.records.kinds import ComponentKind
+from agentctl.runs.process import identify_this_process
 from agentctl.service import sessions as service_sessions
-from agentctl.service.service import Acting
+from agentctl.service.service import ServiceOperations
 from agentctl.store.repositories import runs, workers
 from agentctl.store.repositories.workers import WorkerRow
 from tests.service.doors import boss, hosted, started, user
 from tests.store.made import a_run
-from tests.world import World
+from tests.world import Deployment
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -37,7 +37,7 @@ COUNTERS = {
     "audio_total_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens",
 }  # fmt: skip
 
-FIELDS: dict[Kind, dict[str, type | None]] = {
+FIELDS: dict[ComponentKind, dict[str, type | None]] = {
     "agent": {
         "agent_session_id": str, "session_id": str, "session_name": str, "user_id": str,
         "session_summary": None, "session_state": dict, "agent_id": str, "total_tokens": int,
@@ -58,11 +58,11 @@ FIELDS: dict[Kind, dict[str, type | None]] = {
 }  # fmt: skip
 """spec.md "Resources": the fields of each schema, and what a session with everything has there."""
 
-COMPONENT: dict[Kind, str] = {"agent": "echo", "team": "crew", "workflow": "line"}
+COMPONENT: dict[ComponentKind, str] = {"agent": "echo", "team": "crew", "workflow": "line"}
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-async def test_every_field_is_there_with_its_type(world: World, kind: Kind) -> None:
+async def test_every_field_is_there_with_its_type(world: Deployment, kind: ComponentKind) -> None:
     async with hosted(world) as service:
         port = user(service)
         await port.create_run(kind, COMPONENT[kind], RunRequest("ask  echo\n please", "s1"))
@@ -82,7 +82,7 @@ async def test_every_field_is_there_with_its_type(world: World, kind: Kind) -> N
     _check_content(kind, session)
 
 
-def _check_content(kind: Kind, session: dict[str, Any]) -> None:
+def _check_content(kind: ComponentKind, session: dict[str, Any]) -> None:
     data = session[f"{kind}_data"]
     assert data[f"{kind}_id"] == session[f"{kind}_id"] == COMPONENT[kind]
     assert data["name"]
@@ -103,7 +103,7 @@ def _check_content(kind: Kind, session: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-async def test_an_empty_session_has_the_same_fields(world: World, kind: Kind) -> None:
+async def test_an_empty_session_has_the_same_fields(world: Deployment, kind: ComponentKind) -> None:
     async with hosted(world) as service:
         port = user(service)
         made = (await port.create_session(NewSession(type=kind))).value
@@ -114,7 +114,7 @@ async def test_an_empty_session_has_the_same_fields(world: World, kind: Kind) ->
 
 
 async def test_an_empty_session_takes_the_component_and_the_name_of_its_first_run(
-    world: World,
+    world: Deployment,
 ) -> None:
     async with hosted(world) as service:
         port = user(service)
@@ -126,7 +126,7 @@ async def test_an_empty_session_takes_the_component_and_the_name_of_its_first_ru
         assert session["metadata"] == {"kept": True}
 
 
-async def test_a_name_that_was_given_stays(world: World) -> None:
+async def test_a_name_that_was_given_stays(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1", session_name="given"))
@@ -137,27 +137,31 @@ async def test_a_name_that_was_given_stays(world: World) -> None:
         assert (await port.get_session_by_id("s1")).value == renamed
 
 
-async def test_where_must_hold(world: World) -> None:
+async def test_where_must_hold(world: Deployment) -> None:
     async with hosted(world) as service:
         port = boss(service)
         await port.create_run("agent", "echo", RunRequest("x", "s1", "me"))
-        for where in (Where(type="team"), Where(user_id="other"), Where(db_id="second")):
+        for where in (
+            SessionLocator(type="team"),
+            SessionLocator(user_id="other"),
+            SessionLocator(db_id="second"),
+        ):
             with pytest.raises(errors.NotFound, match="Session not found"):
                 await port.get_session_by_id("s1", where)
         with pytest.raises(errors.NotFound, match="Database not found"):
-            await port.get_session_by_id("s1", Where(db_id="third"))
+            await port.get_session_by_id("s1", SessionLocator(db_id="third"))
         with pytest.raises(errors.NotFound, match="Table not found"):
-            await port.get_session_by_id("s1", Where(table="runs"))
-        right = Where(type="agent", user_id="me", db_id="main", table="sessions")
+            await port.get_session_by_id("s1", SessionLocator(table="runs"))
+        right = SessionLocator(type="agent", user_id="me", db_id="main", table="sessions")
         assert (await port.get_session_by_id("s1", right)).value["session_id"] == "s1"
 
 
-async def _ids(port: Acting, **filters: Any) -> list[str]:
+async def _ids(port: ServiceOperations, **filters: Any) -> list[str]:
     page = (await port.get_sessions(SessionFilter(**filters))).value
     return [row["session_id"] for row in page["data"]]
 
 
-async def test_filters_and_orders_of_the_list(world: World) -> None:
+async def test_filters_and_orders_of_the_list(world: Deployment) -> None:
     async with hosted(world) as service:
         port = boss(service)
         await port.create_run("agent", "echo", RunRequest("Alpha one", "s1", "a"))
@@ -167,15 +171,15 @@ async def test_filters_and_orders_of_the_list(world: World) -> None:
         assert await _ids(port) == ["s3", "s2", "s1"]
         assert await _ids(port, page=Page(sort_order="asc")) == ["s1", "s2", "s3"]
         assert await _ids(port, page=Page(sort_by="updated_at")) == ["s1", "s3", "s2"]
-        assert await _ids(port, where=Where(type="team")) == ["s2"]
-        assert await _ids(port, where=Where(user_id="a")) == ["s3", "s1"]
+        assert await _ids(port, where=SessionLocator(type="team")) == ["s2"]
+        assert await _ids(port, where=SessionLocator(user_id="a")) == ["s3", "s1"]
         assert await _ids(port, component_id="history") == ["s3"]
         assert await _ids(port, session_name="ALPHA") == ["s2", "s1"]
         assert await _ids(port, session_name="lpha") == []
         assert await _ids(port, session_name="%") == []
 
 
-async def test_pages_and_cursors_reach_every_session_once(world: World) -> None:
+async def test_pages_and_cursors_reach_every_session_once(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         made = [f"s{number}" for number in range(7)]
@@ -212,13 +216,13 @@ async def test_pages_and_cursors_reach_every_session_once(world: World) -> None:
         (Page(cursor="é"), "cursor"),
     ],
 )
-async def test_a_page_that_cannot_be_is_refused(world: World, page: Page, named: str) -> None:
+async def test_a_page_that_cannot_be_is_refused(world: Deployment, page: Page, named: str) -> None:
     async with hosted(world) as service:
         with pytest.raises(errors.ValidationFailed, match=named):
             await user(service).get_sessions(SessionFilter(page=page))
 
 
-async def test_a_cursor_is_bound_to_its_list_and_order(world: World) -> None:
+async def test_a_cursor_is_bound_to_its_list_and_order(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         for session_id in ("s1", "s2"):
@@ -240,7 +244,7 @@ FORGED = [
 ]  # fmt: skip
 
 
-async def test_a_forged_cursor_is_refused(world: World) -> None:
+async def test_a_forged_cursor_is_refused(world: Deployment) -> None:
     async with hosted(world) as service:
         for text in FORGED:
             cursor = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
@@ -250,7 +254,7 @@ async def test_a_forged_cursor_is_refused(world: World) -> None:
 
 
 async def test_a_session_with_a_live_run_is_not_deleted_unless_that_is_cancelled(
-    world: World,
+    world: Deployment,
 ) -> None:
     async with hosted(world) as service:
         port = user(service)
@@ -266,7 +270,7 @@ async def test_a_session_with_a_live_run_is_not_deleted_unless_that_is_cancelled
 
 
 async def test_a_deletion_waits_for_all_runs_together(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs whose worker lives and does not end them; each is waited for, all at once."""
     monkeypatch.setattr(service_sessions, "DELETION_WAIT", 0.3)
@@ -275,12 +279,12 @@ async def test_a_deletion_waits_for_all_runs_together(
         await port.create_session(NewSession(session_id="s1"))
         database = service.hosting.databases["main"]
         await database.write(
-            workers.enlist(WorkerRow("deaf", *this_process(), beat=1, started_at=1))
+            workers.register(WorkerRow("deaf", *identify_this_process(), beat=1, started_at=1))
         )
         for run_id in ("r1", "r2", "r3", "r4"):
             run = a_run(run_id, "s1", user_id="me", owner="deaf")
             await database.write(runs.create(run))
-            await database.write(runs.start(run_id, 1, "deaf", run.created_at))
+            await database.write(runs.claim(run_id, 1, "deaf", run.created_at))
         asked = time.monotonic()
         with pytest.raises(errors.Conflict, match="r1, r2, r3, r4"):
             await port.delete_session("s1", cancel=True)
@@ -289,7 +293,7 @@ async def test_a_deletion_waits_for_all_runs_together(
         assert {run["cancel_reason"] for run in stored} == {"The session is deleted"}
 
 
-async def test_bulk_deletion_is_all_or_nothing(world: World) -> None:
+async def test_bulk_deletion_is_all_or_nothing(world: Deployment) -> None:
     async with hosted(world) as service:
         port = user(service)
         for session_id in ("s1", "s2"):
@@ -313,7 +317,9 @@ async def test_bulk_deletion_is_all_or_nothing(world: World) -> None:
         {"metadata": {"\ud800": 1}},
     ],
 )
-async def test_a_value_that_is_not_kept_is_refused(world: World, patch: dict[str, Any]) -> None:
+async def test_a_value_that_is_not_kept_is_refused(
+    world: Deployment, patch: dict[str, Any]
+) -> None:
     async with hosted(world) as service:
         port = user(service)
         before = (await port.create_session(NewSession(session_id="s1"))).raw

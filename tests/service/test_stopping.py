@@ -10,13 +10,13 @@ import pytest
 from agentctl import errors
 from agentctl.operations import RunRequest
 from agentctl.records.runs import RunRecord
-from agentctl.service.service import Acting, Service
-from tests.loops import until
+from agentctl.service.service import Service, ServiceOperations
+from tests.loops import wait_until
 from tests.service.doors import hosted, running, user
-from tests.world import World
+from tests.world import Deployment
 
 
-async def test_closing_cancels_what_runs_as_a_recorded_request(world: World) -> None:
+async def test_closing_cancels_what_runs_as_a_recorded_request(world: Deployment) -> None:
     async with hosted(world) as service:
         request = RunRequest("x", session_id="s1", background=True)
         run_id = (await user(service).create_run("agent", "hang", request)).value["run_id"]
@@ -27,7 +27,7 @@ async def test_closing_cancels_what_runs_as_a_recorded_request(world: World) -> 
         assert run["cancel_requested_by"] == "system:shutdown"
 
 
-async def test_draining_lets_a_run_finish_and_takes_no_new_one(world: World) -> None:
+async def test_draining_lets_a_run_finish_and_takes_no_new_one(world: Deployment) -> None:
     settings = world.settings
     patient = replace(settings, server=replace(settings.server, drain_seconds=30))
     async with Service.open(patient, create=True) as service:
@@ -36,7 +36,7 @@ async def test_draining_lets_a_run_finish_and_takes_no_new_one(world: World) -> 
         run = asyncio.create_task(port.create_run("agent", "tool-wait", request))
         await running(port)
         draining = asyncio.create_task(service.drain())
-        await until(lambda: service.hosting.engine.draining)
+        await wait_until(lambda: service.hosting.engine.draining)
         with pytest.raises(errors.Unavailable, match="shutting down"):
             await port.create_run("agent", "echo", RunRequest("x"))
         ready = (await port.get_readiness()).value
@@ -47,7 +47,7 @@ async def test_draining_lets_a_run_finish_and_takes_no_new_one(world: World) -> 
 
 
 async def test_a_caller_that_leaves_before_its_run_has_begun_leaves_nothing_behind(
-    world: World,
+    world: Deployment,
 ) -> None:
     async with hosted(world) as service:
         port = user(service)
@@ -65,7 +65,7 @@ async def test_a_caller_that_leaves_before_its_run_has_begun_leaves_nothing_behi
     assert {run["cancel_requested_by"] for run in runs} <= {"me"}
 
 
-async def _runs(port: Acting) -> list[RunRecord]:
+async def _runs(port: ServiceOperations) -> list[RunRecord]:
     """The runs of the session s1, if it has come to that."""
     try:
         return (await port.get_session_runs("s1")).value

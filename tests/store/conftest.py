@@ -60,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 def sqlite(path: Path) -> Iterator[SqliteDatabase]:
     database = open_sqlite("main", path, create=True)
     yield database
-    database.close_now()
+    database.close_blocking()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -57,14 +57,14 @@ def main(path: Path) -> None:
             name = f"s{len(told)}"
             told[name] = "kept"
             try:
-                database.write_now(sessions.create(a_session(name)))
+                database.write_blocking(sessions.create(a_session(name)))
             except errors.Unavailable as failure:
                 told[name] = failure.detail
-            assert (database.read_now(sessions.get("s0", EVERYONE))) is not None
-    database.close_now()
+            assert (database.read_blocking(sessions.get("s0", EVERYONE))) is not None
+    database.close_blocking()
     again = open_sqlite("main", path, create=False)
-    there = [name for name in told if again.read_now(sessions.get(name, EVERYONE)) is not None]
-    again.close_now()
+    there = [name for name in told if again.read_blocking(sessions.get(name, EVERYONE)) is not None]
+    again.close_blocking()
     sys.stdout.write(json.dumps({"told": told, "there": there}))
 
 

@@ -68,11 +68,11 @@ def _state(path: Path) -> list[Any]:
         return [None, []]
     connection = apsw.Connection(str(path))
     try:
-        found = schema.shape(connection)
+        found = schema.read_schema(connection)
         version = None
         if found:
             ((version,),) = connection.execute("SELECT max(version) FROM schema_version")
-        wrong = [text for text, _ in schema.differences(found, version or 0)]
+        wrong = [text for text, _ in schema.compare_schema(found, version or 0)]
         wrong += [row[0] for row in connection.execute("PRAGMA integrity_check")]
         return [version, [text for text in wrong if text != "ok"]]
     finally:

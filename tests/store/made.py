@@ -15,7 +15,7 @@ START = 1_700_000_000_000_000
 
 def a_session(session_id: str = "s1", **given: Any) -> SessionRow:
     values: dict[str, Any] = {"session_type": "agent", "user_id": "ann", "now": START} | given
-    return sessions.new_session(session_id, **values)
+    return sessions.build_session(session_id, **values)
 
 
 def a_run(run_id: str = "r1", session_id: str = "s1", **given: Any) -> NewRun:
@@ -57,5 +57,5 @@ def a_session_with_run(run_id: str = "r1", session_id: str = "s1") -> Steps[None
 @unit
 def a_whole_run(run: NewRun, end: RunEnd) -> Steps[None]:
     yield from runs.create(run)
-    yield from runs.start(run.run_id, 1, "w1", run.created_at + 1)
+    yield from runs.claim(run.run_id, 1, "w1", run.created_at + 1)
     yield from runs.finish(end)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import asyncpg
 
-from agentctl.store.schema import migrations
+from agentctl.store.schema import load_migrations
 
 __all__ = ["old_file", "old_schema"]
 
@@ -25,7 +25,7 @@ def old_file(path: Path) -> None:
     """A file as the first migration leaves it, with a session of one run."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = wal")
-        connection.executescript(migrations("sqlite")[0].text + ROWS)
+        connection.executescript(load_migrations("sqlite")[0].text + ROWS)
         connection.execute("INSERT INTO schema_version VALUES (1, 0)")
         connection.commit()
 
@@ -33,5 +33,5 @@ def old_file(path: Path) -> None:
 async def old_schema(connection: asyncpg.Connection[asyncpg.Record], name: str) -> None:
     """The same in a new schema of a server."""
     await connection.execute(f"CREATE SCHEMA {name}; SET search_path = {name}")
-    await connection.execute(migrations("postgres")[0].text + ROWS)
+    await connection.execute(load_migrations("postgres")[0].text + ROWS)
     await connection.execute("INSERT INTO schema_version VALUES (1, 0)")

@@ -34,13 +34,13 @@ def test_an_account_is_read_as_it_was_stored(store: Store) -> None:
     row = an_account(scopes='["agents:é:read"]', created_by=None, expires_at=None)
     assert store.write(accounts.create(row))
     assert store.read(accounts.get("a1")) == row
-    assert store.read(accounts.by_hash("hash of a1")) == row
+    assert store.read(accounts.get_by_token_hash("hash of a1")) == row
 
 
 @pytest.mark.parametrize("hash", ["", "hash of a", "hash of a11", "HASH OF A1", "hash of a_", "%"])
 def test_only_the_whole_hash_finds_an_account(store: Store, hash: str) -> None:
     assert store.write(accounts.create(an_account()))
-    assert store.read(accounts.by_hash(hash)) is None
+    assert store.read(accounts.get_by_token_hash(hash)) is None
     assert store.read(accounts.get(hash)) is None
 
 
@@ -93,13 +93,13 @@ def test_a_use_is_noted_when_it_is_due(store: Store) -> None:
         return row.last_used_at
 
     store.write(accounts.create(an_account()))
-    store.write(accounts.touch("a1", START, due=START - MINUTE))
+    store.write(accounts.record_use("a1", START, due=START - MINUTE))
     assert last_used() == START
-    store.write(accounts.touch("a1", START + 59, due=START))
+    store.write(accounts.record_use("a1", START + 59, due=START))
     assert last_used() == START
-    store.write(accounts.touch("a1", START + MINUTE + 1, due=START + 1))
+    store.write(accounts.record_use("a1", START + MINUTE + 1, due=START + 1))
     assert last_used() == START + MINUTE + 1
-    store.write(accounts.touch("missing", START, due=START))
+    store.write(accounts.record_use("missing", START, due=START))
 
 
 def test_accounts_are_listed_by_their_age(store: Store) -> None:
@@ -112,7 +112,7 @@ def test_accounts_are_listed_by_their_age(store: Store) -> None:
         values: dict[str, Any] = {
             "name": None, "order": "desc", "limit": 10, "offset": 0, "after": None,
         }  # fmt: skip
-        return store.read(accounts.page(**values | given))
+        return store.read(accounts.list_page(**values | given))
 
     assert [row.id for row in page().rows] == ["a4", "a3", "a2", "a1", "a0"]
     assert [row.id for row in page(order="asc", offset=1, limit=2).rows] == ["a1", "a2"]

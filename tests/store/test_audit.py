@@ -8,12 +8,18 @@ import pytest
 
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import audit
-from agentctl.store.repositories.audit import FIRST_WINDOW, AuditQuery, AuditRow, Entry, Found
+from agentctl.store.repositories.audit import (
+    FIRST_WINDOW,
+    AuditQuery,
+    AuditRow,
+    AuditRowPage,
+    NewAuditEntry,
+)
 from tests.store.conftest import Store
 from tests.store.made import START
 
 
-def entry(at: int = START, **given: Any) -> Entry:
+def entry(at: int = START, **given: Any) -> NewAuditEntry:
     values: dict[str, Any] = {
         "principal": "me",
         "via": "http",
@@ -24,13 +30,13 @@ def entry(at: int = START, **given: Any) -> Entry:
         "reason": None,
         "request_id": "r",
     }
-    return Entry(at=at, **(values | given))
+    return NewAuditEntry(at=at, **(values | given))
 
 
 @unit
-def append_each(entries: list[Entry]) -> Steps[None]:
+def append_each(entries: list[NewAuditEntry]) -> Steps[None]:
     for each in entries:
-        yield from audit.append(each)
+        yield from audit.append_entry(each)
 
 
 def pages(store: Store, query: AuditQuery) -> list[AuditRow]:
@@ -38,8 +44,8 @@ def pages(store: Store, query: AuditQuery) -> list[AuditRow]:
     found: list[AuditRow] = []
     before = query.before
     while True:
-        part: Found = store.read(
-            audit.page(
+        part: AuditRowPage = store.read(
+            audit.list_page(
                 AuditQuery(
                     query.limit,
                     query.principal,
@@ -59,8 +65,10 @@ def pages(store: Store, query: AuditQuery) -> list[AuditRow]:
 
 
 def test_an_empty_audit_has_one_empty_page(store: Store) -> None:
-    assert store.read(audit.page(AuditQuery(5))) == Found([], None)
-    assert store.read(audit.page(AuditQuery(5, since=START, before=7))) == Found([], None)
+    assert store.read(audit.list_page(AuditQuery(5))) == AuditRowPage([], None)
+    assert store.read(audit.list_page(AuditQuery(5, since=START, before=7))) == AuditRowPage(
+        [], None
+    )
 
 
 def test_what_is_appended_is_read_as_it_was(store: Store) -> None:
@@ -71,7 +79,7 @@ def test_what_is_appended_is_read_as_it_was(store: Store) -> None:
     ]
     store.write(append_each(made))
     found = pages(store, AuditQuery(2))
-    assert [Entry(*row[:-1]) for row in found] == made[::-1]
+    assert [NewAuditEntry(*row[:-1]) for row in found] == made[::-1]
     assert [row.seq for row in found] == sorted((row.seq for row in found), reverse=True)
 
 
@@ -124,7 +132,7 @@ def test_a_walk_ends_where_all_is_older_and_not_at_the_first_row_that_is(store: 
 
     store.write(append_each([entry(START + day) for _ in range(9 * FIRST_WINDOW)]))
     query = AuditQuery(30, principal="nobody", since=START + 2 * day)
-    assert store.read(counted(audit.page(query))) == Found([], None)
+    assert store.read(counted(audit.list_page(query))) == AuditRowPage([], None)
     assert looks == 2
 
 
@@ -137,27 +145,27 @@ def test_cursors_beyond_what_is_there(store: Store) -> None:
 
 def test_new_rows_are_before_a_walk_and_never_in_it(store: Store) -> None:
     store.write(append_each([entry(START + n) for n in range(4)]))
-    first = store.read(audit.page(AuditQuery(2)))
+    first = store.read(audit.list_page(AuditQuery(2)))
     store.write(append_each([entry(START + 9) for _ in range(5)]))
-    second = store.read(audit.page(AuditQuery(2, before=first.next)))
+    second = store.read(audit.list_page(AuditQuery(2, before=first.next)))
     assert [row.at - START for row in first.rows + second.rows] == [3, 2, 1, 0]
     assert second.next is None
 
 
 def test_old_rows_are_removed_some_at_a_time(store: Store) -> None:
-    old = audit.DELETED_AT_ONCE + 3
+    old = audit.DELETE_BATCH + 3
     store.write(append_each([entry(START)] * old + [entry(START + 1)] * 2))
-    assert not store.read(audit.any_older(START))
-    assert store.read(audit.any_older(START + 1))
+    assert not store.read(audit.has_older(START))
+    assert store.read(audit.has_older(START + 1))
     removed = [store.write(audit.delete_older(START + 1)) for _ in range(3)]
-    assert removed == [audit.DELETED_AT_ONCE, 3, 0]
-    assert not store.read(audit.any_older(START + 1))
+    assert removed == [audit.DELETE_BATCH, 3, 0]
+    assert not store.read(audit.has_older(START + 1))
     assert [row.at for row in pages(store, AuditQuery(5))] == [START + 1] * 2
 
 
 def test_a_row_from_the_future_does_not_keep_the_old_ones(store: Store) -> None:
     store.write(append_each([entry(START + 10**15), entry(START), entry(START + 1)]))
-    assert store.read(audit.any_older(START + 1))
+    assert store.read(audit.has_older(START + 1))
     assert store.write(audit.delete_older(START + 1)) == 1
     assert [row.at - START for row in pages(store, AuditQuery(5))] == [1, 10**15]
 
@@ -174,12 +182,12 @@ def test_a_number_is_never_given_twice(store: Store) -> None:
 def test_a_row_is_undone_with_its_transaction(store: Store) -> None:
     @unit
     def refused() -> Steps[None]:
-        yield from audit.append(entry())
+        yield from audit.append_entry(entry())
         raise LookupError
 
     with pytest.raises(LookupError):
         store.write(refused())
-    assert store.read(audit.page(AuditQuery(5))) == Found([], None)
+    assert store.read(audit.list_page(AuditQuery(5))) == AuditRowPage([], None)
 
 
 def test_the_walk_reads_the_key_and_sorts_nothing(store: Store) -> None:
@@ -193,5 +201,5 @@ def test_the_walk_reads_the_key_and_sorts_nothing(store: Store) -> None:
         rows = yield Statement(Sql(f"EXPLAIN QUERY PLAN {sql}"), values)
         return [row[3] for row in rows]
 
-    (step,) = store.database.read_now(explain(audit._WINDOWS[()]))
+    (step,) = store.database.read_blocking(explain(audit._WINDOWS[()]))
     assert step.startswith("SEARCH audit_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)")

@@ -12,10 +12,10 @@ import pytest
 from agentctl import errors
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import integrity, runs, sessions
-from agentctl.store.sqlite.backup import back_up, rows_of
+from agentctl.store.sqlite.backup import back_up, hash_rows
 from agentctl.store.sqlite.connection import run_unit_on_snapshot
 from agentctl.store.sqlite.database import SqliteDatabase
-from agentctl.store.sqlite.file import log_of
+from agentctl.store.sqlite.file import get_wal_path
 from tests.store.made import a_run, a_session
 
 
@@ -61,10 +61,10 @@ def check(copy: Path, before: set[str], digest: str) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         found = {row[0] for row in connection.execute("SELECT session_id FROM sessions")}
         assert before <= found
-        page = run_unit_on_snapshot(connection, integrity.walk("", 10_000))
+        page = run_unit_on_snapshot(connection, integrity.check_sessions("", 10_000))
         assert (page.sessions, page.broken) == (len(found), [])
-        assert run_unit_on_snapshot(connection, integrity.loose_ends()) == []
-        assert rows_of(connection, lambda _: None)[1] == digest
+        assert run_unit_on_snapshot(connection, integrity.find_violations()) == []
+        assert hash_rows(connection, lambda _: None)[1] == digest
 
 
 def test_a_copy_that_is_no_longer_wanted_leaves_nothing(
@@ -72,7 +72,7 @@ def test_a_copy_that_is_no_longer_wanted_leaves_nothing(
 ) -> None:
     monkeypatch.setattr("agentctl.store.sqlite.backup.PAGES", 1)
     for number in range(200):
-        sqlite.write_now(pair(number))
+        sqlite.write_blocking(pair(number))
     before = sorted(each.name for each in path.parent.iterdir())
 
     async def main() -> None:
@@ -121,7 +121,7 @@ def test_a_read_that_lasts_too_long_is_ended_and_the_log_begins_anew(
             number += 1
             await sqlite.write(sessions.create(a_session(f"s{number}", metadata="x" * 50_000)))
             if not reading.done():
-                most = log_of(path).stat().st_size
+                most = get_wal_path(path).stat().st_size
         assert isinstance(reading.exception(), errors.Unavailable)
         assert "takes too long" in str(reading.exception())
         assert await sqlite.read(integrity.count_sessions(), large=True) == number
@@ -129,4 +129,4 @@ def test_a_read_that_lasts_too_long_is_ended_and_the_log_begins_anew(
             await sqlite.write(sessions.create(a_session(f"t{more}", metadata="x" * 50_000)))
 
     asyncio.run(main())
-    assert log_of(path).stat().st_size < most + 10_000_000
+    assert get_wal_path(path).stat().st_size < most + 10_000_000

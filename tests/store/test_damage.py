@@ -19,12 +19,12 @@ import pytest
 from agentctl import errors
 from agentctl.config import settings
 from agentctl.store.database import Steps, unit
-from agentctl.store.migrating import migrate, stored_version
+from agentctl.store.migrating import migrate, read_version
 from agentctl.store.open import open_database, open_sqlite
 from agentctl.store.repositories import sessions
-from agentctl.store.sqlite.file import folder_of_locks, log_of
+from agentctl.store.sqlite.file import get_lock_folder, get_wal_path
 from agentctl.store.visibility import EVERYONE
-from tests.process import unmeasured
+from tests.process import without_coverage
 from tests.store.made import a_session
 
 SESSIONS = [f"s{n:03}" for n in range(300)]
@@ -48,9 +48,9 @@ def all_sessions() -> Steps[None]:
 
 def filled(path: Path) -> None:
     database = open_sqlite("main", path, create=True)
-    database.write_now(all_sessions())
-    folder_of_locks(path).mkdir()
-    database.close_now()
+    database.write_blocking(all_sessions())
+    get_lock_folder(path).mkdir()
+    database.close_blocking()
 
 
 def left_behind(path: Path) -> None:
@@ -59,8 +59,8 @@ def left_behind(path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=60
     )
-    folder_of_locks(path).mkdir()
-    assert log_of(path).stat().st_size
+    get_lock_folder(path).mkdir()
+    assert get_wal_path(path).stat().st_size
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def refused(path: Path) -> errors.AgentctlError:
     ways: list[Callable[[], object]] = [
         lambda: open_database(entry, create=True),
         lambda: asyncio.run(migrate(entry, lambda _: None)),
-        lambda: asyncio.run(stored_version(entry)),
+        lambda: asyncio.run(read_version(entry)),
     ]
     caught = []
     for way in ways:
@@ -109,14 +109,14 @@ def test_an_empty_file_that_was_a_database_is_refused_until_that_is_meant(path: 
     os.truncate(path, 0)
     error = refused(path)
     assert error.detail == "The database is empty, and was not"
-    assert error.hint == (f"restore it from a backup; to begin anew: rm -r {folder_of_locks(path)}")
-    folder_of_locks(path).rmdir()
-    open_sqlite("main", path, create=True).close_now()
+    assert error.hint == (f"restore it from a backup; to begin anew: rm -r {get_lock_folder(path)}")
+    get_lock_folder(path).rmdir()
+    open_sqlite("main", path, create=True).close_blocking()
 
 
 def test_a_file_whose_log_was_taken_away_is_refused_until_that_is_meant(path: Path) -> None:
     left_behind(path)
-    log = log_of(path)
+    log = get_wal_path(path)
     log.unlink()
     error = refused(path)
     assert error.detail == "The database has lost its log"
@@ -125,8 +125,8 @@ def test_a_file_whose_log_was_taken_away_is_refused_until_that_is_meant(path: Pa
     assert (error.hint or "").endswith(f"to go on without: rm {index}")
     index.unlink()
     database = open_sqlite("main", path, create=False)
-    assert database.read_now(sessions.get("s1", EVERYONE)) is None
-    database.close_now()
+    assert database.read_blocking(sessions.get("s1", EVERYONE)) is None
+    database.close_blocking()
 
 
 def test_a_log_without_its_file_is_not_thrown_away(path: Path) -> None:
@@ -136,8 +136,8 @@ def test_a_log_without_its_file_is_not_thrown_away(path: Path) -> None:
     assert refused(path).detail == "The database's file is gone, and its log is not"
     kept.rename(path)
     database = open_sqlite("main", path, create=False)
-    assert database.read_now(sessions.get("s1", EVERYONE)) is not None
-    database.close_now()
+    assert database.read_blocking(sessions.get("s1", EVERYONE)) is not None
+    database.close_blocking()
 
 
 @pytest.mark.parametrize("junk", ["zeroed", "random"])
@@ -151,10 +151,10 @@ def test_of_a_damaged_page_only_what_is_on_it_is_refused(path: Path, junk: str) 
     path.write_bytes(content)
     database = open_sqlite("main", path, create=True)
     with pytest.raises(errors.Unavailable, match="The database is damaged") as caught:
-        database.read_now(sessions.get(SESSIONS[200], EVERYONE))
+        database.read_blocking(sessions.get(SESSIONS[200], EVERYONE))
     assert "backup" in (caught.value.hint or "")
-    assert database.read_now(sessions.get(SESSIONS[0], EVERYONE)) is not None
-    database.close_now()
+    assert database.read_blocking(sessions.get(SESSIONS[0], EVERYONE)) is not None
+    database.close_blocking()
 
 
 def _page_of(path: Path, session_id: str) -> int:
@@ -169,8 +169,8 @@ def test_a_link_to_a_file_is_like_the_file(path: Path) -> None:
     link = path.with_name("link.db")
     link.symlink_to(path)
     database = open_sqlite("main", link, create=False)
-    assert database.read_now(sessions.get("s1", EVERYONE)) is not None
-    database.close_now()
+    assert database.read_blocking(sessions.get("s1", EVERYONE)) is not None
+    database.close_blocking()
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
     connection = apsw.Connection(str(copy))
@@ -181,8 +181,8 @@ def test_a_link_to_a_file_is_like_the_file(path: Path) -> None:
 def test_what_a_failing_disk_did_not_take_is_not_acknowledged(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.eio", str(path)],
-        cwd=Path(__file__).parents[2], env=unmeasured(os.environ), capture_output=True, text=True,
-        timeout=60, check=False,
+        cwd=Path(__file__).parents[2], env=without_coverage(os.environ), capture_output=True,
+        text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

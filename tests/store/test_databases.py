@@ -39,7 +39,7 @@ def test_when_one_is_refused_the_others_can_be_closed(tmp_path: Path) -> None:
     (tmp_path / "two.db").write_bytes(b"something else")
     databases = Databases(configured(tmp_path, "one", "two"), create=True)
     with pytest.raises(errors.Unavailable):
-        asyncio.run(databases.open_each())
+        asyncio.run(databases.open_all())
     asyncio.run(databases.close())
     assert not (tmp_path / "one.db-wal").exists()
 

@@ -8,51 +8,51 @@ import pytest
 
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import idempotency, runs, sessions
-from agentctl.store.repositories.idempotency import KEPT, Claim, claim
+from agentctl.store.repositories.idempotency import KEY_LIFETIME, Claim, claim_key
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session
 
 
 def test_a_key_stands_for_the_run_that_claims_it_first(store: Store) -> None:
-    assert store.write(claim("ann", "k", "hash", "r1", START)) is None
+    assert store.write(claim_key("ann", "k", "hash", "r1", START)) is None
     earlier = Claim("r1", "hash", START)
-    assert store.write(claim("ann", "k", "hash", "r2", START + 1)) == earlier
-    assert store.write(claim("ann", "k", "another", "r3", START + 2)) == earlier
-    assert store.write(claim("ann", "k", "hash", "r4", START + 3)) == earlier
+    assert store.write(claim_key("ann", "k", "hash", "r2", START + 1)) == earlier
+    assert store.write(claim_key("ann", "k", "another", "r3", START + 2)) == earlier
+    assert store.write(claim_key("ann", "k", "hash", "r4", START + 3)) == earlier
 
 
 def test_an_equal_key_of_another_principal_is_another_key(store: Store) -> None:
-    assert store.write(claim("ann", "k", "hash", "r1", START)) is None
-    assert store.write(claim("bob", "k", "hash", "r2", START)) is None
-    assert store.write(claim("ann", "K", "hash", "r3", START)) is None
-    assert store.write(claim("ann", "k", "hash", "r4", START)) == Claim("r1", "hash", START)
-    assert store.write(claim("bob", "k", "hash", "r4", START)) == Claim("r2", "hash", START)
+    assert store.write(claim_key("ann", "k", "hash", "r1", START)) is None
+    assert store.write(claim_key("bob", "k", "hash", "r2", START)) is None
+    assert store.write(claim_key("ann", "K", "hash", "r3", START)) is None
+    assert store.write(claim_key("ann", "k", "hash", "r4", START)) == Claim("r1", "hash", START)
+    assert store.write(claim_key("bob", "k", "hash", "r4", START)) == Claim("r2", "hash", START)
 
 
 def test_a_key_is_free_again_after_a_day(store: Store) -> None:
-    assert store.write(claim("ann", "k", "old", "r1", START)) is None
-    last = START + KEPT - 1
-    assert store.write(claim("ann", "k", "new", "r2", last)) == Claim("r1", "old", START)
-    assert store.write(claim("ann", "k", "new", "r2", last + 1)) is None
-    assert store.write(claim("ann", "k", "new", "r3", last + 2)) == Claim("r2", "new", last + 1)
+    assert store.write(claim_key("ann", "k", "old", "r1", START)) is None
+    last = START + KEY_LIFETIME - 1
+    assert store.write(claim_key("ann", "k", "new", "r2", last)) == Claim("r1", "old", START)
+    assert store.write(claim_key("ann", "k", "new", "r2", last + 1)) is None
+    assert store.write(claim_key("ann", "k", "new", "r3", last + 2)) == Claim("r2", "new", last + 1)
 
 
 def test_a_claim_is_undone_with_the_transaction_of_its_run(store: Store) -> None:
     @unit
     def refused() -> Steps[None]:
-        assert (yield from claim("ann", "k", "hash", "r1", START)) is None
+        assert (yield from claim_key("ann", "k", "hash", "r1", START)) is None
         raise LookupError
 
     with pytest.raises(LookupError):
         store.write(refused())
-    assert store.write(claim("ann", "k", "other", "r2", START)) is None
+    assert store.write(claim_key("ann", "k", "other", "r2", START)) is None
 
 
 def test_claims_at_once_make_one_run(store: Store) -> None:
     @unit
     def submit(number: int) -> Steps[str]:
         run_id = f"r{number}"
-        earlier = yield from claim("ann", "k", "hash", run_id, START + number)
+        earlier = yield from claim_key("ann", "k", "hash", run_id, START + number)
         if earlier is not None:
             return earlier.run_id
         yield from runs.create(a_run(run_id))
@@ -64,29 +64,29 @@ def test_claims_at_once_make_one_run(store: Store) -> None:
 
     store.write(sessions.create(a_session()))
     (run_id,) = set(store.run(all_at_once()))
-    assert [row.run_id for row in store.read(runs.of_session("s1"))] == [run_id]
+    assert [row.run_id for row in store.read(runs.list_in_session("s1"))] == [run_id]
 
 
 def test_old_keys_are_removed_some_at_a_time(store: Store) -> None:
     @unit
     def many() -> Steps[None]:
-        for number in range(idempotency.DELETED_AT_ONCE + 3):
-            yield from claim("ann", f"k{number}", "hash", f"r{number}", START)
-        yield from claim("ann", "young", "hash", "r", START + 1)
+        for number in range(idempotency.DELETE_BATCH + 3):
+            yield from claim_key("ann", f"k{number}", "hash", f"r{number}", START)
+        yield from claim_key("ann", "young", "hash", "r", START + 1)
 
     store.write(many())
-    assert not store.read(idempotency.any_older(START))
-    assert store.read(idempotency.any_older(START + 1))
+    assert not store.read(idempotency.has_older(START))
+    assert store.read(idempotency.has_older(START + 1))
     removed = [store.write(idempotency.delete_older(START + 1)) for _ in range(3)]
-    assert removed == [idempotency.DELETED_AT_ONCE, 3, 0]
-    assert not store.read(idempotency.any_older(START + 1))
-    kept = store.write(claim("ann", "young", "hash", "r2", START + 1))
+    assert removed == [idempotency.DELETE_BATCH, 3, 0]
+    assert not store.read(idempotency.has_older(START + 1))
+    kept = store.write(claim_key("ann", "young", "hash", "r2", START + 1))
     assert kept == Claim("r", "hash", START + 1)
 
 
 def test_a_key_outlives_the_run_that_it_stands_for(store: Store) -> None:
     store.write(sessions.create(a_session()))
-    store.write(claim("ann", "k", "hash", "r1", START))
+    store.write(claim_key("ann", "k", "hash", "r1", START))
     store.write(runs.create(a_run("r1")))
     store.write(sessions.delete("s1"))
-    assert store.write(claim("ann", "k", "hash", "r2", START)) == Claim("r1", "hash", START)
+    assert store.write(claim_key("ann", "k", "hash", "r2", START)) == Claim("r1", "hash", START)

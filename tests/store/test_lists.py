@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.listing import COUNTED, Cursor, Listed, prefix_range
+from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, prefix_range
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.runs import RunQuery
 from agentctl.store.repositories.sessions import SessionQuery
@@ -48,10 +48,10 @@ def some_runs() -> Steps[None]:
         )
         yield from runs.create(run)
         if number % 5 == 0:
-            yield from runs.start(run.run_id, 1, "w1", START)
+            yield from runs.claim(run.run_id, 1, "w1", START)
 
 
-def walked(store: Store, page: Callable[[Cursor | None], Work[Listed[Any]]]) -> list[Any]:
+def walked(store: Store, page: Callable[[Cursor | None], Work[RowPage[Any]]]) -> list[Any]:
     """Every row of a list, by its cursors."""
     rows: list[Any] = []
     after: Cursor | None = None
@@ -71,7 +71,7 @@ def test_cursors_meet_every_session_once_under_equal_times(
     store.write(some_sessions())
     rows = walked(
         store,
-        lambda after: sessions.page(
+        lambda after: sessions.list_page(
             SessionQuery(EVERYONE, sort_by=sort_by, sort_order=sort_order, limit=7, after=after)
         ),
     )
@@ -99,8 +99,10 @@ def test_what_stays_is_met_once_while_others_come_and_go(store: Store, sort_orde
                 a_session(f"s{number}-{len(pages)}", now=START + number // 10)
             )
 
-    def page(after: Cursor | None) -> Work[Listed[Any]]:
-        return sessions.page(SessionQuery(EVERYONE, sort_order=sort_order, limit=7, after=after))
+    def page(after: Cursor | None) -> Work[RowPage[Any]]:
+        return sessions.list_page(
+            SessionQuery(EVERYONE, sort_order=sort_order, limit=7, after=after)
+        )
 
     part = store.read(page(None))
     while True:
@@ -116,9 +118,9 @@ def test_what_stays_is_met_once_while_others_come_and_go(store: Store, sort_orde
 
 def test_pages_by_offset_are_the_same_list(store: Store) -> None:
     store.write(some_sessions())
-    whole = store.read(sessions.page(SessionQuery(EVERYONE, limit=60)))
+    whole = store.read(sessions.list_page(SessionQuery(EVERYONE, limit=60)))
     parts = [
-        store.read(sessions.page(SessionQuery(EVERYONE, limit=25, offset=offset)))
+        store.read(sessions.list_page(SessionQuery(EVERYONE, limit=25, offset=offset)))
         for offset in (0, 25, 50, 75)
     ]
     assert [row for part in parts for row in part.rows] == whole.rows
@@ -151,7 +153,7 @@ def test_pages_by_offset_are_the_same_list(store: Store) -> None:
 def test_session_filters_narrow(store: Store, given: dict[str, Any], expected: int) -> None:
     store.write(some_sessions())
     values: dict[str, Any] = {"visibility": EVERYONE, "limit": 100} | given
-    found = store.read(sessions.page(SessionQuery(**values)))
+    found = store.read(sessions.list_page(SessionQuery(**values)))
     assert (found.total, len(found.rows), found.capped) == (expected, expected, False)
 
 
@@ -174,7 +176,7 @@ def test_run_filters_narrow_newest_first(
 ) -> None:
     store.write(some_runs())
     values: dict[str, Any] = {"visibility": EVERYONE, "limit": 4} | given
-    rows = walked(store, lambda after: runs.page(RunQuery(**values, after=after)))
+    rows = walked(store, lambda after: runs.list_page(RunQuery(**values, after=after)))
     keys = [(row.created_at, row.run_id) for row in rows]
     assert keys == sorted(set(keys), reverse=True)
     assert len(keys) == expected
@@ -222,14 +224,14 @@ def test_live_runs_and_runs_of_a_time_are_listed_whole_and_in_order(
             yield from runs.finish(an_end(f"r{number:02}"))
         rows = []
         for number in range(4):
-            rows += yield from runs.of_session(f"s{number:02}")
+            rows += yield from runs.list_in_session(f"s{number:02}")
         return rows
 
     expected = [row for row in store.write(some_that_ended()) if meant(row, given)]
     expected.sort(key=lambda row: (row.created_at, row.run_id), reverse=sort_order == "desc")
     values: dict[str, Any] = {"visibility": EVERYONE, "sort_order": sort_order, "limit": 4} | given
-    assert walked(store, lambda after: runs.page(RunQuery(**values, after=after))) == expected
-    found = store.read(runs.page(RunQuery(**values | {"offset": 2})))
+    assert walked(store, lambda after: runs.list_page(RunQuery(**values, after=after))) == expected
+    found = store.read(runs.list_page(RunQuery(**values | {"offset": 2})))
     assert (found.rows, found.total) == (expected[2:6], len(expected))
 
 
@@ -238,18 +240,21 @@ def test_a_total_is_capped_and_a_dense_prefix_keeps_its_order(sqlite: SqliteData
 
     @unit
     def many() -> Steps[None]:
-        for number in range(COUNTED + 5):
+        for number in range(MAXIMUM_TOTAL + 5):
             name = "Same" if number else "Other"
             yield from sessions.create(
                 a_session(f"s{number:05}", session_name=name, now=START + number)
             )
 
     store.write(many())
-    found = store.read(sessions.page(SessionQuery(EVERYONE, name_prefix="SAME", limit=3)))
-    assert (found.total, found.capped) == (COUNTED, True)
+    found = store.read(sessions.list_page(SessionQuery(EVERYONE, name_prefix="SAME", limit=3)))
+    assert (found.total, found.capped) == (MAXIMUM_TOTAL, True)
     assert [row.session_id for row in found.rows] == ["s10004", "s10003", "s10002"]
     query = SessionQuery(EVERYONE, name_prefix="s", sort_order="asc", limit=2, after=(START, ""))
-    assert [row.session_id for row in store.read(sessions.page(query)).rows] == ["s00001", "s00002"]
+    assert [row.session_id for row in store.read(sessions.list_page(query)).rows] == [
+        "s00001",
+        "s00002",
+    ]
 
 
 def test_a_prefix_range_holds_exactly_what_begins_with_it() -> None:

@@ -7,7 +7,7 @@ import threading
 
 from agentctl.store.database import Load, Sql, Statement, Steps, unit
 from agentctl.store.sqlite.database import READERS, SqliteDatabase
-from tests.loops import until
+from tests.loops import wait_until
 
 SIZE = READERS + 2
 
@@ -26,9 +26,9 @@ def test_units_that_wait_for_the_writer_are_counted(sqlite: SqliteDatabase) -> N
     async def main() -> None:
         go_on = threading.Event()
         writes = [asyncio.create_task(sqlite.write(held(go_on)))]
-        await until(lambda: sqlite.load().in_use == 1 and sqlite.load().waiting == 0)
+        await wait_until(lambda: sqlite.load().in_use == 1 and sqlite.load().waiting == 0)
         writes += [asyncio.create_task(sqlite.write(held(go_on))) for _ in range(3)]
-        await until(lambda: sqlite.load().waiting == 3)
+        await wait_until(lambda: sqlite.load().waiting == 3)
         go_on.set()
         await asyncio.gather(*writes)
         assert sqlite.load() == Load("sqlite", waiting=0, in_use=0, size=SIZE)
@@ -42,9 +42,9 @@ def test_large_reads_beyond_the_readers_wait(sqlite: SqliteDatabase) -> None:
         reads = [
             asyncio.create_task(sqlite.read(held(go_on), large=True)) for _ in range(READERS + 2)
         ]
-        await until(lambda: sqlite.load() == Load("sqlite", 2, READERS, SIZE))
+        await wait_until(lambda: sqlite.load() == Load("sqlite", 2, READERS, SIZE))
         go_on.set()
         await asyncio.gather(*reads)
-        await until(lambda: sqlite.load() == Load("sqlite", 0, 0, SIZE))
+        await wait_until(lambda: sqlite.load() == Load("sqlite", 0, 0, SIZE))
 
     asyncio.run(main())

@@ -42,21 +42,24 @@ def some_live_runs() -> Steps[None]:
         ("f", "s2", None, "w1"),
     ):  # fmt: skip
         yield from runs.create(a_run(run_id, session_id, parent_run_id=parent, owner=owner))
-    yield from runs.start("a", 1, "w1", START)
+    yield from runs.claim("a", 1, "w1", START)
     yield from runs.finish(an_end("e"))
     yield from runs.finish(an_end("f"))
 
 
 def test_the_owners_of_live_runs_are_found_each_once(store: Store) -> None:
-    assert store.read(runs.live_owners()) == []
+    assert store.read(runs.list_live_owners()) == []
     store.write(some_live_runs())
-    owners = store.read(runs.live_owners())
+    owners = store.read(runs.list_live_owners())
     assert sorted(owners, key=str) == [None, "w1", "w2"]
 
 
 def test_the_live_runs_of_an_owner_come_children_before_parents(store: Store) -> None:
     store.write(some_live_runs())
-    found = {owner: store.read(runs.live_of(owner)) for owner in ("w1", "w2", "w3", "W1", None)}
+    found = {
+        owner: store.read(runs.list_live_of_worker(owner))
+        for owner in ("w1", "w2", "w3", "W1", None)
+    }
     ids = {owner: [row.run_id for row in rows] for owner, rows in found.items()}
     assert ids == {
         "w1": ["a11", "a1", "a", "b1", "b"], "w2": ["c"], "w3": [], "W1": [], None: ["d1", "d"],
@@ -66,7 +69,7 @@ def test_the_live_runs_of_an_owner_come_children_before_parents(store: Store) ->
 
 def test_a_lost_run_ends_once_and_refuses_its_old_worker(store: Store) -> None:
     store.write(a_session_with_run())
-    store.write(runs.start("r1", 1, "w1", START))
+    store.write(runs.claim("r1", 1, "w1", START))
     lost = an_end(status="ERROR", error_code="WORKER_LOST", stopped_at=START + 9)
     assert store.write(runs.finish(lost, lost=True))
     row, session = run_of(store), session_of(store)
@@ -76,14 +79,14 @@ def test_a_lost_run_ends_once_and_refuses_its_old_worker(store: Store) -> None:
         late = an_end(attempt=attempt, content="late")
         assert not store.write(runs.finish(late))
         assert not store.write(runs.finish(late, lost=True))
-        assert not store.write(runs.start("r1", attempt, "w1", START))
-    assert not store.write(runs.work_stopped("r1", 1, START, True))
+        assert not store.write(runs.claim("r1", attempt, "w1", START))
+    assert not store.write(runs.record_work_stopped("r1", 1, START, True))
     assert (run_of(store), session_of(store)) == (row, session)
 
 
 def test_the_end_of_a_lost_run_says_why_beside_the_reason_that_was_given(store: Store) -> None:
     store.write(a_session_with_run())
-    store.write(runs.start("r1", 1, "w1", START))
+    store.write(runs.claim("r1", 1, "w1", START))
     store.write(runs.request_cancel("r1", START + 7, "ann", "no need"))
     end = an_end(status="CANCELLED", cancel_reason="no need; the worker was lost")
     assert store.write(runs.finish(end, lost=True))
@@ -97,7 +100,7 @@ def test_an_end_without_a_reason_keeps_the_one_that_was_given(
     store: Store, reason: str | None
 ) -> None:
     store.write(a_session_with_run())
-    store.write(runs.start("r1", 1, "w1", START))
+    store.write(runs.claim("r1", 1, "w1", START))
     store.write(runs.request_cancel("r1", START, "ann", reason))
     assert store.write(runs.finish(an_end(status="CANCELLED")))
     row = run_of(store)
@@ -107,23 +110,23 @@ def test_an_end_without_a_reason_keeps_the_one_that_was_given(
 @pytest.mark.parametrize("late_result", [False, True])
 def test_work_that_stops_after_the_end_is_noted_once(store: Store, late_result: bool) -> None:
     store.write(a_session_with_run())
-    store.write(runs.start("r1", 1, "w1", START))
-    assert not store.write(runs.work_stopped("r1", 1, START + 8, late_result))
+    store.write(runs.claim("r1", 1, "w1", START))
+    assert not store.write(runs.record_work_stopped("r1", 1, START + 8, late_result))
     store.write(runs.finish(an_end(status="ERROR", stopped_at=None)))
     before, session = run_of(store), session_of(store)
-    state = store.read(runs.state("r1"))
+    state = store.read(runs.get_state("r1"))
     assert state is not None
     assert (before.stopped_at, state.stopped_at) == (None, None)
-    assert not store.write(runs.work_stopped("r1", 2, START + 20, late_result))
-    assert store.write(runs.work_stopped("r1", 1, START + 20, late_result))
-    assert not store.write(runs.work_stopped("r1", 1, START + 21, not late_result))
+    assert not store.write(runs.record_work_stopped("r1", 2, START + 20, late_result))
+    assert store.write(runs.record_work_stopped("r1", 1, START + 20, late_result))
+    assert not store.write(runs.record_work_stopped("r1", 1, START + 21, not late_result))
     after = run_of(store)
     assert (after.stopped_at, after.late_result) == (START + 20, int(late_result))
     assert (after.status, after.content, after.finished_at) == (
         before.status, before.content, before.finished_at,
     )  # fmt: skip
     assert session_of(store) == session
-    state = store.read(runs.state("r1"))
+    state = store.read(runs.get_state("r1"))
     assert state is not None
     assert state.stopped_at == START + 20
 
@@ -131,8 +134,8 @@ def test_work_that_stops_after_the_end_is_noted_once(store: Store, late_result: 
 def test_work_that_stopped_with_the_end_or_is_gone_is_not_noted(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.finish(an_end()))
-    assert not store.write(runs.work_stopped("r1", 1, START + 20, True))
-    assert not store.write(runs.work_stopped("absent", 1, START, True))
+    assert not store.write(runs.record_work_stopped("r1", 1, START + 20, True))
+    assert not store.write(runs.record_work_stopped("absent", 1, START, True))
     row = run_of(store)
     assert (row.stopped_at, row.late_result) == (START + 9, 0)
 
@@ -140,17 +143,17 @@ def test_work_that_stopped_with_the_end_or_is_gone_is_not_noted(store: Store) ->
 def test_a_dropped_result_is_not_forgotten(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.finish(an_end(status="ERROR", stopped_at=None, late_result=True)))
-    assert store.write(runs.work_stopped("r1", 1, START + 20, False))
+    assert store.write(runs.record_work_stopped("r1", 1, START + 20, False))
     assert run_of(store).late_result == 1
 
 
 def test_a_run_that_never_began_leaves_its_question(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.request_cancel("r1", START + 7, "ann", None))
-    assert store.read(runs.histories("s1")) == []
-    store.write(runs.leave("r1", HISTORY, '[{"role":"user"}]'))
-    assert store.read(runs.histories("s1")) == [HISTORY[1:-1].encode()]
-    assert store.read(runs.recent_messages("s1", 5)) == ['[{"role":"user"}]']
+    assert store.read(runs.list_histories("s1")) == []
+    store.write(runs.store_question("r1", HISTORY, '[{"role":"user"}]'))
+    assert store.read(runs.list_histories("s1")) == [HISTORY[1:-1].encode()]
+    assert store.read(runs.list_recent_messages("s1", 5)) == ['[{"role":"user"}]']
     session = session_of(store)
     assert (session.history_bytes, session.total_tokens) == (len(HISTORY.encode()), 0)
     assert (session.updated_at, session.last_status) == (START + 7, "CANCELLED")
@@ -158,12 +161,12 @@ def test_a_run_that_never_began_leaves_its_question(store: Store) -> None:
 
 def test_what_a_run_has_left_is_left_alone(store: Store) -> None:
     store.write(a_session_with_run())
-    store.write(runs.leave("r1", HISTORY, "[]"))
+    store.write(runs.store_question("r1", HISTORY, "[]"))
     assert run_of(store).history is None
     store.write(runs.finish(an_end()))
     before = run_of(store), session_of(store)
-    store.write(runs.leave("r1", HISTORY, "[]"))
-    store.write(runs.leave("absent", HISTORY, "[]"))
+    store.write(runs.store_question("r1", HISTORY, "[]"))
+    store.write(runs.store_question("absent", HISTORY, "[]"))
     assert (run_of(store), session_of(store)) == before
 
 
@@ -172,7 +175,7 @@ def test_half_of_what_a_run_left_is_left_alone(store: Store, has: dict[str, Any]
     store.write(a_session_with_run())
     store.write(runs.finish(an_end(**has)))
     before = run_of(store), session_of(store)
-    store.write(runs.leave("r1", HISTORY, "[]"))
+    store.write(runs.store_question("r1", HISTORY, "[]"))
     assert (run_of(store), session_of(store)) == before
 
 
@@ -180,7 +183,7 @@ def test_a_members_question_is_not_shown(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.create(a_run("m1", parent_run_id="r1")))
     store.write(runs.request_cancel("m1", START, "ann", None))
-    store.write(runs.leave("m1", None, "[]"))
+    store.write(runs.store_question("m1", None, "[]"))
     assert run_of(store, "m1").messages == "[]"
     assert session_of(store).history_bytes == 0
 
@@ -189,7 +192,7 @@ def test_what_is_left_late_does_not_set_the_time_of_the_session_back(store: Stor
     store.write(a_session_with_run())
     store.write(runs.request_cancel("r1", START + 7, "ann", None))
     store.write(runs.create(a_run("r2", created_at=START + 50)))
-    store.write(runs.leave("r1", HISTORY, "[]"))
+    store.write(runs.store_question("r1", HISTORY, "[]"))
     session = session_of(store)
     assert (session.updated_at, session.last_status) == (START + 50, "PENDING")
     assert session.history_bytes == len(HISTORY.encode())

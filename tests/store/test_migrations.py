@@ -20,19 +20,19 @@ import pytest
 
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.service.databases import check_database, plan_of, status_of
+from agentctl.service.databases import check_integrity, plan_migration, read_database_status
 from agentctl.service.doctor.databases import check_database as examine
-from agentctl.store.migrating import migrate, stored_version
+from agentctl.store.migrating import migrate, read_version
 from agentctl.store.open import open_database
-from agentctl.store.postgres.schema import differences
-from agentctl.store.schema import SCHEMA_VERSION, Migration, migrations
+from agentctl.store.postgres.schema import find_schema_differences
+from agentctl.store.schema import SCHEMA_VERSION, Migration, load_migrations
 from agentctl.store.sqlite import schema
-from tests.process import unmeasured
+from tests.process import without_coverage
 from tests.store.old import old_file, old_schema
 
 ROOT = Path(__file__).parents[2]
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
-NEWER = [migration.name for migration in migrations("sqlite")[1:]]
+NEWER = [migration.name for migration in load_migrations("sqlite")[1:]]
 
 
 def entry(path: Path) -> settings.Database:
@@ -42,7 +42,7 @@ def entry(path: Path) -> settings.Database:
 def killed(source: Path, copy: Path, step: int) -> list[dict[str, list[object]]]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.store.killed", str(source), str(copy), str(step)],
-        cwd=ROOT, env=unmeasured(os.environ), capture_output=True, text=True, timeout=60,
+        cwd=ROOT, env=without_coverage(os.environ), capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -58,7 +58,7 @@ def test_killed_at_any_statement_it_leaves_the_old_schema_or_the_new_one(
         old_file(source)
     step = 1 if LONG or before is not None else 4
     told = killed(source, tmp_path / "copy.db", step)
-    statements = sum(len(each.statements()) for each in migrations("sqlite")[before or 0 :])
+    statements = sum(len(each.statements()) for each in load_migrations("sqlite")[before or 0 :])
     assert len(told) * step > statements
     assert [each["status"] for each in told] == [9] * (len(told) - 1) + [0]
     for each in told:
@@ -78,7 +78,7 @@ def test_of_several_at_once_one_migrates_and_the_others_find_it_done(path: Path)
 
     asyncio.run(race())
     assert sorted(applied) == NEWER
-    assert asyncio.run(stored_version(entry(path))) == SCHEMA_VERSION
+    assert asyncio.run(read_version(entry(path))) == SCHEMA_VERSION
 
 
 def test_it_waits_for_who_writes_and_its_task_can_be_cancelled_meanwhile(path: Path) -> None:
@@ -98,11 +98,11 @@ def test_it_waits_for_who_writes_and_its_task_can_be_cancelled_meanwhile(path: P
             await asyncio.wait_for(waits, 10)
 
     asyncio.run(wait())
-    assert asyncio.run(stored_version(entry(path))) == SCHEMA_VERSION
+    assert asyncio.run(read_version(entry(path))) == SCHEMA_VERSION
 
 
 def test_a_newer_or_foreign_database_is_not_touched(path: Path) -> None:
-    open_database(entry(path), create=True).close_now()  # type: ignore[attr-defined]
+    open_database(entry(path), create=True).close_blocking()  # type: ignore[attr-defined]
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO schema_version VALUES (99, 0)")
         connection.commit()
@@ -124,10 +124,10 @@ def test_a_migrated_file_is_like_a_new_one_and_keeps_its_rows(path: Path) -> Non
     old_file(path)
     asyncio.run(migrate(entry(path), lambda _: None))
     connection = apsw.Connection(str(path))
-    assert list(schema.differences(schema.shape(connection), SCHEMA_VERSION)) == []
+    assert list(schema.compare_schema(schema.read_schema(connection), SCHEMA_VERSION)) == []
     assert connection.execute("SELECT count(*) FROM runs").fetchall() == [(1,)]
     connection.execute("CREATE INDEX mine ON runs (input); DROP INDEX runs_parent")
-    found = schema.differences(schema.shape(connection), SCHEMA_VERSION)
+    found = schema.compare_schema(schema.read_schema(connection), SCHEMA_VERSION)
     assert list(found) == [
         ("index runs_parent is missing", False),
         ("index mine is not one of ours", True),
@@ -169,10 +169,12 @@ def test_of_several_at_once_one_migrates_postgres(postgres_url: str) -> None:
             each = (migrate(entry, lambda step: applied.append(step.name)) for _ in range(3))
             await asyncio.gather(*each)
             assert applied == NEWER
-            assert await differences(connection, SCHEMA_VERSION) == []
+            assert await find_schema_differences(connection, SCHEMA_VERSION) == []
             assert await connection.fetchval("SELECT count(*) FROM runs") == 1
             await connection.execute("DROP INDEX runs_parent")
-            assert await differences(connection, SCHEMA_VERSION) == ["index runs_parent is missing"]
+            assert await find_schema_differences(connection, SCHEMA_VERSION) == [
+                "index runs_parent is missing"
+            ]
 
     asyncio.run(race())
 
@@ -196,32 +198,32 @@ def test_a_migration_of_postgres_that_is_killed_leaves_nothing(postgres_url: str
             await asyncio.wait([migrating], timeout=10)
             assert isinstance(migrating.exception(), errors.Unavailable)
             await transaction.rollback()
-            assert await stored_version(entry) == 1
-            assert await differences(connection, 1) == []
+            assert await read_version(entry) == 1
+            assert await find_schema_differences(connection, 1) == []
             await migrate(entry, lambda _: None)
-            assert await stored_version(entry) == SCHEMA_VERSION
+            assert await read_version(entry) == SCHEMA_VERSION
 
     asyncio.run(kill())
 
 
 def test_postgres_is_looked_at_migrated_and_checked(postgres_url: str) -> None:
     async def checked(entry: settings.Database) -> list[str]:
-        found = check_database(entry, lambda *_: None)
+        found = check_integrity(entry, lambda *_: None)
         return [finding.what async for finding in found if finding.verdict == "wrong"]
 
     async def main() -> None:
         async with old_postgres(postgres_url) as (entry, connection):
-            status = await status_of(entry)
+            status = await read_database_status(entry)
             assert (status.state, status.schema, status.pending) == ("old", 1, NEWER)
             assert (status.sessions, status.runs, status.wal_bytes) == (1, 1, None)
             assert status.failure is not None
             assert status.failure.hint == "agentctl db migrate"
             with pytest.raises(errors.SchemaMismatch):
                 await open_database(entry, create=True).check()
-            plan = await plan_of(entry)
+            plan = await plan_migration(entry)
             assert [step.name for step in plan.migrations] == NEWER
             await migrate(entry, lambda _: None)
-            assert (await status_of(entry)).state == "ok"
+            assert (await read_database_status(entry)).state == "ok"
             assert await checked(entry) == []
             await connection.execute("UPDATE sessions SET run_count = 2")
             await connection.execute("DROP INDEX runs_created")
@@ -230,13 +232,13 @@ def test_postgres_is_looked_at_migrated_and_checked(postgres_url: str) -> None:
                 "run_count is not the number of its runs: 1 sessions, s1 is one",
             ]
             absent = replace(entry, search_path=f"{entry.search_path}_absent")
-            assert (await status_of(absent)).state == "missing"
+            assert (await read_database_status(absent)).state == "missing"
             looked = [each async for each in examine(entry)]
             # What the server of the tests does without for the sake of speed.
             safe = [each for each in looked if "is off" not in each.what]
             assert {each.verdict for each in safe} == {"ok"}
             away = replace(entry, url="postgresql:///x?host=/nowhere&user=u")
-            status = await status_of(away)
+            status = await read_database_status(away)
             assert (status.state, isinstance(status.failure, errors.Unavailable)) == (
                 "unavailable", True
             )  # fmt: skip

@@ -19,7 +19,7 @@ from agentctl import errors
 from agentctl.config import settings
 from agentctl.store.open import open_database
 from agentctl.store.schema import SCHEMA_VERSION, TABLES
-from tests.process import unmeasured
+from tests.process import without_coverage
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ def refused(path: Path, *, create: bool = True) -> errors.AgentctlError:
 
 
 def test_a_fresh_database_has_the_schema_and_is_its_owners_alone(path: Path) -> None:
-    open_database(entry(path), create=True).close_now()
+    open_database(entry(path), create=True).close_blocking()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with closing(sqlite3.connect(path)) as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -55,17 +55,17 @@ def test_a_fresh_database_has_the_schema_and_is_its_owners_alone(path: Path) -> 
 
 
 def test_a_second_start_keeps_the_file(path: Path) -> None:
-    open_database(entry(path), create=True).close_now()
+    open_database(entry(path), create=True).close_blocking()
     before = path.read_bytes()
-    open_database(entry(path), create=True).close_now()
-    open_database(entry(path), create=False).close_now()
+    open_database(entry(path), create=True).close_blocking()
+    open_database(entry(path), create=False).close_blocking()
     assert path.read_bytes() == before
 
 
 def test_an_empty_file_is_filled_when_it_may_be(path: Path) -> None:
     path.touch()
     assert refused(path, create=False).detail == "There is no database yet"
-    open_database(entry(path), create=True).close_now()
+    open_database(entry(path), create=True).close_blocking()
 
 
 def test_no_database_is_told_with_what_makes_one(path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_database_of_another_program_is_left_alone(
 
 @pytest.mark.parametrize(("stored", "age"), [(SCHEMA_VERSION + 1, "newer"), (1, "older")])
 def test_another_schema_is_refused_with_both_versions(path: Path, stored: int, age: str) -> None:
-    open_database(entry(path), create=True).close_now()
+    open_database(entry(path), create=True).close_blocking()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM schema_version")
         connection.execute("INSERT INTO schema_version VALUES (?, 0)", (stored,))
@@ -124,7 +124,7 @@ def test_another_schema_is_refused_with_both_versions(path: Path, stored: int, a
 
 
 def test_a_damaged_database_is_told(path: Path) -> None:
-    open_database(entry(path), create=True).close_now()
+    open_database(entry(path), create=True).close_blocking()
     content = bytearray(path.read_bytes())
     content[100:4096] = b"\xff" * 3996
     path.write_bytes(content)
@@ -152,7 +152,7 @@ def test_threads_that_create_at_once_all_succeed(path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         opened = list(threads.map(lambda _: open_database(entry(path), create=True), range(8)))
     for database in opened:
-        database.close_now()
+        database.close_blocking()
 
 
 AS_NOBODY = """
@@ -186,7 +186,7 @@ asyncio.run(main(sys.argv[1]))
 def as_nobody(path: Path) -> str:
     """What a user without any rights to the file is told."""
     command = [sys.executable, "-c", AS_NOBODY, str(path)]
-    environment = unmeasured(os.environ)
+    environment = without_coverage(os.environ)
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -217,7 +217,7 @@ def test_a_folder_that_is_read_only_is_told(closed: Path) -> None:
 
 
 def test_a_file_of_someone_else_is_told(closed: Path) -> None:
-    open_database(entry(closed), create=True).close_now()
+    open_database(entry(closed), create=True).close_blocking()
     before = closed.read_bytes()
     closed.chmod(0o000)
     assert as_nobody(closed).startswith(
@@ -228,7 +228,7 @@ def test_a_file_of_someone_else_is_told(closed: Path) -> None:
 
 
 def test_a_file_that_is_read_only_is_told_and_not_written(closed: Path) -> None:
-    open_database(entry(closed), create=True).close_now()
+    open_database(entry(closed), create=True).close_blocking()
     before = closed.read_bytes()
     closed.chmod(0o444)
     read_only(closed.parent)

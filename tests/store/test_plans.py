@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.store.database import Sql, Statement, Steps, Work, compile_dollar, unit
-from agentctl.store.listing import COUNTED
+from agentctl.store.database import Sql, Statement, Steps, Work, compile_for_postgres, unit
+from agentctl.store.listing import MAXIMUM_TOTAL
 from agentctl.store.repositories import accounts, runs, sessions
 from agentctl.store.repositories.runs import RunQuery
 from agentctl.store.repositories.sessions import SessionQuery
@@ -30,7 +30,7 @@ def plan(sqlite: SqliteDatabase, sql: Sql) -> list[str]:
         rows = yield Statement(Sql(f"EXPLAIN QUERY PLAN {sql}"), values)
         return [row[3] for row in rows]
 
-    return sqlite.read_now(explain())
+    return sqlite.read_blocking(explain())
 
 
 def of_table(steps: list[str]) -> str:
@@ -141,7 +141,7 @@ def lead_of(sqlite: SqliteDatabase, work: Work[Any], *, many: bool = False) -> s
     try:
         while True:
             statement = steps.send(rows)  # type: ignore[arg-type]
-            rows = [(COUNTED + 1 if many else 1,)] if "count(*)" in statement.sql else []
+            rows = [(MAXIMUM_TOTAL + 1 if many else 1,)] if "count(*)" in statement.sql else []
     except StopIteration:
         assert statement is not None
         found = plan(sqlite, statement.sql)
@@ -176,8 +176,8 @@ def test_the_most_selective_filter_of_a_session_list_leads(
     sqlite: SqliteDatabase, given: dict[str, Any], few: str, many: str
 ) -> None:
     values: dict[str, Any] = {"visibility": EVERYONE} | given
-    assert lead_of(sqlite, sessions.page(SessionQuery(**values))) == few
-    assert lead_of(sqlite, sessions.page(SessionQuery(**values)), many=True) == many
+    assert lead_of(sqlite, sessions.list_page(SessionQuery(**values))) == few
+    assert lead_of(sqlite, sessions.list_page(SessionQuery(**values)), many=True) == many
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def test_the_most_selective_filter_of_a_run_list_leads(
     sqlite: SqliteDatabase, given: dict[str, Any], index: str
 ) -> None:
     values: dict[str, Any] = {"visibility": EVERYONE} | given
-    assert lead_of(sqlite, runs.page(RunQuery(**values))) == f"{index}_created"
+    assert lead_of(sqlite, runs.list_page(RunQuery(**values))) == f"{index}_created"
 
 
 def test_very_many_live_runs_are_read_in_the_order_of_the_list(sqlite: SqliteDatabase) -> None:
     query = RunQuery(EVERYONE, live=True)
-    assert lead_of(sqlite, runs.page(query)) == "runs_status_created"
-    assert lead_of(sqlite, runs.page(query), many=True) == "runs_created"
+    assert lead_of(sqlite, runs.list_page(query)) == "runs_status_created"
+    assert lead_of(sqlite, runs.list_page(query), many=True) == "runs_created"
 
 
 SMALL = {
@@ -305,7 +305,7 @@ def test_postgres_finds_live_runs_and_runs_of_a_time_by_an_index(
             await transaction.start()
             await connection.execute(MANY_RUNS)
             for _, sql in wanted:
-                text, names = compile_dollar(sql)
+                text, names = compile_for_postgres(sql)
                 given = [values[name] for name in names]
                 rows = await connection.fetch(f"EXPLAIN {text}", *given)
                 found.append("\n".join(row[0] for row in rows))

@@ -28,23 +28,23 @@ def test_a_new_run_is_pending_and_numbered(store: Store) -> None:
 
 def test_a_run_of_no_session_is_not_created(store: Store) -> None:
     assert store.write(runs.create(a_run())) is None
-    assert store.read(runs.state("r1")) is None
+    assert store.read(runs.get_state("r1")) is None
 
 
 def test_only_its_owner_sees_a_run(store: Store) -> None:
     store.write(a_session_with_run())
     for visibility in (Visibility(False, "bob"), Visibility(False, None)):
         assert store.read(runs.get("r1", visibility)) is None
-        assert store.read(runs.state("r1", visibility)) is None
+        assert store.read(runs.get_state("r1", visibility)) is None
     assert store.read(runs.get("r1", Visibility(False, "ann"))) is not None
     assert store.read(runs.get("absent", EVERYONE)) is None
 
 
 def test_a_run_is_claimed_once(store: Store) -> None:
     store.write(a_session_with_run())
-    assert not store.write(runs.start("r1", 2, "w1", START))
-    assert store.write(runs.start("r1", 1, "w1", START + 4))
-    assert not store.write(runs.start("r1", 1, "w2", START + 5))
+    assert not store.write(runs.claim("r1", 2, "w1", START))
+    assert store.write(runs.claim("r1", 1, "w1", START + 4))
+    assert not store.write(runs.claim("r1", 1, "w2", START + 5))
     row = store.read(runs.get("r1", EVERYONE))
     assert row is not None
     assert (row.status, row.owner, row.started_at) == ("RUNNING", "w1", START + 4)
@@ -52,7 +52,7 @@ def test_a_run_is_claimed_once(store: Store) -> None:
 
 def test_an_end_keeps_what_the_run_left(store: Store) -> None:
     store.write(a_session_with_run())
-    store.write(runs.start("r1", 1, "w1", START))
+    store.write(runs.claim("r1", 1, "w1", START))
     end = an_end(status="ERROR", error_code="TOOL_FAILED", error_detail="x", late_result=True)
     assert store.write(runs.finish(end))
     row = store.read(runs.get("r1", EVERYONE))
@@ -66,7 +66,7 @@ def test_an_end_keeps_what_the_run_left(store: Store) -> None:
 @pytest.mark.parametrize("first", FINAL)
 def test_a_final_state_is_never_changed(store: Store, first: str) -> None:
     store.write(a_session_with_run())
-    store.write(runs.start("r1", 1, "w1", START))
+    store.write(runs.claim("r1", 1, "w1", START))
     if first == "CANCELLED":
         store.write(runs.request_cancel("r1", START, "ann", None))
     assert store.write(runs.finish(an_end(status=first)))
@@ -74,7 +74,7 @@ def test_a_final_state_is_never_changed(store: Store, first: str) -> None:
     session = store.read(sessions.get("s1", EVERYONE))
     for status in FINAL:
         assert not store.write(runs.finish(an_end(status=status, content="late")))
-    assert not store.write(runs.start("r1", 1, "w1", START))
+    assert not store.write(runs.claim("r1", 1, "w1", START))
     assert store.write(runs.request_cancel("r1", START, "bob", "late")) is None
     assert store.read(runs.get("r1", EVERYONE)) == before
     assert store.read(sessions.get("s1", EVERYONE)) == session
@@ -83,7 +83,7 @@ def test_a_final_state_is_never_changed(store: Store, first: str) -> None:
 def test_the_end_of_an_older_attempt_is_refused(store: Store) -> None:
     store.write(a_session_with_run())
     assert not store.write(runs.finish(an_end(attempt=2)))
-    row = store.read(runs.state("r1"))
+    row = store.read(runs.get_state("r1"))
     assert row is not None
     assert row.status == "PENDING"
 
@@ -96,17 +96,17 @@ def test_a_cancel_of_a_pending_run_ends_it_at_once(store: Store) -> None:
     assert (row.cancel_requested_at, row.cancel_requested_by) == (START + 7, "ann")
     assert row.cancel_reason == "no need"
     assert row == store.read(runs.get("r1", EVERYONE))
-    assert not store.write(runs.start("r1", 1, "w1", START + 8))
+    assert not store.write(runs.claim("r1", 1, "w1", START + 8))
 
 
 def test_a_cancel_of_a_running_run_is_recorded_once_and_ends_nothing(store: Store) -> None:
     store.write(a_session_with_run())
-    store.write(runs.start("r1", 1, "w1", START))
+    store.write(runs.claim("r1", 1, "w1", START))
     row = store.write(runs.request_cancel("r1", START + 7, "ann", None))
     assert row is not None
     assert (row.status, row.finished_at) == ("RUNNING", None)
     assert store.write(runs.request_cancel("r1", START + 8, "bob", "again")) is None
-    state = store.read(runs.state("r1"))
+    state = store.read(runs.get_state("r1"))
     assert state is not None
     assert (state.cancel_requested_at, state.cancel_requested_by) == (START + 7, "ann")
 
@@ -116,14 +116,14 @@ def test_who_works_on_a_pending_run_can_write_its_end(store: Store) -> None:
     row = store.write(runs.request_cancel("r1", START, "ann", None, claimed=True))
     assert row is not None
     assert row.status == "PENDING"
-    assert not store.write(runs.start("r1", 1, "w1", START))
+    assert not store.write(runs.claim("r1", 1, "w1", START))
     assert store.write(runs.finish(an_end(status="CANCELLED")))
 
 
 def test_a_cancel_of_an_unknown_run_stores_nothing(store: Store) -> None:
     assert store.write(runs.request_cancel("r1", START, "ann", None)) is None
     store.write(a_session_with_run())
-    state = store.read(runs.state("r1"))
+    state = store.read(runs.get_state("r1"))
     assert state is not None
     assert state.cancel_requested_at is None
 
@@ -132,11 +132,11 @@ def test_a_worker_finds_what_it_has_to_stop(store: Store) -> None:
     store.write(sessions.create(a_session()))
     for run_id, owner in (("r1", "w1"), ("r2", "w1"), ("r3", "w2"), ("r4", "w1")):
         store.write(runs.create(a_run(run_id)))
-        store.write(runs.start(run_id, 1, owner, START))
+        store.write(runs.claim(run_id, 1, owner, START))
     for number, run_id in enumerate(("r4", "r3", "r1")):
         store.write(runs.request_cancel(run_id, START + number, "ann", "why"))
     store.write(runs.finish(an_end("r1")))
-    requests = store.read(runs.cancel_requests("w1"))
+    requests = store.read(runs.list_cancel_requests("w1"))
     assert [(state.run_id, state.cancel_reason) for state in requests] == [("r4", "why")]
 
 
@@ -152,13 +152,13 @@ def test_a_session_is_read_from_its_top_level_runs_in_order(store: Store) -> Non
         yield from runs.create(a_run("r8"))
 
     store.write(work())
-    histories = store.read(runs.histories("s1"))
+    histories = store.read(runs.list_histories("s1"))
     ends = [an_end(f"r{number}").history or "" for number in range(1, 8)]
     assert [b"[%b]" % history for history in histories] == [end.encode() for end in ends]
-    recent = store.read(runs.recent_messages("s1", 3))
+    recent = store.read(runs.list_recent_messages("s1", 3))
     assert recent == [an_end(f"r{number}").messages for number in (5, 6, 7)]
-    assert store.read(runs.recent_messages("s1", 0)) == []
-    assert store.read(runs.live_in_session("s1")) == ["r8"]
+    assert store.read(runs.list_recent_messages("s1", 0)) == []
+    assert store.read(runs.list_live_in_session("s1")) == ["r8"]
 
 
 def test_the_runs_of_a_session_come_oldest_first_in_parts(store: Store) -> None:
@@ -169,11 +169,11 @@ def test_the_runs_of_a_session_come_oldest_first_in_parts(store: Store) -> None:
             yield from runs.create(a_run(f"r{number}", created_at=START - number))
 
     store.write(work())
-    everything = store.read(runs.of_session("s1"))
+    everything = store.read(runs.list_in_session("s1"))
     assert [row.run_id for row in everything] == ["r1", "r2", "r3", "r4", "r5"]
-    part = store.read(runs.of_session("s1", limit=2, after_seq=everything[1].seq))
+    part = store.read(runs.list_in_session("s1", limit=2, after_seq=everything[1].seq))
     assert [row.run_id for row in part] == ["r3", "r4"]
-    assert store.read(runs.of_session("absent")) == []
+    assert store.read(runs.list_in_session("absent")) == []
 
 
 def test_children_are_found_for_any_number_of_parents(store: Store) -> None:
@@ -190,7 +190,7 @@ def test_children_are_found_for_any_number_of_parents(store: Store) -> None:
                 yield from runs.create(a_run(child, parent_run_id=run_id))
 
     store.write(work())
-    found = store.read(runs.children(parents))
+    found = store.read(runs.list_children(parents))
     assert list(found) == parents
     assert (found["r0"], found["r44"], found["r20"]) == (["r0-2", "r0-1"], ["r44-2", "r44-1"], [])
-    assert store.read(runs.children([])) == {}
+    assert store.read(runs.list_children([])) == {}

@@ -7,16 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.store.database import Sql, Statement, Steps, compile_colon, compile_dollar, unit
+from agentctl.store.database import (
+    Sql,
+    Statement,
+    Steps,
+    compile_for_postgres,
+    compile_for_sqlite,
+    unit,
+)
 from agentctl.store.listing import Listing
 from agentctl.store.repositories import sessions
-from agentctl.store.schema import FOLDER, SCHEMA_VERSION, TABLES, Engine, migrations
+from agentctl.store.schema import MIGRATIONS_FOLDER, SCHEMA_VERSION, TABLES, Engine, load_migrations
 from tests.postgres import PostgresUnderTest
 from tests.store.statements import ALL
 
 
 def test_parameters_become_numbers_in_the_order_of_their_first_use() -> None:
-    text, names = compile_dollar(Sql("SELECT :b, :a, :b, :a_2"))
+    text, names = compile_for_postgres(Sql("SELECT :b, :a, :b, :a_2"))
     assert text == "SELECT $1, $2, $1, $3"
     assert names == ("b", "a", "a_2")
 
@@ -25,25 +32,25 @@ def test_what_only_looks_like_a_parameter_is_left_alone() -> None:
     sql = Sql(
         "SELECT ':a', 'it''s :b', \"c:d\", \"q\"\":e\" -- :f\n/* :g\n:h */, x::text, 1::bigint, :i"
     )
-    text, names = compile_dollar(sql)
+    text, names = compile_for_postgres(sql)
     assert names == ("i",)
     assert text == sql.replace(":i", "$1")
 
 
 def test_a_statement_is_compiled_once() -> None:
-    assert compile_dollar(Sql("SELECT :once")) is compile_dollar(Sql("SELECT :once"))
+    assert compile_for_postgres(Sql("SELECT :once")) is compile_for_postgres(Sql("SELECT :once"))
 
 
 def test_sqlite_is_not_shown_the_locks_on_rows() -> None:
-    assert compile_colon(Sql("SELECT 1 FROM t WHERE a = :a FOR UPDATE")).endswith("a = :a")
-    assert compile_colon(Sql("SELECT 1 FROM t FOR SHARE")) == "SELECT 1 FROM t"
-    assert compile_colon(Sql("SELECT ' FOR UPDATE'")) == "SELECT ' FOR UPDATE'"
+    assert compile_for_sqlite(Sql("SELECT 1 FROM t WHERE a = :a FOR UPDATE")).endswith("a = :a")
+    assert compile_for_sqlite(Sql("SELECT 1 FROM t FOR SHARE")) == "SELECT 1 FROM t"
+    assert compile_for_sqlite(Sql("SELECT ' FOR UPDATE'")) == "SELECT ' FOR UPDATE'"
 
 
 def test_the_bytes_of_a_text_are_asked_of_each_database_in_its_own_way() -> None:
     sql = Sql("SELECT utf8(history), :a FROM runs")
-    assert compile_colon(sql) == "SELECT CAST(history AS BLOB), :a FROM runs"
-    assert compile_dollar(sql)[0] == "SELECT convert_to(history, 'UTF8'), $1 FROM runs"
+    assert compile_for_sqlite(sql) == "SELECT CAST(history AS BLOB), :a FROM runs"
+    assert compile_for_postgres(sql)[0] == "SELECT convert_to(history, 'UTF8'), $1 FROM runs"
 
 
 def test_a_unit_runs_from_its_beginning_each_time() -> None:
@@ -65,7 +72,7 @@ def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
     async def prepare_all() -> None:
         async with postgres.connected() as connection:
             for sql in ALL:
-                await connection.prepare(compile_dollar(sql)[0])
+                await connection.prepare(compile_for_postgres(sql)[0])
 
     assert len(ALL) > 1000
     assert {"sessions", "runs", "run_reads", "events", "workers", "idempotency"} <= set(
@@ -91,7 +98,7 @@ def test_a_name_prefix_uses_the_index_on_postgres(postgres: PostgresUnderTest) -
     sql = listing.select(NAME, listing.lead(NAME), "created_at", "desc", False)
 
     async def plan() -> str:
-        text, names = compile_dollar(sql)
+        text, names = compile_for_postgres(sql)
         values = {"name_from": "ab", "name_to": "ac", "limit": 20, "offset": 0}
         async with postgres.connected() as connection:
             transaction = connection.transaction()
@@ -112,13 +119,13 @@ def test_both_engines_have_the_same_tables_columns_and_indexes() -> None:
 
 
 def test_what_tells_our_databases_are_the_tables_of_the_first_migration() -> None:
-    first = [statement.split() for statement in migrations("sqlite")[0].statements()]
+    first = [statement.split() for statement in load_migrations("sqlite")[0].statements()]
     assert {words[2] for words in first if words[:2] == ["CREATE", "TABLE"]} == TABLES
 
 
 def _shape(engine: Engine) -> list[list[str]]:
     """The statements word by word, without what is of one engine alone."""
-    statements = [each for step in migrations(engine) for each in step.statements()]
+    statements = [each for step in load_migrations(engine) for each in step.statements()]
     plain = ";".join(statements).replace(' COLLATE "C"', "").replace(") STRICT", ")")
     plain = plain.replace(" INCLUDE (session_name)", "")
     plain = plain.replace("BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "INTEGER PRIMARY KEY")
@@ -133,5 +140,7 @@ _BOTH = [["CREATE", "TABLE"], ["CREATE", "INDEX"]]
 
 def test_the_newest_migration_is_the_schema_that_is_asked_for() -> None:
     for engine in ("sqlite", "postgres"):
-        numbers = [int(Path(file).name[:4]) for file in sorted(FOLDER.glob(f"*.{engine}.sql"))]
+        numbers = [
+            int(Path(file).name[:4]) for file in sorted(MIGRATIONS_FOLDER.glob(f"*.{engine}.sql"))
+        ]
         assert numbers == list(range(1, SCHEMA_VERSION + 1))

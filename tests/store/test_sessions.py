@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentctl.records.sessions import COUNTERS
+from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, runs, sessions
-from agentctl.store.repositories.sessions import Foreign, SessionRow
+from agentctl.store.repositories.sessions import SessionRow, UnusableSession
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.made import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
@@ -27,8 +27,8 @@ def test_a_session_comes_back_as_it_was_stored(store: Store) -> None:
     )  # fmt: skip
     assert store.write(sessions.create(row))
     assert store.read(sessions.get("s1", ANN)) == row
-    assert json.loads(row.metrics) == dict.fromkeys(COUNTERS, 0)
-    assert len(COUNTERS) == 9
+    assert json.loads(row.metrics) == dict.fromkeys(TOKEN_COUNTERS, 0)
+    assert len(TOKEN_COUNTERS) == 9
 
 
 def test_a_taken_id_is_refused_and_the_session_kept(store: Store) -> None:
@@ -74,33 +74,33 @@ def test_who_does_not_see_a_session_cannot_change_it(store: Store) -> None:
 
 def test_a_run_opens_a_session_that_does_not_exist(store: Store) -> None:
     new = a_session(component_id="echo", component_data="{}")
-    assert store.write(sessions.open_for_run(new, ANN)) == new
+    assert store.write(sessions.get_or_create_for_run(new, ANN)) == new
     assert store.read(sessions.get("s1", ANN)) == new
 
 
 def test_a_session_made_beforehand_gets_the_component_of_its_first_run_only(store: Store) -> None:
     store.write(sessions.create(a_session(session_name="Kept")))
     first = a_session(component_id="echo", component_name="Echo", component_data='{"n":1}')
-    opened = store.write(sessions.open_for_run(first, ANN))
+    opened = store.write(sessions.get_or_create_for_run(first, ANN))
     assert isinstance(opened, SessionRow)
     assert (opened.session_name, opened.component_id) == ("Kept", "echo")
     assert opened.component_data == '{"n":1}'
     second = a_session(component_id="other", component_data='{"n":2}')
-    assert store.write(sessions.open_for_run(second, ANN)) == opened
+    assert store.write(sessions.get_or_create_for_run(second, ANN)) == opened
 
 
 @pytest.mark.parametrize("given", [{"user_id": "bob"}, {"user_id": None}, {"session_type": "team"}])
 def test_a_run_leaves_a_foreign_session_alone(store: Store, given: dict[str, Any]) -> None:
     stored = a_session(**given)
     store.write(sessions.create(stored))
-    opened = store.write(sessions.open_for_run(a_session(component_data="{}"), ANN))
-    assert opened == Foreign(stored)
+    opened = store.write(sessions.get_or_create_for_run(a_session(component_data="{}"), ANN))
+    assert opened == UnusableSession(stored)
     assert store.read(sessions.get("s1", EVERYONE)) == stored
 
 
 def test_who_sees_everyone_runs_in_any_session_without_taking_it_over(store: Store) -> None:
     store.write(sessions.create(a_session(user_id="bob")))
-    opened = store.write(sessions.open_for_run(a_session(user_id="ann"), EVERYONE))
+    opened = store.write(sessions.get_or_create_for_run(a_session(user_id="ann"), EVERYONE))
     assert isinstance(opened, SessionRow)
     assert opened.user_id == "bob"
 
@@ -122,7 +122,7 @@ def test_the_counters_sum_the_runs(store: Store) -> None:
     row = store.read(sessions.get("s1", ANN))
     assert row is not None
     metrics = json.loads(row.metrics)
-    assert list(metrics) == list(COUNTERS)
+    assert list(metrics) == list(TOKEN_COUNTERS)
     assert (metrics["input_tokens"], metrics["total_tokens"]) == (6, 14)
     assert (row.total_tokens, row.run_count) == (14, 4)
     assert row.history_bytes == 2 * len('["ä"]'.encode())
@@ -137,10 +137,10 @@ def test_the_last_status_is_that_of_the_newest_top_level_run(store: Store) -> No
 
     store.write(a_session_with_run("r1"))
     assert status() == "PENDING"
-    store.write(runs.start("r1", 1, "w", START))
+    store.write(runs.claim("r1", 1, "w", START))
     assert status() == "RUNNING"
     store.write(runs.create(a_run("m1", parent_run_id="r1")))
-    store.write(runs.start("m1", 1, "w", START))
+    store.write(runs.claim("m1", 1, "w", START))
     store.write(runs.finish(an_end("m1", "ERROR")))
     assert status() == "RUNNING"
     store.write(runs.create(a_run("r2")))
@@ -163,21 +163,21 @@ def test_a_deleted_session_takes_its_runs_and_events_along(store: Store) -> None
     store.write(a_session_with_run("r1", "s1"))
     store.write(a_session_with_run("r2", "s2"))
     for run_id in ("r1", "r2"):
-        store.write(events.append(run_id, 1, 0, 3, "[]"))
+        store.write(events.append_batch(run_id, 1, 0, 3, "[]"))
     assert store.write(sessions.delete("s1"))
     assert not store.write(sessions.delete("s1"))
     assert store.read(sessions.get("s1", EVERYONE)) is None
-    assert store.read(runs.state("r1")) is None
-    assert store.read(events.after("r1", -1)) == []
-    assert store.read(runs.state("r2")) is not None
-    assert len(store.read(events.after("r2", -1))) == 1
+    assert store.read(runs.get_state("r1")) is None
+    assert store.read(events.list_after("r1", -1)) == []
+    assert store.read(runs.get_state("r2")) is not None
+    assert len(store.read(events.list_after("r2", -1))) == 1
 
 
 def test_late_writes_to_a_deleted_session_are_dropped(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(sessions.delete("s1"))
-    assert not store.write(runs.start("r1", 1, "w", START))
+    assert not store.write(runs.claim("r1", 1, "w", START))
     assert not store.write(runs.finish(an_end()))
-    assert not store.write(events.append("r1", 1, 0, 1, "[]"))
+    assert not store.write(events.append_batch("r1", 1, 0, 1, "[]"))
     assert store.write(runs.create(a_run("r9"))) is None
     assert store.read(sessions.get("s1", EVERYONE)) is None

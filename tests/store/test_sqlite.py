@@ -60,7 +60,7 @@ def test_many_writers_each_get_their_own_result(sqlite: SqliteDatabase) -> None:
     taken = asyncio.run(main())
     assert sorted(number for numbers in taken for number in numbers) == list(range(1, 64 * 20 + 1))
     assert all(numbers == sorted(numbers) for numbers in taken)
-    assert sqlite.read_now(count()) == 64 * 20
+    assert sqlite.read_blocking(count()) == 64 * 20
 
 
 def test_units_that_wait_share_one_commit(sqlite: SqliteDatabase) -> None:
@@ -103,9 +103,9 @@ def test_a_unit_that_fails_does_not_hurt_its_group(sqlite: SqliteDatabase) -> No
     results = asyncio.run(main())
     assert [r for r in results if isinstance(r, int)] == [3, 4, 5]
     assert [type(r) for r in results if not isinstance(r, int)] == [
-        errors.Conflict, errors.InternalFailure, errors.InternalFailure,
+        errors.Conflict, errors.InternalError, errors.InternalError,
     ]  # fmt: skip
-    assert sqlite.read_now(count()) == 5
+    assert sqlite.read_blocking(count()) == 5
 
 
 def test_a_failed_statement_shows_no_text_of_the_library(
@@ -116,8 +116,8 @@ def test_a_failed_statement_shows_no_text_of_the_library(
         yield Statement(Sql("SELECT secret_name FROM sessions"))
 
     caplog.set_level(logging.ERROR, "agentctl.store")
-    with pytest.raises(errors.InternalFailure) as caught:
-        sqlite.read_now(broken())
+    with pytest.raises(errors.InternalError) as caught:
+        sqlite.read_blocking(broken())
     assert "secret_name" not in caught.value.detail
     assert caught.value.__suppress_context__
     assert "secret_name" in caplog.text
@@ -174,7 +174,7 @@ def test_a_read_cannot_write(sqlite: SqliteDatabase) -> None:
     for large in (False, True):
         with pytest.raises(errors.Unavailable):
             asyncio.run(sqlite.read(take(), large=large))
-    assert sqlite.read_now(count()) == 0
+    assert sqlite.read_blocking(count()) == 0
 
 
 def test_a_write_goes_on_when_its_task_is_cancelled(sqlite: SqliteDatabase) -> None:
@@ -257,7 +257,7 @@ def test_the_commit_of_another_process_is_noticed(sqlite: SqliteDatabase, path: 
     while sqlite.changes() == before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sqlite.changes() != before
-    assert sqlite.read_now(sessions.get("s1", EVERYONE)) is not None
+    assert sqlite.read_blocking(sessions.get("s1", EVERYONE)) is not None
     assert process.wait(20) == 0
 
 
@@ -273,7 +273,7 @@ def test_a_busy_process_lets_another_one_write(sqlite: SqliteDatabase, path: Pat
         return written
 
     written = asyncio.run(main())
-    assert sqlite.read_now(count()) == written + 50
+    assert sqlite.read_blocking(count()) == written + 50
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def test_a_full_disk_loses_the_whole_group_and_says_so(sqlite: SqliteDatabase) -
     assert isinstance(full, errors.Unavailable)
     assert full.detail == "The database's disk is full"
     told = sum(isinstance(result, int) for result in (first, last))
-    assert sqlite.read_now(count()) == told
+    assert sqlite.read_blocking(count()) == told
 
 
 @unit
@@ -380,8 +380,8 @@ def test_when_a_transaction_is_lost_no_unit_of_it_is_told_that_it_was_kept(
         return results
 
     results = asyncio.run(main())
-    assert isinstance(results[2], errors.InternalFailure)
-    assert not [r for r in results if not isinstance(r, int | errors.InternalFailure)]
+    assert isinstance(results[2], errors.InternalError)
+    assert not [r for r in results if not isinstance(r, int | errors.InternalError)]
 
 
 def test_the_writer_outlives_a_unit_that_raises_anything(sqlite: SqliteDatabase) -> None:
@@ -420,20 +420,20 @@ def test_a_write_lands_though_its_event_loop_has_closed(
 
     asyncio.run(leave())
     gate.set()
-    sqlite.close_now()
+    sqlite.close_blocking()
     assert "event loop had closed" in caplog.text
     with closing(sqlite3.connect(sqlite.path)) as connection:
         assert connection.execute("SELECT run_count FROM sessions").fetchall() == [(1,)]
 
 
 def test_a_thread_writes_without_an_event_loop(sqlite: SqliteDatabase) -> None:
-    assert sqlite.write_now(sessions.create(a_session()))
-    threads = [threading.Thread(target=sqlite.write_now, args=(take(),)) for _ in range(20)]
+    assert sqlite.write_blocking(sessions.create(a_session()))
+    threads = [threading.Thread(target=sqlite.write_blocking, args=(take(),)) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sqlite.write_now(take()) == 21
+    assert sqlite.write_blocking(take()) == 21
     with closing(sqlite3.connect(sqlite.path)) as connection:
         assert connection.execute("SELECT run_count FROM sessions").fetchall() == [(21,)]
 
@@ -448,26 +448,26 @@ def test_a_thread_writes_beside_tasks_and_hears_of_its_failure(sqlite: SqliteDat
         await sqlite.write(sessions.create(a_session()))
         tasks = [asyncio.ensure_future(sqlite.write(take())) for _ in range(5)]
         await asyncio.sleep(0)
-        assert sqlite.write_now(take()) == 6  # on the loop's own thread, which waits
+        assert sqlite.write_blocking(take()) == 6  # on the loop's own thread, which waits
         with pytest.raises(LookupError):
-            await asyncio.to_thread(sqlite.write_now, odd())
-        with pytest.raises(errors.InternalFailure):
-            await asyncio.to_thread(sqlite.write_now, one_after(["SELECT nothing"]))
-        assert await asyncio.to_thread(sqlite.write_now, take()) == 7
+            await asyncio.to_thread(sqlite.write_blocking, odd())
+        with pytest.raises(errors.InternalError):
+            await asyncio.to_thread(sqlite.write_blocking, one_after(["SELECT nothing"]))
+        assert await asyncio.to_thread(sqlite.write_blocking, take()) == 7
         assert await asyncio.gather(*tasks) == [1, 2, 3, 4, 5]
 
     asyncio.run(main())
 
 
 def test_a_thread_is_refused_by_a_closed_database(sqlite: SqliteDatabase) -> None:
-    sqlite.close_now()
+    sqlite.close_blocking()
     with pytest.raises(errors.Unavailable, match="closed"):
-        sqlite.write_now(take())
+        sqlite.write_blocking(take())
 
 
 def test_an_end_is_written_once_by_threads_that_race(sqlite: SqliteDatabase) -> None:
     asyncio.run(sqlite.write(a_session_with_run()))
-    asyncio.run(sqlite.write(runs.start("r1", 1, "w1", START)))
+    asyncio.run(sqlite.write(runs.claim("r1", 1, "w1", START)))
     asyncio.run(sqlite.write(runs.request_cancel("r1", START, "ann", None)))
     statuses = ["COMPLETED", "ERROR", "CANCELLED"] * 4
     start = threading.Barrier(len(statuses))
@@ -486,8 +486,8 @@ def test_an_end_is_written_once_by_threads_that_race(sqlite: SqliteDatabase) -> 
         thread.start()
     for thread in threads:
         thread.join()
-    state = sqlite.read_now(runs.state("r1"))
-    session = sqlite.read_now(sessions.get("s1", EVERYONE))
+    state = sqlite.read_blocking(runs.get_state("r1"))
+    session = sqlite.read_blocking(sessions.get("s1", EVERYONE))
     assert state is not None
     assert session is not None
     assert [state.status] == won
@@ -497,10 +497,10 @@ def test_an_end_is_written_once_by_threads_that_race(sqlite: SqliteDatabase) -> 
 def test_a_run_is_not_cancelled_without_a_request(sqlite: SqliteDatabase) -> None:
     async def main() -> None:
         await sqlite.write(a_session_with_run())
-        with pytest.raises(errors.InternalFailure):
+        with pytest.raises(errors.InternalError):
             await sqlite.write(runs.finish(an_end(status="CANCELLED")))
 
     asyncio.run(main())
-    state = sqlite.read_now(runs.state("r1"))
+    state = sqlite.read_blocking(runs.get_state("r1"))
     assert state is not None
     assert state.status == "PENDING"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.records.times import microseconds, rfc3339
+from agentctl.records.times import format_rfc3339, parse_rfc3339
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from agentctl.records.times import microseconds, rfc3339
     ],
 )
 def test_a_date_time_is_read_to_the_microsecond(text: str, expected: int) -> None:
-    assert microseconds(text) == expected
-    assert microseconds(rfc3339(expected)) == expected
+    assert parse_rfc3339(text) == expected
+    assert parse_rfc3339(format_rfc3339(expected)) == expected
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_a_date_time_is_read_to_the_microsecond(text: str, expected: int) -> Non
 )  # fmt: skip
 def test_what_is_no_date_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"date-time|must be in|out of range|offset"):
-        microseconds(text)
+        parse_rfc3339(text)

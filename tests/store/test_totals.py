@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.listing import COUNTED, SPARE, Listed
+from agentctl.store.listing import MAXIMUM_TOTAL, SPARE, RowPage
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.runs import RunQuery
 from agentctl.store.repositories.sessions import SessionQuery
@@ -30,7 +30,7 @@ LISTS = (
 
 STEPS = 60 if os.environ.get("AGENTCTL_TEST_LONG") else 6
 
-MANY = COUNTED + 700
+MANY = MAXIMUM_TOTAL + 700
 """So many that some removals leave a total capped and more do not."""
 
 _NUMBERS = (
@@ -60,10 +60,10 @@ def _filled() -> Steps[None]:
     yield Statement(Sql(_RUNS))
 
 
-def _page(query: SessionQuery | RunQuery, known: Totals | None) -> Work[Listed[Any]]:
+def _page(query: SessionQuery | RunQuery, known: Totals | None) -> Work[RowPage[Any]]:
     if isinstance(query, SessionQuery):
-        return sessions.page(query, known)
-    return runs.page(query, known)
+        return sessions.list_page(query, known)
+    return runs.list_page(query, known)
 
 
 @unit
@@ -114,20 +114,20 @@ def _asked(work: Work[Any], removed: int, found: int) -> list[str]:
 
 def test_a_long_list_is_counted_once_until_as_many_rows_are_gone_as_it_had_to_spare() -> None:
     known = Totals()
-    long = COUNTED + SPARE
+    long = MAXIMUM_TOTAL + SPARE
     for removed, counted in ((7, True), (7, False), (6 + SPARE, False), (7 + SPARE, True)):
-        asked = _asked(sessions.page(LISTS[0], known), removed, long)
+        asked = _asked(sessions.list_page(LISTS[0], known), removed, long)
         assert any("count(*)" in sql for sql in asked) is counted
     # Another list is another matter, and so is a database that was set back to before that.
-    assert len(_asked(sessions.page(LISTS[1], known), 7 + SPARE, long)) == 3
-    assert len(_asked(sessions.page(LISTS[0], known), 7, long)) == 3
+    assert len(_asked(sessions.list_page(LISTS[1], known), 7 + SPARE, long)) == 3
+    assert len(_asked(sessions.list_page(LISTS[0], known), 7, long)) == 3
 
 
 def test_a_list_of_live_runs_is_always_counted() -> None:
     known = Totals()
     for query in (RunQuery(EVERYONE, live=True), RunQuery(EVERYONE, status="RUNNING")):
         for _ in range(2):
-            asked = _asked(runs.page(query, known), 0, COUNTED + SPARE)
+            asked = _asked(runs.list_page(query, known), 0, MAXIMUM_TOTAL + SPARE)
             assert any("count(*)" in sql for sql in asked)
 
 

@@ -22,29 +22,29 @@ def known(store: Store, row: WorkerRow | None) -> WorkerRow | None:
 
 
 def test_a_worker_is_read_as_it_was_enlisted(store: Store) -> None:
-    store.write(workers.enlist(ONE))
+    store.write(workers.register(ONE))
     assert known(store, store.read(workers.get("w1"))) == ONE
     assert store.read(workers.get("W1")) is None
 
 
 def test_workers_are_listed_the_longest_serving_first(store: Store) -> None:
-    assert store.read(workers.listed()) == []
+    assert store.read(workers.list_workers()) == []
     rows = [
         replace(ONE, worker_id=name, started_at=START + at)
         for name, at in (("w3", 5), ("w1", 9), ("w2", 5))
     ]
     for row in rows:
-        store.write(workers.enlist(row))
-    listed = [known(store, row) for row in store.read(workers.listed())]
+        store.write(workers.register(row))
+    listed = [known(store, row) for row in store.read(workers.list_workers())]
     assert listed == [rows[2], rows[0], rows[1]]
 
 
 def test_a_beat_is_noted_and_nothing_else_changes(store: Store) -> None:
-    store.write(workers.enlist(ONE))
-    store.write(workers.enlist(replace(ONE, worker_id="w2")))
-    before = {row.worker_id: row for row in store.read(workers.listed())}
-    assert store.write(workers.beat("w1", START + 3))
-    after = {row.worker_id: row for row in store.read(workers.listed())}
+    store.write(workers.register(ONE))
+    store.write(workers.register(replace(ONE, worker_id="w2")))
+    before = {row.worker_id: row for row in store.read(workers.list_workers())}
+    assert store.write(workers.record_heartbeat("w1", START + 3))
+    after = {row.worker_id: row for row in store.read(workers.list_workers())}
     assert after["w2"] == before["w2"]
     assert after["w1"].beat > before["w1"].beat
     assert replace(after["w1"], beat=0) == replace(before["w1"], beat=0)
@@ -52,9 +52,9 @@ def test_a_beat_is_noted_and_nothing_else_changes(store: Store) -> None:
 
 
 def test_a_worker_is_buried_once_and_hears_of_it_at_its_next_beat(store: Store) -> None:
-    store.write(workers.enlist(ONE))
-    store.write(workers.enlist(replace(ONE, worker_id="w2")))
-    assert store.write(workers.bury("w1"))
-    assert not store.write(workers.bury("w1"))
-    assert not store.write(workers.beat("w1", START + 3))
-    assert [row.worker_id for row in store.read(workers.listed())] == ["w2"]
+    store.write(workers.register(ONE))
+    store.write(workers.register(replace(ONE, worker_id="w2")))
+    assert store.write(workers.remove("w1"))
+    assert not store.write(workers.remove("w1"))
+    assert not store.write(workers.record_heartbeat("w1", START + 3))
+    assert [row.worker_id for row in store.read(workers.list_workers())] == ["w2"]

@@ -6,13 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agentctl.auth.explain import findings
-from agentctl.auth.explain.findings import Facts, distance, key_names, name_of
-from agentctl.auth.explain.suggestions import difference, shown
-from agentctl.auth.tokens.account_tokens import account_start, of_any_account
+from agentctl.auth.explain.findings import (
+    CredentialFacts,
+    describe_distance,
+    describe_key,
+    describe_keys,
+)
+from agentctl.auth.explain.suggestions import describe_difference, quote_value
+from agentctl.auth.tokens.account_tokens import account_token_prefix, is_account_token
 from agentctl.auth.tokens.algorithms import ALGORITHMS
-from agentctl.auth.tokens.claims import is_reserved
-from agentctl.auth.tokens.jws import candidates
-from agentctl.records.times import rfc3339
+from agentctl.auth.tokens.claims import is_reserved_subject
+from agentctl.auth.tokens.jws import find_candidate_keys
+from agentctl.records.times import format_rfc3339
 
 __all__ = ["NO_CREDENTIAL", "Diagnosis", "diagnose"]
 
@@ -36,7 +41,7 @@ _MILLISECONDS = 100_000_000_000
 """A NumericDate above this is in milliseconds: it would be of the year 5138."""
 
 
-def diagnose(check: str, reason: str, facts: Facts) -> Diagnosis:
+def diagnose(check: str, reason: str, facts: CredentialFacts) -> Diagnosis:
     """What to tell of a step that failed.
 
     Args:
@@ -47,11 +52,11 @@ def diagnose(check: str, reason: str, facts: Facts) -> Diagnosis:
     return _CAUSES.get(check, _unknown)(facts, reason)
 
 
-def _unknown(facts: Facts, reason: str) -> Diagnosis:
+def _unknown(facts: CredentialFacts, reason: str) -> Diagnosis:
     return Diagnosis("", reason, "have a new token issued")
 
 
-def _length(facts: Facts, reason: str) -> Diagnosis:
+def _length(facts: CredentialFacts, reason: str) -> Diagnosis:
     limit = facts.settings.limits.token_bytes
     return Diagnosis(
         f"{len(facts.token)} bytes",
@@ -60,7 +65,7 @@ def _length(facts: Facts, reason: str) -> Diagnosis:
     )
 
 
-def _transport(facts: Facts, reason: str) -> Diagnosis:
+def _transport(facts: CredentialFacts, reason: str) -> Diagnosis:
     token = facts.token
     found = "not Bearer and one token"
     if token.lower().startswith("bearer"):
@@ -73,11 +78,11 @@ def _transport(facts: Facts, reason: str) -> Diagnosis:
     return Diagnosis(found, "there is white space in it", _AGAIN)
 
 
-def _form(facts: Facts, reason: str) -> Diagnosis:
+def _form(facts: CredentialFacts, reason: str) -> Diagnosis:
     token, dots = facts.token, facts.token.count(".")
     found = f"{dots + 1} segments"
-    if of_any_account(token):
-        start = account_start(facts.settings.authorization.token_prefix)
+    if is_account_token(token):
+        start = account_token_prefix(facts.settings.authorization.token_prefix)
         cause = f"it is a service account's token of another deployment: here they begin {start}"
         remedy = "ask the deployment that made it, or set authorization.token_prefix"
         return Diagnosis("a service account's token", cause, remedy)
@@ -103,7 +108,7 @@ def _form(facts: Facts, reason: str) -> Diagnosis:
     return Diagnosis(found, reason, _AGAIN)
 
 
-def _header(facts: Facts, reason: str) -> Diagnosis:
+def _header(facts: CredentialFacts, reason: str) -> Diagnosis:
     if facts.parts is None:
         return Diagnosis("no header", reason, _AGAIN)
     header, wanted = facts.header, facts.keys.spec.name
@@ -111,13 +116,13 @@ def _header(facts: Facts, reason: str) -> Diagnosis:
     if header.get("alg") != wanted:
         return _algorithm(found, header.get("alg"), wanted)
     if "typ" in header and "typ" in reason:
-        cause = f"typ is {shown(header['typ'])}: that is a token for another purpose"
+        cause = f"typ is {quote_value(header['typ'])}: that is a token for another purpose"
         return Diagnosis(found, cause, "send the access token; its typ is JWT, at+jwt or absent")
     return Diagnosis(found, reason, "have the issuer leave that out of the header")
 
 
 def _algorithm(found: str, alg: object, wanted: str) -> Diagnosis:
-    one = f"authorization.algorithm is {wanted}, and the token says {shown(alg)}"
+    one = f"authorization.algorithm is {wanted}, and the token says {quote_value(alg)}"
     if isinstance(alg, str) and alg.casefold() == "none":
         return Diagnosis(found, f"{one}: it is not signed", f"have it signed with {wanted}")
     if isinstance(alg, str) and alg in ALGORITHMS:
@@ -128,28 +133,32 @@ def _algorithm(found: str, alg: object, wanted: str) -> Diagnosis:
     return Diagnosis(found, one, f"have it signed with {wanted}")
 
 
-def _key(facts: Facts, reason: str) -> Diagnosis:
+def _key(facts: CredentialFacts, reason: str) -> Diagnosis:
     kid = facts.header.get("kid")
-    known = f"known are: {key_names(facts.keys)}"
+    known = f"known are: {describe_keys(facts.keys)}"
     remedy = "have it signed with one of these, or add its key to authorization.jwks_file"
     if facts.stale:
         remedy = "look into the server's log: changed key files are refused, mend them"
     if kid is None:
         cause = f"the token has no kid to choose a key by; {known}"
         return Diagnosis("no kid", cause, "have the issuer put the kid of its key into the header")
-    found = f"kid {shown(kid)}"
+    found = f"kid {quote_value(kid)}"
     for entry in facts.keys.left_out:
         if entry.kid == kid:
             cause = f"the key of this kid is left out: {entry.reason}; {known}"
             return Diagnosis(found, cause, "publish it as a key that signs, for the algorithm")
-    near = [name for name in facts.keys.by_kid if name and difference(kid, name)]
-    close = f"; it is nearly {shown(near[0])}: {difference(kid, near[0])}" if near else ""
+    near = [name for name in facts.keys.by_kid if name and describe_difference(kid, name)]
+    close = (
+        f"; it is nearly {quote_value(near[0])}: {describe_difference(kid, near[0])}"
+        if near
+        else ""
+    )
     return Diagnosis(found, f"no key has the token's kid; {known}{close}", remedy)
 
 
-def _signature(facts: Facts, reason: str) -> Diagnosis:
+def _signature(facts: CredentialFacts, reason: str) -> Diagnosis:
     assert facts.parts is not None
-    tried = ", ".join(name_of(key) for key in candidates(facts.header, facts.keys))
+    tried = ", ".join(describe_key(key) for key in find_candidate_keys(facts.header, facts.keys))
     size, expected = len(facts.parts.signature), _signature_size(facts)
     found = f"{size} bytes, tried with {tried}"
     if size == 0:
@@ -162,12 +171,12 @@ def _signature(facts: Facts, reason: str) -> Diagnosis:
         cause = f"a signature by these keys has {expected} bytes: it is by another key, or cut off"
         return Diagnosis(found, cause, f"{_AGAIN}, or add the key that signed it")
     kid = facts.header.get("kid")
-    named = f"; the token names kid {shown(kid)}" if isinstance(kid, str) else ""
+    named = f"; the token names kid {quote_value(kid)}" if isinstance(kid, str) else ""
     cause = f"it was signed with another key, or changed afterwards{named}"
     return Diagnosis(found, cause, "add the key that signed it; `agentctl keys list` shows yours")
 
 
-def _signature_size(facts: Facts) -> int | None:
+def _signature_size(facts: CredentialFacts) -> int | None:
     """Bytes of a signature by the keys that were tried, where they agree on it."""
     spec = facts.keys.spec
     if spec.family == "oct":
@@ -176,37 +185,39 @@ def _signature_size(facts: Facts) -> int | None:
         return 64
     sizes = {
         (getattr(key.material, "key_size", 0) + 7) // 8
-        for key in candidates(facts.header, facts.keys)
+        for key in find_candidate_keys(facts.header, facts.keys)
     }
     size = sizes.pop() if len(sizes) == 1 else None
     return None if size is None else size * 2 if spec.family == "EC" else size
 
 
-def _payload(facts: Facts, reason: str) -> Diagnosis:
+def _payload(facts: CredentialFacts, reason: str) -> Diagnosis:
     return Diagnosis("no claims", reason, "have the issuer sign one JSON object in UTF-8")
 
 
-def _time(name: str, remedy: str) -> Callable[[Facts, str], Diagnosis]:
-    def told(facts: Facts, reason: str) -> Diagnosis:
+def _time(name: str, remedy: str) -> Callable[[CredentialFacts, str], Diagnosis]:
+    def told(facts: CredentialFacts, reason: str) -> Diagnosis:
         claims = facts.claims or {}
         if name not in claims:
             cause = f"{reason}, and authorization.require_{name} is on"
             return Diagnosis("none", cause, f"have the issuer put {name} into it")
         value = claims[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
-            cause = f"{reason}: it is {shown(value)}"
-            return Diagnosis(shown(value), cause, "have the issuer write seconds since 1970")
+            cause = f"{reason}: it is {quote_value(value)}"
+            return Diagnosis(quote_value(value), cause, "have the issuer write seconds since 1970")
         if abs(value) > _MILLISECONDS or value < 0:
             cause = f"{reason}: it is not in seconds since 1970"
-            return Diagnosis(shown(value), cause, "have the issuer write seconds, not milliseconds")
-        found = f"{rfc3339(int(value * 1_000_000))}, {distance(value, facts.now)}"
+            return Diagnosis(
+                quote_value(value), cause, "have the issuer write seconds, not milliseconds"
+            )
+        found = f"{format_rfc3339(int(value * 1_000_000))}, {describe_distance(value, facts.now)}"
         return Diagnosis(found, _since(name, value, facts), remedy)
 
     return told
 
 
-def _since(name: str, value: float, facts: Facts) -> str:
-    span = distance(value, facts.now)
+def _since(name: str, value: float, facts: CredentialFacts) -> str:
+    span = describe_distance(value, facts.now)
     if name == "exp":
         return f"it expired {span}; exp has no leeway"
     leeway = f"authorization.leeway_seconds is {facts.rules.leeway:g}"
@@ -215,27 +226,31 @@ def _since(name: str, value: float, facts: Facts) -> str:
     return f"it was issued {span}, by the clock here; {leeway}"
 
 
-def _iss(facts: Facts, reason: str) -> Diagnosis:
+def _iss(facts: CredentialFacts, reason: str) -> Diagnosis:
     value, wanted = (facts.claims or {}).get("iss"), str(facts.rules.issuer)
-    cause = f"authorization.issuer is {shown(wanted)}{_small(value, wanted)}"
+    cause = f"authorization.issuer is {quote_value(wanted)}{_small(value, wanted)}"
     if value is None:
         return Diagnosis("none", cause, "have the issuer put iss into it")
-    return Diagnosis(shown(value), cause, "set authorization.issuer to what your issuer writes")
+    return Diagnosis(
+        quote_value(value), cause, "set authorization.issuer to what your issuer writes"
+    )
 
 
-def _aud(facts: Facts, reason: str) -> Diagnosis:
+def _aud(facts: CredentialFacts, reason: str) -> Diagnosis:
     claims, wanted = facts.claims or {}, facts.rules.audience
     value = claims.get("aud")
     if wanted is None or "configured" not in reason:
-        return Diagnosis(shown(value), reason, "have the issuer write one text, or an array of 16")
+        return Diagnosis(
+            quote_value(value), reason, "have the issuer write one text, or an array of 16"
+        )
     default = "" if facts.settings.authorization.audience else ", which is server.id"
     near = [value] if isinstance(value, str) else value or []
     small = next(filter(None, (_small(name, wanted) for name in near)), "")
-    cause = f"the audience here is {shown(wanted)}{default}{small}"
+    cause = f"the audience here is {quote_value(wanted)}{default}{small}"
     if value is None:
         return Diagnosis("none", f"{cause}{_party(claims, wanted)}", "have the issuer put aud in")
-    remedy = f"have it issued for {shown(wanted)}, or set authorization.audience"
-    return Diagnosis(shown(value), f"{cause}{_party(claims, wanted)}", remedy)
+    remedy = f"have it issued for {quote_value(wanted)}, or set authorization.audience"
+    return Diagnosis(quote_value(value), f"{cause}{_party(claims, wanted)}", remedy)
 
 
 def _party(claims: Mapping[str, Any], wanted: str) -> str:
@@ -247,35 +262,35 @@ def _party(claims: Mapping[str, Any], wanted: str) -> str:
 
 
 def _small(value: object, wanted: str) -> str:
-    told = difference(value, wanted) if isinstance(value, str) else None
+    told = describe_difference(value, wanted) if isinstance(value, str) else None
     return f": {told}" if told else ""
 
 
-def _sub(facts: Facts, reason: str) -> Diagnosis:
+def _sub(facts: CredentialFacts, reason: str) -> Diagnosis:
     claims = facts.claims or {}
     if "sub" not in claims:
         cause = f"{reason}, and authorization.require_sub is on"
         return Diagnosis("none", cause, "have the issuer put sub into it")
     value = claims["sub"]
-    if isinstance(value, str) and is_reserved(value.strip()):
+    if isinstance(value, str) and is_reserved_subject(value.strip()):
         cause = f"{reason}: names that begin so are given by the server alone"
-        return Diagnosis(shown(value), cause, "have it issued for another name")
-    return Diagnosis(shown(value), reason, "have the issuer write a plain name as sub")
+        return Diagnosis(quote_value(value), cause, "have it issued for another name")
+    return Diagnosis(quote_value(value), reason, "have the issuer write a plain name as sub")
 
 
-def _session_id(facts: Facts, reason: str) -> Diagnosis:
+def _session_id(facts: CredentialFacts, reason: str) -> Diagnosis:
     value = (facts.claims or {}).get("session_id")
     remedy = "1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -, or leave the claim out"
-    return Diagnosis(shown(value), reason, remedy)
+    return Diagnosis(quote_value(value), reason, remedy)
 
 
-def _account(remedy: str) -> Callable[[Facts, str], Diagnosis]:
+def _account(remedy: str) -> Callable[[CredentialFacts, str], Diagnosis]:
     return lambda facts, reason: Diagnosis("", reason, remedy)
 
 
 _NEW_ACCOUNT = "make another one: `agentctl accounts create`"
 
-_CAUSES: dict[str, Callable[[Facts, str], Diagnosis]] = {
+_CAUSES: dict[str, Callable[[CredentialFacts, str], Diagnosis]] = {
     "length": _length,
     "transport": _transport,
     "form": _form,

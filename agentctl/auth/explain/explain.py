@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING
 from agentctl.auth import policy
 from agentctl.auth.explain.diagnosis import NO_CREDENTIAL, diagnose
 from agentctl.auth.explain.findings import (
+    ACCOUNT_TOKEN_CHECKS,
     FOUND,
-    OF_ACCOUNT,
-    OF_JWT,
-    Facts,
-    facts_of,
-    key_names,
-    listed,
+    JWT_CHECKS,
+    CredentialFacts,
+    collect_facts,
+    describe_keys,
+    join_some,
 )
-from agentctl.auth.explain.missing_scopes import lacking, needed
-from agentctl.auth.explain.suggestions import likely_path, passed_by, plain_path, served_path, shown
+from agentctl.auth.explain.missing_scopes import describe_requirement, explain_denial
+from agentctl.auth.explain.suggestions import (
+    decode_path,
+    describe_grant,
+    quote_value,
+    routable_path,
+    suggest_path,
+)
 from agentctl.auth.principal import Principal
 from agentctl.errors import (
     AgentctlError,
@@ -34,27 +40,27 @@ from agentctl.errors import (
     Unauthenticated,
     Unavailable,
 )
-from agentctl.records.authorization import ExplainRecord, ExplainStep, Outcome
-from agentctl.records.routes import ROUTES, Match, every_route
+from agentctl.records.authorization import CheckOutcome, ExplainRecord, ExplainStep
+from agentctl.records.routes import ROUTES, RouteMatch, route_table
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
 
-__all__ = ["Explanation", "Step", "explain"]
+__all__ = ["ExplainedCheck", "Explanation", "explain_request"]
 
-_HIDDEN = "there is an encoded slash in it, %2F, and no path has one"
+_ENCODED_SLASH = "there is an encoded slash in it, %2F, and no path has one"
 
 ALLOWED = 200
 """What stands for any success."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExplainedCheck:
     """One check, as in `records.authorization.ExplainStep`."""
 
     name: str
-    outcome: Outcome
+    outcome: CheckOutcome
     found: str = ""
     cause: str | None = None
     remedy: str | None = None
@@ -86,9 +92,9 @@ class Explanation:
 
     method: str
     path: str
-    match: Match | None
+    match: RouteMatch | None
     principal: Principal | None
-    steps: tuple[Step, ...]
+    steps: tuple[ExplainedCheck, ...]
     status: int
     decided_by: str
 
@@ -97,7 +103,7 @@ class Explanation:
         """Whether every check is passed."""
         return self.status == ALLOWED
 
-    def then(self, step: Step, status: int = ALLOWED) -> Explanation:
+    def with_check(self, step: ExplainedCheck, status: int = ALLOWED) -> Explanation:
         """With one more check; where it failed, it decides, with the status."""
         steps = (*self.steps, step)
         if step.outcome != "failed":
@@ -121,16 +127,16 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Caller:
+class _Identification:
     """Who calls, or why nobody does; and what there is to say of the credential."""
 
     principal: Principal | None
     failure: Unauthenticated | Unavailable | None
-    steps: tuple[Step, ...]
-    facts: Facts | None
+    steps: tuple[ExplainedCheck, ...]
+    facts: CredentialFacts | None
 
 
-async def explain(
+async def explain_request(
     verifier: Verifier,
     settings: Settings,
     method: str,
@@ -150,49 +156,63 @@ async def explain(
         now: for words like "4 min ago", seconds since the epoch; None: the present.
     """
     now = time.time() if now is None else now
-    caller = await _identified(verifier, settings, token, now)
+    caller = await _identify(verifier, settings, token, now)
     method = "GET" if method == "HEAD" else method
-    plain, served = plain_path(path), served_path(path)
+    plain, served = decode_path(path), routable_path(path)
     begun = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
     try:
-        match = policy.locate(every_route(), method, served, caller.failure)
+        match = policy.find_operation(route_table(), method, served, caller.failure)
     except AgentctlError as refusal:
-        near = likely_path(every_route(), method, plain) if served else _HIDDEN
-        return _lost(begun, near or "nothing is near it", refusal, caller)
+        near = suggest_path(route_table(), method, plain) if served else _ENCODED_SLASH
+        return _explain_missing_route(begun, near or "nothing is near it", refusal, caller)
     route = ROUTES[match.operation]
     found = f"{match.operation}, {route.method} {route.template}"
-    begun = replace(begun, match=match).then(Step("route", "passed", found))
+    begun = replace(begun, match=match).with_check(ExplainedCheck("route", "passed", found))
     try:
-        policy.admit(caller.principal, caller.failure, *match)
+        policy.authorize_request(caller.principal, caller.failure, *match)
     except AgentctlError as refusal:
-        return _refused(begun, match, refusal, caller, settings)
-    return _named(begun.then(Step("policy", "passed", passed_by(match, caller.principal))), match)
+        return _explain_policy(begun, match, refusal, caller, settings)
+    return _explain_parameters(
+        begun.with_check(
+            ExplainedCheck("policy", "passed", describe_grant(match, caller.principal))
+        ),
+        match,
+    )
 
 
-async def _identified(
+async def _identify(
     verifier: Verifier, settings: Settings, token: str | None, now: float
-) -> _Caller:
+) -> _Identification:
     keys = verifier.keys
     if keys is None:
         found = "off: everybody is an administrator without a name"
-        steps = [Step("authorization", "passed", found), *_skipped(["credential", *OF_JWT])]
-        return _Caller(await verifier.identify(None), None, tuple(steps), None)
-    begun = Step("authorization", "passed", f"on: {keys.spec.name}, with {key_names(keys)}")
+        steps = [
+            ExplainedCheck("authorization", "passed", found),
+            *_skip(["credential", *JWT_CHECKS]),
+        ]
+        return _Identification(await verifier.identify(None), None, tuple(steps), None)
+    begun = ExplainedCheck(
+        "authorization", "passed", f"on: {keys.spec.name}, with {describe_keys(keys)}"
+    )
     if token is None:
-        told = Step("credential", "failed", *NO_CREDENTIAL)
-        return _Caller(None, Unauthenticated(), (begun, told, *_skipped(OF_JWT)), None)
+        told = ExplainedCheck("credential", "failed", *NO_CREDENTIAL)
+        return _Identification(None, Unauthenticated(), (begun, told, *_skip(JWT_CHECKS)), None)
     stale = verifier.problem is not None
-    facts = facts_of(token, settings, keys, stale=stale, now=now)
+    facts = collect_facts(token, settings, keys, stale=stale, now=now)
     try:
         principal = await verifier.identify(f"Bearer {token}")
     except (InvalidToken, Unavailable) as failure:
-        return _Caller(None, failure, (begun, *_chain(facts, failure)), facts)
-    return _Caller(principal, None, (begun, *_chain(facts, None)), facts)
+        return _Identification(
+            None, failure, (begun, *_explain_verification(facts, failure)), facts
+        )
+    return _Identification(principal, None, (begun, *_explain_verification(facts, None)), facts)
 
 
-def _chain(facts: Facts, failure: InvalidToken | Unavailable | None) -> Iterator[Step]:
+def _explain_verification(
+    facts: CredentialFacts, failure: InvalidToken | Unavailable | None
+) -> Iterator[ExplainedCheck]:
     """The steps of verification: passed up to the one that failed, not come to behind it."""
-    names = OF_ACCOUNT if facts.of_account else OF_JWT
+    names = ACCOUNT_TOKEN_CHECKS if facts.of_account else JWT_CHECKS
     check, reason = None, ""
     if isinstance(failure, InvalidToken):
         check, reason = failure.check, failure.reason
@@ -202,15 +222,15 @@ def _chain(facts: Facts, failure: InvalidToken | Unavailable | None) -> Iterator
     kind = (
         "of a service account, to be looked up" if facts.of_account else "to be verified as a JWT"
     )
-    yield Step("credential", "passed", f"a token, {kind}")
+    yield ExplainedCheck("credential", "passed", f"a token, {kind}")
     for name in names[:end]:
-        yield Step(name, "passed", _found(name, facts))
+        yield ExplainedCheck(name, "passed", _describe_found(name, facts))
     if check is not None:
-        yield Step(check, "failed", *diagnose(check, reason, facts))
-        yield from _skipped(names[end + 1 :])
+        yield ExplainedCheck(check, "failed", *diagnose(check, reason, facts))
+        yield from _skip(names[end + 1 :])
 
 
-def _found(name: str, facts: Facts) -> str:
+def _describe_found(name: str, facts: CredentialFacts) -> str:
     """In words; a set of keys that has changed meanwhile leaves nothing to say."""
     try:
         return FOUND[name](facts)
@@ -218,67 +238,77 @@ def _found(name: str, facts: Facts) -> str:
         return ""
 
 
-def _skipped(names: Iterable[str]) -> Iterator[Step]:
-    return (Step(name, "skipped") for name in names)
+def _skip(names: Iterable[str]) -> Iterator[ExplainedCheck]:
+    return (ExplainedCheck(name, "skipped") for name in names)
 
 
-def _lost(begun: Explanation, near: str, refusal: AgentctlError, caller: _Caller) -> Explanation:
+def _explain_missing_route(
+    begun: Explanation, near: str, refusal: AgentctlError, caller: _Identification
+) -> Explanation:
     """There is no such operation."""
-    nothing = Step("policy", "skipped")
+    nothing = ExplainedCheck("policy", "skipped")
     if refusal is caller.failure:
         found = "none with this method and path, which only an identified caller is told"
-        return _unidentified(begun.then(Step("route", "skipped", found)).then(nothing), caller)
+        return _decided_by_credential(
+            begun.with_check(ExplainedCheck("route", "skipped", found)).with_check(nothing), caller
+        )
     if isinstance(refusal, MethodNotAllowed):
         allowed = ", ".join(refusal.allow)
-        step = Step(
+        step = ExplainedCheck(
             "route",
             "failed",
-            f"{shown(begun.path)} is not there for {begun.method}",
+            f"{quote_value(begun.path)} is not there for {begun.method}",
             f"the path has {allowed}",
             f"ask with {allowed.replace(', ', ' or ')}",
         )
     else:
         remedy = "`agentctl auth scopes` lists what there is"
-        found = f"{shown(begun.path)} is no path of the interface"
-        step = Step("route", "failed", found, near, remedy)
-    return begun.then(step, refusal.status).then(nothing)
+        found = f"{quote_value(begun.path)} is no path of the interface"
+        step = ExplainedCheck("route", "failed", found, near, remedy)
+    return begun.with_check(step, refusal.status).with_check(nothing)
 
 
-def _named(begun: Explanation, match: Match) -> Explanation:
+def _explain_parameters(begun: Explanation, match: RouteMatch) -> Explanation:
     """What the path names, as far as that is no matter of what there is."""
     if not match.path_params:
         return begun
-    found = ", ".join(f"{name} {shown(value)}" for name, value in match.path_params.items())
+    found = ", ".join(f"{name} {quote_value(value)}" for name, value in match.path_params.items())
     try:
-        policy.require_names(match.path_params)
+        policy.check_path_params(match.path_params)
     except NotFound as refusal:
         cause = "one of them can name nothing: controls, what is no UTF-8, . or .."
-        step = Step("parameters", "failed", found, cause, "ask with an id")
-        return begun.then(step, refusal.status)
-    return begun.then(Step("parameters", "passed", found))
+        step = ExplainedCheck("parameters", "failed", found, cause, "ask with an id")
+        return begun.with_check(step, refusal.status)
+    return begun.with_check(ExplainedCheck("parameters", "passed", found))
 
 
-def _refused(
+def _explain_policy(
     begun: Explanation,
-    match: Match,
+    match: RouteMatch,
     refusal: AgentctlError,
-    caller: _Caller,
+    caller: _Identification,
     settings: Settings,
 ) -> Explanation:
     """The operation is there, and not for this caller."""
-    asked = needed(match, settings.authorization.admin_scope)
+    asked = describe_requirement(match, settings.authorization.admin_scope)
     if not isinstance(refusal, Forbidden):
-        return _unidentified(begun.then(Step("policy", "skipped", f"needs {asked}")), caller)
+        return _decided_by_credential(
+            begun.with_check(ExplainedCheck("policy", "skipped", f"needs {asked}")), caller
+        )
     assert caller.principal is not None
-    held = listed([shown(scope) for scope in sorted(caller.principal.scopes)]) or "no scopes"
+    held = (
+        join_some([quote_value(scope) for scope in sorted(caller.principal.scopes)]) or "no scopes"
+    )
     claims = {} if caller.facts is None else caller.facts.claims or {}
     admin_scope = settings.authorization.admin_scope
-    cause, remedy = lacking(match, caller.principal, claims, admin_scope)
+    cause, remedy = explain_denial(match, caller.principal, claims, admin_scope)
     found = f"needs {asked}; held: {held}"
-    return begun.then(Step("policy", "failed", found, cause, remedy), refusal.status)
+    return begun.with_check(
+        ExplainedCheck("policy", "failed", found, cause, remedy), refusal.status
+    )
 
 
-def _unidentified(begun: Explanation, caller: _Caller) -> Explanation:
+def _decided_by_credential(begun: Explanation, caller: _Identification) -> Explanation:
     assert caller.failure is not None
     failed = next(step.name for step in begun.steps if step.outcome == "failed")
     return replace(begun, status=caller.failure.status, decided_by=failed)

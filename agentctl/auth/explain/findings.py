@@ -11,39 +11,45 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.explain.steps import ACCOUNT_CHECKS
-from agentctl.auth.explain.suggestions import elsewhere, shown
-from agentctl.auth.keys.generate import thumbprint_of
-from agentctl.auth.scopes import well_formed
+from agentctl.auth.explain.suggestions import find_unread_permissions, quote_value
+from agentctl.auth.keys.generate import key_thumbprint
+from agentctl.auth.scopes import is_well_formed
 from agentctl.auth.tokens import claims as claim_checks
-from agentctl.auth.tokens.account_tokens import account_start
-from agentctl.auth.tokens.claims import ClaimRules, Members
-from agentctl.auth.tokens.jws import KeySet, Parts, candidates, check_signature, split
+from agentctl.auth.tokens.account_tokens import account_token_prefix
+from agentctl.auth.tokens.claims import ClaimRules, RawClaims
+from agentctl.auth.tokens.jws import (
+    KeySet,
+    TokenParts,
+    check_signature,
+    find_candidate_keys,
+    parse_token,
+)
 from agentctl.errors import InvalidToken
-from agentctl.records.times import rfc3339, spoken
+from agentctl.records.times import format_rfc3339, format_span
 
 if TYPE_CHECKING:
     from agentctl.auth.keys.material import VerificationKey
     from agentctl.config.settings import Settings
 
 __all__ = [
+    "ACCOUNT_TOKEN_CHECKS",
     "FOUND",
-    "OF_ACCOUNT",
-    "OF_JWT",
-    "Facts",
-    "distance",
-    "facts_of",
-    "key_names",
-    "listed",
-    "name_of",
-    "unread_scopes",
+    "JWT_CHECKS",
+    "CredentialFacts",
+    "collect_facts",
+    "describe_distance",
+    "describe_key",
+    "describe_keys",
+    "describe_unread_permissions",
+    "join_some",
 ]
 
-_LISTED = 8
+_MAXIMUM_LISTED = 8
 """Keys, scopes or claims that are named in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CredentialFacts:
     """A credential and what it is held to.
 
     Attributes:
@@ -63,8 +69,8 @@ class Facts:
     keys: KeySet
     stale: bool
     now: float
-    parts: Parts | None
-    claims: Members | None
+    parts: TokenParts | None
+    claims: RawClaims | None
 
     @property
     def header(self) -> Mapping[str, Any]:
@@ -74,157 +80,165 @@ class Facts:
     @property
     def of_account(self) -> bool:
         """Whether it begins as the tokens of service accounts do here: it is looked up then."""
-        return self.token.startswith(account_start(self.settings.authorization.token_prefix))
+        return self.token.startswith(account_token_prefix(self.settings.authorization.token_prefix))
 
 
-def facts_of(token: str, settings: Settings, keys: KeySet, *, stale: bool, now: float) -> Facts:
+def collect_facts(
+    token: str, settings: Settings, keys: KeySet, *, stale: bool, now: float
+) -> CredentialFacts:
     """Take a credential apart as far as it can be."""
     rules = ClaimRules.from_settings(settings)
-    parts: Parts | None = None
-    members: Members | None = None
+    parts: TokenParts | None = None
+    members: RawClaims | None = None
     try:
-        parts = split(token, maximum=settings.limits.token_bytes)
-        members = claim_checks.read(parts.payload)
+        parts = parse_token(token, maximum=settings.limits.token_bytes)
+        members = claim_checks.parse_claims(parts.payload)
     except InvalidToken:
         pass
-    return Facts(token, settings, rules, keys, stale, now, parts, members)
+    return CredentialFacts(token, settings, rules, keys, stale, now, parts, members)
 
 
-def name_of(key: VerificationKey) -> str:
+def describe_key(key: VerificationKey) -> str:
     """What a key is called: its `kid`, else its thumbprint; a shared secret has neither."""
     if key.kid is not None:
-        return shown(key.kid)
-    return "a shared secret" if isinstance(key.material, bytes) else shown(thumbprint_of(key))
+        return quote_value(key.kid)
+    return (
+        "a shared secret" if isinstance(key.material, bytes) else quote_value(key_thumbprint(key))
+    )
 
 
-def key_names(keys: KeySet) -> str:
+def describe_keys(keys: KeySet) -> str:
     """The keys in use by name."""
-    return listed([name_of(key) for key in keys.keys])
+    return join_some([describe_key(key) for key in keys.keys])
 
 
-def distance(moment: float, now: float) -> str:
+def describe_distance(moment: float, now: float) -> str:
     """How far a time is: `in 12 min`, `4 min ago`."""
     ahead = moment - now
-    return f"in {spoken(ahead)}" if ahead > 0 else f"{spoken(-ahead)} ago"
+    return f"in {format_span(ahead)}" if ahead > 0 else f"{format_span(-ahead)} ago"
 
 
-def unread_scopes(claims: Members) -> str | None:
+def describe_unread_permissions(claims: RawClaims) -> str | None:
     """Permissions that stand where they are not read; None: there are none."""
-    found = [f"{name} ({shown(value)})" for name, value in elsewhere(claims)]
-    return f"not read: {listed(found)}" if found else None
+    found = [f"{name} ({quote_value(value)})" for name, value in find_unread_permissions(claims)]
+    return f"not read: {join_some(found)}" if found else None
 
 
-def _length(facts: Facts) -> str:
+def _length(facts: CredentialFacts) -> str:
     return f"{len(facts.token)} of at most {facts.settings.limits.token_bytes} bytes"
 
 
-def _transport(facts: Facts) -> str:
+def _transport(facts: CredentialFacts) -> str:
     return "Bearer and one token"
 
 
-def _form(facts: Facts) -> str:
+def _form(facts: CredentialFacts) -> str:
     return "three segments of base64url"
 
 
-def _header(facts: Facts) -> str:
+def _header(facts: CredentialFacts) -> str:
     named = {name: facts.header[name] for name in ("alg", "kid", "typ") if name in facts.header}
-    return ", ".join(f"{name} {shown(value)}" for name, value in named.items())
+    return ", ".join(f"{name} {quote_value(value)}" for name, value in named.items())
 
 
-def _key(facts: Facts) -> str:
-    found = candidates(facts.header, facts.keys)
+def _key(facts: CredentialFacts) -> str:
+    found = find_candidate_keys(facts.header, facts.keys)
     kid = facts.header.get("kid")
-    named = f"of kid {shown(kid)}" if kid is not None else "for a token without kid"
+    named = f"of kid {quote_value(kid)}" if kid is not None else "for a token without kid"
     before = "; changed key files are refused, these are the ones before" if facts.stale else ""
-    return f"{named}: {listed([name_of(key) for key in found])}{before}"
+    return f"{named}: {join_some([describe_key(key) for key in found])}{before}"
 
 
-def _signature(facts: Facts) -> str:
+def _signature(facts: CredentialFacts) -> str:
     assert facts.parts is not None
-    key = check_signature(facts.parts, candidates(facts.header, facts.keys))
-    return f"holds, with {name_of(key)}"
+    key = check_signature(facts.parts, find_candidate_keys(facts.header, facts.keys))
+    return f"holds, with {describe_key(key)}"
 
 
-def _claims(facts: Facts) -> str:
-    names = [shown(name) for name in facts.claims or ()]
-    return listed(names) if names else "no claims"
+def _claims(facts: CredentialFacts) -> str:
+    names = [quote_value(name) for name in facts.claims or ()]
+    return join_some(names) if names else "no claims"
 
 
-def _moment(name: str, without: str) -> Callable[[Facts], str]:
-    def found(facts: Facts) -> str:
+def _moment(name: str, without: str) -> Callable[[CredentialFacts], str]:
+    def found(facts: CredentialFacts) -> str:
         value = (facts.claims or {}).get(name)
         if value is None:
             return without
-        return f"{rfc3339(int(value * 1_000_000))}, {distance(value, facts.now)}"
+        return f"{format_rfc3339(int(value * 1_000_000))}, {describe_distance(value, facts.now)}"
 
     return found
 
 
-def _iss(facts: Facts) -> str:
+def _iss(facts: CredentialFacts) -> str:
     value = (facts.claims or {}).get("iss")
     if facts.rules.issuer is None:
-        return f"{shown(value)}, not compared: authorization.issuer is empty"
-    return shown(value)
+        return f"{quote_value(value)}, not compared: authorization.issuer is empty"
+    return quote_value(value)
 
 
-def _aud(facts: Facts) -> str:
+def _aud(facts: CredentialFacts) -> str:
     value = (facts.claims or {}).get("aud")
     if facts.rules.audience is None:
-        return f"{shown(value)}, not compared: authorization.verify_audience is off"
-    return shown(value)
+        return f"{quote_value(value)}, not compared: authorization.verify_audience is off"
+    return quote_value(value)
 
 
-def _sub(facts: Facts) -> str:
+def _sub(facts: CredentialFacts) -> str:
     claims = facts.claims or {}
-    return shown(claims["sub"]) if "sub" in claims else "none: the caller has no name"
+    return quote_value(claims["sub"]) if "sub" in claims else "none: the caller has no name"
 
 
-def _scopes(facts: Facts) -> str:
+def _scopes(facts: CredentialFacts) -> str:
     value = (facts.claims or {}).get("scopes")
     notes = [_counting(value, facts)]
-    unread = unread_scopes(facts.claims or {})
+    unread = describe_unread_permissions(facts.claims or {})
     return "; ".join([*notes, unread] if unread else notes)
 
 
-def _counting(value: object, facts: Facts) -> str:
+def _counting(value: object, facts: CredentialFacts) -> str:
     """Which of the scopes count."""
     if value is None:
         return "none"
     if not isinstance(value, list):
-        return f"{shown(value)} is no array: it grants nothing"
+        return f"{quote_value(value)} is no array: it grants nothing"
     counted = sorted(claim_checks.check_scopes(facts.claims or {}, facts.rules, facts.now))
     ignored = [
         entry
         for entry in value
         if not isinstance(entry, str)
-        or (not well_formed(entry) and entry != facts.rules.admin_scope)
+        or (not is_well_formed(entry) and entry != facts.rules.admin_scope)
     ]
     if value and not counted and len(ignored) < len(value):
         return f"{len(value)} entries are too many: none counts"
-    text = listed(counted) if counted else "none"
-    return f"{text}; not well-formed: {listed(list(map(shown, ignored)))}" if ignored else text
+    text = join_some(counted) if counted else "none"
+    return (
+        f"{text}; not well-formed: {join_some(list(map(quote_value, ignored)))}"
+        if ignored
+        else text
+    )
 
 
-def _session_id(facts: Facts) -> str:
+def _session_id(facts: CredentialFacts) -> str:
     claims = facts.claims or {}
-    return shown(claims["session_id"]) if "session_id" in claims else "none"
+    return quote_value(claims["session_id"]) if "session_id" in claims else "none"
 
 
-def listed(texts: list[str]) -> str:
+def join_some(texts: list[str]) -> str:
     """`a, b and 3 more`, of however many texts."""
-    more = len(texts) - _LISTED
-    return ", ".join(texts[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+    more = len(texts) - _MAXIMUM_LISTED
+    return ", ".join(texts[:_MAXIMUM_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _account_form(facts: Facts) -> str:
+def _account_form(facts: CredentialFacts) -> str:
     return "length, alphabet and checksum are right"
 
 
-def _nothing(facts: Facts) -> str:
+def _nothing(facts: CredentialFacts) -> str:
     return ""
 
 
-FOUND: dict[str, Callable[[Facts], str]] = {
+FOUND: dict[str, Callable[[CredentialFacts], str]] = {
     "length": _length,
     "transport": _transport,
     "form": _form,
@@ -247,6 +261,6 @@ FOUND: dict[str, Callable[[Facts], str]] = {
 }
 """What each step met where it was passed."""
 
-OF_JWT = tuple(name for name in FOUND if name not in ACCOUNT_CHECKS)
-OF_ACCOUNT = ("length", "transport", *ACCOUNT_CHECKS)
+JWT_CHECKS = tuple(name for name in FOUND if name not in ACCOUNT_CHECKS)
+ACCOUNT_TOKEN_CHECKS = ("length", "transport", *ACCOUNT_CHECKS)
 """The steps in the order in which a credential of the kind goes through them."""

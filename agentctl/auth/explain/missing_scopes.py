@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentctl.auth.explain.findings import unread_scopes
-from agentctl.auth.explain.suggestions import likely_scopes, shown
+from agentctl.auth.explain.findings import describe_unread_permissions
+from agentctl.auth.explain.suggestions import explain_scopes, quote_value
 from agentctl.auth.policy import POLICY, Admin, Authenticated, required_scopes
 from agentctl.auth.principal import Principal
-from agentctl.auth.tokens.claims import MAXIMUM_SCOPES, Members
-from agentctl.records.routes import Match
+from agentctl.auth.tokens.claims import MAXIMUM_SCOPES, RawClaims
+from agentctl.records.routes import RouteMatch
 
-__all__ = ["lacking", "needed"]
+__all__ = ["describe_requirement", "explain_denial"]
 
 
-def needed(match: Match, admin_scope: str) -> str:
+def describe_requirement(match: RouteMatch, admin_scope: str) -> str:
     """What the policy asks for.
 
     Args:
@@ -29,8 +29,8 @@ def needed(match: Match, admin_scope: str) -> str:
     return " or ".join(required_scopes(*match))
 
 
-def lacking(
-    match: Match, principal: Principal, claims: Members, admin_scope: str
+def explain_denial(
+    match: RouteMatch, principal: Principal, claims: RawClaims, admin_scope: str
 ) -> tuple[str, str]:
     """Why the scopes of a caller do not do, and what would.
 
@@ -41,24 +41,26 @@ def lacking(
         admin_scope: that of the configuration.
     """
     raw = claims.get("scopes", sorted(principal.scopes))
-    remedy = f"have one of these granted: {needed(match, admin_scope)}"
+    remedy = f"have one of these granted: {describe_requirement(match, admin_scope)}"
     if isinstance(raw, str):
-        example = ", ".join(map(shown, raw.split()[:3]))
-        cause = f"the claim scopes is text, {shown(raw)}, and grants nothing"
+        example = ", ".join(map(quote_value, raw.split()[:3]))
+        cause = f"the claim scopes is text, {quote_value(raw)}, and grants nothing"
         return cause, f"have the issuer write an array: [{example}]"
     given = raw if isinstance(raw, list) else []
     if len(given) > MAXIMUM_SCOPES:
         cause = f"the token has more than {MAXIMUM_SCOPES} scopes, and so none that counts"
         return cause, "have fewer granted: * in the middle stands for every id"
-    unread = unread_scopes(claims)
+    unread = describe_unread_permissions(claims)
     if unread is not None and not principal.scopes:
         remedy = "have the issuer put the scopes into an array named scopes"
-    return "; ".join(_told(match, given, unread, admin_scope)), remedy
+    return "; ".join(_describe_scopes(match, given, unread, admin_scope)), remedy
 
 
-def _told(match: Match, given: list[Any], unread: str | None, admin_scope: str) -> list[str]:
+def _describe_scopes(
+    match: RouteMatch, given: list[Any], unread: str | None, admin_scope: str
+) -> list[str]:
     texts = [scope for scope in given if isinstance(scope, str)]
-    told = likely_scopes(texts, match.operation, match.path_params, admin_scope)
+    told = explain_scopes(texts, match.operation, match.path_params, admin_scope)
     if unread is not None:
         told.append(unread)
     if told:

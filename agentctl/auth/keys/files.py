@@ -16,14 +16,14 @@ from agentctl.errors import Conflict, InvalidKey
 
 __all__ = [
     "MAXIMUM_KEY_FILE",
-    "locked",
-    "move",
+    "link_old_file",
+    "lock_folder",
+    "move_file",
     "read_key_file",
     "read_private_key",
-    "replace",
-    "set_aside",
-    "write_like",
+    "replace_file",
     "write_private_key",
+    "write_with_mode_of",
 ]
 
 MAXIMUM_KEY_FILE = 1_048_576
@@ -46,19 +46,19 @@ def read_key_file(path: Path, *, private: bool = False) -> bytes:
         # A FIFO without a writer would block an ordinary open for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as failure:
-        raise _unreadable(path, failure) from None
+        raise _read_error(path, failure) from None
     except ValueError:
         raise InvalidKey("The name of the key file holds a NUL character") from None
     try:
         _check_file(path, os.fstat(descriptor), private)
-        return _read(descriptor, path)
+        return _read_all(descriptor, path)
     except OSError as failure:
-        raise _unreadable(path, failure) from None
+        raise _read_error(path, failure) from None
     finally:
         os.close(descriptor)
 
 
-def _read(descriptor: int, path: Path) -> bytes:
+def _read_all(descriptor: int, path: Path) -> bytes:
     with os.fdopen(descriptor, "rb", closefd=False) as file:
         data = file.read(MAXIMUM_KEY_FILE + 1)
     if len(data) > MAXIMUM_KEY_FILE:
@@ -81,7 +81,7 @@ def write_private_key(path: Path, data: bytes) -> None:
     Raises:
         InvalidKey: the file exists already, or cannot be written; nothing is left behind.
     """
-    descriptor = _new_file(path)
+    descriptor = _create_file(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -90,14 +90,14 @@ def write_private_key(path: Path, data: bytes) -> None:
     except OSError as failure:
         with suppress(OSError):
             path.unlink()
-        raise _unwritable(path, failure) from None
+        raise _write_error(path, failure) from None
 
 
-def _new_file(path: Path) -> int:
+def _create_file(path: Path) -> int:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failure:
-        raise _unwritable(path, failure) from None
+        raise _write_error(path, failure) from None
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
     except FileExistsError:
@@ -105,7 +105,7 @@ def _new_file(path: Path) -> int:
             f"Key file {path} exists already", hint="name another file; a key is never overwritten"
         ) from None
     except OSError as failure:
-        raise _unwritable(path, failure) from None
+        raise _write_error(path, failure) from None
 
 
 def _check_file(path: Path, found: os.stat_result, private: bool) -> None:
@@ -126,7 +126,7 @@ def _check_file(path: Path, found: os.stat_result, private: bool) -> None:
         )
 
 
-def _unreadable(path: Path, failure: OSError) -> InvalidKey:
+def _read_error(path: Path, failure: OSError) -> InvalidKey:
     if isinstance(failure, FileNotFoundError):
         return InvalidKey(
             f"Key file {path} does not exist",
@@ -135,12 +135,12 @@ def _unreadable(path: Path, failure: OSError) -> InvalidKey:
     return InvalidKey(f"Key file {path} cannot be read", cause=os.strerror(failure.errno or 0))
 
 
-def _unwritable(path: Path, failure: OSError) -> InvalidKey:
+def _write_error(path: Path, failure: OSError) -> InvalidKey:
     return InvalidKey(f"Key file {path} cannot be written", cause=os.strerror(failure.errno or 0))
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Have a folder to oneself, among those who ask in this way.
 
     Raises:
@@ -150,22 +150,22 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as failure:
-        raise _failed(folder, "opened", failure) from None
+        raise _file_error(folder, "opened", failure) from None
     try:
-        _lock(descriptor, folder)
+        _lock_descriptor(descriptor, folder)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path) -> None:
+def _lock_descriptor(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Conflict(f"Another process changes the keys in {folder}") from None
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Give a file other contents in one step; its mode and owner stay, and links to it.
 
     Raises:
@@ -175,13 +175,13 @@ def replace(path: Path, data: bytes) -> None:
         real = path.resolve(strict=True)
         new = real.with_name(f".{real.name}.new")
         new.unlink(missing_ok=True)  # of a command that was killed
-        write_like(new, data, real)
-        move(new, real)
+        write_with_mode_of(new, data, real)
+        move_file(new, real)
     except OSError as failure:
-        raise _failed(path, "written", failure) from None
+        raise _file_error(path, "written", failure) from None
 
 
-def write_like(path: Path, data: bytes, model: Path) -> None:
+def write_with_mode_of(path: Path, data: bytes, model: Path) -> None:
     """Write a new file with mode and owner of another one. Raises OSError."""
     found = model.stat()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -193,7 +193,7 @@ def write_like(path: Path, data: bytes, model: Path) -> None:
         os.fsync(descriptor)
 
 
-def move(source: Path, target: Path) -> None:
+def move_file(source: Path, target: Path) -> None:
     """Put one file in the place of another, for good. Raises OSError."""
     source.replace(target)
     folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -203,7 +203,7 @@ def move(source: Path, target: Path) -> None:
         os.close(folder)
 
 
-def set_aside(path: Path, aside: Path) -> None:
+def link_old_file(path: Path, aside: Path) -> None:
     """Give a file a second name; it may have it already. Raises OSError."""
     try:
         aside.hardlink_to(path)
@@ -212,5 +212,5 @@ def set_aside(path: Path, aside: Path) -> None:
             raise
 
 
-def _failed(path: Path, what: str, failure: OSError) -> InvalidKey:
+def _file_error(path: Path, what: str, failure: OSError) -> InvalidKey:
     return InvalidKey(f"{path} cannot be {what}", cause=os.strerror(failure.errno or 0))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentctl.auth.keys.files import read_key_file
-from agentctl.auth.keys.material import keys_from_text
-from agentctl.auth.tokens.algorithms import Spec, spec_of
+from agentctl.auth.keys.material import parse_keys
+from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.tokens.strict import NotStrict, parse_object
 from agentctl.errors import InvalidKey
@@ -16,15 +16,15 @@ from agentctl.errors import InvalidKey
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization
 
-__all__ = ["MAXIMUM_WAIT", "Keyring", "load_keys", "read_files"]
+__all__ = ["MAXIMUM_POLLS", "Keyring", "load_key_set", "read_key_files"]
 
-MAXIMUM_WAIT = 3
+MAXIMUM_POLLS = 3
 """Looks at files that are being written before they are read all the same."""
 
-Files = dict[Path, bytes]
-Stamp = tuple[int, int, int, int, int] | None
+KeyFiles = dict[Path, bytes]
+FileStamp = tuple[int, int, int, int, int] | None
 
-_UNSETTLED = 2_000_000_000
+_RECENT_NANOSECONDS = 2_000_000_000
 """Nanoseconds: a file that changed this shortly ago may change again under the same time stamp."""
 
 
@@ -48,10 +48,10 @@ class Keyring:
 
     def __init__(self, given: Authorization) -> None:
         self._given = given
-        self._read = self._seen = _stamps(given)
+        self._read = self._seen = _stamp_files(given)
         self._waited = 0
-        self._files = read_files(given)
-        self.keys = load_keys(given, self._files)
+        self._files = read_key_files(given)
+        self.keys = load_key_set(given, self._files)
         self.problem: str | None = None
 
     def reload(self) -> bool:
@@ -59,33 +59,37 @@ class Keyring:
 
         A set that is refused changes nothing but `problem`.
         """
-        found = _stamps(self._given)
-        if found == self._read and not _unsettled(found):
+        found = _stamp_files(self._given)
+        if found == self._read and not _is_recent(found):
             return False
-        if self._waits(found):
+        if self._must_wait(found):
             return False
         # Looked at first, read afterwards: a write in between shows as a change the next time.
         self._read = found
         try:
-            return self._take(read_files(self._given))
+            return self._take(read_key_files(self._given))
         except InvalidKey as failure:
             why = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
             self.problem = f"{why}; the previous keys stay in use"
             return False
 
-    def _waits(self, found: list[Stamp]) -> bool:
+    def _must_wait(self, found: list[FileStamp]) -> bool:
         """Whether a file may still be in the middle of being written."""
         before, self._seen = self._seen, found
-        if found == before or self._waited >= MAXIMUM_WAIT or not _in_place(before, found):
+        if (
+            found == before
+            or self._waited >= MAXIMUM_POLLS
+            or not _is_written_in_place(before, found)
+        ):
             self._waited = 0
             return False
         self._waited += 1
         return True
 
-    def _take(self, files: Files) -> bool:
+    def _take(self, files: KeyFiles) -> bool:
         changed = files != self._files
         if changed:
-            self.keys = load_keys(self._given, files)
+            self.keys = load_key_set(self._given, files)
             self._files = files
         self.problem = None
         return changed
@@ -96,21 +100,21 @@ def _key_files(given: Authorization) -> tuple[Path, ...]:
     return (*given.verification_key_files, *jwks)
 
 
-def read_files(given: Authorization) -> Files:
+def read_key_files(given: Authorization) -> KeyFiles:
     """The contents of every file that holds verification keys.
 
     Raises:
         InvalidKey: a file is refused; one with a secret must be its owner's alone.
     """
-    secret = spec_of(given.algorithm).family == "oct"
+    secret = get_algorithm(given.algorithm).family == "oct"
     return {path: read_key_file(path, private=secret) for path in _key_files(given)}
 
 
-def _stamps(given: Authorization) -> list[Stamp]:
-    return [_stamp(path) for path in _key_files(given)]
+def _stamp_files(given: Authorization) -> list[FileStamp]:
+    return [_stamp_file(path) for path in _key_files(given)]
 
 
-def _stamp(path: Path) -> Stamp:
+def _stamp_file(path: Path) -> FileStamp:
     """What changes when a file does, without reading it; None: it cannot be seen."""
     try:
         found = path.stat()
@@ -119,7 +123,7 @@ def _stamp(path: Path) -> Stamp:
     return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
 
 
-def _in_place(before: list[Stamp], found: list[Stamp]) -> bool:
+def _is_written_in_place(before: list[FileStamp], found: list[FileStamp]) -> bool:
     """Whether a file appeared, or changed and is still the same file."""
     return any(
         new is not None and new != old and (old is None or old[3:] == new[3:])
@@ -127,12 +131,12 @@ def _in_place(before: list[Stamp], found: list[Stamp]) -> bool:
     )
 
 
-def _unsettled(found: list[Stamp]) -> bool:
+def _is_recent(found: list[FileStamp]) -> bool:
     now = time.time_ns()
-    return any(stamp is not None and abs(now - stamp[0]) < _UNSETTLED for stamp in found)
+    return any(stamp is not None and abs(now - stamp[0]) < _RECENT_NANOSECONDS for stamp in found)
 
 
-def load_keys(given: Authorization, files: Files) -> KeySet:
+def load_key_set(given: Authorization, files: KeyFiles) -> KeySet:
     """All verification keys of the configuration (spec.md "Authentication" 3) as one set.
 
     Args:
@@ -142,31 +146,31 @@ def load_keys(given: Authorization, files: Files) -> KeySet:
     Raises:
         InvalidKey: a key is refused, or none is configured.
     """
-    spec = spec_of(given.algorithm)
+    spec = get_algorithm(given.algorithm)
     texts = [
-        (_entry(number, len(given.verification_keys)), text)
+        (_entry_label(number, len(given.verification_keys)), text)
         for number, text in enumerate(given.verification_keys, start=1)
     ]
     texts += [
         (f"Key file {path}", files[path].decode("utf-8", "surrogateescape"))
         for path in given.verification_key_files
     ]
-    in_turn = [key for label, text in texts for key in keys_from_text(text, spec, label)]
+    in_turn = [key for label, text in texts for key in parse_keys(text, spec, label)]
     if given.jwks_file is None and not in_turn:
-        raise _no_keys()
+        raise _missing_keys()
     if given.jwks_file is None:
-        return KeySet.of_keys(spec, in_turn)
-    named = _from_file(given.jwks_file, files[given.jwks_file], spec)
-    return named.joined(KeySet.of_keys(spec, in_turn)) if in_turn else named
+        return KeySet.from_keys(spec, in_turn)
+    named = _load_jwks_file(given.jwks_file, files[given.jwks_file], spec)
+    return named.merge(KeySet.from_keys(spec, in_turn)) if in_turn else named
 
 
-def _entry(number: int, count: int) -> str:
+def _entry_label(number: int, count: int) -> str:
     """Where a text was given; the environment's comes behind those of the configuration."""
     source = " (JWT_VERIFICATION_KEY, when set)" if number == count else ""
     return f"authorization.verification_keys entry {number}{source}"
 
 
-def _from_file(path: Path, data: bytes, spec: Spec) -> KeySet:
+def _load_jwks_file(path: Path, data: bytes, spec: AlgorithmSpec) -> KeySet:
     try:
         document = parse_object(data)
     except NotStrict as failure:
@@ -179,7 +183,7 @@ def _from_file(path: Path, data: bytes, spec: Spec) -> KeySet:
         ) from None
 
 
-def _no_keys() -> InvalidKey:
+def _missing_keys() -> InvalidKey:
     return InvalidKey(
         "Authorization is on and no verification key is configured",
         hint="set authorization.verification_key_files, authorization.jwks_file, "

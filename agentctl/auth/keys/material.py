@@ -17,16 +17,16 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from agentctl.auth.keys.edwards import is_sound_point
 from agentctl.auth.keys.roca import has_roca_mark
-from agentctl.auth.keys.shared_secret import check_secret, secret_text
-from agentctl.auth.tokens.algorithms import Spec
+from agentctl.auth.keys.shared_secret import check_secret, encode_secret
+from agentctl.auth.tokens.algorithms import AlgorithmSpec
 from agentctl.errors import InvalidKey
 
 __all__ = [
     "PublicKey",
     "VerificationKey",
-    "check_public",
+    "check_public_key",
     "jwk_curve",
-    "keys_from_text",
+    "parse_keys",
 ]
 
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
@@ -38,7 +38,7 @@ _MAXIMUM_EXPONENT_BITS = 64
 """OpenSSL verifies nothing with a longer one and a modulus of more than 3072 bits."""
 _CURVE_NAMES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 # Possessive: a file of beginnings without an end is gone over once.
-_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(?:[^-]|-(?!----))*+-----END \1-----")
+_PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(?:[^-]|-(?!----))*+-----END \1-----")
 _PRIVATE_LABEL = "PRIVATE KEY"
 _PUBLIC_LABELS = frozenset({"PUBLIC KEY", "RSA PUBLIC KEY"})
 
@@ -53,12 +53,12 @@ class VerificationKey:
         kid: its name in a JWKS; None for a PEM key or a secret.
     """
 
-    spec: Spec
+    spec: AlgorithmSpec
     material: PublicKey | bytes = field(repr=False)
     kid: str | None = None
 
 
-def keys_from_text(text: str, spec: Spec, label: str) -> list[VerificationKey]:
+def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationKey]:
     """The keys of one configured text: PEM public keys, or one shared secret for HS algorithms.
 
     Args:
@@ -70,21 +70,19 @@ def keys_from_text(text: str, spec: Spec, label: str) -> list[VerificationKey]:
         InvalidKey: it is a private key, weak, or not of the kind that the algorithm demands.
     """
     if spec.family == "oct":
-        secret = secret_text(text)
+        secret = encode_secret(text)
         check_secret(secret, spec, label)
         return [VerificationKey(spec, secret)]
-    blocks = list(_PEM.finditer(text))
+    blocks = list(_PEM_BLOCK.finditer(text))
     if not blocks or len(blocks) != text.count("-----BEGIN "):
         raise InvalidKey(
             f"{label} is not a PEM public key",
             hint=f'{spec.name} needs "-----BEGIN PUBLIC KEY-----"; a JWKS goes into jwks_file',
         )
-    return [
-        VerificationKey(spec, _public_from_pem(block[0], block[1], spec, label)) for block in blocks
-    ]
+    return [VerificationKey(spec, _parse_pem(block[0], block[1], spec, label)) for block in blocks]
 
 
-def _public_from_pem(pem: str, kind: str, spec: Spec, label: str) -> PublicKey:
+def _parse_pem(pem: str, kind: str, spec: AlgorithmSpec, label: str) -> PublicKey:
     if kind.endswith(_PRIVATE_LABEL):
         raise InvalidKey(
             f"{label} is a private key",
@@ -102,10 +100,10 @@ def _public_from_pem(pem: str, kind: str, spec: Spec, label: str) -> PublicKey:
             f"{label} is not a readable PEM public key",
             hint="keep its line breaks as they are; \\n in their place is not one",
         ) from None
-    return check_public(key, spec, label)
+    return check_public_key(key, spec, label)
 
 
-def check_public(key: object, spec: Spec, label: str) -> PublicKey:
+def check_public_key(key: object, spec: AlgorithmSpec, label: str) -> PublicKey:
     """`key`, if it is of the kind and strength that the algorithm demands.
 
     Raises:

@@ -16,13 +16,13 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from agentctl.auth.tokens.algorithms import Spec
+from agentctl.auth.tokens.algorithms import AlgorithmSpec
 from agentctl.errors import InvalidKey
 
-__all__ = ["check_secret", "secret_text"]
+__all__ = ["check_secret", "encode_secret"]
 
 _MINIMUM_DIFFERENT_BYTES = 5
-_SAMPLES = frozenset(
+_PUBLIC_SAMPLES = frozenset(
     {
         b"a-string-secret-at-least-256-bits-long",
         b"a-valid-string-secret-that-is-at-least-512-bits-long-which-is-very-long",
@@ -36,11 +36,11 @@ _KEY_TEXT = re.compile(rb"-----?\W?(BEGIN|END)\W|^\s*(ssh-|ecdsa-|sk-)|^\0\0\0.(
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _MODULUS_BYTES = frozenset({256, 384, 512, 1024})
-_SMALL = 2_000
+_SMALL_FACTORS = 2_000
 _CURVES = (ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1())
 
 
-def secret_text(text: str) -> bytes:
+def encode_secret(text: str) -> bytes:
     """The bytes of a configured secret: its UTF-8 without the line ends at its end.
 
     Raises:
@@ -52,7 +52,7 @@ def secret_text(text: str) -> bytes:
         raise InvalidKey("The shared secret is not valid text") from None
 
 
-def check_secret(secret: bytes, spec: Spec, label: str) -> None:
+def check_secret(secret: bytes, spec: AlgorithmSpec, label: str) -> None:
     """Refuse an HMAC secret that can be guessed or that others may know.
 
     Raises:
@@ -65,21 +65,25 @@ def check_secret(secret: bytes, spec: Spec, label: str) -> None:
             f"{label} is a secret of {len(secret)} bytes",
             hint=f"{spec.name} needs at least {needed}; `agentctl keys generate` makes one",
         )
-    if len(set(secret)) < _MINIMUM_DIFFERENT_BYTES or secret in _SAMPLES or _repeats(secret):
+    if (
+        len(set(secret)) < _MINIMUM_DIFFERENT_BYTES
+        or secret in _PUBLIC_SAMPLES
+        or _is_repetition(secret)
+    ):
         raise InvalidKey(f"{label} is a secret that can be guessed")
-    if any(map(_is_key, _forms(secret))):
+    if any(map(_is_key, _decodings(secret))):
         raise InvalidKey(
             f"{label} is a key and no shared secret",
             hint=f"{spec.name} needs a random secret; a public key is known to everybody",
         )
 
 
-def _repeats(secret: bytes) -> bool:
+def _is_repetition(secret: bytes) -> bool:
     """Whether it is one piece two times or more: found in itself, turned by less than a round."""
     return secret in (secret + secret)[1:-1]
 
 
-def _forms(secret: bytes) -> Iterator[bytes]:
+def _decodings(secret: bytes) -> Iterator[bytes]:
     """The secret, and what it is under a byte order mark, UTF-16, hexadecimal and base64."""
     plain = secret.removeprefix(_BYTE_ORDER_MARK)
     narrow = plain.replace(b"\0", b"")
@@ -145,7 +149,7 @@ def _is_modulus(data: bytes) -> bool:
     if len(digits) not in _MODULUS_BYTES or digits[0] < 0x80 or digits[-1] % 2 == 0:
         return False
     number = int.from_bytes(digits, "big")
-    return all(number % factor for factor in range(3, _SMALL, 2))
+    return all(number % factor for factor in range(3, _SMALL_FACTORS, 2))
 
 
 def _is_point(data: bytes) -> bool:

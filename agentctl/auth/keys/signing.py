@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from agentctl.auth.keys.material import PublicKey, check_public
-from agentctl.auth.keys.shared_secret import check_secret, secret_text
-from agentctl.auth.tokens.algorithms import CURVES, Spec
+from agentctl.auth.keys.material import PublicKey, check_public_key
+from agentctl.auth.keys.shared_secret import check_secret, encode_secret
+from agentctl.auth.tokens.algorithms import CURVES, AlgorithmSpec
 from agentctl.errors import InvalidKey
 
 __all__ = ["PrivateKey", "SigningKey", "load_signing_key", "sign"]
@@ -37,7 +37,7 @@ PrivateKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 class SigningKey:
     """A private key of one algorithm, or the bytes of an HMAC secret."""
 
-    spec: Spec
+    spec: AlgorithmSpec
     material: PrivateKey | bytes = field(repr=False)
 
     def public(self) -> PublicKey:
@@ -54,14 +54,14 @@ class SigningKey:
         return self.material.public_key()
 
 
-def load_signing_key(data: bytes, spec: Spec) -> SigningKey:
+def load_signing_key(data: bytes, spec: AlgorithmSpec) -> SigningKey:
     """The key in a key file's bytes, held to the same rules as verification keys.
 
     Raises:
         InvalidKey: encrypted, public, unreadable, weak, or not of the algorithm's kind.
     """
     if spec.family == "oct":
-        secret = secret_text(data.decode("utf-8", "surrogateescape"))
+        secret = encode_secret(data.decode("utf-8", "surrogateescape"))
         check_secret(secret, spec, _LABEL)
         return SigningKey(spec, secret)
     try:
@@ -73,7 +73,7 @@ def load_signing_key(data: bytes, spec: Spec) -> SigningKey:
         raise InvalidKey(f"{_LABEL} is encrypted", hint="give it without a password") from None
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidKey(f"{_LABEL} is not a readable PEM private key") from None
-    check_public(key.public_key(), spec, _LABEL)
+    check_public_key(key.public_key(), spec, _LABEL)
     assert isinstance(key, PrivateKey)
     return SigningKey(spec, key)
 
@@ -93,7 +93,7 @@ def sign(data: bytes, key: SigningKey) -> bytes:
     return r.to_bytes(size, "big") + s.to_bytes(size, "big")
 
 
-def _padding(spec: Spec) -> padding.PKCS1v15 | padding.PSS:
+def _padding(spec: AlgorithmSpec) -> padding.PKCS1v15 | padding.PSS:
     if spec.name.startswith("RS"):
         return padding.PKCS1v15()
     hash_algorithm = _HASHES[spec.hash_bits]

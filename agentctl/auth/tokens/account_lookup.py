@@ -14,30 +14,30 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from agentctl.auth.principal import Principal
-from agentctl.auth.tokens.account_tokens import check_form, hash_of
+from agentctl.auth.tokens.account_tokens import check_account_token, hash_token
 from agentctl.errors import InvalidToken
 
-__all__ = ["Account", "AccountTokens", "Accounts", "subject_of"]
+__all__ = ["AccountStore", "AccountTokens", "StoredAccount", "account_subject"]
 
-FRESH_SECONDS = 1.0
+CACHE_SECONDS = 1.0
 """How long an answer of the database is good for."""
 
-UNKNOWN_A_SECOND = 20
+UNKNOWN_LOOKUPS_PER_SECOND = 20
 """Look-ups in a process of hashes that nobody has: so many at once, and so many a second."""
 
-KEPT_FOUND = 4_096
-KEPT_UNKNOWN = 256
+MAXIMUM_CACHED = 4_096
+MAXIMUM_CACHED_UNKNOWN = 256
 """Answers that are remembered at most."""
 
 _UNKNOWN = "no service account has this token"
-_RATIONED = "too many unknown tokens of service accounts: this one was not looked up"
+_RATE_LIMITED = "too many unknown tokens of service accounts: this one was not looked up"
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class StoredAccount:
     """What is stored of a service account, as far as it decides. Times are microseconds.
 
     Attributes:
@@ -54,10 +54,10 @@ class Account:
     revoked_at: int | None
 
 
-class Accounts(Protocol):
+class AccountStore(Protocol):
     """Where the accounts are stored. `service` fills it."""
 
-    async def find(self, token_hash: str) -> Account | None:
+    async def find(self, token_hash: str) -> StoredAccount | None:
         """The account with the token of this hash.
 
         Raises:
@@ -65,12 +65,12 @@ class Accounts(Protocol):
         """
         ...
 
-    def used(self, account: Account) -> None:
+    def used(self, account: StoredAccount) -> None:
         """Note, some time soon, that the account was used just now. Never fails."""
         ...
 
 
-def subject_of(account_id: str) -> str:
+def account_subject(account_id: str) -> str:
     """The principal of an account: its id, not its name, so that a name that is given again does
     not inherit what the one before has made.
     """
@@ -78,10 +78,10 @@ def subject_of(account_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _CachedAccount:
     """What the database said of a token. `fresh_until` is on the monotonic clock."""
 
-    account: Account
+    account: StoredAccount
     principal: Principal
     fresh_until: float
 
@@ -98,7 +98,7 @@ class AccountTokens:
 
     def __init__(
         self,
-        accounts: Accounts,
+        accounts: AccountStore,
         *,
         admin_scope: str,
         clock: Callable[[], float] = time.time,
@@ -108,10 +108,10 @@ class AccountTokens:
         self._admin_scope = admin_scope
         self._clock = clock
         self._monotonic = monotonic
-        self._found = dict[str, _Answer]()
+        self._found = dict[str, _CachedAccount]()
         self._unknown = dict[str, float]()
-        self._ration = _Ration(UNKNOWN_A_SECOND, monotonic())
-        self._forgotten = 0
+        self._unknown_limit = _RateLimit(UNKNOWN_LOOKUPS_PER_SECOND, monotonic())
+        self._changes = 0
 
     async def principal(self, token: str) -> Principal:
         """Who a token stands for.
@@ -123,60 +123,60 @@ class AccountTokens:
             InvalidToken: it stands for nobody, or not any more.
             Unavailable: nobody can tell now.
         """
-        token_hash, moment = hash_of(token), self._monotonic()
+        token_hash, moment = hash_token(token), self._monotonic()
         answer = self._found.get(token_hash)
         if answer is None or moment >= answer.fresh_until:
-            check_form(token)
+            check_account_token(token)
             answer = await self._look_up(token_hash, moment)
-        self._check_good(answer.account)
+        self._check_active(answer.account)
         return answer.principal
 
     def forget(self, account_id: str) -> None:
         """Drop what is remembered of an account: it was changed."""
-        self._forgotten += 1
+        self._changes += 1
         for token_hash, answer in list(self._found.items()):
             if answer.account.id == account_id:
                 del self._found[token_hash]
 
-    async def _look_up(self, token_hash: str, moment: float) -> _Answer:
+    async def _look_up(self, token_hash: str, moment: float) -> _CachedAccount:
         """Ask the database. What was found once is always looked up; the rest as far as it goes."""
         if self._unknown.get(token_hash, moment) > moment:
             raise InvalidToken(_UNKNOWN, check="account.known")
-        rationed, before = token_hash not in self._found, self._forgotten
-        if rationed and not self._ration.take(moment):
-            raise InvalidToken(_RATIONED, check="account.known")
+        rationed, before = token_hash not in self._found, self._changes
+        if rationed and not self._unknown_limit.take(moment):
+            raise InvalidToken(_RATE_LIMITED, check="account.known")
         try:
             account = await self._accounts.find(token_hash)
         except BaseException:
-            self._ration.give_back(rationed)
+            self._unknown_limit.give_back(rationed)
             raise
-        if account is None or not _same(account.token_hash, token_hash):
-            _keep(self._unknown, token_hash, moment + FRESH_SECONDS, KEPT_UNKNOWN)
+        if account is None or not _is_same_hash(account.token_hash, token_hash):
+            _remember(self._unknown, token_hash, moment + CACHE_SECONDS, MAXIMUM_CACHED_UNKNOWN)
             raise InvalidToken(_UNKNOWN, check="account.known")
-        self._ration.give_back(rationed)
-        answer = _Answer(account, self._principal_of(account), moment + FRESH_SECONDS)
-        if self._forgotten == before:  # else it may be from before the change
-            _keep(self._found, token_hash, answer, KEPT_FOUND)
-        self._check_good(account)
+        self._unknown_limit.give_back(rationed)
+        answer = _CachedAccount(account, self._principal_of(account), moment + CACHE_SECONDS)
+        if self._changes == before:  # else it may be from before the change
+            _remember(self._found, token_hash, answer, MAXIMUM_CACHED)
+        self._check_active(account)
         self._accounts.used(account)
         return answer
 
-    def _principal_of(self, account: Account) -> Principal:
+    def _principal_of(self, account: StoredAccount) -> Principal:
         """Never `everyone`, the admin scope or not: an account sees what is its own."""
         return Principal(
-            subject=subject_of(account.id),
+            subject=account_subject(account.id),
             scopes=account.scopes,
             admin=self._admin_scope in account.scopes,
         )
 
-    def _check_good(self, account: Account) -> None:
+    def _check_active(self, account: StoredAccount) -> None:
         if account.revoked_at is not None:
             raise InvalidToken("the service account is revoked", check="account.revoked")
         if account.expires_at is not None and self._clock() * 1_000_000 >= account.expires_at:
             raise InvalidToken("the service account has expired", check="account.expired")
 
 
-class _Ration:
+class _RateLimit:
     """So many at once, and so many a second.
 
     Args:
@@ -203,11 +203,11 @@ class _Ration:
         self._left = min(self._rate, self._left + taken)
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same_hash(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:
+def _remember(kept: dict[K, V], key: K, value: V, most: int) -> None:
     """Keep a value as the youngest; the oldest makes room."""
     kept.pop(key, None)
     while len(kept) >= most:

@@ -17,12 +17,12 @@ from agentctl.errors import InvalidToken
 
 __all__ = [
     "HINT_CHARACTERS",
-    "account_start",
-    "check_form",
-    "has_checksum",
-    "hash_of",
-    "new_token",
-    "of_any_account",
+    "account_token_prefix",
+    "check_account_token",
+    "generate_account_token",
+    "has_valid_checksum",
+    "hash_token",
+    "is_account_token",
 ]
 
 HINT_CHARACTERS = 4
@@ -36,47 +36,47 @@ _SECRET_WIDTH = 43
 _CHECK_WIDTH = 6
 """The same of 32 bits."""
 
-_REST = re.compile(rf"[0-9A-Za-z]{{{_SECRET_WIDTH + _CHECK_WIDTH}}}")
-_START = re.compile(r"[a-z][a-z0-9]{0,30}_pat_")
+_BODY_PATTERN = re.compile(rf"[0-9A-Za-z]{{{_SECRET_WIDTH + _CHECK_WIDTH}}}")
+_PREFIX_PATTERN = re.compile(r"[a-z][a-z0-9]{0,30}_pat_")
 
 
-def account_start(prefix: str) -> str:
+def account_token_prefix(prefix: str) -> str:
     """How the tokens of service accounts begin, with `authorization.token_prefix` as given."""
     return f"{prefix}_pat_"
 
 
-def of_any_account(token: str) -> bool:
+def is_account_token(token: str) -> bool:
     """Whether a credential is one of a service account, of whatever deployment."""
-    return _START.match(token) is not None
+    return _PREFIX_PATTERN.match(token) is not None
 
 
-def new_token(prefix: str) -> str:
+def generate_account_token(prefix: str) -> str:
     """A token that nobody has had before."""
     secret = int.from_bytes(os.urandom(_SECRET_BYTES), "big")
-    body = account_start(prefix) + _base62(secret, _SECRET_WIDTH)
+    body = account_token_prefix(prefix) + _base62(secret, _SECRET_WIDTH)
     return body + _checksum(body)
 
 
-def has_checksum(token: str) -> bool:
+def has_valid_checksum(token: str) -> bool:
     """Whether the end of a token is the checksum of what stands before it."""
-    start = _START.match(token)
-    if start is None or _REST.fullmatch(token, start.end()) is None:
+    start = _PREFIX_PATTERN.match(token)
+    if start is None or _BODY_PATTERN.fullmatch(token, start.end()) is None:
         return False
     return _checksum(token[:-_CHECK_WIDTH]) == token[-_CHECK_WIDTH:]
 
 
-def check_form(token: str) -> None:
+def check_account_token(token: str) -> None:
     """Step `account.form`: the token of a service account has its length, alphabet and checksum.
 
     Raises:
         InvalidToken: it has not.
     """
-    if not has_checksum(token):
+    if not has_valid_checksum(token):
         reason = "the service account's token is cut off or mistyped: its checksum is wrong"
         raise InvalidToken(reason, check="account.form")
 
 
-def hash_of(token: str) -> str:
+def hash_token(token: str) -> str:
     """What is kept of a token, and looked for: its SHA-256. It has 256 random bits, so that no
     salt and no slow hash is needed.
     """

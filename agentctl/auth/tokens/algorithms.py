@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from agentctl.config.settings import Algorithm
 
-__all__ = ["ALGORITHMS", "CURVES", "Curve", "Family", "Spec", "spec_of"]
+__all__ = ["ALGORITHMS", "CURVES", "AlgorithmSpec", "Curve", "Family", "get_algorithm"]
 
 Family = Literal["RSA", "EC", "OKP", "oct"]
 
@@ -23,7 +23,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class AlgorithmSpec:
     """What an algorithm is made of.
 
     Attributes:
@@ -45,27 +45,27 @@ CURVES = {
     "P-521": Curve("P-521", "ES512", 66),
 }
 
-ALGORITHMS: dict[str, Spec] = {
+ALGORITHMS: dict[str, AlgorithmSpec] = {
     spec.name: spec
     for spec in (
-        Spec("RS256", "RSA", 256),
-        Spec("RS384", "RSA", 384),
-        Spec("RS512", "RSA", 512),
-        Spec("PS256", "RSA", 256),
-        Spec("PS384", "RSA", 384),
-        Spec("PS512", "RSA", 512),
-        Spec("ES256", "EC", 256, "P-256"),
-        Spec("ES384", "EC", 384, "P-384"),
-        Spec("ES512", "EC", 512, "P-521"),
-        Spec("EdDSA", "OKP", 0, "Ed25519"),
-        Spec("HS256", "oct", 256),
-        Spec("HS384", "oct", 384),
-        Spec("HS512", "oct", 512),
+        AlgorithmSpec("RS256", "RSA", 256),
+        AlgorithmSpec("RS384", "RSA", 384),
+        AlgorithmSpec("RS512", "RSA", 512),
+        AlgorithmSpec("PS256", "RSA", 256),
+        AlgorithmSpec("PS384", "RSA", 384),
+        AlgorithmSpec("PS512", "RSA", 512),
+        AlgorithmSpec("ES256", "EC", 256, "P-256"),
+        AlgorithmSpec("ES384", "EC", 384, "P-384"),
+        AlgorithmSpec("ES512", "EC", 512, "P-521"),
+        AlgorithmSpec("EdDSA", "OKP", 0, "Ed25519"),
+        AlgorithmSpec("HS256", "oct", 256),
+        AlgorithmSpec("HS384", "oct", 384),
+        AlgorithmSpec("HS512", "oct", 512),
     )
 }
 
 
-def spec_of(name: str) -> Spec:
+def get_algorithm(name: str) -> AlgorithmSpec:
     """What the algorithm `name` demands.
 
     Raises:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentctl.auth.scopes import well_formed
+from agentctl.auth.scopes import is_well_formed
 from agentctl.auth.tokens.strict import NotStrict, parse_object
 from agentctl.errors import InvalidToken
 from agentctl.records.ids import is_session_id
@@ -23,9 +23,9 @@ __all__ = [
     "MAXIMUM_SCOPES",
     "ClaimRules",
     "Claims",
-    "Members",
-    "check",
+    "RawClaims",
     "check_aud",
+    "check_claims",
     "check_exp",
     "check_iat",
     "check_iss",
@@ -33,11 +33,11 @@ __all__ = [
     "check_scopes",
     "check_session_id",
     "check_sub",
-    "is_reserved",
-    "read",
+    "is_reserved_subject",
+    "parse_claims",
 ]
 
-Members = Mapping[str, Any]
+RawClaims = Mapping[str, Any]
 """Claims as they stand in a token."""
 
 
@@ -49,8 +49,8 @@ _MAXIMUM_AUDIENCES = 16
 _LAST_SECOND = 253_402_300_799
 """23:59:59 on the last day of the year 9999, in seconds since the epoch."""
 
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_ignorable = re.compile(
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_IGNORABLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 """Letters and marks that show nothing (Default_Ignorable_Code_Point beyond control and format)."""
@@ -111,7 +111,7 @@ class Claims:
     issued_at: float | None
 
 
-def check(payload: bytes, rules: ClaimRules, now: float) -> Claims:
+def check_claims(payload: bytes, rules: ClaimRules, now: float) -> Claims:
     """Check the payload of a token whose signature holds: every step in turn.
 
     Args:
@@ -122,7 +122,7 @@ def check(payload: bytes, rules: ClaimRules, now: float) -> Claims:
     Raises:
         InvalidToken: a claim is malformed, or does not satisfy the rules.
     """
-    members = read(payload)
+    members = parse_claims(payload)
     expires_at = check_exp(members, rules, now)
     check_nbf(members, rules, now)
     issued_at = check_iat(members, rules, now)
@@ -134,7 +134,7 @@ def check(payload: bytes, rules: ClaimRules, now: float) -> Claims:
     return Claims(subject, scopes, session_id, expires_at, issued_at)
 
 
-def read(payload: bytes) -> dict[str, Any]:
+def parse_claims(payload: bytes) -> dict[str, Any]:
     """Step `claims.form`: the claims as they stand in the payload.
 
     Raises:
@@ -146,107 +146,107 @@ def read(payload: bytes) -> dict[str, Any]:
         raise InvalidToken(f"the payload {failure}", check="claims.form") from None
 
 
-def check_exp(members: Members, rules: ClaimRules, now: float) -> float | None:
+def check_exp(members: RawClaims, rules: ClaimRules, now: float) -> float | None:
     """Step `claims.exp`: it lies ahead of now, without leeway (spec.md: passed is rejected)."""
-    expires_at = _moment(members, "exp")
+    expires_at = _read_time(members, "exp")
     if expires_at is None and rules.require_exp:
-        raise _refusal("exp", "the token has no exp")
+        raise _invalid_claim("exp", "the token has no exp")
     if expires_at is not None and now >= expires_at:
-        raise _refusal("exp", "the token has expired")
+        raise _invalid_claim("exp", "the token has expired")
     return expires_at
 
 
-def check_nbf(members: Members, rules: ClaimRules, now: float) -> float | None:
+def check_nbf(members: RawClaims, rules: ClaimRules, now: float) -> float | None:
     """Step `claims.nbf`: it does not lie ahead of now by more than the leeway."""
-    return _not_ahead(members, "nbf", rules, now)
+    return _check_not_future(members, "nbf", rules, now)
 
 
-def check_iat(members: Members, rules: ClaimRules, now: float) -> float | None:
+def check_iat(members: RawClaims, rules: ClaimRules, now: float) -> float | None:
     """Step `claims.iat`: it does not lie ahead of now by more than the leeway."""
-    return _not_ahead(members, "iat", rules, now)
+    return _check_not_future(members, "iat", rules, now)
 
 
-def _not_ahead(members: Members, name: str, rules: ClaimRules, now: float) -> float | None:
-    value = _moment(members, name)
+def _check_not_future(members: RawClaims, name: str, rules: ClaimRules, now: float) -> float | None:
+    value = _read_time(members, name)
     if value is not None and value > now + rules.leeway:
-        raise _refusal(name, f"the token's {name} lies in the future")
+        raise _invalid_claim(name, f"the token's {name} lies in the future")
     return value
 
 
-def _moment(members: Members, name: str) -> float | None:
+def _read_time(members: RawClaims, name: str) -> float | None:
     """RFC 7519 2: a NumericDate is a JSON number; true and "1" are none."""
     if name not in members:
         return None
     value = members[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refusal(name, f"the token's {name} is not a number")
+        raise _invalid_claim(name, f"the token's {name} is not a number")
     if not 0 <= value <= _LAST_SECOND:
-        raise _refusal(name, f"the token's {name} is no time between 1970 and 9999")
+        raise _invalid_claim(name, f"the token's {name} is no time between 1970 and 9999")
     return value
 
 
-def check_iss(members: Members, rules: ClaimRules, now: float) -> None:
+def check_iss(members: RawClaims, rules: ClaimRules, now: float) -> None:
     """Step `claims.iss`: exactly the configured issuer, when one is configured."""
     if rules.issuer is not None and members.get("iss") != rules.issuer:
-        raise _refusal("iss", "the token's iss is not the configured issuer")
+        raise _invalid_claim("iss", "the token's iss is not the configured issuer")
 
 
-def check_aud(members: Members, rules: ClaimRules, now: float) -> list[str]:
+def check_aud(members: RawClaims, rules: ClaimRules, now: float) -> list[str]:
     """Step `claims.aud`: well-formed, and exactly the configured audience or with it among them."""
-    audiences = _audiences(members)
+    audiences = _read_audiences(members)
     if rules.audience is not None and rules.audience not in audiences:
-        raise _refusal("aud", "the token's aud is not the configured audience")
+        raise _invalid_claim("aud", "the token's aud is not the configured audience")
     return audiences
 
 
-def _audiences(members: Members) -> list[str]:
+def _read_audiences(members: RawClaims) -> list[str]:
     """RFC 7519 4.1.3: `aud` is a string or an array of strings."""
     value = members.get("aud", [])
     audiences = [value] if isinstance(value, str) else value
     if not isinstance(audiences, list) or not all(isinstance(name, str) for name in audiences):
-        raise _refusal("aud", "the token's aud is not a string or an array of strings")
+        raise _invalid_claim("aud", "the token's aud is not a string or an array of strings")
     if len(audiences) > _MAXIMUM_AUDIENCES:
-        raise _refusal("aud", f"the token's aud has more than {_MAXIMUM_AUDIENCES} entries")
+        raise _invalid_claim("aud", f"the token's aud has more than {_MAXIMUM_AUDIENCES} entries")
     return audiences
 
 
-def check_sub(members: Members, rules: ClaimRules, now: float) -> str | None:
+def check_sub(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
     """Step `claims.sub`: a plain string that is not reserved for records of our own."""
     if "sub" not in members:
         if rules.require_sub:
-            raise _refusal("sub", "the token has no sub")
+            raise _invalid_claim("sub", "the token has no sub")
         return None
     subject = members["sub"]
     if not isinstance(subject, str) or not 1 <= len(subject) <= _MAXIMUM_SUBJECT:
         text = f"the token's sub is not a string of 1 to {_MAXIMUM_SUBJECT} characters"
-        raise _refusal("sub", text)
-    if subject != subject.strip() or any(map(_invisible, subject)):
-        raise _refusal("sub", "the token's sub has invisible characters or spaces around it")
-    if is_reserved(subject):
-        raise _refusal("sub", "the token's sub is a reserved subject")
+        raise _invalid_claim("sub", text)
+    if subject != subject.strip() or any(map(_is_invisible, subject)):
+        raise _invalid_claim("sub", "the token's sub has invisible characters or spaces around it")
+    if is_reserved_subject(subject):
+        raise _invalid_claim("sub", "the token's sub is a reserved subject")
     return subject
 
 
-def _invisible(character: str) -> bool:
-    return unicodedata.category(character) in _INVISIBLE
+def _is_invisible(character: str) -> bool:
+    return unicodedata.category(character) in _INVISIBLE_CATEGORIES
 
 
-def is_reserved(subject: str) -> bool:
+def is_reserved_subject(subject: str) -> bool:
     """Whether a name is one that only records of our own bear: `sa:`, `__`, `local:`, `system:`.
 
     A token must not be able to pass for a service account, for a user of the machine, or for
     ourselves in the audit.
     """
-    return _folded(subject).startswith(_RESERVED)
+    return _normalize_subject(subject).startswith(_RESERVED)
 
 
-def _folded(text: str) -> str:
+def _normalize_subject(text: str) -> str:
     """`text` as it is compared with reserved names: one for all widths, cases and empty marks."""
-    text = _ignorable.sub("", text)
+    text = _IGNORABLE.sub("", text)
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
-def check_scopes(members: Members, rules: ClaimRules, now: float) -> frozenset[str]:
+def check_scopes(members: RawClaims, rules: ClaimRules, now: float) -> frozenset[str]:
     """Step `claims.scopes`: those that count. What is malformed grants nothing and is no error.
 
     spec.md "Authentication" 4.
@@ -257,19 +257,19 @@ def check_scopes(members: Members, rules: ClaimRules, now: float) -> frozenset[s
     return frozenset(
         scope
         for scope in value
-        if isinstance(scope, str) and (scope == rules.admin_scope or well_formed(scope))
+        if isinstance(scope, str) and (scope == rules.admin_scope or is_well_formed(scope))
     )
 
 
-def check_session_id(members: Members, rules: ClaimRules, now: float) -> str | None:
+def check_session_id(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
     """Step `claims.session_id`: the default session of runs and cancels has their ids' grammar."""
     if "session_id" not in members:
         return None
     value = members["session_id"]
     if not isinstance(value, str) or not is_session_id(value):
-        raise _refusal("session_id", "the token's session_id is not a session id")
+        raise _invalid_claim("session_id", "the token's session_id is not a session id")
     return value
 
 
-def _refusal(name: str, reason: str) -> InvalidToken:
+def _invalid_claim(name: str, reason: str) -> InvalidToken:
     return InvalidToken(reason, check=f"claims.{name}")

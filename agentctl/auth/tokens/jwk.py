@@ -11,21 +11,21 @@ from typing import Any
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from agentctl.auth.keys.material import PublicKey, VerificationKey, check_public, jwk_curve
+from agentctl.auth.keys.material import PublicKey, VerificationKey, check_public_key, jwk_curve
 from agentctl.auth.keys.shared_secret import check_secret
-from agentctl.auth.tokens.algorithms import CURVES, Spec
+from agentctl.auth.tokens.algorithms import CURVES, AlgorithmSpec
 from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base64url
 from agentctl.errors import InvalidKey
 from agentctl.records.text import is_storable
 
 __all__ = [
     "EC_CURVES",
-    "LeftOut",
-    "algorithm_of",
+    "SkippedKey",
+    "algorithm_of_jwk",
+    "jwk_thumbprint",
     "key_from_jwk",
-    "left_out",
     "public_jwk",
-    "thumbprint",
+    "reason_to_skip",
 ]
 
 _PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
@@ -41,14 +41,14 @@ _THUMBPRINT_MEMBERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedKey:
     """An entry of a set that is not used here, and why."""
 
     kid: str | None
     reason: str
 
 
-def algorithm_of(entry: Mapping[str, Any]) -> str | None:
+def algorithm_of_jwk(entry: Mapping[str, Any]) -> str | None:
     """The signature algorithm that an entry is for: its `alg`, else what its type suggests."""
     alg, kty, crv = entry.get("alg"), entry.get("kty"), entry.get("crv")
     if isinstance(alg, str):
@@ -60,7 +60,7 @@ def algorithm_of(entry: Mapping[str, Any]) -> str | None:
     return {"RSA": "RS256", "oct": "HS256"}.get(str(kty))
 
 
-def left_out(entry: Mapping[str, Any], spec: Spec, label: str) -> str | None:
+def reason_to_skip(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> str | None:
     """Why an entry is not for verifying tokens of this algorithm; None: it is.
 
     Raises:
@@ -98,7 +98,7 @@ def _may_verify(entry: Mapping[str, Any], label: str) -> bool:
     return "verify" in operations
 
 
-def key_from_jwk(entry: Mapping[str, Any], spec: Spec, label: str) -> VerificationKey:
+def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> VerificationKey:
     """The verification key of an entry that is meant for the algorithm.
 
     Raises:
@@ -108,26 +108,26 @@ def key_from_jwk(entry: Mapping[str, Any], spec: Spec, label: str) -> Verificati
         raise InvalidKey(f"{label} is a private key", hint="publish its public members only")
     kid = entry.get("kid")
     if spec.family == "oct":
-        secret = _octets(entry, "k", label)
+        secret = _decode_octets(entry, "k", label)
         check_secret(secret, spec, label)
         return VerificationKey(spec, secret, kid)
     if spec.curve is not None and entry.get("crv") != spec.curve:
         raise InvalidKey(f"{label} is not on the curve {spec.curve} that {spec.name} demands")
     try:
-        key = _public(entry, spec, label)
+        key = _build_public_key(entry, spec, label)
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidKey(f"{label} is not a valid {spec.family} key") from None
-    return VerificationKey(spec, check_public(key, spec, label), kid)
+    return VerificationKey(spec, check_public_key(key, spec, label), kid)
 
 
-def _public(entry: Mapping[str, Any], spec: Spec, label: str) -> PublicKey:
+def _build_public_key(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> PublicKey:
     if spec.family == "RSA":
-        modulus, exponent = _integer(entry, "n", label), _integer(entry, "e", label)
+        modulus, exponent = _decode_integer(entry, "n", label), _decode_integer(entry, "e", label)
         return rsa.RSAPublicNumbers(exponent, modulus).public_key()
     if spec.family == "OKP":
-        return ed25519.Ed25519PublicKey.from_public_bytes(_octets(entry, "x", label))
+        return ed25519.Ed25519PublicKey.from_public_bytes(_decode_octets(entry, "x", label))
     size = CURVES[str(spec.curve)].size
-    x, y = _octets(entry, "x", label), _octets(entry, "y", label)
+    x, y = _decode_octets(entry, "x", label), _decode_octets(entry, "y", label)
     if len(x) != size or len(y) != size:
         raise InvalidKey(f"{label} has coordinates that are not of {size} bytes")
     numbers = ec.EllipticCurvePublicNumbers(
@@ -139,7 +139,7 @@ def _public(entry: Mapping[str, Any], spec: Spec, label: str) -> PublicKey:
     return key
 
 
-def _octets(entry: Mapping[str, Any], name: str, label: str) -> bytes:
+def _decode_octets(entry: Mapping[str, Any], name: str, label: str) -> bytes:
     value = entry.get(name)
     if not isinstance(value, str):
         raise InvalidKey(f"{label} has no {name}")
@@ -149,9 +149,9 @@ def _octets(entry: Mapping[str, Any], name: str, label: str) -> bytes:
         raise InvalidKey(f"{label} has a member {name} that {failure}") from None
 
 
-def _integer(entry: Mapping[str, Any], name: str, label: str) -> int:
+def _decode_integer(entry: Mapping[str, Any], name: str, label: str) -> int:
     """RFC 7518 2: Base64urlUInt is without leading zero octets."""
-    data = _octets(entry, name, label)
+    data = _decode_octets(entry, name, label)
     if not data or data[0] == 0:
         raise InvalidKey(f"{label} has a member {name} that is empty or begins with a zero byte")
     return int.from_bytes(data, "big")
@@ -161,7 +161,11 @@ def public_jwk(key: PublicKey) -> dict[str, str]:
     """The members that make up a public key: `kty` and its parameters."""
     if isinstance(key, rsa.RSAPublicKey):
         rsa_numbers = key.public_numbers()
-        return {"kty": "RSA", "n": _uint(rsa_numbers.n), "e": _uint(rsa_numbers.e)}
+        return {
+            "kty": "RSA",
+            "n": _encode_integer(rsa_numbers.n),
+            "e": _encode_integer(rsa_numbers.e),
+        }
     if isinstance(key, ed25519.Ed25519PublicKey):
         return {"kty": "OKP", "crv": "Ed25519", "x": encode_base64url(key.public_bytes_raw())}
     numbers, curve = key.public_numbers(), jwk_curve(key)
@@ -174,11 +178,11 @@ def public_jwk(key: PublicKey) -> dict[str, str]:
     }
 
 
-def _uint(value: int) -> str:
+def _encode_integer(value: int) -> str:
     return encode_base64url(value.to_bytes((value.bit_length() + 7) // 8, "big"))
 
 
-def thumbprint(jwk: Mapping[str, Any]) -> str:
+def jwk_thumbprint(jwk: Mapping[str, Any]) -> str:
     """The SHA-256 thumbprint of a key (RFC 7638 3), base64url.
 
     Raises:

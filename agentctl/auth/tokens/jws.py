@@ -14,34 +14,34 @@ from typing import Any
 
 from jwt.api_jws import PyJWS
 
-from agentctl.auth.keys.material import VerificationKey, keys_from_text
-from agentctl.auth.tokens.algorithms import ALGORITHMS, Spec, spec_of
-from agentctl.auth.tokens.jwk import LeftOut, algorithm_of, key_from_jwk, left_out
+from agentctl.auth.keys.material import VerificationKey, parse_keys
+from agentctl.auth.tokens.algorithms import ALGORITHMS, AlgorithmSpec, get_algorithm
+from agentctl.auth.tokens.jwk import SkippedKey, algorithm_of_jwk, key_from_jwk, reason_to_skip
 from agentctl.auth.tokens.strict import NotStrict, decode_base64url, parse_object
 from agentctl.errors import InvalidKey, InvalidToken
 
 __all__ = [
     "MAXIMUM_TOKEN",
     "KeySet",
-    "Parts",
+    "TokenParts",
     "VerifiedToken",
-    "candidates",
     "check_header",
     "check_length",
     "check_signature",
-    "read_header",
-    "segments",
-    "split",
-    "verify",
+    "find_candidate_keys",
+    "parse_header",
+    "parse_token",
+    "split_segments",
+    "verify_token",
 ]
 
 MAXIMUM_TOKEN = 8_192
 """Bytes of a token, unless the caller says otherwise."""
 
 _MAXIMUM_SIGNATURE = 1_024
-_NAMELESS = "it has no kid and the set has several keys"
-_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
-_REFUSED = ("b64", "crit", "enc", "zip")
+_NO_KID = "it has no kid and the set has several keys"
+_ACCEPTED_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
+_REJECTED_MEMBERS = ("b64", "crit", "enc", "zip")
 _pyjwt = PyJWS()
 
 
@@ -56,10 +56,10 @@ class KeySet:
         left_out: entries of the JWKS that are for something else.
     """
 
-    spec: Spec
+    spec: AlgorithmSpec
     by_kid: Mapping[str | None, VerificationKey]
-    in_turn: tuple[VerificationKey, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    unnamed: tuple[VerificationKey, ...] = ()
+    left_out: tuple[SkippedKey, ...] = ()
 
     @classmethod
     def from_jwks(cls, mapping: Mapping[str, Any], *, algorithm: str | None = None) -> KeySet:
@@ -74,22 +74,24 @@ class KeySet:
             InvalidKey: malformed; symmetric and asymmetric keys together; a usable key that is
                 private, weak or malformed; one `kid` for two usable keys; or no usable key.
         """
-        entries = _entries(mapping)
-        spec = spec_of(algorithm if algorithm is not None else _common_algorithm(entries))
+        entries = _labeled_entries(mapping)
+        spec = get_algorithm(algorithm if algorithm is not None else _common_algorithm(entries))
         found: list[VerificationKey] = []
-        skipped: list[LeftOut] = []
+        skipped: list[SkippedKey] = []
         for label, entry in entries:
-            reason = left_out(entry, spec, label)
+            reason = reason_to_skip(entry, spec, label)
             if reason is None:
                 found.append(key_from_jwk(entry, spec, label))
             else:
-                skipped.append(LeftOut(entry.get("kid"), reason))
-        return cls._of_jwks(spec, found, skipped)
+                skipped.append(SkippedKey(entry.get("kid"), reason))
+        return cls._from_entries(spec, found, skipped)
 
     @classmethod
-    def _of_jwks(cls, spec: Spec, found: list[VerificationKey], skipped: list[LeftOut]) -> KeySet:
+    def _from_entries(
+        cls, spec: AlgorithmSpec, found: list[VerificationKey], skipped: list[SkippedKey]
+    ) -> KeySet:
         if len(found) > 1:
-            skipped += [LeftOut(None, _NAMELESS) for key in found if key.kid is None]
+            skipped += [SkippedKey(None, _NO_KID) for key in found if key.kid is None]
             found = [key for key in found if key.kid is not None]
         if not found:
             raise InvalidKey(f"The JWKS has no usable key for {spec.name}")
@@ -105,16 +107,16 @@ class KeySet:
         Raises:
             InvalidKey: a text is refused, or there is none.
         """
-        spec = spec_of(algorithm)
+        spec = get_algorithm(algorithm)
         keys = [
             key
             for number, text in enumerate(texts, start=1)
-            for key in keys_from_text(text, spec, f"Key {number}")
+            for key in parse_keys(text, spec, f"Key {number}")
         ]
-        return cls.of_keys(spec, keys)
+        return cls.from_keys(spec, keys)
 
     @classmethod
-    def of_keys(cls, spec: Spec, keys: Iterable[VerificationKey]) -> KeySet:
+    def from_keys(cls, spec: AlgorithmSpec, keys: Iterable[VerificationKey]) -> KeySet:
         """A set of keys without names, tried in turn.
 
         Raises:
@@ -125,7 +127,7 @@ class KeySet:
             raise InvalidKey("There is no verification key")
         return cls(spec, {}, in_turn)
 
-    def joined(self, other: KeySet) -> KeySet:
+    def merge(self, other: KeySet) -> KeySet:
         """Both sets as one.
 
         Raises:
@@ -138,17 +140,17 @@ class KeySet:
         return KeySet(
             self.spec,
             {**self.by_kid, **other.by_kid},
-            (*self.in_turn, *other.in_turn),
+            (*self.unnamed, *other.unnamed),
             (*self.left_out, *other.left_out),
         )
 
     @property
     def keys(self) -> tuple[VerificationKey, ...]:
         """Every key of the set."""
-        return (*self.by_kid.values(), *self.in_turn)
+        return (*self.by_kid.values(), *self.unnamed)
 
 
-def _entries(mapping: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def _labeled_entries(mapping: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     entries = mapping.get("keys") if isinstance(mapping, Mapping) else None
     if not isinstance(entries, list):
         raise InvalidKey('The JWKS is not an object with an array "keys"')
@@ -165,7 +167,7 @@ def _entries(mapping: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 def _common_algorithm(entries: list[tuple[str, Mapping[str, Any]]]) -> str:
     """The algorithm of the keys that sign; entries for encryption have no say."""
     signing = (entry for _, entry in entries if entry.get("use", "sig") == "sig")
-    names = {name for entry in signing if (name := algorithm_of(entry)) in ALGORITHMS}
+    names = {name for entry in signing if (name := algorithm_of_jwk(entry)) in ALGORITHMS}
     if len(names) > 1:
         raise InvalidKey("The JWKS has keys for several algorithms", hint="name the one to use")
     return next((name for name in names if name is not None), "RS256")
@@ -187,7 +189,7 @@ class VerifiedToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TokenParts:
     """A compact JWS taken apart (RFC 7515 7.1), nothing of it believed."""
 
     signing_input: bytes
@@ -196,7 +198,7 @@ class Parts:
     signature: bytes
 
 
-def verify(token: str, keys: KeySet, *, maximum: int = MAXIMUM_TOKEN) -> VerifiedToken:
+def verify_token(token: str, keys: KeySet, *, maximum: int = MAXIMUM_TOKEN) -> VerifiedToken:
     """Check the signature of a token: every step in turn, the cheap ones first.
 
     Args:
@@ -207,26 +209,26 @@ def verify(token: str, keys: KeySet, *, maximum: int = MAXIMUM_TOKEN) -> Verifie
     Raises:
         InvalidToken: anything at all is wrong; `check` names the step, `reason` says what.
     """
-    parts = split(token, maximum=maximum)
+    parts = parse_token(token, maximum=maximum)
     check_header(parts.header, keys.spec)
-    key = check_signature(parts, candidates(parts.header, keys))
+    key = check_signature(parts, find_candidate_keys(parts.header, keys))
     return VerifiedToken(parts.header, parts.payload, key)
 
 
-def split(token: str, *, maximum: int = MAXIMUM_TOKEN) -> Parts:
+def parse_token(token: str, *, maximum: int = MAXIMUM_TOKEN) -> TokenParts:
     """Take a token apart, strictly; nothing is verified. Steps `length`, `form` and `header`.
 
     Raises:
         InvalidToken: too long, not three segments of canonical base64url, no JSON object in front.
     """
     check_length(token, maximum)
-    first, second, third = segments(token)
+    first, second, third = split_segments(token)
     header, payload, signature = (
-        _decoded(first, "header"),
-        _decoded(second, "payload"),
-        _decoded(third, "signature"),
+        _decode_segment(first, "header"),
+        _decode_segment(second, "payload"),
+        _decode_segment(third, "signature"),
     )
-    return Parts(f"{first}.{second}".encode("ascii"), read_header(header), payload, signature)
+    return TokenParts(f"{first}.{second}".encode("ascii"), parse_header(header), payload, signature)
 
 
 def check_length(token: str, maximum: int) -> None:
@@ -241,7 +243,7 @@ def check_length(token: str, maximum: int) -> None:
         raise InvalidToken(f"the token is longer than {maximum} bytes", check="length")
 
 
-def segments(token: str) -> tuple[str, str, str]:
+def split_segments(token: str) -> tuple[str, str, str]:
     """The first half of step `form`: header, payload and signature, still encoded.
 
     Raises:
@@ -253,7 +255,7 @@ def segments(token: str) -> tuple[str, str, str]:
     return first, second, third
 
 
-def _decoded(segment: str, name: str) -> bytes:
+def _decode_segment(segment: str, name: str) -> bytes:
     """The other half of step `form`."""
     try:
         return decode_base64url(segment)
@@ -261,7 +263,7 @@ def _decoded(segment: str, name: str) -> bytes:
         raise InvalidToken(f"the {name} {failure}", check="form") from None
 
 
-def read_header(data: bytes) -> dict[str, Any]:
+def parse_header(data: bytes) -> dict[str, Any]:
     """Step `header`: what a token says of itself, as it stands there.
 
     Raises:
@@ -270,39 +272,39 @@ def read_header(data: bytes) -> dict[str, Any]:
     try:
         return parse_object(data)
     except NotStrict as failure:
-        raise _bad_header(f"the header {failure}") from None
+        raise _invalid_header(f"the header {failure}") from None
 
 
-def check_header(header: Mapping[str, Any], spec: Spec) -> None:
+def check_header(header: Mapping[str, Any], spec: AlgorithmSpec) -> None:
     """Step `header`: what a token may say of itself (RFC 7515 4.1, RFC 8725 3.11).
 
     Raises:
         InvalidToken: another algorithm, another kind of token, or what is not supported here.
     """
     if header.get("alg") != spec.name:
-        raise _bad_header(f"the header's alg is not {spec.name}")
-    for name in _REFUSED:
+        raise _invalid_header(f"the header's alg is not {spec.name}")
+    for name in _REJECTED_MEMBERS:
         if name in header:
-            raise _bad_header(f"the header has {name}, which is not accepted")
+            raise _invalid_header(f"the header has {name}, which is not accepted")
     if "typ" in header:
         _check_type(header["typ"])
     if "cty" in header:
-        raise _bad_header("the header has cty: a token in a token is not accepted")
+        raise _invalid_header("the header has cty: a token in a token is not accepted")
     if not isinstance(header.get("kid", ""), str):
-        raise _bad_header("the header's kid is not a string")
+        raise _invalid_header("the header's kid is not a string")
 
 
 def _check_type(value: object) -> None:
     """RFC 9068 4 and RFC 7519 5.1; tokens for other purposes say so here."""
-    if not isinstance(value, str) or value.lower() not in _TYPES:
-        raise _bad_header("the header's typ is not that of an access token")
+    if not isinstance(value, str) or value.lower() not in _ACCEPTED_TYPES:
+        raise _invalid_header("the header's typ is not that of an access token")
 
 
-def _bad_header(reason: str) -> InvalidToken:
+def _invalid_header(reason: str) -> InvalidToken:
     return InvalidToken(reason, check="header")
 
 
-def candidates(header: Mapping[str, Any], keys: KeySet) -> tuple[VerificationKey, ...]:
+def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[VerificationKey, ...]:
     """Step `key`: the key that `kid` names, else the nameless ones (contract.md 6).
 
     A token without `kid` may also be of a JWKS's only key.
@@ -314,25 +316,25 @@ def candidates(header: Mapping[str, Any], keys: KeySet) -> tuple[VerificationKey
     if kid is not None and kid in keys.by_kid:
         return (keys.by_kid[kid],)
     only = keys.by_kid.values() if kid is None and len(keys.by_kid) == 1 else ()
-    found = (*keys.in_turn, *only)
+    found = (*keys.unnamed, *only)
     if not found:
         raise InvalidToken("no key of the set has the token's kid", check="key")
     return found
 
 
-def check_signature(parts: Parts, found: Iterable[VerificationKey]) -> VerificationKey:
+def check_signature(parts: TokenParts, found: Iterable[VerificationKey]) -> VerificationKey:
     """Step `signature`: the first of the keys that the token was signed for with.
 
     Raises:
         InvalidToken: with none of them.
     """
     for key in found:
-        if _signed_by(key, parts):
+        if _is_signed_by(key, parts):
             return key
     raise InvalidToken("the signature does not hold", check="signature")
 
 
-def _signed_by(key: VerificationKey, parts: Parts) -> bool:
+def _is_signed_by(key: VerificationKey, parts: TokenParts) -> bool:
     if not 0 < len(parts.signature) <= _MAXIMUM_SIGNATURE:
         return False
     algorithm = _pyjwt.get_algorithm_by_name(key.spec.name)

@@ -14,41 +14,47 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth import scopes as scope_names
-from agentctl.auth.tokens.algorithms import spec_of
-from agentctl.auth.tokens.claims import ClaimRules, check, read
+from agentctl.auth.tokens.algorithms import get_algorithm
+from agentctl.auth.tokens.claims import ClaimRules, check_claims, parse_claims
 from agentctl.auth.tokens.strict import encode_base64url
-from agentctl.errors import InvalidToken, UsageFailed
-from agentctl.records.times import rfc3339
+from agentctl.errors import InvalidToken, UsageError
+from agentctl.records.times import format_rfc3339
 
 if TYPE_CHECKING:
     from agentctl.auth.keys.signing import SigningKey
     from agentctl.config.settings import Settings
 
-__all__ = ["DEFAULT_LIFETIME", "check_scopes", "inspect", "mint", "verify_report"]
+__all__ = [
+    "DEFAULT_LIFETIME",
+    "build_verification_report",
+    "check_mintable_scopes",
+    "inspect_token",
+    "mint_token",
+]
 
 DEFAULT_LIFETIME = timedelta(hours=1)
 
-_TIMES = ("iat", "nbf", "exp")
+_TIME_CLAIMS = ("iat", "nbf", "exp")
 
 
-def check_scopes(scopes: Iterable[str], admin_scope: str) -> None:
+def check_mintable_scopes(scopes: Iterable[str], admin_scope: str) -> None:
     """Refuse scopes that no operation asks for: they would grant nothing.
 
     Raises:
         UsageFailed: names the first such scope and the known one nearest to it.
     """
     for scope in scopes:
-        if scope == admin_scope or scope_names.known(scope):
+        if scope == admin_scope or scope_names.is_known_scope(scope):
             continue
-        near = scope_names.nearest(scope, admin_scope)
+        near = scope_names.suggest_scope(scope, admin_scope)
         everything = f"the scopes are: {', '.join((*scope_names.KNOWN_SCOPES, admin_scope))}"
-        raise UsageFailed(
+        raise UsageError(
             f"Scope {scope!r} is not known",
             hint=f"did you mean {near!r}?" if near else everything,
         )
 
 
-def mint(
+def mint_token(
     settings: Settings,
     subject: str | None = None,
     scopes: Iterable[str] = (),
@@ -72,68 +78,66 @@ def mint(
         InvalidKey: the signing key is refused.
     """
     granted = list(dict.fromkeys(scopes))
-    check_scopes(granted, settings.authorization.admin_scope)
+    check_mintable_scopes(granted, settings.authorization.admin_scope)
     claims = {
         "iss": settings.authorization.issuer or None,
         "sub": subject,
         "aud": audience or ClaimRules.from_settings(settings).audience,
-        **_lifetime(expires_in),
+        **_lifetime_claims(expires_in),
         "jti": os.urandom(16).hex(),
         "scopes": granted,
         "session_id": session_id,
     }
-    payload = _compact({name: value for name, value in claims.items() if value is not None})
+    payload = _encode_json({name: value for name, value in claims.items() if value is not None})
     _check_acceptable(payload, settings)
-    token = _signed(payload, settings)
+    token = _sign_token(payload, settings)
     if len(token) > settings.limits.token_bytes:
-        raise UsageFailed(
+        raise UsageError(
             f"The token would be {len(token)} bytes long",
             hint=f"limits.token_bytes is {settings.limits.token_bytes}; grant fewer scopes",
         )
     return token
 
 
-def _lifetime(expires_in: timedelta) -> dict[str, int]:
+def _lifetime_claims(expires_in: timedelta) -> dict[str, int]:
     now, seconds = int(time.time()), int(expires_in.total_seconds())
     if seconds < 1:
-        raise UsageFailed("A token must be good for at least a second")
+        raise UsageError("A token must be good for at least a second")
     return {"iat": now, "exp": now + seconds}
 
 
 def _check_acceptable(payload: bytes, settings: Settings) -> None:
     """Hold a new token to the rules that the server will hold it to."""
     try:
-        check(payload, ClaimRules.from_settings(settings), time.time())
+        check_claims(payload, ClaimRules.from_settings(settings), time.time())
     except InvalidToken as failure:
-        raise UsageFailed(
-            "The server would not accept such a token", cause=failure.reason
-        ) from None
+        raise UsageError("The server would not accept such a token", cause=failure.reason) from None
 
 
-def _signed(payload: bytes, settings: Settings) -> str:
+def _sign_token(payload: bytes, settings: Settings) -> str:
     from agentctl.auth.keys.files import read_private_key
     from agentctl.auth.keys.signing import load_signing_key, sign
 
-    spec = spec_of(settings.authorization.algorithm)
+    spec = get_algorithm(settings.authorization.algorithm)
     key = load_signing_key(read_private_key(settings.signing.key_file), spec)
-    header = {"alg": spec.name, "kid": settings.signing.key_id or _kid(key), "typ": "JWT"}
-    signing_input = f"{encode_base64url(_compact(header))}.{encode_base64url(payload)}"
+    header = {"alg": spec.name, "kid": settings.signing.key_id or _thumbprint_of(key), "typ": "JWT"}
+    signing_input = f"{encode_base64url(_encode_json(header))}.{encode_base64url(payload)}"
     signature = sign(signing_input.encode("ascii"), key)
     return f"{signing_input}.{encode_base64url(signature)}"
 
 
-def _kid(key: SigningKey) -> str:
-    from agentctl.auth.keys.generate import thumbprint_of
+def _thumbprint_of(key: SigningKey) -> str:
+    from agentctl.auth.keys.generate import key_thumbprint
 
-    return thumbprint_of(key)
+    return key_thumbprint(key)
 
 
-def _compact(value: dict[str, Any]) -> bytes:
+def _encode_json(value: dict[str, Any]) -> bytes:
     """JSON as it is signed; a lone surrogate stays an escape, for the claims check to refuse."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def inspect(token: str) -> dict[str, Any]:
+def inspect_token(token: str) -> dict[str, Any]:
     """What a token says, without verifying anything.
 
     Returns:
@@ -143,11 +147,11 @@ def inspect(token: str) -> dict[str, Any]:
     Raises:
         InvalidToken: it is no token; `cause` says why.
     """
-    from agentctl.auth.tokens.jws import split
+    from agentctl.auth.tokens.jws import parse_token
 
     try:
-        parts = split(token)
-        claims = read(parts.payload)
+        parts = parse_token(token)
+        claims = parse_claims(parts.payload)
     except InvalidToken as failure:
         failure.cause = failure.reason
         raise
@@ -155,23 +159,23 @@ def inspect(token: str) -> dict[str, Any]:
     return {
         "header": parts.header,
         "claims": claims,
-        "times": {name: text for name in _TIMES if (text := _moment(claims.get(name)))},
-        "expired": None if exp is None or not _moment(exp) else time.time() >= exp,
+        "times": {name: text for name in _TIME_CLAIMS if (text := _format_time(claims.get(name)))},
+        "expired": None if exp is None or not _format_time(exp) else time.time() >= exp,
         "verified": False,
     }
 
 
-def _moment(value: object) -> str | None:
+def _format_time(value: object) -> str | None:
     """A NumericDate in RFC 3339, or None for what is no such number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return rfc3339(int(value * 1_000_000))
+        return format_rfc3339(int(value * 1_000_000))
     except OverflowError:
         return None
 
 
-def verify_report(token: str, settings: Settings) -> dict[str, Any]:
+def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
     """What the server of these settings would make of a token, authorization on or off.
 
     Returns:
@@ -183,13 +187,13 @@ def verify_report(token: str, settings: Settings) -> dict[str, Any]:
         InvalidKey: the configured keys are refused.
     """
     from agentctl.auth.explain.diagnosis import diagnose
-    from agentctl.auth.explain.findings import facts_of
+    from agentctl.auth.explain.findings import collect_facts
     from agentctl.auth.verifier import Verifier
 
     given = replace(settings.authorization, enabled=True)
     verifier = Verifier(replace(settings, authorization=given))
     assert verifier.keys is not None
-    facts = facts_of(token, settings, verifier.keys, stale=False, now=time.time())
+    facts = collect_facts(token, settings, verifier.keys, stale=False, now=time.time())
     try:
         principal = verifier.principal(f"Bearer {token}")
     except InvalidToken as failure:

@@ -18,9 +18,9 @@ MAXIMUM_DEPTH = 8
 """Objects and arrays within each other; parsers recurse on more (security.md J13)."""
 
 _MAXIMUM_DIGITS = 64
-_alphabet = re.compile(r"[A-Za-z0-9_-]*")
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
 # Possessive, and content without its end: every character is looked at once, closed or not.
-_string = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _OPENING = frozenset("{[")
 
 
@@ -34,7 +34,7 @@ def decode_base64url(text: str) -> bytes:
     Raises:
         NotStrict: other characters, padding, white space, or unused bits that are not zero.
     """
-    if _alphabet.fullmatch(text) is None:
+    if _BASE64URL.fullmatch(text) is None:
         raise NotStrict("has characters outside base64url")
     if len(text) % 4 == 1:
         raise NotStrict("is cut off")
@@ -77,13 +77,13 @@ def _check_depth(text: str) -> None:
     if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
         return
     depth = 0
-    for character in re.findall(r"[\[\]{}]", _string.sub("", text)):
+    for character in re.findall(r"[\[\]{}]", _JSON_STRING.sub("", text)):
         depth += 1 if character in _OPENING else -1
         if depth > MAXIMUM_DEPTH:
             raise NotStrict(f"is nested deeper than {MAXIMUM_DEPTH} levels")
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """RFC 7515 4: member names are unique; compared after escapes are resolved."""
     members = dict(pairs)
     if len(members) != len(pairs):
@@ -91,13 +91,13 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _integer(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     if len(digits) > _MAXIMUM_DIGITS:
         raise NotStrict("has a number that is too long")
     return int(digits)
 
 
-def _fraction(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     if len(digits) > _MAXIMUM_DIGITS:
         raise NotStrict("has a number that is too long")
     value = float(digits)
@@ -106,13 +106,13 @@ def _fraction(digits: str) -> float:
     return value
 
 
-def _constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise NotStrict("has a number that JSON does not know")
 
 
 _decoder = json.JSONDecoder(
-    object_pairs_hook=_members,
-    parse_int=_integer,
-    parse_float=_fraction,
-    parse_constant=_constant,
+    object_pairs_hook=_reject_duplicate_names,
+    parse_int=_parse_integer,
+    parse_float=_parse_float,
+    parse_constant=_reject_constant,
 )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.durations import parse_until, spoken
-from agentctl.cli.help import Branch
+from agentctl.cli.durations import format_span, parse_until
+from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Cursor, Limit, Output, PageNumber, SortOrder, Yes
-from agentctl.cli.show.output import Format, chosen_format, show_page, show_record, write_line
-from agentctl.cli.show.table import Column, Columns, short_time
+from agentctl.cli.show.output import Format, resolve_format, show_page, show_record, write_line
+from agentctl.cli.show.table import Column, Columns, format_time
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
-from agentctl.cli.target import Door, with_door
-from agentctl.errors import BadRequest, NotFound, Unavailable, UsageFailed
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
 from agentctl.operations import (
     DEFAULT_LIMIT,
     MAXIMUM_ACCOUNT_DAYS,
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = Branch(
+app = CommandApp(
     help="Make, list and revoke the accounts of machines.",
     epilog="Example: AGENTCTL_TOKEN=$(agentctl accounts create ci --scope agents:run)",
 )
 
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DAY = timedelta(days=1)
 
 Record = Mapping[str, Any]
 
 
-def _scopes(account: Record) -> str:
+def _format_scopes(account: Record) -> str:
     return ", ".join(str(grant.get("scope")) for grant in account.get("scopes") or [])
 
 
-Whole = Annotated[
+TokenOutput = Annotated[
     Format | None,
     typer.Option(
         "--output",
@@ -61,7 +61,7 @@ _COLUMNS = [
     Column("id"),
     Column("name"),
     Column("state"),
-    Column("scopes", _scopes),
+    Column("scopes", _format_scopes),
     Column("token_hint"),
     Column("created_by"),
     Column("created_at"),
@@ -69,13 +69,13 @@ _COLUMNS = [
     Column("last_used_at"),
     Column("revoked_at"),
 ]
-_LISTED = Columns(
+_LIST_COLUMNS = Columns(
     tsv=_COLUMNS,
     table=[
         Column("name"),
         Column("state"),
         Column("id"),
-        Column("scopes", _scopes, look="text"),
+        Column("scopes", _format_scopes, look="text"),
         Column("expires_at", heading="expires"),
         Column("last_used_at", heading="last used"),
         Column("token_hint", heading="hint"),
@@ -84,13 +84,13 @@ _LISTED = Columns(
         Column("revoked_at", heading="revoked"),
     ],
 )
-_MADE = [*_COLUMNS[:4], Column("token"), *_COLUMNS[4:-2]]
+_CREATED_COLUMNS = [*_COLUMNS[:4], Column("token"), *_COLUMNS[4:-2]]
 
 
 @app.command("create", epilog="Example: agentctl accounts create ci --scope agents:run > ci.token")
-@with_door(create=True)
+@with_target(create=True)
 async def create_account(
-    door: Door,
+    door: Target,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the account, for people")],
     scope: Annotated[
         list[str],
@@ -112,7 +112,7 @@ async def create_account(
             help="Mean it: scopes to write, to delete, to administer, to manage accounts",
         ),
     ] = False,
-    output: Whole = None,
+    output: TokenOutput = None,
 ) -> None:
     """Make an account and print its token, and nothing else, on stdout.
 
@@ -121,7 +121,7 @@ async def create_account(
     account = NewAccount(
         name=name,
         scopes=tuple(Grant(each) for each in scope),
-        expires_in_days=None if expires_in is None else _days(expires_in),
+        expires_in_days=None if expires_in is None else _parse_days(expires_in),
         never_expires=never_expires,
         allow_privileged_scopes=allow_privileged_scopes,
     )
@@ -132,13 +132,13 @@ async def create_account(
             failure.hint = "if they are meant, pass --allow-privileged-scopes"
         raise
     record: Record = made.value
-    for line in _facts(record):
+    for line in _account_lines(record):
         note(line)
     _show_token(made, record, output)
-    door.did(f"made service account {record.get('name')}")
+    door.report_done(f"made service account {record.get('name')}")
 
 
-def _days(text: str) -> int:
+def _parse_days(text: str) -> int:
     """Whole days, for a span of time.
 
     Raises:
@@ -146,22 +146,22 @@ def _days(text: str) -> int:
     """
     span = parse_until(text, now=datetime.now(UTC))
     if span % _DAY:
-        raise UsageFailed(
+        raise UsageError(
             f"{text!r} is not a number of whole days",
             hint=f"accounts are good for 1d to {MAXIMUM_ACCOUNT_DAYS}d",
         )
     return span // _DAY
 
 
-def _facts(account: Record) -> Iterator[str]:
+def _account_lines(account: Record) -> Iterator[str]:
     """What was made, in a few lines: never the token."""
     yield f"service account {account.get('name')} ({account.get('id')})"
-    yield f"  allows:  {_scopes(account)}"
-    yield f"  expires: {_end(account)}"
+    yield f"  allows:  {_format_scopes(account)}"
+    yield f"  expires: {_format_expiry(account)}"
     yield "  its token is told this once"
 
 
-def _end(account: Record) -> str:
+def _format_expiry(account: Record) -> str:
     end = account.get("expires_at")
     if end is None:
         return "never"
@@ -169,7 +169,7 @@ def _end(account: Record) -> str:
         ahead = datetime.fromisoformat(str(end)) - datetime.now(UTC)
     except (TypeError, ValueError):  # another server's way to write times
         return str(end)
-    return f"in {spoken(ahead.total_seconds())} ({short_time(str(end))})"
+    return f"in {format_span(ahead.total_seconds())} ({format_time(str(end))})"
 
 
 def _show_token(made: Document[Any], account: Record, output: Format | None) -> None:
@@ -181,13 +181,13 @@ def _show_token(made: Document[Any], account: Record, output: Format | None) -> 
     if output is None:
         write_line(token)
     else:
-        show_record(made, _MADE, output, id_field="id")
+        show_record(made, _CREATED_COLUMNS, output, id_field="id")
 
 
 @app.command("list", epilog="Example: agentctl accounts list --name ci")
-@with_door()
+@with_target()
 async def list_accounts(
-    door: Door,
+    door: Target,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Only those of this name")
     ] = None,
@@ -198,16 +198,16 @@ async def list_accounts(
     output: Output = None,
 ) -> None:
     """List the accounts, revoked ones too, newest first."""
-    form = chosen_format(output)
+    form = resolve_format(output)
     part = Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order)
     document = await door.operations.list_service_accounts(AccountFilter(name, part))
-    show_page(document, _LISTED, form, id_field="id")
+    show_page(document, _LIST_COLUMNS, form, id_field="id")
 
 
 @app.command("revoke", epilog="Example: agentctl accounts revoke ci --yes")
-@with_door()
+@with_target()
 async def revoke_account(
-    door: Door,
+    door: Target,
     account: Annotated[
         str, typer.Argument(metavar="ID|NAME", help="Id of the account, or its name")
     ],
@@ -219,22 +219,22 @@ async def revoke_account(
     """
     check_confirmable(yes=yes)
     account_id, shown = account, f"service account {account}"
-    if _ID.fullmatch(account) is None:
-        account_id = await _id_of(door, account)
+    if _UUID.fullmatch(account) is None:
+        account_id = await _resolve_account_id(door, account)
         shown = f"{shown} ({account_id})"
     confirm(f"Revoke {shown}, {door.target}?", yes=yes)
     await door.operations.revoke_service_account(account_id)
-    door.did(f"revoked {shown}")
+    door.report_done(f"revoked {shown}")
 
 
-async def _id_of(door: Door, name: str) -> str:
+async def _resolve_account_id(door: Target, name: str) -> str:
     """The account of a name that is active, or else the last one that was.
 
     Raises:
         NotFound: there is none that is not revoked.
     """
     expired: str | None = None
-    async for record in _named(door, name):
+    async for record in _find_by_name(door, name):
         if record.get("state") == "active":
             return str(record["id"])
         if record.get("state") == "expired" and expired is None:
@@ -245,7 +245,7 @@ async def _id_of(door: Door, name: str) -> str:
     return expired
 
 
-async def _named(door: Door, name: str) -> AsyncIterator[Record]:
+async def _find_by_name(door: Target, name: str) -> AsyncIterator[Record]:
     """The accounts of a name, newest first; a server that does not filter is filtered here."""
     cursor: str | None = None
     while True:

@@ -26,61 +26,61 @@ from typing import IO, Annotated, Any
 import typer
 
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.files import refuse_existing
-from agentctl.cli.help import Branch, any_of
+from agentctl.cli.files import check_absent
+from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import Cursor, Limit, Output
-from agentctl.cli.show.output import Format, chosen_format, show_list, write_bytes, write_line
-from agentctl.cli.show.progress import Counter, waiting
+from agentctl.cli.show.output import Format, resolve_format, show_list, write_bytes, write_line
+from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import is_terminal, note
-from agentctl.cli.target import Door, with_door
-from agentctl.errors import TooManyRequests, Unavailable, UsageFailed
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import TooManyRequests, Unavailable, UsageError
 from agentctl.operations import DEFAULT_LIMIT, MAXIMUM_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome
 
 __all__ = [
-    "COLUMNS",
-    "OnlyOperation",
-    "OnlyOutcome",
-    "OnlyPrincipal",
-    "Row",
-    "Since",
+    "AUDIT_COLUMNS",
+    "AuditRow",
+    "OperationOption",
+    "OutcomeOption",
+    "PrincipalOption",
+    "SinceOption",
     "app",
     "export_audit",
-    "pages",
+    "read_pages",
     "tail_audit",
 ]
 
-Row = dict[str, Any]
+AuditRow = dict[str, Any]
 
-OnlyPrincipal = Annotated[
+PrincipalOption = Annotated[
     str | None,
     typer.Option("--principal", metavar="NAME", help="Only what this one called, as rows say it"),
 ]
-OnlyOperation = Annotated[
+OperationOption = Annotated[
     str | None,
     typer.Option("--operation", metavar="ID", help="Only this operation, such as cancel_agent_run"),
 ]
-OnlyOutcome = Annotated[
+OutcomeOption = Annotated[
     AuditOutcome | None,
     typer.Option(
         "--outcome",
         metavar="OUTCOME",
-        help=f"Only with this outcome: {any_of(('allowed', 'denied', 'failed'))}",
+        help=f"Only with this outcome: {join_alternatives(('allowed', 'denied', 'failed'))}",
     ),
 ]
-Since = Annotated[
+SinceOption = Annotated[
     str | None,
     typer.Option("--since", metavar="AGE", help="Only rows since then: 10m, 2h, 7d, or a moment"),
 ]
 
-_NAMES = (
+_TSV_NAMES = (
     "seq", "at", "principal", "via", "operation", "resource", "outcome", "status", "reason",
     "request_id",
 )  # fmt: skip
 
-COLUMNS = Columns(
-    tsv=[Column(name) for name in _NAMES],
+AUDIT_COLUMNS = Columns(
+    tsv=[Column(name) for name in _TSV_NAMES],
     table=[
         Column("at"),
         Column("principal"),
@@ -96,7 +96,7 @@ COLUMNS = Columns(
 )
 
 
-async def pages(door: Door, wanted: AuditFilter) -> AsyncGenerator[list[Row]]:
+async def read_pages(door: Target, wanted: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
     """Page after page, newest first. Rows that come meanwhile stand before the first one."""
     while True:
         page: Any = (await door.operations.get_audit(wanted)).value
@@ -107,19 +107,19 @@ async def pages(door: Door, wanted: AuditFilter) -> AsyncGenerator[list[Row]]:
         wanted = replace(wanted, cursor=following)
 
 
-@with_door()
+@with_target()
 async def export_audit(
-    door: Door,
+    door: Target,
     to_file: Annotated[
         Path | None,
         typer.Option(
             "--to-file", metavar="FILE", help="Write it to this new file, for its owner alone"
         ),
     ] = None,
-    principal: OnlyPrincipal = None,
-    operation: OnlyOperation = None,
-    outcome: OnlyOutcome = None,
-    since: Since = None,
+    principal: PrincipalOption = None,
+    operation: OperationOption = None,
+    outcome: OutcomeOption = None,
+    since: SinceOption = None,
 ) -> None:
     """Write all of it as JSON lines, newest first.
 
@@ -128,12 +128,12 @@ async def export_audit(
     start = microseconds_ago(since)
     wanted = AuditFilter(principal, operation, outcome, start, limit=MAXIMUM_LIMIT)
     counter = Counter("rows exported")
-    async with aclosing(_texts(door, wanted, counter)) as texts:
+    async with aclosing(_read_lines(door, wanted, counter)) as texts:
         if to_file is None:
             await _print(texts, counter)
             return
-        with _new_file(to_file) as file:
-            async with waiting(counter):
+        with _creating_file(to_file) as file:
+            async with showing_progress(counter):
                 async for text in texts:
                     file.write(text + b"\n")
     note(f"wrote {counter.done} rows to {to_file}")
@@ -141,24 +141,24 @@ async def export_audit(
 
 async def _print(texts: AsyncIterator[bytes], counter: Counter) -> None:
     """Write to stdout. How far it is, is seen where stdout is the terminal."""
-    async with nullcontext() if is_terminal(sys.stdout) else waiting(counter):
+    async with nullcontext() if is_terminal(sys.stdout) else showing_progress(counter):
         async for text in texts:
             write_bytes(text)
 
 
-async def _texts(door: Door, wanted: AuditFilter, counter: Counter) -> AsyncGenerator[bytes]:
+async def _read_lines(door: Target, wanted: AuditFilter, counter: Counter) -> AsyncGenerator[bytes]:
     """The lines of a page at a time."""
     import orjson
 
-    rows: list[Row]
-    async for rows in pages(door, wanted):
+    rows: list[AuditRow]
+    async for rows in read_pages(door, wanted):
         if rows:
             yield b"\n".join(map(orjson.dumps, rows))
         counter.done += len(rows)
 
 
 @contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
+def _creating_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to. What ends the block early takes it away again: half of an audit must not
     pass for all of it.
 
@@ -169,10 +169,10 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
     try:
         place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        refuse_existing(path)
+        check_absent(path)
         raise
     except OSError as failure:
-        raise _unwritable(path, failure) from None
+        raise _unwritable_file(path, failure) from None
     try:
         with open(place, "wb") as file:  # noqa: PTH123 - it is open already
             yield file
@@ -182,12 +182,12 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             path.unlink()
         if isinstance(failure, OSError):
-            raise _unwritable(path, failure) from None
+            raise _unwritable_file(path, failure) from None
         raise
 
 
-def _unwritable(path: Path, failure: OSError) -> UsageFailed:
-    return UsageFailed(
+def _unwritable_file(path: Path, failure: OSError) -> UsageError:
+    return UsageError(
         f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
     )
 
@@ -195,17 +195,17 @@ def _unwritable(path: Path, failure: OSError) -> UsageFailed:
 POLL_SECONDS = 1.0
 """Time between two looks."""
 
-LOOK = 50
+PAGE_SIZE = 50
 """Rows of a page; where all of them are looked for, the next one is read too."""
 
-LATE = 40
+LATE_ROWS = 40
 """How far below the highest number a row may come late."""
 
-PAUSES = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
+RETRY_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
 """Seconds before each attempt to reach a server again that did not answer: a restart is over by
 then. An answer starts them anew."""
 
-_LINE = [
+_TAIL_COLUMNS = [
     Column("at"),
     Column("outcome"),
     Column("principal"),
@@ -215,9 +215,9 @@ _LINE = [
 ]
 
 
-@with_door()
+@with_target()
 async def tail_audit(
-    door: Door,
+    door: Target,
     lines: Annotated[
         int,
         typer.Option(
@@ -225,9 +225,9 @@ async def tail_audit(
             help="How many of the rows that are there to begin with",
         ),
     ] = 10,
-    principal: OnlyPrincipal = None,
-    operation: OnlyOperation = None,
-    outcome: OnlyOutcome = None,
+    principal: PrincipalOption = None,
+    operation: OperationOption = None,
+    outcome: OutcomeOption = None,
     output: Output = None,
 ) -> None:  # fmt: skip
     """Show the newest rows, then what comes, until Ctrl-C.
@@ -236,36 +236,36 @@ async def tail_audit(
     """
     import asyncio
 
-    show = _Lines(chosen_format(output))
+    show = _RowWriter(resolve_format(output))
     wanted = AuditFilter(principal, operation, outcome)
-    last = await _newest(door)
+    last = await _newest_number(door)
     show.head()
-    known = {row["seq"] for row in await _since(door, last - LATE) if row["seq"] <= last}
+    known = {row["seq"] for row in await _rows_after(door, last - LATE_ROWS) if row["seq"] <= last}
     if lines:
-        there = await _there(door, wanted, lines, last)
+        there = await _last_rows(door, wanted, lines, last)
         known |= {row["seq"] for row in there}
         show.rows(there)
     while True:
         await asyncio.sleep(POLL_SECONDS)
-        rows = await _patiently(door, last - LATE)
-        show.rows([row for row in rows if row["seq"] not in known and _matches(row, wanted)])
+        rows = await _rows_after_with_retry(door, last - LATE_ROWS)
+        show.rows([row for row in rows if row["seq"] not in known and _matches_filter(row, wanted)])
         if rows:
             last = max(last, rows[-1]["seq"])
             known = {row["seq"] for row in rows}
 
 
-async def _newest(door: Door) -> int:
+async def _newest_number(door: Target) -> int:
     """The number of the newest row; 0: there is none."""
-    async with aclosing(pages(door, AuditFilter(limit=1))) as found:
+    async with aclosing(read_pages(door, AuditFilter(limit=1))) as found:
         async for rows in found:
             return int(rows[0]["seq"]) if rows else 0
     return 0
 
 
-async def _there(door: Door, wanted: AuditFilter, lines: int, last: int) -> list[Row]:
+async def _last_rows(door: Target, wanted: AuditFilter, lines: int, last: int) -> list[AuditRow]:
     """The last rows up to a number that a filter leaves, oldest first."""
-    found: list[Row] = []
-    async with aclosing(pages(door, wanted)) as parts:
+    found: list[AuditRow] = []
+    async with aclosing(read_pages(door, wanted)) as parts:
         async for rows in parts:
             found += [row for row in rows if row["seq"] <= last]
             if len(found) >= lines:
@@ -273,11 +273,11 @@ async def _there(door: Door, wanted: AuditFilter, lines: int, last: int) -> list
     return found[:lines][::-1]
 
 
-async def _since(door: Door, last: int) -> list[Row]:
+async def _rows_after(door: Target, last: int) -> list[AuditRow]:
     """All rows behind a number, oldest first."""
-    found: list[Row] = []
-    wanted = AuditFilter(limit=LOOK)
-    async with aclosing(pages(door, wanted)) as parts:
+    found: list[AuditRow] = []
+    wanted = AuditFilter(limit=PAGE_SIZE)
+    async with aclosing(read_pages(door, wanted)) as parts:
         async for rows in parts:
             new = [row for row in rows if row["seq"] > last]
             found += new
@@ -286,22 +286,22 @@ async def _since(door: Door, last: int) -> list[Row]:
     return found[::-1]
 
 
-async def _patiently(door: Door, last: int) -> list[Row]:
+async def _rows_after_with_retry(door: Target, last: int) -> list[AuditRow]:
     """The same; a server that does not answer is asked again for a while."""
     import asyncio
 
-    for pause in PAUSES:
+    for pause in RETRY_DELAYS:
         try:
-            return await _since(door, last)
+            return await _rows_after(door, last)
         except (Unavailable, TooManyRequests) as failure:
             if door.local is not None:
                 raise
             note(f"{failure.detail}; asking again in {pause:g} s")
         await asyncio.sleep(pause)
-    return await _since(door, last)
+    return await _rows_after(door, last)
 
 
-def _matches(row: Row, wanted: AuditFilter) -> bool:
+def _matches_filter(row: AuditRow, wanted: AuditFilter) -> bool:
     """Whether a filter leaves a row: all new ones are read, of which there are few."""
     return all(
         asked is None or row[name] == asked
@@ -314,7 +314,7 @@ def _matches(row: Row, wanted: AuditFilter) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lines:
+class _RowWriter:
     """Writes rows as they come: nobody knows how wide the next ones are."""
 
     form: Format
@@ -322,55 +322,55 @@ class _Lines:
     def head(self) -> None:
         """Begin."""
         if self.form == "tsv":
-            write_line("\t".join(column.name for column in COLUMNS.tsv))
+            write_line("\t".join(column.name for column in AUDIT_COLUMNS.tsv))
 
-    def rows(self, rows: list[Row]) -> None:
+    def rows(self, rows: list[AuditRow]) -> None:
         """Write rows, oldest first."""
         for row in rows:
             self._write(row)
 
-    def _write(self, row: Row) -> None:
+    def _write(self, row: AuditRow) -> None:
         if self.form in ("json", "jsonl"):
             import orjson
 
             write_bytes(orjson.dumps(row))
         elif self.form == "table":
-            write_line("  ".join(column.short(row) or "-" for column in _LINE))
+            write_line("  ".join(column.short(row) or "-" for column in _TAIL_COLUMNS))
         elif self.form == "tsv":
-            write_line("\t".join(column.cell(row) for column in COLUMNS.tsv))
+            write_line("\t".join(column.cell(row) for column in AUDIT_COLUMNS.tsv))
         else:
             write_line(str(row["seq"]))
 
 
-app = Branch(
+app = CommandApp(
     help="Look up who did what, and what was refused to whom.",
     epilog="Example: agentctl audit list --outcome denied --since 1d",
 )
 
 
 @app.command("list", epilog="Example: agentctl audit list --outcome denied --since 1d")
-@with_door()
+@with_target()
 async def list_audit(
-    door: Door,
-    principal: OnlyPrincipal = None,
-    operation: OnlyOperation = None,
-    outcome: OnlyOutcome = None,
-    since: Since = None,
+    door: Target,
+    principal: PrincipalOption = None,
+    operation: OperationOption = None,
+    outcome: OutcomeOption = None,
+    since: SinceOption = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
     output: Output = None,
 ) -> None:
     """List what was done and refused, newest first."""
-    form = chosen_format(output)
+    form = resolve_format(output)
     wanted = AuditFilter(principal, operation, outcome, microseconds_ago(since), limit, cursor)
     document = await door.operations.get_audit(wanted)
     if form == "json":
         write_bytes(document.raw)
         return
-    from agentctl.records.document import document_of
+    from agentctl.records.document import build_document
 
     page: Any = document.value
-    show_list(document_of(page["data"]), COLUMNS, form, id_field="seq")
+    show_list(build_document(page["data"]), AUDIT_COLUMNS, form, id_field="seq")
     if following := page["meta"].get("next_cursor"):
         note(f"there are more; the next ones: --cursor {following}")
 

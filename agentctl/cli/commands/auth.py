@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.auth import policy
-from agentctl.auth.explain.suggestions import likely_path, passed_by, served_path
+from agentctl.auth.explain.suggestions import describe_grant, routable_path, suggest_path
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import KNOWN_SCOPES, covering
-from agentctl.auth.tokens.mint import check_scopes
-from agentctl.cli.help import Branch
+from agentctl.auth.scopes import KNOWN_SCOPES, find_covering_scope
+from agentctl.auth.tokens.mint import check_mintable_scopes
+from agentctl.cli.help import CommandApp
 from agentctl.cli.options import (
     AgentId,
     Config,
@@ -29,23 +29,23 @@ from agentctl.cli.options import (
     TeamId,
     Url,
     WorkflowId,
-    admin_scope_of,
+    resolve_admin_scope,
 )
-from agentctl.cli.show.output import Format, chosen_format, show_list, show_record, write_bytes
+from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_bytes
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import Connection, Door, Local, open_door, with_door
-from agentctl.errors import Forbidden, UsageFailed
-from agentctl.records.routes import ROUTES, Match, every_route
+from agentctl.cli.target import LocalRules, Target, TargetOptions, open_target, with_target
+from agentctl.errors import Forbidden, UsageError
+from agentctl.records.routes import ROUTES, RouteMatch, route_table
 
 if TYPE_CHECKING:
     from agentctl.records.authorization import ExplainRecord
     from agentctl.records.document import Document
     from agentctl.records.system import MeRecord
 
-__all__ = ["Question", "access_answer", "access_question", "app"]
+__all__ = ["Question", "answer_question", "app", "parse_question"]
 
-app = Branch(
+app = CommandApp(
     help="Ask who you are, who may do what, and why not.",
     epilog="Example: agentctl auth explain GET /agents --token-file my.token",
 )
@@ -54,38 +54,38 @@ Method = Annotated[str, typer.Argument(metavar="METHOD", help="HTTP method, such
 PathArgument = Annotated[
     str, typer.Argument(metavar="PATH", help="Path, as in /agents/writer/runs; a query may follow")
 ]
-What = Annotated[
+WhatArgument = Annotated[
     str,
     typer.Argument(metavar="WHAT", help="A scope, an operation, or an HTTP method with a path"),
 ]
-OfMethod = Annotated[
+OptionalPath = Annotated[
     str | None, typer.Argument(metavar="PATH", help="Path, behind a method", show_default=False)
 ]
 NoToken = Annotated[bool, typer.Option("--no-token", help="Explain a request without a token")]
 
-_WITHOUT = {"token": "(any valid token)", "nothing": "(public)"}
+_NO_SCOPE = {"token": "(any valid token)", "nothing": "(public)"}
 
-_ME = [
+_WHOAMI_COLUMNS = [
     Column("principal"),
     Column("admin"),
     Column("auth_mode", heading="authorization"),
     Column("scopes", lambda record: ", ".join(record["scopes"]), look="whole"),
 ]
-_ANSWER = [
+_CAN_I_COLUMNS = [
     Column("allowed"),
     Column("principal"),
     Column("asked"),
     Column("by"),
     Column("required_scopes", lambda record: ", ".join(record["required_scopes"]), look="whole"),
 ]
-_STEPS = [
+_STEP_COLUMNS = [
     Column("name", heading="step"),
     Column("outcome"),
     Column("found", look="whole"),
 ]
-_WHOLE_STEPS = [*_STEPS, Column("cause"), Column("remedy")]
-_SCOPES = [
-    Column("scope", lambda entry: entry["scope"] or _WITHOUT[entry["needs"]]),
+_ALL_STEP_COLUMNS = [*_STEP_COLUMNS, Column("cause"), Column("remedy")]
+_SCOPE_COLUMNS = [
+    Column("scope", lambda entry: entry["scope"] or _NO_SCOPE[entry["needs"]]),
     Column("also_as", lambda entry: ", ".join(entry["forms"][1:]), look="whole"),
     Column(
         "opens",
@@ -96,31 +96,31 @@ _SCOPES = [
 
 
 @app.command("whoami", epilog="Example: agentctl auth whoami --url http://127.0.0.1:7777")
-@with_door()
-async def whoami(door: Door, output: Output = None) -> None:
+@with_target()
+async def whoami(door: Target, output: Output = None) -> None:
     """Show who you are to a server, and what you may do there.
 
     Locally that is the user of this machine, who may do everything.
     """
-    from agentctl.cli.show.tokens import lifetime
-    from agentctl.records.document import document_of
+    from agentctl.cli.show.tokens import token_times
+    from agentctl.records.document import build_document
 
-    form = chosen_format(output)
+    form = resolve_format(output)
     me = await door.operations.get_me()
     if form == "json":
         write_bytes(me.raw)
         return
-    record = {**me.value, **lifetime(door.token)}
+    record = {**me.value, **token_times(door.token)}
     times = [Column(name) for name in record if name not in me.value]
-    show_record(document_of(record), [*_ME, *times], form, id_field="principal")
+    show_record(build_document(record), [*_WHOAMI_COLUMNS, *times], form, id_field="principal")
 
 
 @app.command("can-i", epilog="Example: agentctl auth can-i POST /agents/writer/runs && echo yes")
-@with_door()
+@with_target()
 async def can_i(
-    door: Door,
-    what: What,
-    path: OfMethod = None,
+    door: Target,
+    what: WhatArgument,
+    path: OptionalPath = None,
     agent: AgentId = None,
     team: TeamId = None,
     workflow: WorkflowId = None,
@@ -132,14 +132,14 @@ async def can_i(
     WHAT is a scope (agents:run), an operation (create_agent_run), or a method with a path. Whose
     sessions and runs you see is another question: `agentctl auth explain` answers both.
     """
-    from agentctl.records.document import document_of
+    from agentctl.records.document import build_document
 
-    form = chosen_format(output)
+    form = resolve_format(output)
     ids = {"agent_id": agent, "team_id": team, "workflow_id": workflow, "session_id": session}
-    question = access_question(what, path, {name: given for name, given in ids.items() if given})
+    question = parse_question(what, path, {name: given for name, given in ids.items() if given})
     me = (await door.operations.get_me()).value
-    answer = access_answer(question, me)
-    show_record(document_of(answer), _ANSWER, form, id_field="allowed")
+    answer = answer_question(question, me)
+    show_record(build_document(answer), _CAN_I_COLUMNS, form, id_field="allowed")
     if not answer["allowed"]:
         raise typer.Exit(1)
 
@@ -164,43 +164,47 @@ def explain_request(
     """
     from agentctl.cli.target import run_until_done
 
-    connection = Connection(url, None, context, insecure_http, config)
-    form = chosen_format(output)
-    run_until_done(_explain(connection, (method, path), _explained(token_file, no_token), form))
+    connection = TargetOptions(url, None, context, insecure_http, config)
+    form = resolve_format(output)
+    run_until_done(
+        _explain(connection, (method, path), _read_explained_token(token_file, no_token), form)
+    )
 
 
 @app.command("scopes", epilog="Example: agentctl auth scopes -o json")
 def list_scopes(config: Config = None, output: Output = None) -> None:
     """List every scope, its forms, and the operations that it opens."""
-    from agentctl.auth.policy import scope_table
-    from agentctl.cli.options import admin_scope_of, settings_if_any
-    from agentctl.records.document import document_of
+    from agentctl.auth.policy import build_scope_table
+    from agentctl.cli.options import load_optional_settings, resolve_admin_scope
+    from agentctl.records.document import build_document
 
-    form = chosen_format(output)
-    settings, _ = settings_if_any(config)
-    table = scope_table(admin_scope_of(settings))
-    show_list(document_of(table), _SCOPES, form, id_field="scope")
+    form = resolve_format(output)
+    settings, _ = load_optional_settings(config)
+    table = build_scope_table(resolve_admin_scope(settings))
+    show_list(build_document(table), _SCOPE_COLUMNS, form, id_field="scope")
 
 
-def _explained(token_file: str | None, no_token: bool) -> str | None:
+def _read_explained_token(token_file: str | None, no_token: bool) -> str | None:
     """The token that is asked about; empty: none; None: the caller's own."""
-    from agentctl.cli.target import token_from_file
-    from agentctl.errors import UsageFailed
+    from agentctl.cli.target import read_token_file
+    from agentctl.errors import UsageError
 
     if no_token and token_file is not None:
-        raise UsageFailed("--token-file and --no-token exclude each other")
-    return "" if no_token else None if token_file is None else token_from_file(token_file)
+        raise UsageError("--token-file and --no-token exclude each other")
+    return "" if no_token else None if token_file is None else read_token_file(token_file)
 
 
 async def _explain(
-    connection: Connection, asked: tuple[str, str], token: str | None, form: Format
+    connection: TargetOptions, asked: tuple[str, str], token: str | None, form: Format
 ) -> None:
-    from agentctl.cli.target import given_token
+    from agentctl.cli.target import resolve_token
     from agentctl.operations import ExplainRequest
 
-    async with open_door(connection, Local(about_token=True), spare_token=token or None) as door:
+    async with open_target(
+        connection, LocalRules(reads_token=True), spare_token=token or None
+    ) as door:
         if door.local is not None and token is None:
-            token = given_token(None)
+            token = resolve_token(None)
         request = ExplainRequest(*asked, token)
         document = await door.operations.explain_auth(request)
         _show_explanation(document, form)
@@ -210,7 +214,7 @@ async def _explain(
 
 def _show_explanation(document: Document[ExplainRecord], form: Format) -> None:
     """The steps on stdout, and in one word what comes of them on stderr."""
-    from agentctl.records.document import document_of
+    from agentctl.records.document import build_document
 
     record = document.value
     if form == "json":
@@ -218,13 +222,13 @@ def _show_explanation(document: Document[ExplainRecord], form: Format) -> None:
     else:
         whole = form != "table"
         steps = [step for step in record["steps"] if whole or step["outcome"] != "skipped"]
-        columns = _WHOLE_STEPS if whole else _STEPS
-        show_list(document_of(steps), columns, form, id_field="name")
-    for line in _verdict(record):
+        columns = _ALL_STEP_COLUMNS if whole else _STEP_COLUMNS
+        show_list(build_document(steps), columns, form, id_field="name")
+    for line in _verdict_lines(record):
         note(line)
 
 
-def _verdict(record: ExplainRecord) -> list[str]:
+def _verdict_lines(record: ExplainRecord) -> list[str]:
     who = f" as {record['principal']}" if record["principal"] else ""
     if record["allowed"]:
         return [f"allowed: {record['operation']}{who}"]
@@ -253,11 +257,11 @@ class Question:
     """
 
     asked: str
-    match: Match | None = None
+    match: RouteMatch | None = None
     scope: str = ""
 
 
-def access_question(what: str, path: str | None, ids: Mapping[str, str]) -> Question:
+def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Question:
     """Read a question.
 
     Args:
@@ -269,28 +273,28 @@ def access_question(what: str, path: str | None, ids: Mapping[str, str]) -> Ques
         UsageFailed: it asks about nothing that there is.
     """
     if path is not None:
-        _refuse_others(ids, {}, f"{what} {path}")
-        return Question(f"{what.upper()} {path}", _match(what.upper(), path))
+        _reject_unused_ids(ids, {}, f"{what} {path}")
+        return Question(f"{what.upper()} {path}", _match_route(what.upper(), path))
     if what in policy.POLICY:
         named = {name for name in _OPTIONS if f"{{{name}}}" in ROUTES[what].template}
-        _refuse_others(ids, named, what)
-        return Question(what, Match(what, dict(ids)))
-    _refuse_others(ids, {}, what)
+        _reject_unused_ids(ids, named, what)
+        return Question(what, RouteMatch(what, dict(ids)))
+    _reject_unused_ids(ids, {}, what)
     if ":" in what:
         return Question(what, scope=what)
-    raise UsageFailed(
+    raise UsageError(
         f"{what!r} is no scope and no operation",
         hint=_nearest_operation(what) or "`agentctl auth scopes` lists both",
     )
 
 
-def _match(method: str, path: str) -> Match:
-    table, served = every_route(), served_path(path)
+def _match_route(method: str, path: str) -> RouteMatch:
+    table, served = route_table(), routable_path(path)
     match = table.find("GET" if method == "HEAD" else method, served)
     if match is None:
         methods = ", ".join(table.methods(served))
-        near = f"it has {methods}" if methods else likely_path(table, method, served)
-        raise UsageFailed(
+        near = f"it has {methods}" if methods else suggest_path(table, method, served)
+        raise UsageError(
             f"{method} {path} is no operation",
             cause=near,
             hint="`agentctl auth scopes` lists the operations",
@@ -298,11 +302,11 @@ def _match(method: str, path: str) -> Match:
     return match
 
 
-def _refuse_others(ids: Mapping[str, str], named: Any, what: str) -> None:
+def _reject_unused_ids(ids: Mapping[str, str], named: Any, what: str) -> None:
     """Refuse ids that would do nothing."""
     for name in ids:
         if name not in named:
-            raise UsageFailed(f"{_OPTIONS[name]} makes no sense with {what}")
+            raise UsageError(f"{_OPTIONS[name]} makes no sense with {what}")
 
 
 def _nearest_operation(what: str) -> str | None:
@@ -314,7 +318,7 @@ def _nearest_operation(what: str) -> str | None:
     return f"did you mean {near[0]!r}?" if near else None
 
 
-def access_answer(asked: Question, me: MeRecord) -> dict[str, Any]:
+def answer_question(asked: Question, me: MeRecord) -> dict[str, Any]:
     """Whether the caller may do it, by what, and what would be needed.
 
     Args:
@@ -328,20 +332,20 @@ def access_answer(asked: Question, me: MeRecord) -> dict[str, Any]:
     principal = Principal(subject=me["principal"], scopes=held, admin=me["admin"])
     told = {"allowed": False, "principal": me["principal"], "asked": asked.asked, "by": None}
     if asked.match is None:
-        return told | _about_scope(asked.scope, principal)
+        return told | _answer_about_scope(asked.scope, principal)
     needed = {"required_scopes": list(policy.required_scopes(*asked.match))}
     try:
-        policy.decide(principal, *asked.match)
+        policy.authorize(principal, *asked.match)
     except Forbidden:
         return told | needed
-    return told | needed | {"allowed": True, "by": passed_by(asked.match, principal)}
+    return told | needed | {"allowed": True, "by": describe_grant(asked.match, principal)}
 
 
-def _about_scope(scope: str, principal: Principal) -> dict[str, Any]:
+def _answer_about_scope(scope: str, principal: Principal) -> dict[str, Any]:
     needed = {"required_scopes": [scope]}
     if scope not in principal.scopes:
-        check_scopes((scope,), admin_scope_of(None))
+        check_mintable_scopes((scope,), resolve_admin_scope(None))
     if principal.admin:
         return {"allowed": True, "by": "the caller is an administrator", **needed}
-    by = covering(principal.scopes, scope)
+    by = find_covering_scope(principal.scopes, scope)
     return needed if by is None else {"allowed": True, "by": f"opened by {by}", **needed}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.help import Branch
+from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.show.output import resolve_format, show_list, write_bytes, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = Branch(
+app = CommandApp(
     help="Look at the configuration and check it.",
     epilog="Example: agentctl config show --sources",
 )
@@ -33,23 +33,23 @@ def show_config(
     output: Output = None,
 ) -> None:
     """Show every value that is in force; secrets are masked."""
-    from agentctl.config import effective, load
-    from agentctl.records.document import document_of
+    from agentctl.config import effective_settings, load_settings
+    from agentctl.records.document import build_document
 
-    form = chosen_format(output)
-    settings = load(config)
-    tables = effective(settings)
+    form = resolve_format(output)
+    settings = load_settings(config)
+    tables = effective_settings(settings)
     if form == "json":
         whole = {**tables, "sources": settings.sources} if sources else tables
-        write_bytes(document_of(whole).raw)
+        write_bytes(build_document(whole).raw)
         return
     rows = [
         {"key": key, "value": value, "source": settings.sources.get(key)}
-        for key, value in _flat(tables)
+        for key, value in _flatten(tables)
     ]
     columns = [Column("key"), Column("value", look="whole")]
     columns += [Column("source", look="whole")] if sources else []
-    show_list(document_of(rows), columns, form, id_field="key")
+    show_list(build_document(rows), columns, form, id_field="key")
 
 
 @app.command("check", epilog="Example: agentctl config check --config agentctl.toml")
@@ -59,23 +59,23 @@ def check_config(config: Config = None) -> None:
     As the start of a server would, but nothing is started.
     """
     from agentctl.auth.verifier import Verifier
-    from agentctl.config import load, require_keys
+    from agentctl.config import load_settings, require_verification_key
 
-    settings = load(config)
-    require_keys(settings)
+    settings = load_settings(config)
+    require_verification_key(settings)
     Verifier(settings)
-    note(f"{settings.path} is good: {_counted(settings)}")
+    note(f"{settings.path} is good: {_count_components(settings)}")
 
 
 @app.command("path", epilog="Example: $EDITOR $(agentctl config path)")
 def config_path(config: Config = None) -> None:
     """Print which configuration file is read."""
-    from agentctl.config import find
+    from agentctl.config import find_config_file
 
-    write_line(str(find(config)))
+    write_line(str(find_config_file(config)))
 
 
-def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flatten(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """`server.port`, `agents.writer.model`, ... with their values."""
     for name, table in tables.items():
         if isinstance(table, dict):
@@ -85,7 +85,7 @@ def _flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield from ((f"{name}.{entry['id']}.{key}", entry[key]) for key in entry)
 
 
-def _counted(settings: Settings) -> str:
+def _count_components(settings: Settings) -> str:
     counts = {
         "agent": len(settings.agents),
         "team": len(settings.teams),

@@ -10,16 +10,16 @@ from typing import Annotated
 import typer
 
 from agentctl.cli import contexts
-from agentctl.cli.help import Branch
+from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Output, Yes
-from agentctl.cli.show.output import chosen_format, show_list, write_line
+from agentctl.cli.show.output import resolve_format, show_list, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import confirm, note
-from agentctl.errors import Conflict, NotFound, UsageFailed
+from agentctl.errors import Conflict, NotFound, UsageError
 
 __all__ = ["app"]
 
-app = Branch(
+app = CommandApp(
     help="Name servers, and choose the one that commands talk to.",
     epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use",
 )
@@ -42,12 +42,12 @@ def add_context(
     use: Annotated[bool, typer.Option("--use", help="Make it the current context")] = False,
 ) -> None:
     """Remember a server under a name; its token stays in its file."""
-    from agentctl.remote.address import read_address
+    from agentctl.remote.address import parse_address
 
     contexts.check_name(name)
-    address = read_address(url)
-    file = _checked(token_file) if token_file is not None else None
-    with contexts.changing() as stored:
+    address = parse_address(url)
+    file = _resolve_token_file(token_file) if token_file is not None else None
+    with contexts.updating() as stored:
         if name in stored.by_name:
             raise Conflict(
                 f"there is a context named {name!r} already",
@@ -55,7 +55,7 @@ def add_context(
             )
         stored.by_name[name] = contexts.Context(name, address.base, file)
         stored.current = name if use else stored.current
-    note(f"added {name} ({address.base}) to {contexts.file_path()}")
+    note(f"added {name} ({address.base}) to {contexts.contexts_path()}")
     if file is not None and not (address.encrypted or address.loopback):
         note("its token is sent over plain http with --insecure-http only")
     note(f"{name} is current" if use else f"make it current with: agentctl context use {name}")
@@ -64,10 +64,10 @@ def add_context(
 @app.command("list", epilog="Example: agentctl context list -o json")
 def list_contexts(output: Output = None) -> None:
     """List the contexts."""
-    from agentctl.records.document import document_of
+    from agentctl.records.document import build_document
 
-    form = chosen_format(output)
-    stored = contexts.load()
+    form = resolve_format(output)
+    stored = contexts.load_contexts()
     current = os.environ.get("AGENTCTL_CONTEXT") or stored.current
     rows = [
         {
@@ -78,7 +78,7 @@ def list_contexts(output: Output = None) -> None:
         }
         for context in stored.by_name.values()
     ]
-    show_list(document_of(rows), _COLUMNS, form, id_field="name")
+    show_list(build_document(rows), _COLUMNS, form, id_field="name")
 
 
 @app.command("use", epilog="Example: agentctl context use demo")
@@ -90,9 +90,9 @@ def use_context(
 ) -> None:
     """Make a context the one that commands talk to."""
     if (name is None) is not none:
-        raise UsageFailed("give the name of a context, or --none")
-    with contexts.changing() as stored:
-        context = None if name is None else contexts.find(stored, name)
+        raise UsageError("give the name of a context, or --none")
+    with contexts.updating() as stored:
+        context = None if name is None else contexts.find_context(stored, name)
         stored.current = name
     note("commands work locally" if context is None else f"commands talk to {context.url}")
     if os.environ.get("AGENTCTL_CONTEXT"):
@@ -102,7 +102,7 @@ def use_context(
 @app.command("current", epilog="Example: agentctl context current")
 def current_context() -> None:
     """Print the name of the context that commands talk to."""
-    context = contexts.chosen()
+    context = contexts.resolve_context()
     if context is None:
         raise NotFound(
             "no context is current: commands without --url work locally",
@@ -115,28 +115,28 @@ def current_context() -> None:
 @app.command("remove", epilog="Example: agentctl context remove demo --yes")
 def remove_context(name: Name, yes: Yes = False) -> None:
     """Forget a context; the file with its token stays."""
-    context = contexts.find(contexts.load(), name)
+    context = contexts.find_context(contexts.load_contexts(), name)
     confirm(f"Forget the context {name} ({context.url})?", yes=yes)
-    with contexts.changing() as stored:
-        contexts.find(stored, name)
+    with contexts.updating() as stored:
+        contexts.find_context(stored, name)
         del stored.by_name[name]
         was_current = stored.current == name
         stored.current = None if was_current else stored.current
-    note(f"removed {name} from {contexts.file_path()}")
+    note(f"removed {name} from {contexts.contexts_path()}")
     if was_current:
         note("no context is current now: commands without --url work locally")
 
 
-def _checked(file: Path) -> Path:
+def _resolve_token_file(file: Path) -> Path:
     """The absolute path of a token file; what is odd about it is said, not refused."""
     if str(file) == "-":
-        raise UsageFailed("a context keeps the name of a file, stdin has none")
+        raise UsageError("a context keeps the name of a file, stdin has none")
     path = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - links stay as they are
     try:
         str(path).encode()
         mode = path.stat().st_mode
     except UnicodeEncodeError:
-        raise UsageFailed("the path of the token file is not UTF-8 text") from None
+        raise UsageError("the path of the token file is not UTF-8 text") from None
     except OSError:
         note(f"{path} cannot be read yet")
         return path

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.help import Branch
+from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import Format, chosen_format, show_list, show_record, write_line
-from agentctl.cli.show.progress import Counter, waiting
+from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_line
+from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import naming, run_until_done
-from agentctl.errors import NotFound, UsageFailed
+from agentctl.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database
-    from agentctl.service.databases import Status
+    from agentctl.service.databases import DatabaseStatus
     from agentctl.store.schema import Migration
 
 __all__ = ["app"]
 
-app = Branch(
+app = CommandApp(
     help="Look at databases, migrate, check and copy them.",
     epilog="Example: agentctl db status",
 )
@@ -32,7 +32,7 @@ app = Branch(
 Url = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="Refused: it works locally only")
 ]
-OnlyDb = Annotated[
+OnlyDatabase = Annotated[
     str | None, typer.Option("--db", metavar="ID", help="Only this database, else all of them")
 ]
 
@@ -48,12 +48,12 @@ _STATUS = Columns(
         Column("db_id", heading="id"),
         Column("state"),
         Column("engine"),
-        Column("schema", lambda record: _of(record["schema"], record["newest"])),
+        Column("schema", lambda record: _format_version(record["schema"], record["newest"])),
         Column("pending", lambda record: ", ".join(record["pending"]), look="text"),
-        Column("bytes", lambda record: _size(record["bytes"]), heading="size"),
-        Column("wal_bytes", lambda record: _size(record["wal_bytes"]), heading="log"),
-        Column("sessions", lambda record: _about(record, "sessions")),
-        Column("runs", lambda record: _about(record, "runs")),
+        Column("bytes", lambda record: _format_size(record["bytes"]), heading="size"),
+        Column("wal_bytes", lambda record: _format_size(record["wal_bytes"]), heading="log"),
+        Column("sessions", lambda record: _format_count(record, "sessions")),
+        Column("runs", lambda record: _format_count(record, "runs")),
         Column("url", look="text"),
     ],
 )  # fmt: skip
@@ -77,23 +77,23 @@ _BACKUP = [
 
 @app.command("status", epilog="Example: agentctl db status -o json")
 def show_status(
-    config: Config = None, db: OnlyDb = None, output: Output = None, url: Url = None
+    config: Config = None, db: OnlyDatabase = None, output: Output = None, url: Url = None
 ) -> None:
     """Show each database: where it is, its schema, what it lacks, how large it is.
 
     The exit code is 7 when one is not there or cannot be used, else 1 when the schema of one is
     too old or too new.
     """
-    form = chosen_format(output)
-    entries = _entries(config, db, url)
-    found: list[Status] = []
+    form = resolve_format(output)
+    entries = _select_databases(config, db, url)
+    found: list[DatabaseStatus] = []
 
     async def look() -> None:
-        from agentctl.service.databases import status_of
+        from agentctl.service.databases import read_database_status
 
         for entry in entries:
-            async with waiting(f"looking at {entry.id}"):
-                found.append(await status_of(entry))
+            async with showing_progress(f"looking at {entry.id}"):
+                found.append(await read_database_status(entry))
 
     run_until_done(look())
     _show([each.record() for each in found], _STATUS, form, "db_id")
@@ -106,7 +106,7 @@ def show_status(
 @app.command("migrate", epilog="Example: agentctl db migrate --dry-run")
 def migrate(
     config: Config = None,
-    db: OnlyDb = None,
+    db: OnlyDatabase = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and change nothing")
     ] = False,
@@ -118,8 +118,8 @@ def migrate(
     Each migration is applied as a whole or not at all. Make a backup first, and stop the servers:
     they wait while a migration is applied.
     """
-    form = chosen_format(output)
-    entries = _entries(config, db, url)
+    form = resolve_format(output)
+    entries = _select_databases(config, db, url)
     records: list[dict[str, object]] = []
     try:
         run_until_done(_migrate(entries, records, dry_run=dry_run))
@@ -131,35 +131,35 @@ def migrate(
 async def _migrate(
     entries: Sequence[Database], records: list[dict[str, object]], *, dry_run: bool
 ) -> None:
-    from agentctl.config.databases import shown_url
-    from agentctl.service.databases import Plan, migrate, plan_of
+    from agentctl.config.databases import display_url
+    from agentctl.service.databases import MigrationPlan, migrate, plan_migration
 
-    def applied(plan: Plan, migration: Migration) -> None:
-        records.append(_migration(plan.entry, migration, "applied"))
+    def applied(plan: MigrationPlan, migration: Migration) -> None:
+        records.append(_migration_row(plan.entry, migration, "applied"))
         counter.done += 1
 
     for entry in entries:
-        plan, where = await plan_of(entry), f"{entry.id} ({shown_url(entry.url)})"
+        plan, where = await plan_migration(entry), f"{entry.id} ({display_url(entry.url)})"
         counter = Counter(f"migrations of {entry.id}", len(plan.migrations))
         if not plan.migrations:
             note(f"{where} is up to date, schema {plan.version}")
         elif dry_run:
-            records += [_migration(entry, each, "pending") for each in plan.migrations]
-            note(f"{where} would be {_verb(plan)}; nothing was changed")
+            records += [_migration_row(entry, each, "pending") for each in plan.migrations]
+            note(f"{where} would be {_describe_plan(plan)}; nothing was changed")
         else:
-            async with waiting(counter):
+            async with showing_progress(counter):
                 await migrate(plan, applied)
-            note(f"{where} was {_verb(plan)}")
+            note(f"{where} was {_describe_plan(plan)}")
 
 
-def _verb(plan: Any) -> str:
+def _describe_plan(plan: Any) -> str:
     count = len(plan.migrations)
     if plan.version is None:
         return "made"
     return f"migrated, {count} step{'' if count == 1 else 's'} from schema {plan.version}"
 
 
-def _migration(entry: Database, migration: Migration, outcome: str) -> dict[str, object]:
+def _migration_row(entry: Database, migration: Migration, outcome: str) -> dict[str, object]:
     return {
         "db_id": entry.id,
         "migration": migration.name,
@@ -169,29 +169,31 @@ def _migration(entry: Database, migration: Migration, outcome: str) -> dict[str,
 
 
 @app.command("check", epilog="Example: agentctl db check --db main")
-def check(config: Config = None, db: OnlyDb = None, output: Output = None, url: Url = None) -> None:
+def check(
+    config: Config = None, db: OnlyDatabase = None, output: Output = None, url: Url = None
+) -> None:
     """Look for damage: pages, schema, and what must hold between rows. Nothing is changed.
 
     All of a database is read, which may take long; servers go on meanwhile. Exit code 1 when
     something is wrong.
     """
-    from agentctl.cli.commands.doctor import show_findings, sum_up
+    from agentctl.cli.commands.doctor import check_findings, show_findings
 
-    form = chosen_format(output)
-    entries = _entries(config, db, url)
+    form = resolve_format(output)
+    entries = _select_databases(config, db, url)
     findings: list[Any] = []
     run_until_done(_check(entries, findings))
     show_findings(findings, form)
-    sum_up(findings)
+    check_findings(findings)
 
 
 async def _check(entries: Sequence[Database], findings: list[Any]) -> None:
-    from agentctl.service.databases import check_database
+    from agentctl.service.databases import check_integrity
 
     for entry in entries:
         counter = Counter("")
-        async with waiting(counter):
-            async for finding in check_database(entry, counter.show):
+        async with showing_progress(counter):
+            async for finding in check_integrity(entry, counter.show):
                 findings.append(finding)
 
 
@@ -210,61 +212,61 @@ def back_up(
     It holds everything that was committed when it began. For PostgreSQL the command that does it
     is printed instead.
     """
-    form = chosen_format(output)
-    entry = _entries(config, db, url)[0]
-    from agentctl.config.databases import is_sqlite
+    form = resolve_format(output)
+    entry = _select_databases(config, db, url)[0]
+    from agentctl.config.databases import is_sqlite_url
 
-    if is_sqlite(entry.url):
+    if is_sqlite_url(entry.url):
         run_until_done(_back_up(entry, file, form))
     else:
         _print_dump(entry, file)
 
 
 async def _back_up(entry: Database, file: Path, form: Format) -> None:
-    from agentctl.records.document import document_of
+    from agentctl.records.document import build_document
     from agentctl.service.databases import back_up
 
     counter = Counter("")
-    async with waiting(counter):
+    async with showing_progress(counter):
         made = await back_up(entry, file.absolute(), counter.show)
-    show_record(document_of(made), _BACKUP, form, id_field="file")
+    show_record(build_document(made), _BACKUP, form, id_field="file")
     note(
         f"copied {entry.id} to {made['file']} and checked it; to restore it, see docs/databases.md"
     )
 
 
 def _print_dump(entry: Database, file: Path) -> None:
-    from agentctl.service.databases import dump_line, restore_line
+    from agentctl.service.databases import format_dump_command, format_restore_command
 
-    write_line(dump_line(entry, file))
+    write_line(format_dump_command(entry, file))
     note("nothing was copied: this line does it, where PostgreSQL's own programs are")
     password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
     note(f"  the password: {password}a file that PGPASSFILE names")
     if entry.tls != "prefer":
         certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
         note(f"  the encryption: PGSSLMODE={entry.tls}{certificates}")
-    note(f"  to restore it into an empty database: {restore_line(entry, file)}")
+    note(f"  to restore it into an empty database: {format_restore_command(entry, file)}")
 
 
-def _entries(config: Path | None, db: str | None, url: str | None) -> Sequence[Database]:
+def _select_databases(config: Path | None, db: str | None, url: str | None) -> Sequence[Database]:
     """The configured databases, or the one that is meant.
 
     Raises:
         UsageFailed: a server is named.
         NotFound: there is no such database.
     """
-    from agentctl.cli.log import say_nothing
-    from agentctl.config import load
+    from agentctl.cli.log import discard_log
+    from agentctl.config import load_settings
 
     if url is not None:
-        raise UsageFailed(
+        raise UsageError(
             f"this works locally only, not on {url}",
             cause="it works on the database itself, which no server gives to others",
             hint="run it where the database is, with --config FILE",
         )
     # What is logged of a failure is told.
-    say_nothing()
-    settings = load(config)
+    discard_log()
+    settings = load_settings(config)
     if db is None:
         return settings.databases
     chosen = [entry for entry in settings.databases if entry.id == db]
@@ -275,21 +277,21 @@ def _entries(config: Path | None, db: str | None, url: str | None) -> Sequence[D
 
 
 def _show(records: list[dict[str, object]], columns: Columns, form: Format, id_field: str) -> None:
-    from agentctl.records.document import document_of
+    from agentctl.records.document import build_document
 
-    show_list(document_of(records), columns, form, id_field=id_field)
+    show_list(build_document(records), columns, form, id_field=id_field)
 
 
-def _of(version: object, newest: object) -> str:
+def _format_version(version: object, newest: object) -> str:
     return "" if version is None else f"{version} of {newest}"
 
 
-def _about(record: Mapping[str, Any], name: str) -> str:
+def _format_count(record: Mapping[str, Any], name: str) -> str:
     count = record[name]
     return "" if count is None else f"{'about ' if record['estimated'] else ''}{count}"
 
 
-def _size(count: int | None) -> str:
-    from agentctl.records.numbers import spoken_bytes
+def _format_size(count: int | None) -> str:
+    from agentctl.records.numbers import format_bytes
 
-    return "" if count is None else spoken_bytes(count)
+    return "" if count is None else format_bytes(count)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import Format, chosen_format, show_list, write_line
+from agentctl.cli.show.output import Format, resolve_format, show_list, write_line
 from agentctl.cli.show.table import Column
-from agentctl.cli.show.terminal import note, printable
-from agentctl.errors import AgentctlError, InvalidConfiguration, UsageFailed
+from agentctl.cli.show.terminal import escape_controls, note
+from agentctl.errors import AgentctlError, InvalidConfiguration, UsageError
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.service.doctor.finding import Finding
 
-__all__ = ["EXAMPLE", "SomethingWrong", "doctor", "show_findings", "sum_up"]
+__all__ = ["EXAMPLE", "SomethingWrong", "check_findings", "doctor", "show_findings"]
 
 _COLUMNS = [
     Column("verdict"),
@@ -40,21 +40,21 @@ class SomethingWrong(AgentctlError):
 
 def show_findings(findings: Sequence[Finding], form: Format) -> None:
     """Write them all; tables have no columns here, so that no remedy is cut."""
-    from agentctl.records.document import document_of
+    from agentctl.records.document import build_document
 
     if form != "table":
         records = [asdict(finding) for finding in findings]
-        show_list(document_of(records), _COLUMNS, form, id_field="check")
+        show_list(build_document(records), _COLUMNS, form, id_field="check")
         return
     widest = max((len(finding.check) for finding in findings), default=0)
     for finding in findings:
         head = f"{finding.verdict:5}  {finding.check:{widest}}  "
-        write_line(head + printable(finding.what))
+        write_line(head + escape_controls(finding.what))
         if finding.remedy is not None:
-            write_line(" " * len(head) + "-> " + printable(finding.remedy))
+            write_line(" " * len(head) + "-> " + escape_controls(finding.remedy))
 
 
-def sum_up(findings: Sequence[Finding]) -> None:
+def check_findings(findings: Sequence[Finding]) -> None:
     """Say how it is.
 
     Raises:
@@ -87,35 +87,35 @@ def doctor(
     from agentctl.cli.target import run_until_done
 
     if url is not None:
-        raise UsageFailed(
+        raise UsageError(
             f"this works locally only, not on {url}",
             cause="it looks at files, modes and databases, which no server shows to others",
             hint="run it where the server is, with --config FILE",
         )
-    form = chosen_format(output)
+    form = resolve_format(output)
     findings: list[Finding] = []
     run_until_done(_examine(_settings(config), findings))
     show_findings(findings, form)
-    sum_up(findings)
+    check_findings(findings)
 
 
 def _settings(config: Config) -> Settings | AgentctlError:
     """The configuration, or what is wrong with it."""
-    from agentctl.config import load
+    from agentctl.config import load_settings
 
     try:
-        return load(config)
+        return load_settings(config)
     except InvalidConfiguration as failure:
         return failure
 
 
 async def _examine(settings: Settings | AgentctlError, findings: list[Finding]) -> None:
-    from agentctl.cli.log import say_nothing
-    from agentctl.cli.show.progress import waiting
-    from agentctl.service.doctor.checks import run, steps
+    from agentctl.cli.log import discard_log
+    from agentctl.cli.show.progress import showing_progress
+    from agentctl.service.doctor.checks import list_steps, run_step
 
     # What is logged of a failure is in the finding about it.
-    say_nothing()
-    for step in steps(settings):
-        async with waiting(f"looking at {step.name}"):
-            findings += await run(step)
+    discard_log()
+    for step in list_steps(settings):
+        async with showing_progress(f"looking at {step.name}"):
+            findings += await run_step(step)

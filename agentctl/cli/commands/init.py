@@ -14,7 +14,7 @@ __all__ = ["EXAMPLE", "init"]
 EXAMPLE = "agentctl init my-server"
 
 _ALGORITHM = "RS256"
-_NEXT = """
+_NEXT_STEPS = """
 next, in one terminal:
 {folder}  agentctl serve
 and in another:
@@ -34,18 +34,18 @@ def init(
     """
     from agentctl import config
     from agentctl.cli.files import (
-        make_folder,
+        check_absent,
+        create_directory,
+        create_file,
         public_path,
-        refuse_existing,
         write_key_pair,
-        write_new,
     )
 
     settings = directory / "agentctl.toml"
     private = directory / "keys" / "signing.pem"
-    refuse_existing(settings, private, public_path(private))
-    make_folder(directory)
-    write_new(settings, config.SAMPLE.encode())
+    check_absent(settings, private, public_path(private))
+    create_directory(directory)
+    create_file(settings, config.SAMPLE_CONFIG.encode())
     try:
         pair = write_key_pair(private, _ALGORITHM)
     except BaseException:
@@ -53,13 +53,13 @@ def init(
         raise
     for path in (settings, pair.private, pair.public):
         note(f"wrote {path}")
-    _say_what_is_next(directory)
+    _note_next_steps(directory)
 
 
-def _say_what_is_next(directory: Path) -> None:
+def _note_next_steps(directory: Path) -> None:
     import shlex
 
     here = directory.resolve() == Path.cwd()
     folder = "" if here else f"  cd {shlex.quote(str(directory))}\n"
-    for line in _NEXT.format(folder=folder).splitlines():
+    for line in _NEXT_STEPS.format(folder=folder).splitlines():
         note(line)

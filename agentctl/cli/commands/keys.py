@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from agentctl.cli.help import Branch, any_of
+from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import Config, Output, Yes
-from agentctl.cli.show.output import chosen_format, show_list, write_bytes, write_line
+from agentctl.cli.show.output import resolve_format, show_list, write_bytes, write_line
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.config.settings import Algorithm
-from agentctl.errors import Conflict, InvalidConfiguration, InvalidKey, UsageFailed
+from agentctl.errors import Conflict, InvalidConfiguration, InvalidKey, UsageError
 
 if TYPE_CHECKING:
     from agentctl.auth.keys.published import JwksFile
@@ -50,41 +50,41 @@ def key_rows(settings: Settings) -> Iterator[Row]:
         InvalidKey: a key is refused.
     """
     signing = _signing_thumbprint(settings)
-    for row in _all(settings.authorization):
+    for row in _list_keys(settings.authorization):
         name = row["thumbprint"]
         row["signs"] = None if signing is None or name is None else name == signing
         yield row
 
 
-def _all(given: Authorization) -> Iterator[Row]:
-    from agentctl.auth.keys.keyring import load_keys, read_files
-    from agentctl.auth.keys.material import keys_from_text
-    from agentctl.auth.keys.published import JwksFile, published
-    from agentctl.auth.tokens.algorithms import spec_of
+def _list_keys(given: Authorization) -> Iterator[Row]:
+    from agentctl.auth.keys.keyring import load_key_set, read_key_files
+    from agentctl.auth.keys.material import parse_keys
+    from agentctl.auth.keys.published import JwksFile, open_published_files
+    from agentctl.auth.tokens.algorithms import get_algorithm
     from agentctl.auth.tokens.jws import KeySet
 
-    spec = spec_of(given.algorithm)
+    spec = get_algorithm(given.algorithm)
     for number, text in enumerate(given.verification_keys, start=1):
         source = f"authorization.verification_keys entry {number}"
-        yield from _rows(source, KeySet.of_keys(spec, keys_from_text(text, spec, source)), {})
+        yield from _key_rows(source, KeySet.from_keys(spec, parse_keys(text, spec, source)), {})
     for path in given.verification_key_files:
         alone = replace(given, verification_keys=(), verification_key_files=(path,), jwks_file=None)
-        files = read_files(alone)
-        found = load_keys(alone, files)
-        edited = published(alone, files)
-        yield from _rows(str(path), found, edited[path].marks() if edited else {})
+        files = read_key_files(alone)
+        found = load_key_set(alone, files)
+        edited = open_published_files(alone, files)
+        yield from _key_rows(str(path), found, edited[path].removal_times() if edited else {})
     if given.jwks_file is not None:
         alone = replace(given, verification_keys=(), verification_key_files=())
-        files = read_files(alone)
-        found = load_keys(alone, files)
+        files = read_key_files(alone)
+        found = load_key_set(alone, files)
         yield from _jwks_rows(str(given.jwks_file), found, JwksFile(files[given.jwks_file]))
 
 
-def _rows(source: str, keys: KeySet, marks: Marks) -> Iterator[Row]:
-    from agentctl.auth.keys.generate import thumbprint_of
+def _key_rows(source: str, keys: KeySet, marks: Marks) -> Iterator[Row]:
+    from agentctl.auth.keys.generate import key_thumbprint
 
     for key in keys.keys:
-        name = None if isinstance(key.material, bytes) else thumbprint_of(key)
+        name = None if isinstance(key.material, bytes) else key_thumbprint(key)
         yield {
             "kid": name,
             "algorithm": key.spec.name,
@@ -93,16 +93,16 @@ def _rows(source: str, keys: KeySet, marks: Marks) -> Iterator[Row]:
             "thumbprint": name,
             "reason": None,
             "use": None,
-            "removable_at": _time(marks, name),
+            "removable_at": _removable_at(marks, name),
         }
 
 
 def _jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
     from agentctl.auth.keys.published import entry_thumbprint
-    from agentctl.auth.tokens.jwk import left_out
+    from agentctl.auth.tokens.jwk import reason_to_skip
 
-    marks = file.marks()
-    reasons = [left_out(entry, keys.spec, "") for entry in file.entries]
+    marks = file.removal_times()
+    reasons = [reason_to_skip(entry, keys.spec, "") for entry in file.entries]
     nameless = keys.left_out[len(list(filter(None, reasons))) :]
     for entry, why in zip(file.entries, reasons, strict=True):
         kid, whole = entry.get("kid"), entry_thumbprint(entry)
@@ -117,32 +117,32 @@ def _jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
             "thumbprint": name,
             "reason": why,
             "use": entry.get("use"),
-            "removable_at": _time(marks, whole),
+            "removable_at": _removable_at(marks, whole),
         }
 
 
-def _time(marks: Marks, thumbprint: str | None) -> str | None:
-    from agentctl.records.times import rfc3339
+def _removable_at(marks: Marks, thumbprint: str | None) -> str | None:
+    from agentctl.records.times import format_rfc3339
 
     moment = None if thumbprint is None else marks.get(thumbprint)
-    return None if moment is None else rfc3339(moment)
+    return None if moment is None else format_rfc3339(moment)
 
 
 def _signing_thumbprint(settings: Settings) -> str | None:
     """That of the key of [signing]; None where there is none, or none that can be used."""
-    from agentctl.auth.keys.generate import read_private_key, thumbprint
+    from agentctl.auth.keys.generate import read_private_key, signing_key_thumbprint
 
     try:
         private = read_private_key(settings.signing.key_file)
-        return thumbprint(private, settings.authorization.algorithm)
+        return signing_key_thumbprint(private, settings.authorization.algorithm)
     except InvalidKey:
         return None
 
 
-OVERLAP = "1h"
+DEFAULT_OVERLAP = "1h"
 """As long as `token mint` makes a token good for."""
 
-TAKEN_UP_SECONDS = 5.0
+RELOAD_SECONDS = 5.0
 """Within so many seconds a server takes up a file that changed."""
 
 
@@ -164,7 +164,7 @@ def rotate_key(
             max=3_600,
             help="How long to let servers take up the new key before it signs",
         ),
-    ] = TAKEN_UP_SECONDS,
+    ] = RELOAD_SECONDS,
     drop_old_private: Annotated[
         bool,
         typer.Option("--drop-old-private", help="Delete the old private key, else it is kept"),
@@ -182,37 +182,41 @@ def rotate_key(
     [signing]. The second, --finish, removes the old public key; before the overlap is over it asks.
     No server is restarted. What was broken off is completed by the same command.
     """
-    from agentctl.auth.keys.rotation import rotating
-    from agentctl.config import load
+    from agentctl.auth.keys.rotation import open_rotation
+    from agentctl.config import load_settings
 
     if finish and (overlap is not None or drop_old_private):
-        raise UsageFailed("--finish goes without --overlap and --drop-old-private")
+        raise UsageError("--finish goes without --overlap and --drop-old-private")
     again = "agentctl keys rotate" + (f" --config {shlex.quote(str(config))}" if config else "")
-    with rotating(load(config)) as rotation:
+    with open_rotation(load_settings(config)) as rotation:
         if finish:
-            _finish(rotation, again, yes=yes)
+            _finish_rotation(rotation, again, yes=yes)
         else:
-            _begin(rotation, again, overlap or OVERLAP, wait, keep=not drop_old_private)
+            _start_rotation(
+                rotation, again, overlap or DEFAULT_OVERLAP, wait, keep=not drop_old_private
+            )
 
 
-def _begin(rotation: Rotation, again: str, overlap: str, wait: float, *, keep: bool) -> None:
+def _start_rotation(
+    rotation: Rotation, again: str, overlap: str, wait: float, *, keep: bool
+) -> None:
     from agentctl.cli.durations import parse_until
     from agentctl.records.times import now
 
     span = parse_until(overlap, now=datetime.now(UTC))
     if rotation.removable:
-        raise _unfinished(rotation, again)
+        raise _unfinished_rotation(rotation, again)
     rotation.check()
     if rotation.unfinished:
         note("going on with a rotation that was broken off")
     remove_after = now() + int((span.total_seconds() + wait) * 1_000_000)
     new = rotation.publish(remove_after)
-    for path in rotation.homes:
+    for path in rotation.publishing_files:
         note(f"put the new public key into {path}, beside the old one")
     _wait(wait, again)
-    aside = rotation.switch(keep=keep)
+    aside = rotation.activate_new_key(keep=keep)
     note(f"tokens are signed with the new key now: {new}")
-    _say_what_is_left(rotation.old, aside, remove_after, again)
+    _note_next_step(rotation.old_thumbprint, aside, remove_after, again)
     write_line(new)
 
 
@@ -227,15 +231,15 @@ def _wait(seconds: float, again: str) -> None:
         raise
 
 
-def _say_what_is_left(old: str, aside: Path | None, remove_after: int, again: str) -> None:
+def _note_next_step(old: str, aside: Path | None, remove_after: int, again: str) -> None:
     kept = "was deleted" if aside is None else f"is kept in {aside}; no server needs it"
     note(f"the old private key {kept}")
     note(f"the old public key, {old}, verifies tokens until you remove it")
-    note(f"after {_at(remove_after)}: {again} --finish")
+    note(f"after {_format_moment(remove_after)}: {again} --finish")
 
 
-def _unfinished(rotation: Rotation, again: str) -> Conflict:
-    latest = _at(max(rotation.removable.values()))
+def _unfinished_rotation(rotation: Rotation, again: str) -> Conflict:
+    latest = _format_moment(max(rotation.removable.values()))
     return Conflict(
         "The rotation before this one is not finished",
         cause=f"the key that it replaced may be removed after {latest}",
@@ -243,8 +247,8 @@ def _unfinished(rotation: Rotation, again: str) -> Conflict:
     )
 
 
-def _finish(rotation: Rotation, again: str, *, yes: bool) -> None:
-    from agentctl.cli.durations import spoken
+def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
+    from agentctl.cli.durations import format_span
     from agentctl.records.times import now
 
     if not rotation.removable:
@@ -254,7 +258,10 @@ def _finish(rotation: Rotation, again: str, *, yes: bool) -> None:
     latest = max(rotation.removable.values())
     left = (latest - now()) / 1_000_000
     if left > 0:
-        note(f"tokens of the old key may be good until {_at(latest)}, for another {spoken(left)}")
+        note(
+            f"tokens of the old key may be good until {_format_moment(latest)}, "
+            f"for another {format_span(left)}"
+        )
         confirm("Remove the old public key now?", yes=yes)
     rotation.retire()
     note("removed; servers refuse tokens of it within 5 s")
@@ -262,14 +269,14 @@ def _finish(rotation: Rotation, again: str, *, yes: bool) -> None:
         write_line(thumbprint)
 
 
-def _at(moment: int) -> str:
-    from agentctl.cli.show.table import short_time
-    from agentctl.records.times import rfc3339
+def _format_moment(moment: int) -> str:
+    from agentctl.cli.show.table import format_time
+    from agentctl.records.times import format_rfc3339
 
-    return short_time(rfc3339(moment))
+    return format_time(format_rfc3339(moment))
 
 
-app = Branch(
+app = CommandApp(
     help="Make keys, list, publish and rotate them.",
     epilog="Example: agentctl keys generate --algorithm ES256 --out keys/signing.pem",
 )
@@ -292,7 +299,7 @@ _COLUMNS = Columns(
         Column("algorithm"),
         Column("use"),
         Column("signs"),
-        Column("source", lambda row: _near(row["source"]), look="whole"),
+        Column("source", lambda row: _shorten_path(row["source"]), look="whole"),
         Column("reason", look="whole"),
         Column("removable_at"),
     ],
@@ -307,7 +314,7 @@ def generate_key(
         typer.Option(
             "--algorithm",
             metavar="ALGORITHM",
-            help=f"What the key signs with: {any_of(get_args(Algorithm))}",
+            help=f"What the key signs with: {join_alternatives(get_args(Algorithm))}",
         ),
     ] = "RS256",
     out: Annotated[
@@ -329,30 +336,31 @@ def generate_key(
         note("a shared secret: whoever verifies tokens with it can also mint them")
     else:
         note(f"wrote {pair.public}, for whoever verifies its tokens")
-    for line in _how_to_use(pair, algorithm, key_id):
+    for line in _config_lines(pair, algorithm, key_id):
         note(line)
     write_line(key_id or pair.key_id)
 
 
-def _how_to_use(pair: KeyPair, algorithm: str, key_id: str) -> Iterator[str]:
+def _config_lines(pair: KeyPair, algorithm: str, key_id: str) -> Iterator[str]:
     """Lines of the configuration; they are right from whatever folder this is run in."""
-    from agentctl.config import find
+    from agentctl.config import find_config_file
 
     try:
-        file: Path | None = find(None).absolute()
+        file: Path | None = find_config_file(None).absolute()
     except InvalidConfiguration:
         file = None
     yield f"to use it, in {file or 'agentctl.toml'}:"
     yield "  [authorization]"
-    yield f"  algorithm = {_toml(algorithm)}"
-    yield f"  verification_key_files = [{_toml(_named_in(file, pair.public or pair.private))}]"
+    yield f"  algorithm = {_toml_string(algorithm)}"
+    verification = _relative_to_config(file, pair.public or pair.private)
+    yield f"  verification_key_files = [{_toml_string(verification)}]"
     yield "  [signing]"
-    yield f"  key_file = {_toml(_named_in(file, pair.private))}"
+    yield f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}"
     if key_id:
-        yield f"  key_id = {_toml(key_id)}"
+        yield f"  key_id = {_toml_string(key_id)}"
 
 
-def _named_in(configuration: Path | None, path: Path) -> str:
+def _relative_to_config(configuration: Path | None, path: Path) -> str:
     """How a configuration names a file: relative to its own folder where it lies below."""
     whole = path.absolute()
     if configuration is None or not whole.is_relative_to(configuration.parent):
@@ -360,7 +368,7 @@ def _named_in(configuration: Path | None, path: Path) -> str:
     return str(whole.relative_to(configuration.parent))
 
 
-def _toml(text: str) -> str:
+def _toml_string(text: str) -> str:
     """A string of TOML, which one of JSON is too."""
     import json
 
@@ -374,14 +382,14 @@ def list_keys(config: Config = None, output: Output = None) -> None:
     Entries of a JWKS that are left out are listed with the reason, keys that a rotation replaced
     with the time from which they may be removed.
     """
-    from agentctl.config import load
-    from agentctl.records.document import document_of
+    from agentctl.config import load_settings
+    from agentctl.records.document import build_document
 
-    form = chosen_format(output)
-    settings = load(config)
+    form = resolve_format(output)
+    settings = load_settings(config)
     if not settings.authorization.enabled:
         note("authorization is off: tokens are not verified")
-    show_list(document_of(list(key_rows(settings))), _COLUMNS, form, id_field="kid")
+    show_list(build_document(list(key_rows(settings))), _COLUMNS, form, id_field="kid")
 
 
 @app.command("jwks", epilog="Example: agentctl keys jwks > jwks.json")
@@ -389,19 +397,19 @@ def print_jwks(config: Config = None) -> None:
     """Print the public half of the signing key as a JWKS."""
     import orjson
 
-    from agentctl.auth.keys.generate import public_jwks, read_private_key
-    from agentctl.config import load
+    from agentctl.auth.keys.generate import build_public_jwks, read_private_key
+    from agentctl.config import load_settings
 
-    settings = load(config)
+    settings = load_settings(config)
     private = read_private_key(settings.signing.key_file)
-    jwks = public_jwks(private, settings.authorization.algorithm, settings.signing.key_id)
+    jwks = build_public_jwks(private, settings.authorization.algorithm, settings.signing.key_id)
     write_bytes(orjson.dumps(jwks, option=orjson.OPT_INDENT_2))
 
 
 app.command("rotate", epilog="Example: agentctl keys rotate --overlap 8h")(rotate_key)
 
 
-def _near(source: str) -> str:
+def _shorten_path(source: str) -> str:
     """A file as seen from here, when that is shorter."""
     seen = os.path.relpath(source) if os.path.isabs(source) else source  # noqa: PTH117 - text
     return min(source, seen, key=len)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentctl import __version__
-from agentctl.cli.durations import spoken
+from agentctl.cli.durations import format_span
 from agentctl.cli.options import Config
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import naming
-from agentctl.errors import UsageFailed
+from agentctl.errors import UsageError
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["EXAMPLE", "lines_to_paste", "prepare_demo", "serve"]
+__all__ = ["EXAMPLE", "create_demo", "demo_commands", "serve"]
 
 EXAMPLE = "agentctl serve --config agentctl.toml --port 8080"
 
@@ -59,19 +59,19 @@ def serve(
 ) -> None:
     """Serve what is configured over HTTP, until Ctrl-C."""
     if demo_dir is not None and not demo:
-        raise UsageFailed("--demo-dir goes with --demo")
+        raise UsageError("--demo-dir goes with --demo")
     if demo and config is not None:
-        raise UsageFailed("--demo has its own configuration", hint="leave out --config, or --demo")
-    from agentctl.config import load, require_keys
+        raise UsageError("--demo has its own configuration", hint="leave out --config, or --demo")
+    from agentctl.config import load_settings, require_verification_key
 
-    file = prepare_demo(demo_dir or DEMO_FOLDER) if demo else config
-    settings = _overridden(load(file), host, port, workers, insecure_no_auth)
-    _check_openness(settings, insecure_no_auth)
-    require_keys(settings)
+    file = create_demo(demo_dir or DEMO_FOLDER) if demo else config
+    settings = _apply_overrides(load_settings(file), host, port, workers, insecure_no_auth)
+    _check_exposure(settings, insecure_no_auth)
+    require_verification_key(settings)
     if settings.server.workers == 1:
         from agentctl.server.processes.serve import serve as serve_settings
     else:
-        from agentctl.server.processes.supervisor import serve as serve_settings
+        from agentctl.server.processes.supervisor import serve_with_workers as serve_settings
     metrics = list[str]()
     with naming(config):
         serve_settings(
@@ -83,7 +83,7 @@ def serve(
     note("stopped")
 
 
-def _overridden(
+def _apply_overrides(
     settings: Settings,
     host: str | None,
     port: int | None,
@@ -103,17 +103,17 @@ def _overridden(
     return replace(settings, server=server, authorization=authorization)
 
 
-def _check_openness(settings: Settings, insecure_no_auth: bool) -> None:
+def _check_exposure(settings: Settings, insecure_no_auth: bool) -> None:
     """Without authorization a server is for this machine, unless that was said on purpose.
 
     Raises:
         UsageFailed: it would be open to the network.
     """
-    from agentctl.config.databases import is_loopback
+    from agentctl.config.databases import is_loopback_host
 
-    if settings.authorization.enabled or insecure_no_auth or is_loopback(settings.server.host):
+    if settings.authorization.enabled or insecure_no_auth or is_loopback_host(settings.server.host):
         return
-    raise UsageFailed(
+    raise UsageError(
         f"authorization is off and {settings.server.host} is open to other machines",
         hint="set enabled = true in [authorization], or say --insecure-no-auth",
     )
@@ -131,7 +131,7 @@ def _announce(settings: Settings, url: str, metrics: list[str], *, demo: bool) -
     for shown in metrics:
         note(f"metrics: {shown}")
     if demo and settings.path is not None:
-        lines = lines_to_paste(settings.path, url)
+        lines = demo_commands(settings.path, url)
         for line in ("", "to try it, paste this into another terminal:", "", *lines, ""):
             note(line)
 
@@ -142,14 +142,14 @@ def _announce_stop(settings: Settings, runs: int | None) -> None:
         note("stopping")
         return
     work = {None: "runs", 1: "1 run"}.get(runs, f"{runs} runs")
-    most = spoken(settings.server.drain_seconds)
+    most = format_span(settings.server.drain_seconds)
     note(f"stopping: waits for {work}, {most} at most; Ctrl-C again cancels what is left")
 
 
 _ALGORITHM = "RS256"
 
 
-def prepare_demo(directory: Path) -> Path:
+def create_demo(directory: Path) -> Path:
     """Make the demo's folder with configuration and key pair; what is there already stays.
 
     The configuration comes last, so that a start that was broken off is completed by the next one.
@@ -163,25 +163,25 @@ def prepare_demo(directory: Path) -> Path:
     Raises:
         AgentctlError: a file cannot be written.
     """
-    from agentctl.cli.files import make_folder, write_new
+    from agentctl.cli.files import create_directory, create_file
     from agentctl.config.load import DEMO_CONFIG
 
-    make_folder(directory, 0o700)
-    _prepare_keys(directory / "keys" / "signing.pem")
+    create_directory(directory, 0o700)
+    _create_demo_keys(directory / "keys" / "signing.pem")
     settings = directory.absolute() / "agentctl.toml"
     if not settings.exists():
-        write_new(settings, DEMO_CONFIG.encode())
+        create_file(settings, DEMO_CONFIG.encode())
     return settings
 
 
-def lines_to_paste(settings: Path, url: str) -> list[str]:
+def demo_commands(settings: Path, url: str) -> list[str]:
     """What to type in another terminal: an `export` line, then three commands (contract.md 8).
 
     Args:
         settings: the demo's configuration.
         url: where the server listens.
     """
-    commands = shlex.quote(str(_folder_of_commands()))
+    commands = shlex.quote(str(_executable_directory()))
     return [
         f'export PATH={commands}:"$PATH" AGENTCTL_CONFIG={shlex.quote(str(settings))}',
         "export AGENTCTL_TOKEN=$(agentctl token mint --sub me"
@@ -191,18 +191,20 @@ def lines_to_paste(settings: Path, url: str) -> list[str]:
     ]
 
 
-def _prepare_keys(private: Path) -> None:
+def _create_demo_keys(private: Path) -> None:
     from agentctl.auth.keys import generate
-    from agentctl.cli.files import public_path, write_key_pair, write_new
+    from agentctl.cli.files import create_file, public_path, write_key_pair
 
     public = public_path(private)
     if not private.exists():
         write_key_pair(private, _ALGORITHM)
     elif not public.exists():
-        write_new(public, generate.public_pem(generate.read_private_key(private), _ALGORITHM))
+        create_file(
+            public, generate.build_public_pem(generate.read_private_key(private), _ALGORITHM)
+        )
 
 
-def _folder_of_commands() -> Path:
+def _executable_directory() -> Path:
     """Where `agentctl` itself is: beside the script that runs, or beside its interpreter."""
     script = Path(sys.argv[0]).absolute()
     return (script if script.name == "agentctl" else Path(sys.executable)).parent

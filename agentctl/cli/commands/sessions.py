@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from agentctl.cli.help import Branch
+from agentctl.cli.help import CommandApp
 from agentctl.cli.options import (
     Cursor,
     DbId,
@@ -15,27 +15,27 @@ from agentctl.cli.options import (
     Output,
     PageNumber,
     SortOrder,
-    Table,
+    TableName,
     UserId,
     Yes,
 )
 from agentctl.cli.show import columns, progress
-from agentctl.cli.show.output import chosen_format, show_list, show_page, show_record, write_line
+from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
 from agentctl.cli.show.terminal import confirm
-from agentctl.cli.target import Door, with_door
+from agentctl.cli.target import Target, with_target
 from agentctl.operations import (
     DEFAULT_LIMIT,
     MAXIMUM_LIMIT,
     BulkDeletion,
     Page,
     SessionFilter,
+    SessionLocator,
     SessionRunsQuery,
-    Where,
 )
 
 __all__ = ["app"]
 
-app = Branch(
+app = CommandApp(
     help="Look up, list, rename and delete sessions.",
     epilog="Example: agentctl sessions list --type agent --limit 5",
 )
@@ -44,9 +44,9 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="Id of the 
 
 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
-@with_door()
+@with_target()
 async def list_sessions(
-    door: Door,
+    door: Target,
     type: KindOption = None,
     component: Annotated[
         str | None, typer.Option("--component", metavar="ID", help="Only of this component")
@@ -64,31 +64,31 @@ async def list_sessions(
     ] = "created_at",
     sort_order: SortOrder = "desc",
     db: DbId = None,
-    table: Table = None,
+    table: TableName = None,
     output: Output = None,
 ) -> None:
     """List sessions, newest first."""
-    form = chosen_format(output)
-    where = Where(type=type, user_id=user, db_id=db, table=table)
+    form = resolve_format(output)
+    where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
     document = await door.operations.get_sessions(SessionFilter(where, component, name, part))
     show_page(document, columns.SESSIONS, form, id_field="session_id")
 
 
 @app.command("get", epilog="Example: agentctl sessions get s1 -o json")
-@with_door()
+@with_target()
 async def get_session(
-    door: Door,
+    door: Target,
     session_id: SessionId,
     type: KindOption = None,
     user: UserId = None,
     db: DbId = None,
-    table: Table = None,
+    table: TableName = None,
     output: Output = None,
 ) -> None:
     """Show one session with its history."""
-    form = chosen_format(output)
-    where = Where(type=type, user_id=user, db_id=db, table=table)
+    form = resolve_format(output)
+    where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     document = await door.operations.get_session_by_id(session_id, where)
     show_record(document, columns.SESSION, form, id_field="session_id")
     if form == "table":
@@ -96,9 +96,9 @@ async def get_session(
 
 
 @app.command("runs", epilog="Example: agentctl sessions runs s1")
-@with_door()
+@with_target()
 async def list_session_runs(
-    door: Door,
+    door: Target,
     session_id: SessionId,
     limit: Annotated[
         int | None,
@@ -112,39 +112,39 @@ async def list_session_runs(
     type: KindOption = None,
     user: UserId = None,
     db: DbId = None,
-    table: Table = None,
+    table: TableName = None,
     output: Output = None,
 ) -> None:
     """List the runs of a session, oldest first."""
-    form = chosen_format(output)
-    where = Where(type=type, user_id=user, db_id=db, table=table)
+    form = resolve_format(output)
+    where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     query = SessionRunsQuery(where, limit, after)
     document = await door.operations.get_session_runs(session_id, query)
     show_list(document, columns.RUNS_OF_SESSION, form, id_field="run_id")
 
 
 @app.command("rename", epilog='Example: agentctl sessions rename s1 "Trip to Rome"')
-@with_door()
+@with_target()
 async def rename_session(
-    door: Door,
+    door: Target,
     session_id: SessionId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name")],
     db: DbId = None,
-    table: Table = None,
+    table: TableName = None,
     output: Output = None,
 ) -> None:
     """Give a session another name."""
-    form = chosen_format(output)
-    where = Where(db_id=db, table=table)
+    form = resolve_format(output)
+    where = SessionLocator(db_id=db, table=table)
     document = await door.operations.rename_session(session_id, name, where)
     show_record(document, columns.RENAMED, form, id_field="session_id")
-    door.did(f"renamed session {session_id}")
+    door.report_done(f"renamed session {session_id}")
 
 
 @app.command("delete", epilog="Example: agentctl sessions delete s1 --yes")
-@with_door()
+@with_target()
 async def delete_sessions(
-    door: Door,
+    door: Target,
     session_ids: Annotated[
         list[str], typer.Argument(metavar="SESSION_ID", help="Ids of the sessions")
     ],
@@ -163,29 +163,31 @@ async def delete_sessions(
     """
     unique = tuple(dict.fromkeys(session_ids))
     if dry_run:
-        await _print_existing(door, unique, Where(db_id=db))
+        await _print_existing(door, unique, SessionLocator(db_id=db))
         return
     what = f"session {unique[0]}" if len(unique) == 1 else f"{len(unique)} sessions"
     confirm(f"Delete {what} and all that is in there, {door.target}?", yes=yes)
     if cancel or len(unique) == 1:
-        await _delete_each(door, unique, Where(db_id=db), cancel)
+        await _delete_each(door, unique, SessionLocator(db_id=db), cancel)
         return
     await door.operations.delete_sessions(BulkDeletion(unique, db))
-    door.did(f"deleted {what}")
+    door.report_done(f"deleted {what}")
 
 
 async def _delete_each(
-    door: Door, session_ids: tuple[str, ...], where: Where, cancel: bool
+    door: Target, session_ids: tuple[str, ...], where: SessionLocator, cancel: bool
 ) -> None:
     async def delete(session_id: str) -> None:
         await door.operations.delete_session(session_id, where, cancel=cancel)
-        door.did(f"deleted session {session_id}")
+        door.report_done(f"deleted session {session_id}")
 
-    results = await progress.do_all(session_ids, delete)
-    progress.raise_failures(session_ids, results)
+    results = await progress.run_all(session_ids, delete)
+    progress.report_failures(session_ids, results)
 
 
-async def _print_existing(door: Door, session_ids: tuple[str, ...], where: Where) -> None:
+async def _print_existing(
+    door: Target, session_ids: tuple[str, ...], where: SessionLocator
+) -> None:
     """Look each one up, so that a name that does not exist fails as the deletion would."""
     for session_id in session_ids:
         await door.operations.get_session_by_id(session_id, where)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.help import Branch
+from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config, GivenTokenFile, Output
 from agentctl.cli.show.terminal import confirm, is_terminal, note
-from agentctl.errors import InvalidToken, UsageFailed
+from agentctl.errors import InvalidToken, UsageError
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
 __all__ = ["app"]
 
-app = Branch(
+app = CommandApp(
     help="Make tokens, look into them, check them.",
     epilog="Example: export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope teams:read)",
 )
@@ -32,7 +32,7 @@ Source = Annotated[
 
 _TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*|[a-z][a-z0-9]*_pat_\w+", re.ASCII)
 _UNVERIFIABLE = "there is nothing to verify it with: {}"
-_NOT_THERE = (
+_TOKEN_HINT = (
     "pipe the token into `-`, name its file with --token-file, or put it into AGENTCTL_TOKEN"
 )
 
@@ -77,15 +77,15 @@ def mint_token(
     from agentctl.auth.tokens import mint
     from agentctl.cli.durations import parse_until
     from agentctl.cli.show.output import write_line
-    from agentctl.config import load
+    from agentctl.config import load_settings
 
     span = parse_until(expires_in, now=datetime.now(UTC))
-    settings = _issued_by(issuer, load(config))
+    settings = _with_issuer(issuer, load_settings(config))
     scopes = scope or ()
-    mint.check_scopes(scopes, settings.authorization.admin_scope)
-    _check_admin(scopes, settings.authorization.admin_scope, yes=yes)
-    token = mint.mint(settings, sub, scopes, span, audience=audience, session_id=session_id)
-    _summarize(token)
+    mint.check_mintable_scopes(scopes, settings.authorization.admin_scope)
+    _confirm_admin(scopes, settings.authorization.admin_scope, yes=yes)
+    token = mint.mint_token(settings, sub, scopes, span, audience=audience, session_id=session_id)
+    _note_summary(token)
     write_line(token)
 
 
@@ -98,27 +98,38 @@ def inspect_token(
 ) -> None:
     """Show what a token says, and whether it holds."""
     from agentctl.auth.tokens import mint
-    from agentctl.auth.tokens.account_tokens import of_any_account
-    from agentctl.cli.options import admin_scope_of, settings_if_any
+    from agentctl.auth.tokens.account_tokens import is_account_token
+    from agentctl.cli.options import load_optional_settings, resolve_admin_scope
     from agentctl.cli.show import tokens as tokenview
-    from agentctl.cli.show.output import chosen_format, show_list, show_record, write_bytes
-    from agentctl.records.document import document_of
+    from agentctl.cli.show.output import resolve_format, show_list, show_record, write_bytes
+    from agentctl.records.document import build_document
 
-    form = chosen_format(output)
-    token = _given(source, token_file)
-    if of_any_account(token):
-        seen = tokenview.of_account(token)
-        show_record(document_of(seen), tokenview.OF_ACCOUNT, form, id_field="credential")
+    form = resolve_format(output)
+    token = _read_token(source, token_file)
+    if is_account_token(token):
+        seen = tokenview.account_token_record(token)
+        show_record(
+            build_document(seen), tokenview.ACCOUNT_TOKEN_COLUMNS, form, id_field="credential"
+        )
         return
-    seen = mint.inspect(token)
-    settings, missing = settings_if_any(config)
-    reason = _UNVERIFIABLE.format(missing) if settings is None else _reason(token, settings)
-    view = tokenview.view(seen, reason, admin_scope_of(settings))
+    seen = mint.inspect_token(token)
+    settings, missing = load_optional_settings(config)
+    reason = (
+        _UNVERIFIABLE.format(missing)
+        if settings is None
+        else _verification_failure(token, settings)
+    )
+    view = tokenview.build_view(seen, reason, resolve_admin_scope(settings))
     note("verified" if reason is None else f"NOT VERIFIED: {reason}")
     if form == "json":
-        write_bytes(document_of(view).raw)
+        write_bytes(build_document(view).raw)
     else:
-        show_list(document_of(list(tokenview.rows(view))), tokenview.COLUMNS, form, id_field="name")
+        show_list(
+            build_document(list(tokenview.view_rows(view))),
+            tokenview.VIEW_COLUMNS,
+            form,
+            id_field="name",
+        )
 
 
 @app.command("verify", epilog="Example: agentctl token verify - < my.token && echo good")
@@ -133,59 +144,59 @@ def verify_token(
     The exit code is 0 when it holds, and 4 with the reason when it does not.
     """
     from agentctl.auth.tokens import mint
-    from agentctl.auth.tokens.account_tokens import of_any_account
+    from agentctl.auth.tokens.account_tokens import is_account_token
     from agentctl.cli.show import tokens as tokenview
-    from agentctl.cli.show.output import chosen_format, show_record
-    from agentctl.config import load
-    from agentctl.records.document import document_of
+    from agentctl.cli.show.output import resolve_format, show_record
+    from agentctl.config import load_settings
+    from agentctl.records.document import build_document
 
-    form = chosen_format(output)
-    token = _given(source, token_file)
-    if of_any_account(token):
-        raise UsageFailed(
+    form = resolve_format(output)
+    token = _read_token(source, token_file)
+    if is_account_token(token):
+        raise UsageError(
             "a service account's token is not signed: only its server knows whether it holds",
             hint="ask it with: agentctl auth whoami --url URL --token-file FILE",
         )
-    report = mint.verify_report(token, load(config))
+    report = mint.build_verification_report(token, load_settings(config))
     if not report["verified"]:
         failure = InvalidToken(report["reason"], check=report["check"])
-        failure.cause = _why(report)
+        failure.cause = _full_cause(report)
         failure.hint = f"{report['remedy']}; look into it with: agentctl token inspect"
         raise failure
-    record = tokenview.held(report)
-    show_record(document_of(record), tokenview.HELD, form, id_field="subject")
+    record = tokenview.verified_record(report)
+    show_record(build_document(record), tokenview.VERIFIED_COLUMNS, form, id_field="subject")
 
 
-def _why(report: dict[str, Any]) -> str:
+def _full_cause(report: dict[str, Any]) -> str:
     """Why a token does not hold, in full."""
     reason, cause = str(report["reason"]), str(report["cause"])
     return cause if cause.startswith(reason) else f"{reason} ({cause})"
 
 
-def _given(source: str | None, token_file: str | None) -> str:
+def _read_token(source: str | None, token_file: str | None) -> str:
     """The token from stdin, a file or the environment."""
-    from agentctl.cli.target import given_token
+    from agentctl.cli.target import resolve_token
 
     for argument in (source, token_file):
-        if argument is not None and _TOKEN.fullmatch(argument) and not _is_there(argument):
-            raise UsageFailed(
+        if argument is not None and _TOKEN.fullmatch(argument) and not _file_exists(argument):
+            raise UsageError(
                 "a token does not belong on the command line, where others can read it",
-                hint=_NOT_THERE,
+                hint=_TOKEN_HINT,
             )
     if source not in (None, "-"):
-        raise UsageFailed("the only argument is a dash, for stdin", hint=_NOT_THERE)
+        raise UsageError("the only argument is a dash, for stdin", hint=_TOKEN_HINT)
     if source and token_file:
-        raise UsageFailed("the token is either on stdin or in a file", hint=_NOT_THERE)
+        raise UsageError("the token is either on stdin or in a file", hint=_TOKEN_HINT)
     file = source or token_file
     if file == "-" and is_terminal(sys.stdin):
         note("paste the token, then press Enter and Ctrl-D")
-    token = given_token(file)
+    token = resolve_token(file)
     if token is None:
-        raise UsageFailed("no token was given", hint=_NOT_THERE)
+        raise UsageError("no token was given", hint=_TOKEN_HINT)
     return token
 
 
-def _is_there(name: str) -> bool:
+def _file_exists(name: str) -> bool:
     """Whether a file has this name; a name that no file can have names none."""
     try:
         return Path(name).exists()
@@ -193,18 +204,18 @@ def _is_there(name: str) -> bool:
         return False
 
 
-def _reason(token: str, settings: Settings) -> str | None:
+def _verification_failure(token: str, settings: Settings) -> str | None:
     """Why a token does not hold; None: it does."""
     from agentctl.auth.tokens import mint
 
     try:
-        report: dict[str, Any] = mint.verify_report(token, settings)
-    except UsageFailed as failure:
+        report: dict[str, Any] = mint.build_verification_report(token, settings)
+    except UsageError as failure:
         return _UNVERIFIABLE.format(failure.detail)
     return report.get("reason")
 
 
-def _issued_by(issuer: str | None, settings: Settings) -> Settings:
+def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
     """The settings with `--issuer` in the place of an issuer that is not configured."""
     from dataclasses import replace
 
@@ -212,14 +223,14 @@ def _issued_by(issuer: str | None, settings: Settings) -> Settings:
     if issuer in (None, given.issuer):
         return settings
     if given.issuer:
-        raise UsageFailed(
+        raise UsageError(
             "the server would not accept such a token",
             cause=f"authorization.issuer is {given.issuer!r}, not {issuer!r}",
         )
     return replace(settings, authorization=replace(given, issuer=issuer))
 
 
-def _check_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
+def _confirm_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
     """Warn of a token that allows everything, and ask whether that is meant.
 
     Raises:
@@ -231,10 +242,10 @@ def _check_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
         confirm("Mint such a token?", yes=yes)
 
 
-def _summarize(token: str) -> None:
+def _note_summary(token: str) -> None:
     """Say on stderr what was minted: never the token."""
     from agentctl.cli.show import tokens as tokenview
 
-    header, claims = tokenview.decoded(token)
-    for line in tokenview.summary(header, claims):
+    header, claims = tokenview.decode_unverified(token)
+    for line in tokenview.minted_lines(header, claims):
         note(line)

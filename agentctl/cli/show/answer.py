@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.show.output import write_text
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import Door, Here
+from agentctl.cli.target import LocalTarget, Target
 from agentctl.errors import AgentctlError, RunFailed, Unavailable
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.kinds import KINDS, ComponentKind
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model
     from agentctl.operations import StreamEvent
 
-__all__ = ["Answer", "judge", "run_failed"]
+__all__ = ["RunOutput", "build_run_failure", "report_run_end"]
 
 _ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}
 
 
-class Answer:
+class RunOutput:
     """Takes the events of one stream, and writes the text of its own run as it arrives.
 
     Members and steps of the run speak in the same stream; what they say is not the answer.
@@ -42,7 +42,7 @@ class Answer:
     """
 
     def __init__(
-        self, kind: Kind, *, to_stdout: bool, run_id: str = "", whole: bool = True
+        self, kind: ComponentKind, *, to_stdout: bool, run_id: str = "", whole: bool = True
     ) -> None:
         self.run_id = run_id
         self.session_id = ""
@@ -124,7 +124,7 @@ _HINTS = {
 }
 
 
-def judge(door: Door, run_id: str, end: Mapping[str, Any]) -> None:
+def report_run_end(door: Target, run_id: str, end: Mapping[str, Any]) -> None:
     """Say how a run ended.
 
     Args:
@@ -135,14 +135,14 @@ def judge(door: Door, run_id: str, end: Mapping[str, Any]) -> None:
     """
     status = end["status"]
     if status == "ERROR":
-        raise run_failed(door, run_id, end.get("error") or {})
+        raise build_run_failure(door, run_id, end.get("error") or {})
     if status == "CANCELLED":
         raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
     tokens = (end.get("metrics") or {}).get("total_tokens")
     note(f"run {run_id} is {status}" + (f", {tokens} tokens" if tokens is not None else ""))
 
 
-def run_failed(door: Door, run_id: str, error: Mapping[str, Any]) -> RunFailed:
+def build_run_failure(door: Target, run_id: str, error: Mapping[str, Any]) -> RunFailed:
     """The failure to raise for a run that ended as ERROR.
 
     Args:
@@ -159,14 +159,14 @@ def run_failed(door: Door, run_id: str, error: Mapping[str, Any]) -> RunFailed:
     return failure
 
 
-def _explain(failure: RunFailed, code: str, here: Here) -> None:
+def _explain(failure: RunFailed, code: str, here: LocalTarget) -> None:
     """Say what only the operator may know, and what to do about it."""
     settings, why = here.settings, here.log.reason()
     hint = _HINTS.get(code)
     failure.hint = hint and hint.format(file=settings.path)
     if why is None:
         return
-    missing = _key_that_is_missing(settings.models, why.text)
+    missing = _find_missing_key(settings.models, why.text)
     if missing is not None:
         failure.hint = f"set the variable {missing.api_key_env}, which the model {missing.id} reads"
     elif isinstance(why.error, AgentctlError):
@@ -175,7 +175,7 @@ def _explain(failure: RunFailed, code: str, here: Here) -> None:
         failure.cause = f"{failure.cause} ({why.text})"
 
 
-def _key_that_is_missing(models: tuple[Model, ...], said: str) -> Model | None:
+def _find_missing_key(models: tuple[Model, ...], said: str) -> Model | None:
     """The model that the log speaks of, when the variable with its key is not set."""
     for model in models:
         variable = model.api_key_env

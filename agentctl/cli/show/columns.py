@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.durations import short, spoken
-from agentctl.cli.options import component_named
+from agentctl.cli.durations import format_elapsed, format_span
+from agentctl.cli.options import find_component
 from agentctl.cli.show.output import Format, show_record, write_line
 from agentctl.cli.show.table import Column, Columns
-from agentctl.cli.show.terminal import printable
+from agentctl.cli.show.terminal import escape_controls
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -25,7 +25,7 @@ __all__ = [
     "RUNS_OF_SESSION",
     "SESSION",
     "SESSIONS",
-    "component_of",
+    "component_id_of",
     "show_history",
     "show_run",
 ]
@@ -33,13 +33,13 @@ __all__ = [
 Record = Mapping[str, Any]
 
 
-def component_of(record: Record) -> str | None:
+def component_id_of(record: Record) -> str | None:
     """The id of the component that a session or run belongs to."""
-    named = component_named(record)
+    named = find_component(record)
     return named[1] if named is not None else None
 
 
-def _tokens(record: Record) -> object:
+def _total_tokens(record: Record) -> object:
     metrics = record.get("metrics") or {}
     return metrics.get("total_tokens")
 
@@ -53,22 +53,22 @@ def _error(record: Record) -> str | None:
     return f"{error.get('code')}: {error.get('detail')}" if error else None
 
 
-def _age(record: Record) -> str | None:
+def _format_age(record: Record) -> str | None:
     """How long ago it was created."""
-    created = _seconds(record.get("created_at"))
-    return None if created is None else spoken(time.time() - created)
+    created = _to_timestamp(record.get("created_at"))
+    return None if created is None else format_span(time.time() - created)
 
 
-def _duration(run: Record) -> str | None:
+def _format_duration(run: Record) -> str | None:
     """How long a run has worked: until its end, or until now."""
-    started = _seconds(run.get("started_at"))
+    started = _to_timestamp(run.get("started_at"))
     if started is None:
         return None
-    ended = _seconds(run.get("finished_at"))
-    return short((time.time() if ended is None else ended) - started)
+    ended = _to_timestamp(run.get("finished_at"))
+    return format_elapsed((time.time() if ended is None else ended) - started)
 
 
-def _seconds(moment: object) -> float | None:
+def _to_timestamp(moment: object) -> float | None:
     """Seconds since the epoch for a time of the wire; None for what is none."""
     try:
         return datetime.fromisoformat(str(moment)).timestamp()
@@ -81,7 +81,7 @@ SESSIONS = Columns(
         Column("session_id"),
         Column("session_name"),
         Column("session_type"),
-        Column("component", component_of),
+        Column("component", component_id_of),
         Column("user_id"),
         Column("run_count"),
         Column("total_tokens"),
@@ -92,7 +92,7 @@ SESSIONS = Columns(
         Column("session_id"),
         Column("session_name", heading="name", look="text"),
         Column("last_status", heading="status"),
-        Column("component", component_of),
+        Column("component", component_id_of),
         Column("updated_at", heading="updated"),
         Column("run_count", heading="runs"),
         Column("user_id", heading="user"),
@@ -103,7 +103,7 @@ SESSIONS = Columns(
 SESSION = [
     Column("session_id"),
     Column("session_name"),
-    Column("component", component_of),
+    Column("component", component_id_of),
     Column("user_id"),
     Column("total_tokens"),
     Column("session_state"),
@@ -115,21 +115,21 @@ RENAMED = [Column("session_id"), Column("session_name"), Column("updated_at")]
 _RUNS = [
     Column("run_id"),
     Column("session_id"),
-    Column("component", component_of),
+    Column("component", component_id_of),
     Column("user_id"),
     Column("status"),
     Column("error", _error),
-    Column("total_tokens", _tokens),
+    Column("total_tokens", _total_tokens),
     Column("created_at"),
     Column("finished_at"),
 ]
 _RUNS_OF_SESSION = [
     Column("run_id"),
     Column("status"),
-    Column("component", component_of),
+    Column("component", component_id_of),
     Column("created_at", heading="created"),
     Column("error", _error_code),
-    Column("total_tokens", _tokens, heading="tokens"),
+    Column("total_tokens", _total_tokens, heading="tokens"),
     Column("user_id", heading="user"),
 ]
 RUNS_OF_SESSION = Columns(tsv=_RUNS, table=_RUNS_OF_SESSION)
@@ -137,8 +137,8 @@ RUNS = Columns(
     tsv=_RUNS,
     table=[
         *_RUNS_OF_SESSION[:3],
-        Column("age", _age),
-        Column("duration", _duration, heading="took"),
+        Column("age", _format_age),
+        Column("duration", _format_duration, heading="took"),
         Column("error", _error_code),
         Column("session_id"),
         *_RUNS_OF_SESSION[5:],
@@ -212,6 +212,6 @@ def show_run(document: Document[Any], format: Format) -> None:
 
 
 def _show_text(title: str, text: str) -> None:
-    lines = printable(text, lines=True).splitlines()
-    write_line(f"\n{printable(title)}:")
+    lines = escape_controls(text, lines=True).splitlines()
+    write_line(f"\n{escape_controls(title)}:")
     write_line("\n".join(f"  {line}".rstrip() for line in lines))

@@ -11,16 +11,16 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from agentctl.cli.show.table import Column, Columns, Record, fields, table
-from agentctl.cli.show.terminal import is_terminal, note, printable, screen_width
-from agentctl.errors import UsageFailed
+from agentctl.cli.show.table import Column, Columns, Record, format_fields, format_table
+from agentctl.cli.show.terminal import escape_controls, is_terminal, note, terminal_width
+from agentctl.errors import UsageError
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
 
 __all__ = [
     "Format",
-    "chosen_format",
+    "resolve_format",
     "show_list",
     "show_page",
     "show_record",
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 Format = Literal["table", "json", "jsonl", "tsv", "name"]
-Shown = Sequence[Column] | Columns
+ColumnChoice = Sequence[Column] | Columns
 
 
-def chosen_format(option: Format | None) -> Format:
+def resolve_format(option: Format | None) -> Format:
     """The form of the output: `--output`, else AGENTCTL_OUTPUT, else by what stdout is.
 
     Raises:
@@ -46,13 +46,15 @@ def chosen_format(option: Format | None) -> Format:
         return "table" if is_terminal(sys.stdout) else "tsv"
     if named in get_args(Format):
         return cast(Format, named)
-    raise UsageFailed(
+    raise UsageError(
         f"AGENTCTL_OUTPUT is {named!r}, which is not a form of output",
         hint=f"use one of: {', '.join(get_args(Format))}",
     )
 
 
-def show_list(document: Document[Any], columns: Shown, format: Format, *, id_field: str) -> None:
+def show_list(
+    document: Document[Any], columns: ColumnChoice, format: Format, *, id_field: str
+) -> None:
     """Write a document that is an array of records. `id_field` is what `-o name` prints of each."""
     if format == "json":
         write_bytes(document.raw)
@@ -60,7 +62,9 @@ def show_list(document: Document[Any], columns: Shown, format: Format, *, id_fie
         _show_records(document.value, columns, format, id_field)
 
 
-def show_page(document: Document[Any], columns: Shown, format: Format, *, id_field: str) -> None:
+def show_page(
+    document: Document[Any], columns: ColumnChoice, format: Format, *, id_field: str
+) -> None:
     """Write a page, `{"data": [...], "meta": {...}}`; a note on stderr says where it goes on."""
     if format == "json":
         write_bytes(document.raw)
@@ -80,7 +84,7 @@ def show_record(
     if format == "json":
         write_bytes(document.raw)
     elif format == "table":
-        _write_lines(fields(document.value, columns))
+        _write_lines(format_fields(document.value, columns))
     else:
         _show_records([document.value], columns, format, id_field)
 
@@ -99,17 +103,19 @@ def write_line(text: str) -> None:
 
 def write_text(text: str) -> None:
     """Write text of several lines as it is; to a terminal without what a terminal obeys."""
-    safe = printable(text, lines=True) if is_terminal(sys.stdout) else text
+    safe = escape_controls(text, lines=True) if is_terminal(sys.stdout) else text
     sys.stdout.flush()
     sys.stdout.buffer.write(safe.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
     sys.stdout.buffer.flush()
 
 
-def _show_records(records: Sequence[Record], columns: Shown, format: Format, id_field: str) -> None:
+def _show_records(
+    records: Sequence[Record], columns: ColumnChoice, format: Format, id_field: str
+) -> None:
     if not isinstance(columns, Columns):
         columns = Columns(columns, columns)
     if format == "table":
-        _table(records, columns.table)
+        _write_table(records, columns.table)
     elif format == "tsv":
         _write_tsv(records, columns.tsv)
     elif format == "name":
@@ -128,12 +134,12 @@ def _write_tsv(records: Sequence[Record], columns: Sequence[Column]) -> None:
     _write_lines([head, *rows])
 
 
-def _table(records: Sequence[Record], columns: Sequence[Column]) -> None:
+def _write_table(records: Sequence[Record], columns: Sequence[Column]) -> None:
     if not records:
         note("nothing to show")
         return
-    room = screen_width(sys.stdout) if is_terminal(sys.stdout) else None
-    made = table(records, columns, room)
+    room = terminal_width(sys.stdout) if is_terminal(sys.stdout) else None
+    made = format_table(records, columns, room)
     _write_lines(made.lines)
     if made.left_out:
         note(f"no room for {', '.join(made.left_out)}; -o tsv has every column")

@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agentctl.cli.durations import spoken
-from agentctl.cli.report import report
-from agentctl.cli.show.terminal import is_terminal, show_passing
+from agentctl.cli.durations import format_span
+from agentctl.cli.report import report_error
+from agentctl.cli.show.terminal import is_terminal, show_status_line
 from agentctl.errors import AgentctlError
 
-__all__ = ["Counter", "PartFailed", "do_all", "raise_failures", "successes", "waiting"]
+__all__ = ["Counter", "PartFailed", "report_failures", "run_all", "showing_progress", "successes"]
 
-QUIET_SECONDS = 1.0
+DELAY_SECONDS = 1.0
 """What takes no longer is not worth a line."""
 
 BAR = 20
@@ -52,7 +52,9 @@ class Counter:
 
 
 @asynccontextmanager
-async def waiting(what: str | Counter, *, most: float | None = None) -> AsyncIterator[None]:
+async def showing_progress(
+    what: str | Counter, *, most: float | None = None
+) -> AsyncIterator[None]:
     """Show what is waited for, and since when, while the block lasts.
 
     Args:
@@ -69,7 +71,7 @@ async def waiting(what: str | Counter, *, most: float | None = None) -> AsyncIte
         yield
     finally:
         showing.cancel()
-        show_passing("")
+        show_status_line("")
 
 
 async def _show(what: str | Counter, most: float | None) -> None:
@@ -77,10 +79,10 @@ async def _show(what: str | Counter, most: float | None) -> None:
     import time
 
     began = time.monotonic()
-    end = "" if most is None else f" of {spoken(most)}"
+    end = "" if most is None else f" of {format_span(most)}"
     while True:
-        await asyncio.sleep(QUIET_SECONDS)
-        show_passing(f"{what}, {spoken(time.monotonic() - began)}{end}")
+        await asyncio.sleep(DELAY_SECONDS)
+        show_status_line(f"{what}, {format_span(time.monotonic() - began)}{end}")
 
 
 S = TypeVar("S")
@@ -93,7 +95,7 @@ class PartFailed(AgentctlError):
     error_code = "PART_FAILED"
 
 
-async def do_all(
+async def run_all(
     things: Sequence[S], act: Callable[[S], Awaitable[T]], *, at_once: int | None = None
 ) -> list[T | BaseException]:
     """What `act` returned or raised for everything, in the order given.
@@ -117,7 +119,7 @@ def successes(results: Sequence[T | BaseException]) -> list[T]:
     return [each for each in results if not isinstance(each, BaseException)]
 
 
-def raise_failures(ids: Sequence[str], results: Sequence[object]) -> None:
+def report_failures(ids: Sequence[str], results: Sequence[object]) -> None:
     """Tell of every failure.
 
     Raises:
@@ -128,6 +130,6 @@ def raise_failures(ids: Sequence[str], results: Sequence[object]) -> None:
     if failures and len(ids) == 1:
         raise failures[0]
     for failure in failures:
-        report(failure)
+        report_error(failure)
     if failures:
         raise PartFailed(f"{len(failures)} of {len(ids)} failed")

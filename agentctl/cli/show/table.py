@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from agentctl.cli.show.terminal import cut, printable, width
+from agentctl.cli.show.terminal import display_width, escape_controls, truncate
 
-__all__ = ["Column", "Columns", "Record", "Table", "fields", "short_time", "table"]
+__all__ = ["Column", "Columns", "Record", "Table", "format_fields", "format_table", "format_time"]
 
 Record = Mapping[str, Any]
 
-GAP = "  "
-LEAST_TEXT = 16
+COLUMN_GAP = "  "
+MINIMUM_TEXT_WIDTH = 16
 """Columns of the screen that text is not cut below."""
 
-_moment = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 class Column(NamedTuple):
@@ -47,12 +47,12 @@ class Column(NamedTuple):
 
     def cell(self, record: Record) -> str:
         """What `record` has in this column, as one printable line."""
-        return _line(self.read(record) if self.read else record.get(self.name))
+        return _format_value(self.read(record) if self.read else record.get(self.name))
 
     def short(self, record: Record) -> str:
         """The same for people."""
         cell = self.cell(record)
-        return short_time(cell) if self.name.endswith("_at") else cell
+        return format_time(cell) if self.name.endswith("_at") else cell
 
 
 class Columns(NamedTuple):
@@ -74,7 +74,7 @@ class Table(NamedTuple):
     left_out: list[str]
 
 
-def table(records: Sequence[Record], columns: Sequence[Column], room: int | None) -> Table:
+def format_table(records: Sequence[Record], columns: Sequence[Column], room: int | None) -> Table:
     """Lay records out under headings.
 
     Args:
@@ -86,16 +86,16 @@ def table(records: Sequence[Record], columns: Sequence[Column], room: int | None
     filled = [each for each in laid if any(each.cells)] or laid[:1]
     _fit(filled, room)
     kept = [each.lines() for each in filled if each.size]
-    lines = [GAP.join(row).rstrip() for row in zip(*kept, strict=True)]
+    lines = [COLUMN_GAP.join(row).rstrip() for row in zip(*kept, strict=True)]
     return Table(lines, [each.column.label for each in filled if not each.size])
 
 
-def fields(record: Record, columns: Sequence[Column]) -> list[str]:
+def format_fields(record: Record, columns: Sequence[Column]) -> list[str]:
     """A record as lines of name and value, without those that are empty."""
     found = [(column.label, column.short(record)) for column in columns]
     filled = [(label, value) for label, value in found if value]
-    widest = max((width(label) for label, _ in filled), default=0)
-    return [f"{_padded(label, widest)}{GAP}{value}" for label, value in filled]
+    widest = max((display_width(label) for label, _ in filled), default=0)
+    return [f"{_padded(label, widest)}{COLUMN_GAP}{value}" for label, value in filled]
 
 
 @dataclass(slots=True)
@@ -107,26 +107,28 @@ class _Laid:
     size: int = 0
 
     def wanted(self) -> int:
-        return max(width(self.column.label), *map(width, self.cells))
+        return max(display_width(self.column.label), *map(display_width, self.cells))
 
     def least(self) -> int:
-        return min(self.wanted(), LEAST_TEXT) if self.column.look == "text" else self.wanted()
+        return (
+            min(self.wanted(), MINIMUM_TEXT_WIDTH) if self.column.look == "text" else self.wanted()
+        )
 
     def lines(self) -> list[str]:
         return [_padded(text, self.size) for text in (self.column.label.upper(), *self.cells)]
 
 
-def short_time(text: str) -> str:
+def format_time(text: str) -> str:
     """`2026-11-20 10:27:29Z` for a time of the wire to the microsecond; other text as it is."""
-    found = _moment.fullmatch(text)
+    found = _TIMESTAMP.fullmatch(text)
     return f"{found[1]} {found[2]}Z" if found else text
 
 
 def _fit(filled: Sequence[_Laid], room: int | None) -> None:
     """Give each column its size: first what it needs at least, then of the rest what it wants."""
-    free = None if room is None else room + len(GAP)
+    free = None if room is None else room + len(COLUMN_GAP)
     for each in filled:
-        needed = each.least() + len(GAP)
+        needed = each.least() + len(COLUMN_GAP)
         must = each is filled[0] or each.column.look == "whole"
         each.size = each.least() if free is None or must or needed <= free else 0
         if free is not None and each.size:
@@ -139,19 +141,19 @@ def _fit(filled: Sequence[_Laid], room: int | None) -> None:
 
 
 def _padded(text: str, columns: int) -> str:
-    shown = text if width(text) <= columns else cut(text, columns)
-    return shown + " " * (columns - width(shown))
+    shown = text if display_width(text) <= columns else truncate(text, columns)
+    return shown + " " * (columns - display_width(shown))
 
 
-def _line(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return printable(value)
+        return escape_controls(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
     import orjson
 
-    return printable(orjson.dumps(value).decode())
+    return escape_controls(orjson.dumps(value).decode())

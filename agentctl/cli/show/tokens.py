@@ -6,25 +6,25 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentctl.cli.durations import spoken
-from agentctl.cli.show.table import Column, short_time
+from agentctl.cli.durations import format_span
+from agentctl.cli.show.table import Column, format_time
 
 __all__ = [
-    "COLUMNS",
-    "HELD",
-    "OF_ACCOUNT",
-    "allowed_by",
-    "decoded",
-    "held",
-    "lifetime",
-    "of_account",
-    "rows",
-    "summary",
-    "view",
+    "ACCOUNT_TOKEN_COLUMNS",
+    "VERIFIED_COLUMNS",
+    "VIEW_COLUMNS",
+    "account_token_record",
+    "build_view",
+    "decode_unverified",
+    "minted_lines",
+    "operations_allowed_by",
+    "token_times",
+    "verified_record",
+    "view_rows",
 ]
 
-COLUMNS = [Column("name"), Column("value", look="whole"), Column("meaning", look="whole")]
-HELD = [
+VIEW_COLUMNS = [Column("name"), Column("value", look="whole"), Column("meaning", look="whole")]
+VERIFIED_COLUMNS = [
     Column("verified"),
     Column("subject"),
     Column("scopes", lambda record: ", ".join(record["scopes"])),
@@ -32,7 +32,7 @@ HELD = [
     Column("expires_at"),
 ]
 
-OF_ACCOUNT = [Column("credential"), Column("checksum")]
+ACCOUNT_TOKEN_COLUMNS = [Column("credential"), Column("checksum")]
 
 _MEANINGS = {
     "alg": "the algorithm of the signature",
@@ -45,7 +45,7 @@ _MEANINGS = {
 }
 
 
-def view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) -> dict[str, Any]:
+def build_view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) -> dict[str, Any]:
     """A token as `token inspect -o json` shows it.
 
     Args:
@@ -61,30 +61,32 @@ def view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) -> dict[
         "times": seen["times"],
         "expired": seen["expired"],
         "scopes": [
-            {"scope": scope, "allows": list(allowed_by(scope, admin_scope))}
+            {"scope": scope, "allows": list(operations_allowed_by(scope, admin_scope))}
             for scope in _scopes(seen["claims"])
         ],
     }
 
 
-def rows(shown: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def view_rows(shown: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A view as lines of name, value and meaning."""
-    yield _row("verified", shown["verified"], shown["reason"])
+    yield _view_row("verified", shown["verified"], shown["reason"])
     for name, value in shown["header"].items():
-        yield _row(f"header.{name}", value, _MEANINGS.get(name))
+        yield _view_row(f"header.{name}", value, _MEANINGS.get(name))
     for name, value in shown["claims"].items():
         if name != "scopes" or not isinstance(value, list):
-            meaning = _unread(name, value, shown["claims"])
-            yield _row(f"claims.{name}", value, meaning or _meaning(name, value, shown["times"]))
+            meaning = _ignored_claim(name, value, shown["claims"])
+            yield _view_row(
+                f"claims.{name}", value, meaning or _describe_claim(name, value, shown["times"])
+            )
     for entry in shown["scopes"]:
         allows = ", ".join(entry["allows"])
-        nothing = _allows_nothing(entry["scope"])
-        yield _row("scope", entry["scope"], f"allows {allows}" if allows else nothing)
+        nothing = _describe_useless_scope(entry["scope"])
+        yield _view_row("scope", entry["scope"], f"allows {allows}" if allows else nothing)
 
 
-def held(report: Mapping[str, Any]) -> dict[str, Any]:
+def verified_record(report: Mapping[str, Any]) -> dict[str, Any]:
     """A token that was verified, as `token verify` shows it."""
-    from agentctl.records.times import rfc3339
+    from agentctl.records.times import format_rfc3339
 
     exp = report["claims"].get("exp")
     return {
@@ -92,19 +94,19 @@ def held(report: Mapping[str, Any]) -> dict[str, Any]:
         "subject": report["subject"],
         "scopes": report["scopes"],
         "admin": report["admin"],
-        "expires_at": None if exp is None else rfc3339(int(exp * 1_000_000)),
+        "expires_at": None if exp is None else format_rfc3339(int(exp * 1_000_000)),
     }
 
 
-def of_account(token: str) -> dict[str, Any]:
+def account_token_record(token: str) -> dict[str, Any]:
     """What can be told of a service account's token: nothing is in it but chance and a checksum."""
-    from agentctl.auth.tokens.account_tokens import has_checksum
+    from agentctl.auth.tokens.account_tokens import has_valid_checksum
 
-    checksum = "right" if has_checksum(token) else "wrong"
+    checksum = "right" if has_valid_checksum(token) else "wrong"
     return {"credential": "service account token", "checksum": checksum}
 
 
-def decoded(token: str) -> list[dict[str, Any]]:
+def decode_unverified(token: str) -> list[dict[str, Any]]:
     """Header and claims of a token that was made here: nothing is checked, PyJWT not loaded."""
     import base64
     import json
@@ -113,21 +115,21 @@ def decoded(token: str) -> list[dict[str, Any]]:
     return [json.loads(base64.urlsafe_b64decode(part + "==")) for part in parts]
 
 
-def summary(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[str]:
+def minted_lines(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[str]:
     """A token that was just minted, in a few lines."""
-    from agentctl.records.times import rfc3339
+    from agentctl.records.times import format_rfc3339
 
     yield f"minted for {claims.get('sub') or 'nobody in particular: it has no sub'}"
     yield f"  allows:  {', '.join(claims['scopes']) or 'nothing: it has no scopes'}"
     for name in ("aud", "iss", "session_id"):
         if name in claims:
             yield f"  {name + ':':8} {claims[name]}"
-    end = short_time(rfc3339(claims["exp"] * 1_000_000))
-    yield f"  expires in {spoken(claims['exp'] - claims['iat'])} ({end})"
+    end = format_time(format_rfc3339(claims["exp"] * 1_000_000))
+    yield f"  expires in {format_span(claims['exp'] - claims['iat'])} ({end})"
     yield f"  key:     {header['kid']}"
 
 
-def lifetime(token: str | None) -> dict[str, str]:
+def token_times(token: str | None) -> dict[str, str]:
     """When a JWT was issued and when it expires, for people; nothing of any other credential."""
     from agentctl.auth.tokens import mint
     from agentctl.errors import InvalidToken
@@ -135,55 +137,60 @@ def lifetime(token: str | None) -> dict[str, str]:
     if token is None:
         return {}
     try:
-        seen = mint.inspect(token)
+        seen = mint.inspect_token(token)
     except InvalidToken:
         return {}
     names = {"iat": "issued", "exp": "expires"}
     claims, times = seen["claims"], seen["times"]
     return {
-        told: _span_to(claims[name], times[name]) for name, told in names.items() if name in times
+        told: _format_moment(claims[name], times[name])
+        for name, told in names.items()
+        if name in times
     }
 
 
-def allowed_by(scope: str, admin_scope: str) -> Iterator[str]:
+def operations_allowed_by(scope: str, admin_scope: str) -> Iterator[str]:
     """The operations that a scope opens by itself, by id (contract.md 1), lists in part too."""
-    from agentctl.auth.policy import opened_by
+    from agentctl.auth.policy import operations_granted_by
 
     if scope == admin_scope:
         yield "everything"
     else:
-        yield from opened_by(scope)
+        yield from operations_granted_by(scope)
 
 
-def _span_to(moment: float, text: str) -> str:
+def _format_moment(moment: float, text: str) -> str:
     """`in 12 min (2026-11-20T08:18:10.000000Z)` for a time and how it is written."""
-    return f"{_span(moment)} ({short_time(text)})"
+    return f"{_format_distance(moment)} ({format_time(text)})"
 
 
-def _span(moment: float) -> str:
+def _format_distance(moment: float) -> str:
     ahead = moment - time.time()
-    return f"in {spoken(ahead)}" if ahead > 0 else f"{spoken(-ahead)} ago"
+    return f"in {format_span(ahead)}" if ahead > 0 else f"{format_span(-ahead)} ago"
 
 
-def _allows_nothing(scope: str) -> str:
-    from agentctl.auth.scopes import nearest
+def _describe_useless_scope(scope: str) -> str:
+    from agentctl.auth.scopes import suggest_scope
 
-    near = nearest(scope)
+    near = suggest_scope(scope)
     return f"allows nothing: {near} is nearest to it" if near else "allows nothing"
 
 
-def _unread(name: str, value: object, claims: Mapping[str, Any]) -> str | None:
+def _ignored_claim(name: str, value: object, claims: Mapping[str, Any]) -> str | None:
     """What to say of a claim that other systems keep permissions in; None: it is none."""
-    from agentctl.auth.explain.suggestions import elsewhere
+    from agentctl.auth.explain.suggestions import find_unread_permissions
 
     if name == "scopes":
         return None if isinstance(value, list) else "grants nothing: it is not an array"
-    if any(found.partition(".")[0] == name or found == name for found, _ in elsewhere(claims)):
+    if any(
+        found.partition(".")[0] == name or found == name
+        for found, _ in find_unread_permissions(claims)
+    ):
         return "not read: what counts is an array named scopes"
     return None
 
 
-def _row(name: str, value: object, meaning: str | None) -> dict[str, Any]:
+def _view_row(name: str, value: object, meaning: str | None) -> dict[str, Any]:
     return {"name": name, "value": value, "meaning": meaning}
 
 
@@ -193,7 +200,7 @@ def _scopes(claims: Mapping[str, Any]) -> list[str]:
     return [scope for scope in scopes if isinstance(scope, str)] if isinstance(scopes, list) else []
 
 
-def _meaning(name: str, value: Any, times: Mapping[str, str]) -> str | None:
+def _describe_claim(name: str, value: Any, times: Mapping[str, str]) -> str | None:
     if name not in times:
         return _MEANINGS.get(name)
     ahead = value > time.time()
@@ -202,4 +209,4 @@ def _meaning(name: str, value: Any, times: Mapping[str, str]) -> str | None:
         "nbf": "good from" if ahead else "good since",
         "iat": "issued",
     }
-    return f"{told[name]} {_span(value)} ({times[name]})"
+    return f"{told[name]} {_format_distance(value)} ({times[name]})"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.show.answer import Answer
-from agentctl.cli.show.terminal import aside, cut
+from agentctl.cli.show.answer import RunOutput
+from agentctl.cli.show.terminal import note_dim, truncate
 from agentctl.records.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Transcript"]
 
-WIDEST = 160
+MAXIMUM_LINE_WIDTH = 160
 """Columns of a line about a tool: its arguments and results can be as large as a run."""
 
-LONGEST_LINE = 400
+MAXIMUM_LINE_LENGTH = 400
 """Characters after which a member's line is shown without waiting for its end."""
 
 Data = Mapping[str, Any]
@@ -33,7 +33,7 @@ class Transcript:
         answer: takes the text of the run itself.
     """
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: RunOutput) -> None:
         self._answer = answer
         self._unended: dict[str, tuple[str, str]] = {}
 
@@ -43,14 +43,14 @@ class Transcript:
 
         data: Data = orjson.loads(event.data)
         own = data.get("run_id") == self._answer.run_id
-        name = "" if own else _name_of(data)
+        name = "" if own else _component_name(data)
         if event.name.endswith("Content"):
             if not own:
                 self._say_of_member(str(data.get("run_id")), name, str(data.get("content") or ""))
         else:
             if not own:
                 self._end_line_of_member(str(data.get("run_id")))
-            for line in _lines(event.name, data, own=own):
+            for line in _event_lines(event.name, data, own=own):
                 self._beside(name, line)
         self._answer.hear(event.name, data)
 
@@ -65,7 +65,7 @@ class Transcript:
         *lines, rest = held.split("\n")
         for line in lines:
             self._beside(name, line)
-        if len(rest) > LONGEST_LINE:
+        if len(rest) > MAXIMUM_LINE_LENGTH:
             self._beside(name, rest)
         elif rest:
             self._unended[run_id] = name, rest
@@ -76,10 +76,10 @@ class Transcript:
             self._beside(name, rest)
 
     def _beside(self, name: str, line: str) -> None:
-        aside(f"  {name}: {line}" if name else f"  {line}", in_line=self._answer.in_line)
+        note_dim(f"  {name}: {line}" if name else f"  {line}", in_line=self._answer.in_line)
 
 
-def _name_of(data: Data) -> str:
+def _component_name(data: Data) -> str:
     """What the component of an event is called."""
     for names in KINDS.values():
         if data.get(names.id_field):
@@ -87,41 +87,41 @@ def _name_of(data: Data) -> str:
     return str(data.get("run_id"))
 
 
-def _lines(event: str, data: Data, *, own: bool) -> list[str]:
+def _event_lines(event: str, data: Data, *, own: bool) -> list[str]:
     """What to say of an event that is no content; of the run itself, how it ended is no news."""
     if event.endswith("ToolCallStarted"):
         tool = data.get("tool") or {}
         arguments = json.dumps(tool.get("tool_args") or {}, ensure_ascii=False)
-        return [_short(f"calls {tool.get('tool_name')} {arguments}")]
+        return [_shorten(f"calls {tool.get('tool_name')} {arguments}")]
     if event.endswith("ToolCallCompleted"):
-        return [_result(data.get("tool") or {})]
+        return [_tool_result_line(data.get("tool") or {})]
     if event == "StepStarted":
         return [f"step {data.get('step_name')}"]
     if event == "StepCompleted":
         return [f"step {data.get('step_name')} is done"]
     if own:
         return []
-    return [_MEMBER[end](data) for end in _MEMBER if event.endswith(end)]
+    return [_MEMBER_LINES[end](data) for end in _MEMBER_LINES if event.endswith(end)]
 
 
-def _result(tool: Data) -> str:
+def _tool_result_line(tool: Data) -> str:
     how = "failed" if tool.get("tool_call_error") else "answers"
-    return _short(f"{tool.get('tool_name')} {how}: {tool.get('result')}")
+    return _shorten(f"{tool.get('tool_name')} {how}: {tool.get('result')}")
 
 
-def _failed(data: Data) -> str:
+def _error_line(data: Data) -> str:
     error = data.get("error") or {}
     return f"ended as ERROR, {error.get('code')}: {error.get('detail')}"
 
 
-_MEMBER = {
+_MEMBER_LINES = {
     "Started": lambda _: "begins",
     "Completed": lambda _: "is done",
     "Cancelled": lambda _: "was cancelled",
-    "Error": _failed,
+    "Error": _error_line,
 }
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
-    return cut(line, WIDEST) if len(line) > WIDEST else line
+    return truncate(line, MAXIMUM_LINE_WIDTH) if len(line) > MAXIMUM_LINE_WIDTH else line

@@ -22,24 +22,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from agentctl.records.log_context import about
-from agentctl.records.text import clean, printable
+from agentctl.records.log_context import current_log_context
+from agentctl.records.text import escape_controls, replace_unstorable
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Log
 
-__all__ = ["FIELDS", "Finished", "Watcher", "log_access", "log_to_stderr"]
+__all__ = ["FIELDS_ATTRIBUTE", "FinishedRequest", "RequestObserver", "log_request", "log_to_stderr"]
 
-FIELDS = "fields"
+FIELDS_ATTRIBUTE = "fields"
 """Attribute of a log record that has more fields for its line, by name."""
 
-LONGEST_VALUE = 256
+MAXIMUM_VALUE_LENGTH = 256
 """Characters of a field that are written: ids and names are given by callers."""
 
-Field = str | int | float | None
+FieldValue = str | int | float | None
 
-_PLAIN = re.compile(r"[A-Za-z0-9._:@/+*~-]+")
-_FOREIGN = logging.WARNING
+_UNQUOTED_VALUE = re.compile(r"[A-Za-z0-9._:@/+*~-]+")
+_LIBRARY_LEVEL = logging.WARNING
 
 
 def log_to_stderr(log: Log, *, one_of_many: bool = False) -> None:
@@ -55,17 +55,17 @@ def log_to_stderr(log: Log, *, one_of_many: bool = False) -> None:
     if root.handlers:
         return
     level = getattr(logging, log.level.upper())
-    handler = _Lines()
+    handler = _StderrHandler()
     process = os.getpid() if one_of_many else None
-    handler.setFormatter((_Json if log.format == "json" else _Readable)(process))
+    handler.setFormatter((_JsonFormatter if log.format == "json" else _TextFormatter)(process))
     root.addHandler(handler)
-    root.setLevel(max(level, _FOREIGN))
+    root.setLevel(max(level, _LIBRARY_LEVEL))
     logging.getLogger("agentctl").setLevel(level)
     # What no line shows need not be found out for each.
     logging.logThreads = logging.logMultiprocessing = False
 
 
-class _Lines(logging.Handler):
+class _StderrHandler(logging.Handler):
     """Writes each line to stderr with one system call."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _Lines(logging.Handler):
             rest = rest[os.write(self._number, rest) :]
 
 
-class _Form(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     """What both forms have in common.
 
     Args:
@@ -120,52 +120,56 @@ class _Form(logging.Formatter):
         return "\n".join(filter(None, [said, record.stack_info]))
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Field]:
+def _collect_fields(record: logging.LogRecord) -> dict[str, FieldValue]:
     """What a line has beside its message: of the event itself, and what it is about."""
-    more: Mapping[str, Field] = getattr(record, FIELDS, {})
-    found: dict[str, Field] = {**more, **about()}
+    more: Mapping[str, FieldValue] = getattr(record, FIELDS_ATTRIBUTE, {})
+    found: dict[str, FieldValue] = {**more, **current_log_context()}
     for name, value in found.items():
-        if isinstance(value, str) and len(value) > LONGEST_VALUE:
-            found[name] = value[:LONGEST_VALUE] + "…"
+        if isinstance(value, str) and len(value) > MAXIMUM_VALUE_LENGTH:
+            found[name] = value[:MAXIMUM_VALUE_LENGTH] + "…"
     return found
 
 
-class _Readable(_Form):
+class _TextFormatter(_LineFormatter):
     """For people: `2026-11-20T15:46:44.123Z WARNING agentctl.runs: message (run_id=...)`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and set in below it the traceback, if there is one."""
         process = "" if self._process is None else f" [{self._process}]"
-        told = _told(_fields(record))
+        told = _format_fields(_collect_fields(record))
         line = (
             f"{self._time(record.created)} {record.levelname}{process} {record.name}: "
-            f"{printable(record.getMessage())}"
+            f"{escape_controls(record.getMessage())}"
         )
         line += f" ({told})" if told else ""
-        traceback = printable(self._traceback(record), lines=True)
+        traceback = escape_controls(self._traceback(record), lines=True)
         return f"{line}\n{traceback}".replace("\n", "\n    ") if traceback else line
 
 
-def _told(fields: Mapping[str, Field]) -> str:
+def _format_fields(fields: Mapping[str, FieldValue]) -> str:
     """Fields as `name=value`, in quotes where a value could be taken for the next field."""
     texts = {name: str(value) for name, value in fields.items() if value is not None}
-    if texts and not _PLAIN.fullmatch("".join(texts.values())):
-        texts = {name: _quoted(text) for name, text in texts.items()}
+    if texts and not _UNQUOTED_VALUE.fullmatch("".join(texts.values())):
+        texts = {name: _quote_value(text) for name, text in texts.items()}
     return " ".join([f"{name}={text}" for name, text in texts.items()])
 
 
-def _quoted(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else json.dumps(printable(text), ensure_ascii=False)
+def _quote_value(text: str) -> str:
+    return (
+        text
+        if _UNQUOTED_VALUE.fullmatch(text)
+        else json.dumps(escape_controls(text), ensure_ascii=False)
+    )
 
 
-class _Json(_Form):
+class _JsonFormatter(_LineFormatter):
     """For programs: one object a line, ASCII only. `time`, `level`, `logger` and `message` are
     always there, in this order.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        said: dict[str, Field] = {
+        said: dict[str, FieldValue] = {
             "time": self._time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -173,25 +177,28 @@ class _Json(_Form):
         }
         if self._process is not None:
             said["process"] = self._process
-        said.update(_fields(record))
+        said.update(_collect_fields(record))
         if traceback := self._traceback(record):
             said["exception"] = traceback
-        return _json(said)
+        return _encode_json(said)
 
 
-def _json(said: dict[str, Field]) -> str:
+def _encode_json(said: dict[str, FieldValue]) -> str:
     with contextlib.suppress(TypeError):
         text = orjson.dumps(said)
         if text.isascii() and b"\x7f" not in text:
             return text.decode("ascii")
-    kept = {name: clean(value) if isinstance(value, str) else value for name, value in said.items()}
+    kept = {
+        name: replace_unstorable(value) if isinstance(value, str) else value
+        for name, value in said.items()
+    }
     return json.dumps(kept, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 _log = logging.getLogger("agentctl.access")
 
 
-class Finished(NamedTuple):
+class FinishedRequest(NamedTuple):
     """A request that was answered, or whose client is gone.
 
     Attributes:
@@ -211,10 +218,10 @@ class Finished(NamedTuple):
     via: str = "http"
 
 
-Watcher = Callable[[Finished], None]
+RequestObserver = Callable[[FinishedRequest], None]
 
 
-def log_access(request: Finished) -> None:
+def log_request(request: FinishedRequest) -> None:
     """Write a line, at the level `info`. What the request was about is on it as on every line.
 
     The path is not told, since it has what callers put there; the operation has its own name.
@@ -230,5 +237,5 @@ def log_access(request: Finished) -> None:
         "duration_ms": round(request.seconds * 1_000, 3),
         "via": request.via,
     }
-    setattr(record, FIELDS, fields)
+    setattr(record, FIELDS_ATTRIBUTE, fields)
     _log.handle(record)

@@ -7,18 +7,18 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from agentctl.records.numbers import Durations
+from agentctl.records.numbers import DurationHistogram
 
 __all__ = ["LoopLag"]
 
 SAMPLE_SECONDS = 0.25
-LONG_SECONDS = 1.0
+WARNING_SECONDS = 1.0
 """A loop that was held up for longer is complained of."""
 
-SILENT_SECONDS = 60.0
+WARNING_INTERVAL_SECONDS = 60.0
 """After a complaint there is none for so long."""
 
-BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 _log = logging.getLogger("agentctl.server")
 
@@ -31,12 +31,12 @@ class LoopLag:
     """
 
     def __init__(self) -> None:
-        self.samples = Durations(BOUNDS)
+        self.samples = DurationHistogram(LAG_BUCKETS)
         self._quiet_until = float("-inf")
         self._longest = 0.0
 
     @contextlib.contextmanager
-    def sampled(self) -> Iterator[None]:
+    def sample_in_background(self) -> Iterator[None]:
         """Sample while the block lasts."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
@@ -55,12 +55,12 @@ class LoopLag:
 
     def _found(self, lag: float, now: float) -> None:
         self.samples.add(lag)
-        if lag <= LONG_SECONDS and not self._longest:
+        if lag <= WARNING_SECONDS and not self._longest:
             return
-        self._longest = max(self._longest, lag if lag > LONG_SECONDS else 0.0)
+        self._longest = max(self._longest, lag if lag > WARNING_SECONDS else 0.0)
         if now < self._quiet_until:
             return
-        self._quiet_until = now + SILENT_SECONDS
+        self._quiet_until = now + WARNING_INTERVAL_SECONDS
         longest, self._longest = self._longest, 0.0
         _log.warning(
             "the event loop was held up for %.1f s: everything in this process waited, as for a"

@@ -22,38 +22,38 @@ from prometheus_client.registry import Collector
 
 from agentctl import __version__
 from agentctl.records.kinds import KINDS
-from agentctl.records.numbers import Durations
+from agentctl.records.numbers import DurationHistogram
 from agentctl.records.times import now
 from agentctl.runs.engine import Engine
-from agentctl.runs.liveness import Observer
+from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.states import FinalStatus
 from agentctl.server.observability.loop_lag import LoopLag
-from agentctl.server.observability.traffic import Traffic
+from agentctl.server.observability.traffic import RequestCounters
 from agentctl.store.database import Database, Load
 
-__all__ = ["Metrics"]
+__all__ = ["ServerMetrics"]
 
 PREFIX = "agentctl"
 
-_REQUEST = ("operation", "method", "status")
-_DATABASE = ("database", "kind")
+_REQUEST_LABELS = ("operation", "method", "status")
+_DATABASE_LABELS = ("database", "kind")
 
 Labels = tuple[str, ...]
 Numbers = Iterable[tuple[Labels, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class ServerMetrics:
     """Where the numbers are.
 
     Attributes:
         opened: answers the open databases by id.
     """
 
-    traffic: Traffic
+    traffic: RequestCounters
     lag: LoopLag
     engine: Engine
-    observer: Observer
+    observer: WorkerMonitor
     opened: Callable[[], Mapping[str, Database]]
 
     def text(self, worker: int) -> str:
@@ -62,43 +62,45 @@ class Metrics:
         Args:
             worker: which process of the server this is, from 0: a label of every number.
         """
-        return generate_latest(_Labelled(self, {"worker": str(worker)})).decode()
+        return generate_latest(_LabelledCollector(self, {"worker": str(worker)})).decode()
 
     def families(self) -> Iterator[Metric]:
         """All of them without that label."""
-        yield _gauge("info", "Which version serves.", ("version",), [((__version__,), 1)])
+        yield _build_gauge("info", "Which version serves.", ("version",), [((__version__,), 1)])
         yield from self._requests()
         yield from self._runs()
         yield from self._stores()
         lag = self.lag.samples
-        yield _histogram(
+        yield _build_histogram(
             "loop_lag_seconds", "How late the event loop was, sampled.", (), [((), lag)]
         )
         yield from ProcessCollector(namespace=PREFIX, registry=None).collect()
 
     def _requests(self) -> Iterator[Metric]:
-        kinds = list(self.traffic.kinds())
+        kinds = list(self.traffic.by_kind())
         counts = [(tuple(kind), counted.count) for kind, counted in kinds]
-        yield _counter("requests", "Requests that were answered or given up.", _REQUEST, counts)
+        yield _build_counter(
+            "requests", "Requests that were answered or given up.", _REQUEST_LABELS, counts
+        )
         text = "From the head of a request to the end of its answer."
-        yield _histogram("request_seconds", text, _REQUEST, kinds)
+        yield _build_histogram("request_seconds", text, _REQUEST_LABELS, kinds)
 
     def _runs(self) -> Iterator[Metric]:
         tally = self.engine.tally
         # Those that are still zero as well: a rate needs to have seen the beginning.
         started = [((kind,), tally.started[kind]) for kind in KINDS]
-        yield _counter("runs_started", "Runs whose row was committed.", ("kind",), started)
+        yield _build_counter("runs_started", "Runs whose row was committed.", ("kind",), started)
         ended = [
             ((kind, end.lower()), tally.ended[kind, end])
             for kind in KINDS
             for end in get_args(FinalStatus)
         ]
-        yield _counter("runs_ended", "Runs whose end was stored.", ("kind", "status"), ended)
+        yield _build_counter("runs_ended", "Runs whose end was stored.", ("kind", "status"), ended)
         kinds = Counter(run.component.kind for run in self.engine.live_runs())
         live = [((kind,), kinds[kind]) for kind in KINDS]
-        yield _gauge("runs_live", "Runs that are worked on.", ("kind",), live)
+        yield _build_gauge("runs_live", "Runs that are worked on.", ("kind",), live)
         text = "From the request of a cancel to the final row."
-        yield _histogram("cancel_seconds", text, (), [((), tally.cancels)])
+        yield _build_histogram("cancel_seconds", text, (), [((), tally.cancels)])
 
     def _stores(self) -> Iterator[Metric]:
         loads = {name: database.load() for name, database in self.opened().items()}
@@ -107,21 +109,25 @@ class Metrics:
             return [((name, load.kind), of(load)) for name, load in loads.items()]
 
         text = "Units of work that wait for a connection or for their turn to write."
-        yield _gauge("database_waiting", text, _DATABASE, shown(lambda load: load.waiting))
+        yield _build_gauge(
+            "database_waiting", text, _DATABASE_LABELS, shown(lambda load: load.waiting)
+        )
         text = "Connections at work."
-        yield _gauge("database_in_use", text, _DATABASE, shown(lambda load: load.in_use))
+        yield _build_gauge(
+            "database_in_use", text, _DATABASE_LABELS, shown(lambda load: load.in_use)
+        )
         text = "Connections that there can be."
-        yield _gauge("database_size", text, _DATABASE, shown(lambda load: load.size))
-        oldest = self.observer.oldest_beat
+        yield _build_gauge("database_size", text, _DATABASE_LABELS, shown(lambda load: load.size))
+        oldest = self.observer.oldest_heartbeat
         ages = [] if oldest is None else [((), max(now() - oldest, 0) / 1_000_000)]
         text = "Since the oldest beat of any process that works on the same databases."
-        yield _gauge("oldest_beat_age_seconds", text, (), ages)
+        yield _build_gauge("oldest_beat_age_seconds", text, (), ages)
 
 
-class _Labelled(Collector):
+class _LabelledCollector(Collector):
     """The metrics with further labels on each number."""
 
-    def __init__(self, metrics: Metrics, labels: Mapping[str, str]) -> None:
+    def __init__(self, metrics: ServerMetrics, labels: Mapping[str, str]) -> None:
         self._metrics = metrics
         self._labels = labels
 
@@ -135,30 +141,32 @@ class _Labelled(Collector):
             yield family
 
 
-def _gauge(name: str, text: str, labels: Labels, values: Numbers) -> Metric:
-    return _filled(GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels), values)
+def _build_gauge(name: str, text: str, labels: Labels, values: Numbers) -> Metric:
+    return _add_values(GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels), values)
 
 
-def _counter(name: str, text: str, labels: Labels, values: Numbers) -> Metric:
+def _build_counter(name: str, text: str, labels: Labels, values: Numbers) -> Metric:
     """The text format adds `_total` to the name."""
-    return _filled(CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels), values)
+    return _add_values(CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels), values)
 
 
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Numbers) -> Metric:
+def _add_values(family: GaugeMetricFamily | CounterMetricFamily, values: Numbers) -> Metric:
     for label_values, value in values:
         family.add_metric(label_values, value)
     return family
 
 
-def _histogram(
-    name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, Durations]]
+def _build_histogram(
+    name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, DurationHistogram]]
 ) -> Metric:
     family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
     for label_values, counted in values:
-        buckets = [(_bound(bound), float(count)) for bound, count in counted.up_to()]
+        buckets = [
+            (_format_bound(bound), float(count)) for bound, count in counted.cumulative_counts()
+        ]
         family.add_metric(label_values, buckets, counted.total)
     return family
 
 
-def _bound(seconds: float) -> str:
+def _format_bound(seconds: float) -> str:
     return "+Inf" if seconds == float("inf") else str(seconds)

@@ -11,12 +11,12 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-__all__ = ["MetricsLine", "answered", "gathered", "merged"]
+__all__ = ["MetricsChannel", "answer_metrics_requests", "gather_metrics", "merge_metrics"]
 
-MOST_UNANSWERED = 8
+MAXIMUM_PENDING_REQUESTS = 8
 """A worker that owes so many answers is not asked again until it gives one."""
 
-ASK_SECONDS = 2.0
+RESPONSE_TIMEOUT_SECONDS = 2.0
 """How long a worker may take to answer; what is shown goes without it then."""
 
 _UP = "agentctl_worker_up"
@@ -25,7 +25,7 @@ _UP_HEAD = (
 )
 
 
-class MetricsLine:
+class MetricsChannel:
     """The parent's end. Made inside the event loop by `open`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -36,18 +36,18 @@ class MetricsLine:
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def open(cls, ours: socket.socket) -> MetricsLine:
+    async def open(cls, ours: socket.socket) -> MetricsChannel:
         """The end of a line that this process keeps."""
         return cls(*await asyncio.open_connection(sock=ours))
 
     async def ask(self, place: int) -> str | None:
         """The worker's metrics, as of that place; None when it does not answer in time."""
-        if self._listening.done() or len(self._waiting) >= MOST_UNANSWERED:
+        if self._listening.done() or len(self._waiting) >= MAXIMUM_PENDING_REQUESTS:
             return None
         self._last += 1
         answer = self._waiting[self._last] = asyncio.get_running_loop().create_future()
         self._writer.write(b"%d %d\n" % (self._last, place))
-        await asyncio.wait([answer], timeout=ASK_SECONDS)
+        await asyncio.wait([answer], timeout=RESPONSE_TIMEOUT_SECONDS)
         return answer.result() if answer.done() and not answer.cancelled() else None
 
     def close(self) -> None:
@@ -67,7 +67,9 @@ class MetricsLine:
 
 
 @contextlib.asynccontextmanager
-async def answered(theirs: socket.socket, text: Callable[[int], str]) -> AsyncIterator[None]:
+async def answer_metrics_requests(
+    theirs: socket.socket, text: Callable[[int], str]
+) -> AsyncIterator[None]:
     """The worker's end: answer what is asked while the block lasts.
 
     Args:
@@ -76,7 +78,7 @@ async def answered(theirs: socket.socket, text: Callable[[int], str]) -> AsyncIt
     """
     theirs.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=theirs.dup())
-    answering = asyncio.create_task(_answer(reader, writer, text))
+    answering = asyncio.create_task(_answer_requests(reader, writer, text))
     try:
         yield
     finally:
@@ -85,7 +87,7 @@ async def answered(theirs: socket.socket, text: Callable[[int], str]) -> AsyncIt
         writer.close()
 
 
-async def _answer(
+async def _answer_requests(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: Callable[[int], str]
 ) -> None:
     with contextlib.suppress(OSError, EOFError):
@@ -96,7 +98,7 @@ async def _answer(
             await writer.drain()
 
 
-async def gathered(asked: Mapping[int, Callable[[int], Awaitable[str | None]]]) -> str:
+async def gather_metrics(asked: Mapping[int, Callable[[int], Awaitable[str | None]]]) -> str:
     """The metrics of all workers, by their places, with one that says who answered."""
     places = sorted(asked)
     texts = await asyncio.gather(*(asked[place](place) for place in places))
@@ -104,10 +106,10 @@ async def gathered(asked: Mapping[int, Callable[[int], Awaitable[str | None]]]) 
         f'{_UP}{{worker="{place}"}} {float(text is not None)}\n'
         for place, text in zip(places, texts, strict=True)
     ]
-    return _UP_HEAD + "".join(up) + merged([text for text in texts if text is not None])
+    return _UP_HEAD + "".join(up) + merge_metrics([text for text in texts if text is not None])
 
 
-def merged(texts: list[str]) -> str:
+def merge_metrics(texts: list[str]) -> str:
     """Several texts as one, where every family of numbers stands once and whole."""
     families: dict[str, list[str]] = {}
     for text in texts:

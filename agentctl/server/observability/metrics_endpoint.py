@@ -14,15 +14,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from agentctl.config.databases import split_address
-from agentctl.errors import UsageFailed
-from agentctl.server.processes.listener import base_url, bind
+from agentctl.errors import UsageError
+from agentctl.server.processes.listener import base_url, bind_socket
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["Render", "listeners", "scraped"]
+__all__ = ["RenderMetrics", "open_listeners", "serve_metrics"]
 
-Render = Callable[[], Awaitable[str]]
+RenderMetrics = Callable[[], Awaitable[str]]
 """Makes the text of all metrics."""
 
 PATH = "/metrics"
@@ -30,7 +30,7 @@ PATH = "/metrics"
 HEAD_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 HEAD_BYTES = 16_384
-AT_ONCE = 16
+MAXIMUM_CONNECTIONS = 16
 """Connections that are answered at the same time; more are closed unread."""
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,7 +38,7 @@ _OWN = "metrics.listen"
 
 
 @contextlib.contextmanager
-def listeners(
+def open_listeners(
     settings: Settings, announce: Callable[[str], None] | None
 ) -> Iterator[tuple[socket.socket, socket.socket | None]]:
     """The sockets of a server: for requests, and for metrics or None where they are not wanted.
@@ -53,28 +53,28 @@ def listeners(
         PortInUse: another program listens there.
     """
     with contextlib.ExitStack() as stack:
-        metrics = _bound(settings)
+        metrics = _bind_metrics_socket(settings)
         if metrics is not None:
             stack.enter_context(metrics)
-        requests = stack.enter_context(bind(settings.server.host, settings.server.port))
+        requests = stack.enter_context(bind_socket(settings.server.host, settings.server.port))
         if metrics is not None and announce is not None:
             announce(base_url(metrics) + PATH)
         yield requests, metrics
 
 
-def _bound(settings: Settings) -> socket.socket | None:
+def _bind_metrics_socket(settings: Settings) -> socket.socket | None:
     if not settings.metrics.listen:
         return None
     if find_spec("prometheus_client") is None:
-        raise UsageFailed(
+        raise UsageError(
             "[metrics] needs a package that is not installed: prometheus-client",
             hint="pip install 'agentctl[metrics]', or listen = \"\" in [metrics]",
         )
-    return bind(*split_address(settings.metrics.listen), key=_OWN)
+    return bind_socket(*split_address(settings.metrics.listen), key=_OWN)
 
 
 @contextlib.asynccontextmanager
-async def scraped(listener: socket.socket, render: Render) -> AsyncIterator[None]:
+async def serve_metrics(listener: socket.socket, render: RenderMetrics) -> AsyncIterator[None]:
     """Answer whoever asks there while the block lasts."""
     door = _Door(render)
     server = await asyncio.start_server(door.meet, sock=listener, limit=HEAD_BYTES)
@@ -88,7 +88,7 @@ async def scraped(listener: socket.socket, render: Render) -> AsyncIterator[None
 class _Door:
     """Answers connections, so many at the same time."""
 
-    def __init__(self, render: Render) -> None:
+    def __init__(self, render: RenderMetrics) -> None:
         self._render = render
         self._tasks = set[asyncio.Task[None]]()
 
@@ -96,7 +96,7 @@ class _Door:
         """Answer one connection, and close it."""
         task = asyncio.current_task()
         assert task is not None
-        if len(self._tasks) >= AT_ONCE:
+        if len(self._tasks) >= MAXIMUM_CONNECTIONS:
             writer.close()
             return
         self._tasks.add(task)

@@ -18,25 +18,25 @@ from agentctl import INTERFACE_VERSION
 from agentctl.auth import policy
 from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.kinds import KINDS
-from agentctl.server.bodies import FORM, JSON, Body
+from agentctl.server.bodies import FORM, JSON, RequestBody
 from agentctl.server.openapi import examples
 from agentctl.server.routing import Operation
 
 __all__ = [
-    "NOT_READY",
-    "RESUMED",
-    "RUN_ANSWERS",
+    "EVENT_STREAM_RESPONSES",
+    "NOT_READY_RESPONSES",
+    "RUN_RESPONSES",
     "TITLE",
-    "described",
-    "document_bytes",
-    "with_base",
+    "add_base_path",
+    "build_document",
+    "describe_operation",
 ]
 
 TITLE = "agentctl"
 
 Responses = dict[int | str, dict[str, Any]]
 
-_COMMON = (400, 401, 403, 404, 422, 500, 503)
+_COMMON_ERRORS = (400, 401, 403, 404, 422, 500, 503)
 
 _TAGS = [
     *(
@@ -50,7 +50,7 @@ _TAGS = [
     {"name": "System", "description": "What the instance says of itself"},
 ]
 
-_ABOUT = """Hosts agents, teams and workflows, keeps their sessions, and cancels their runs.
+_DESCRIPTION = """Hosts agents, teams and workflows, keeps their sessions, and cancels their runs.
 
 Callers authenticate with a JWT, or with the token of a service account, as a bearer token. Errors
 are `{"detail", "error_code"}`; a 403 also names `required_scopes`. Every answer carries
@@ -58,7 +58,7 @@ are `{"detail", "error_code"}`; a 403 also names `required_scopes`. Every answer
 
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}, "example": examples.STREAM}}
 
-RUN_ANSWERS: Responses = {
+RUN_RESPONSES: Responses = {
     200: {
         "description": "The run's record, or with `stream` its events",
         "content": _EVENTS,
@@ -74,10 +74,12 @@ RUN_ANSWERS: Responses = {
 }
 """What starting a run answers beside its record."""
 
-RESUMED: Responses = {200: {"description": "The events of the run", "content": _EVENTS}}
+EVENT_STREAM_RESPONSES: Responses = {
+    200: {"description": "The events of the run", "content": _EVENTS}
+}
 """What following a run answers."""
 
-NOT_READY: Responses = {
+NOT_READY_RESPONSES: Responses = {
     503: {
         "description": "The instance cannot serve",
         "content": {
@@ -91,11 +93,11 @@ NOT_READY: Responses = {
 """What readiness answers when there is none."""
 
 
-def described(
+def describe_operation(
     endpoint: Callable[..., Any],
     *,
     errors: Iterable[int],
-    body: Body | None,
+    body: RequestBody | None,
     more: Responses,
 ) -> dict[str, Any]:
     """What FastAPI is told of an operation: keyword arguments of its route.
@@ -108,19 +110,19 @@ def described(
     """
     name = endpoint.__name__
     summary, _, text = (inspect.getdoc(endpoint) or "").partition("\n")
-    extra: dict[str, Any] = {} if body is None else {"requestBody": _request_body(body)}
+    extra: dict[str, Any] = {} if body is None else {"requestBody": _build_request_body(body)}
     if not isinstance(policy.POLICY.get(name), policy.Public):
         extra["security"] = [{"HTTPBearer": []}]
     return {
         "summary": summary.rstrip("."),
-        "description": "\n\n".join(filter(None, (text.strip(), _asked(name)))),
+        "description": "\n\n".join(filter(None, (text.strip(), _describe_requirement(name)))),
         "response_description": "Successful response",
-        "responses": _responses(name, errors) | more,
+        "responses": _build_responses(name, errors) | more,
         "openapi_extra": extra,
     }
 
 
-def _asked(name: str) -> str:
+def _describe_requirement(name: str) -> str:
     """What the policy asks of a caller, in words. An operation without a row stops the start."""
     rule = policy.POLICY.get(name)
     if rule is None or isinstance(rule, policy.Public):
@@ -131,13 +133,13 @@ def _asked(name: str) -> str:
     return f"Requires the scope {scopes}." if scopes else "Requires a valid token."
 
 
-def _responses(name: str, errors: Iterable[int]) -> Responses:
+def _build_responses(name: str, errors: Iterable[int]) -> Responses:
     public = isinstance(policy.POLICY.get(name), policy.Public)
-    common = (500, 503) if public else _COMMON
-    return {code: _error(code) for code in sorted({*common, *errors})}
+    common = (500, 503) if public else _COMMON_ERRORS
+    return {code: _build_error_response(code) for code in sorted({*common, *errors})}
 
 
-def _error(code: int) -> dict[str, Any]:
+def _build_error_response(code: int) -> dict[str, Any]:
     title, example = examples.ERRORS[code]
     return {
         "model": ForbiddenBody if code == 403 else ErrorBody,
@@ -146,15 +148,15 @@ def _error(code: int) -> dict[str, Any]:
     }
 
 
-def _request_body(body: Body) -> dict[str, Any]:
-    schema = _written_out(TypeAdapter(body.record).json_schema())
+def _build_request_body(body: RequestBody) -> dict[str, Any]:
+    schema = _inline_definitions(TypeAdapter(body.record).json_schema())
     content = {JSON: {"schema": schema | {"additionalProperties": False}}}
     if body.form:
         content[FORM] = {"schema": schema}
     return {"required": not body.optional, "content": content}
 
 
-def _written_out(schema: dict[str, Any]) -> dict[str, Any]:
+def _inline_definitions(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a body with its parts in their places: they are no records by themselves."""
     parts = schema.pop("$defs", {})
 
@@ -172,19 +174,19 @@ def _written_out(schema: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
-def document_bytes(routes: Iterable[Operation]) -> bytes:
+def build_document(routes: Iterable[Operation]) -> bytes:
     """The document, without a base path; made once."""
     document = get_openapi(
         title=TITLE,
         version=INTERFACE_VERSION,
         openapi_version="3.1.0",
-        description=_ABOUT,
+        description=_DESCRIPTION,
         routes=list(routes),
         tags=_TAGS,
     )
     for methods in document["paths"].values():
         for operation in methods.values():
-            _exemplify(operation)
+            _add_examples(operation)
     document["components"]["securitySchemes"] = {
         "HTTPBearer": {
             "type": "http",
@@ -197,7 +199,7 @@ def document_bytes(routes: Iterable[Operation]) -> bytes:
     return orjson.dumps(document)
 
 
-def _exemplify(operation: dict[str, Any]) -> None:
+def _add_examples(operation: dict[str, Any]) -> None:
     """Put the examples in: afterwards, because FastAPI drops every null that it is given.
 
     Where there is none there is no document: what FastAPI takes for one goes.
@@ -214,7 +216,7 @@ def _exemplify(operation: dict[str, Any]) -> None:
         content["example"] = examples.BODIES[name]
 
 
-def with_base(document: bytes, root_path: str) -> bytes:
+def add_base_path(document: bytes, root_path: str) -> bytes:
     """The document for an application that is served under a path."""
     if not root_path:
         return document

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from agentctl import INTERFACE_VERSION
-from agentctl.auth.policy import operations_of
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.auth.policy import operation_ids
+from agentctl.records.kinds import KINDS, ComponentKind
 
 __all__ = ["ANSWERS", "BODIES", "ERRORS", "STARTED", "STREAM"]
 
@@ -99,7 +99,11 @@ _WORKFLOW = {
     ],
     "db_id": "main",
 }
-_COMPONENTS: dict[Kind, dict[str, Any]] = {"agent": _AGENT, "team": _TEAM, "workflow": _WORKFLOW}
+_COMPONENTS: dict[ComponentKind, dict[str, Any]] = {
+    "agent": _AGENT,
+    "team": _TEAM,
+    "workflow": _WORKFLOW,
+}
 
 _SESSION = {
     "agent_session_id": "s1",
@@ -142,7 +146,7 @@ _META = {
 }
 
 
-def _run(kind: Kind) -> dict[str, Any]:
+def _run(kind: ComponentKind) -> dict[str, Any]:
     return {
         "run_id": _RUN_ID,
         "session_id": "s1",
@@ -183,8 +187,8 @@ _CANCEL = {
 _ENTRY = {"id": "writer", "name": "Writer", "description": "Drafts short texts", "db_id": "main"}
 
 
-def _family(kind: Kind) -> dict[str, Any]:
-    ids, component, run = operations_of(kind), _COMPONENTS[kind], _run(kind)
+def _family(kind: ComponentKind) -> dict[str, Any]:
+    ids, component, run = operation_ids(kind), _COMPONENTS[kind], _run(kind)
     return {
         ids.list: [component],
         ids.get: component,
@@ -311,7 +315,7 @@ STARTED = _run("agent") | {
 
 BODIES: dict[str, Any] = {
     **{
-        operations_of(kind).create_run: {
+        operation_ids(kind).create_run: {
             "message": "Draft a headline",
             "stream": False,
             "session_id": "s1",
@@ -319,7 +323,7 @@ BODIES: dict[str, Any] = {
         for kind in KINDS
     },
     **{
-        operations_of(kind).resume_run: {"last_event_index": 1, "session_id": "s1"}
+        operation_ids(kind).resume_run: {"last_event_index": 1, "session_id": "s1"}
         for kind in KINDS
     },
     "create_session": {

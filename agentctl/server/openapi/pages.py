@@ -19,19 +19,19 @@ from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
 from starlette.responses import Response
 
 from agentctl.errors import NotFound
-from agentctl.server.answers import Answer
-from agentctl.server.openapi.document import with_base
-from agentctl.server.routes.declared import operation
+from agentctl.server.answers import BytesResponse
+from agentctl.server.openapi.document import add_base_path
+from agentctl.server.routes.declared import build_operation
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
 __all__ = [
+    "build_operations",
     "get_docs",
     "get_docs_asset",
     "get_oauth2_redirect",
     "get_openapi",
     "get_redoc",
-    "operations",
 ]
 
 _HTML = b"text/html; charset=utf-8"
@@ -78,7 +78,7 @@ _ASSETS = {
 }
 
 
-def _policy(**more: str) -> dict[str, str]:
+def _content_security_policy(**more: str) -> dict[str, str]:
     """A content security policy: nothing but this origin, and what `more` says."""
     rules = {
         "default-src": "'none'",
@@ -102,7 +102,7 @@ async def get_docs(call: Call) -> Response:
         script="docs.js",
         nonce="",
     )
-    return Answer(page.encode(), 200, _HTML, _policy())
+    return BytesResponse(page.encode(), 200, _HTML, _content_security_policy())
 
 
 async def get_redoc(call: Call) -> Response:
@@ -110,22 +110,22 @@ async def get_redoc(call: Call) -> Response:
     nonce = secrets.token_urlsafe(16)
     page = _PAGE.format(styles="", library="redoc.standalone.js", script="redoc.js", nonce=nonce)
     # Its styles are made as it goes, and its search runs in a worker made from a string.
-    rules = _policy(style_src=f"'self' 'nonce-{nonce}'", worker_src="blob:")
-    return Answer(page.encode(), 200, _HTML, rules)
+    rules = _content_security_policy(style_src=f"'self' 'nonce-{nonce}'", worker_src="blob:")
+    return BytesResponse(page.encode(), 200, _HTML, rules)
 
 
 async def get_docs_asset(call: Call, name: str) -> Response:
     """A file of the pages, from a fixed list."""
     if name not in _ASSETS:
         raise NotFound("Not found")
-    return Answer(_content(name), 200, _ASSETS[name].content_type, _CACHED)
+    return BytesResponse(_read_asset(name), 200, _ASSETS[name].content_type, _CACHE_HEADERS)
 
 
-_CACHED = {"Cache-Control": "public, max-age=3600"}
+_CACHE_HEADERS = {"Cache-Control": "public, max-age=3600"}
 
 
 @functools.cache
-def _content(name: str) -> bytes:
+def _read_asset(name: str) -> bytes:
     asset = _ASSETS[name]
     file: Traversable = files(asset.package) / "static" / asset.name
     # ReDoc would fetch a logo from its makers' host.
@@ -135,10 +135,12 @@ def _content(name: str) -> bytes:
 async def get_oauth2_redirect(call: Call) -> Response:
     """The page that Swagger UI is sent back to by an authorization server."""
     page = bytes(get_swagger_ui_oauth2_redirect_html().body)
-    return Answer(page, 200, _HTML, _policy(script_src=_hashes(page)))
+    return BytesResponse(
+        page, 200, _HTML, _content_security_policy(script_src=_script_hashes(page))
+    )
 
 
-def _hashes(page: bytes) -> str:
+def _script_hashes(page: bytes) -> str:
     """CSP sources for exactly the inline scripts of a page (CSP 3, 8.4)."""
     scripts = re.findall(rb"<script>(.*?)</script>", page, re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(script).digest()) for script in scripts)
@@ -147,12 +149,15 @@ def _hashes(page: bytes) -> str:
 
 async def get_openapi(call: Call) -> Response:
     """The OpenAPI document."""
-    return Answer(with_base(call.caller.door.description, call.scope.get("root_path", "")))
+    return BytesResponse(
+        add_base_path(call.caller.door.description, call.scope.get("root_path", ""))
+    )
 
 
-def operations() -> list[Operation]:
+def build_operations() -> list[Operation]:
     """The routes. They are not in the document that they show."""
     endpoints = (get_docs, get_redoc, get_openapi, get_oauth2_redirect, get_docs_asset)
     return [
-        operation(endpoint, tag="System", answers=None, in_document=False) for endpoint in endpoints
+        build_operation(endpoint, tag="System", answers=None, in_document=False)
+        for endpoint in endpoints
     ]

@@ -6,15 +6,15 @@ import errno
 import os
 import socket
 
-from agentctl.errors import PortInUse, Unavailable, UsageFailed
+from agentctl.errors import PortInUse, Unavailable, UsageError
 
-__all__ = ["base_url", "bind", "taken_over"]
+__all__ = ["adopt_socket", "base_url", "bind_socket"]
 
 BACKLOG = 2048
 """Connections that the kernel keeps waiting."""
 
 
-def bind(host: str, port: int, *, key: str | None = None) -> socket.socket:
+def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socket:
     """A listening socket. Programs that this process starts do not get it.
 
     Args:
@@ -25,7 +25,7 @@ def bind(host: str, port: int, *, key: str | None = None) -> socket.socket:
         PortInUse: another program listens there.
         UsageFailed: the host is no address of this machine, or the port may not be taken.
     """
-    listener = _unbound(host, key)
+    listener = _create_socket(host, key)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -33,11 +33,11 @@ def bind(host: str, port: int, *, key: str | None = None) -> socket.socket:
         listener.set_inheritable(False)
     except OSError as error:
         listener.close()
-        raise _refusal(error, host, port, key) from error
+        raise _bind_error(error, host, port, key) from error
     return listener
 
 
-def taken_over(number: int) -> socket.socket:
+def adopt_socket(number: int) -> socket.socket:
     """The socket behind a file descriptor that the parent process left open for this one.
 
     Programs that this process starts do not get it.
@@ -54,20 +54,20 @@ def base_url(listener: socket.socket) -> str:
     return f"http://{shown}:{port}"
 
 
-def _unbound(host: str, key: str | None) -> socket.socket:
+def _create_socket(host: str, key: str | None) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:
-        raise _no_address(host, key) from error
+        raise _unknown_host_error(host, key) from error
     return socket.socket(family, socket.SOCK_STREAM)
 
 
-def _no_address(host: str, key: str | None) -> Exception:
+def _unknown_host_error(host: str, key: str | None) -> Exception:
     hint = f"see {key}" if key else "see host in [server], or --host"
-    return UsageFailed(f"{host} is no address of this machine", hint=hint)
+    return UsageError(f"{host} is no address of this machine", hint=hint)
 
 
-def _refusal(error: OSError, host: str, port: int, key: str | None) -> Exception:
+def _bind_error(error: OSError, host: str, port: int, key: str | None) -> Exception:
     if error.errno == errno.EADDRINUSE:
         another = f"with {key}" if key else "with --port"
         if key is None and port < 65_535:
@@ -78,9 +78,9 @@ def _refusal(error: OSError, host: str, port: int, key: str | None) -> Exception
             hint=f"stop it, or choose another {another}",
         )
     if error.errno == errno.EACCES:
-        return UsageFailed(
+        return UsageError(
             f"port {port} on {host} needs more rights", hint="choose a port from 1024 on"
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return _no_address(host, key)
+        return _unknown_host_error(host, key)
     return Unavailable(f"cannot listen on {host}, port {port}", cause=os.strerror(error.errno or 0))

@@ -16,27 +16,27 @@ from agentctl.server.app import create_app, running
 from agentctl.server.observability import metrics_endpoint
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.loop_lag import LoopLag
-from agentctl.server.observability.traffic import Traffic
+from agentctl.server.observability.traffic import RequestCounters
 from agentctl.server.processes.listener import base_url
-from agentctl.server.transport.protocol import limited
+from agentctl.server.transport.protocol import build_protocol_class
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from agentctl.config.settings import Settings
 
-__all__ = ["Overseer", "Server", "serve", "serve_on"]
+__all__ = ["Server", "ServerController", "serve", "serve_on_socket"]
 
 GRACEFUL_SECONDS = 8
 """How long open requests may take to end once the server was told to stop."""
 
-MEET_SECONDS = 1.0
+STEP_TOLERANCE_SECONDS = 1.0
 """How much later than this server another one of the same processes may be done with a step."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Overseer(Protocol):
+class ServerController(Protocol):
     """Who starts a server: is told what becomes of it, and may guide it."""
 
     def started(self) -> None:
@@ -84,11 +84,15 @@ def serve(
         InvalidConfiguration: a tool cannot be used.
     """
     log_to_stderr(settings.log)
-    with metrics_endpoint.listeners(settings, announce_metrics) as (listener, metrics):
-        serve_on(listener, settings, _Alone(listener, announce, announce_stop, metrics))
+    with metrics_endpoint.open_listeners(settings, announce_metrics) as (listener, metrics):
+        serve_on_socket(
+            listener, settings, _SingleProcess(listener, announce, announce_stop, metrics)
+        )
 
 
-def serve_on(listener: socket.socket, settings: Settings, overseer: Overseer) -> None:
+def serve_on_socket(
+    listener: socket.socket, settings: Settings, overseer: ServerController
+) -> None:
     """Serve on a socket that listens, until it is told to stop; see `serve`.
 
     Args:
@@ -100,7 +104,7 @@ def serve_on(listener: socket.socket, settings: Settings, overseer: Overseer) ->
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=limited(settings.limits),
+        http=build_protocol_class(settings.limits),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -114,7 +118,7 @@ def serve_on(listener: socket.socket, settings: Settings, overseer: Overseer) ->
         runner.run(_serve(server, app, listener, overseer))
 
 
-class _Alone:
+class _SingleProcess:
     """The overseer of a server that is the only process."""
 
     def __init__(
@@ -146,37 +150,41 @@ class _Alone:
             return text(0)
 
         assert self._metrics is not None
-        return metrics_endpoint.scraped(self._metrics, render)
+        return metrics_endpoint.serve_metrics(self._metrics, render)
 
     async def meet(self, seconds: float) -> None:
         """Nobody is waited for."""
 
 
-async def _serve(server: Server, app: FastAPI, listener: socket.socket, overseer: Overseer) -> None:
-    with _heard(server.stop), overseer.guiding(server):
-        async with running(app), _watched(app, overseer):
+async def _serve(
+    server: Server, app: FastAPI, listener: socket.socket, overseer: ServerController
+) -> None:
+    with _handle_signals(server.stop), overseer.guiding(server):
+        async with running(app), _observe_server(app, overseer):
             await server.serve(sockets=[listener])
 
 
 @contextlib.asynccontextmanager
-async def _watched(app: FastAPI, overseer: Overseer) -> AsyncIterator[None]:
+async def _observe_server(app: FastAPI, overseer: ServerController) -> AsyncIterator[None]:
     """Sample how late the loop is, and count and show what is wanted, while the block lasts."""
     door, lag = app.state.door, LoopLag()
-    with lag.sampled():
+    with lag.sample_in_background():
         if not door.settings.metrics.listen:
             yield
             return
-        from agentctl.server.observability.metrics import Metrics
+        from agentctl.server.observability.metrics import ServerMetrics
 
-        hosting, traffic = door.open_service.hosting, Traffic()
-        metrics = Metrics(traffic, lag, hosting.engine, hosting.observer, hosting.databases.opened)
-        door.watchers = [*door.watchers, traffic.count]
+        hosting, traffic = door.running_service.hosting, RequestCounters()
+        metrics = ServerMetrics(
+            traffic, lag, hosting.engine, hosting.observer, hosting.databases.opened
+        )
+        door.request_observers = [*door.request_observers, traffic.count]
         async with overseer.showing(metrics.text):
             yield
 
 
 @contextlib.contextmanager
-def _heard(stop: Callable[[], None]) -> Iterator[None]:
+def _handle_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Have the loop call `stop` on a signal, from before anything is opened to after the close."""
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
@@ -191,7 +199,7 @@ def _heard(stop: Callable[[], None]) -> Iterator[None]:
 class Server(uvicorn.Server):
     """uvicorn's server, that takes no signals of its own, says when it listens, and drains."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, overseer: Overseer) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, overseer: ServerController) -> None:
         super().__init__(config)
         self._app = app
         self._overseer = overseer
@@ -236,15 +244,15 @@ class Server(uvicorn.Server):
         """Go to the end in step with those that serve together: a request or a stream here may be
         about a run there.
         """
-        service = self._app.state.door.open_service
+        service = self._app.state.door.running_service
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + service.settings.server.drain_seconds + MEET_SECONDS
+        deadline = loop.time() + service.settings.server.drain_seconds + STEP_TOLERANCE_SECONDS
         try:
             self._overseer.stopping(service.runs_under_way)
             await service.drain()
             await self._overseer.meet(deadline - loop.time())
             await service.cancel_runs()
-            await self._overseer.meet(MEET_SECONDS)
+            await self._overseer.meet(STEP_TOLERANCE_SECONDS)
         finally:
             self.should_exit = True
 
@@ -258,7 +266,7 @@ class Server(uvicorn.Server):
         """Stop listening and end what is still worked on: open streams end with their runs."""
         if self._draining is not None:
             self._draining.cancel()
-        ending = asyncio.create_task(self._app.state.door.open_service.stop_runs())
+        ending = asyncio.create_task(self._app.state.door.running_service.stop_runs())
         try:
             await super().shutdown(sockets)
         finally:

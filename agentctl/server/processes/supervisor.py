@@ -18,17 +18,17 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from agentctl.config.transfer import settings_to_text
-from agentctl.errors import AgentctlError, InternalFailure, Unavailable
+from agentctl.errors import AgentctlError, InternalError, Unavailable
 from agentctl.server.observability import metrics_endpoint
 from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.observability.metrics_channel import gathered
+from agentctl.server.observability.metrics_channel import gather_metrics
 from agentctl.server.processes.listener import base_url
-from agentctl.server.processes.worker_handle import Backoff, WorkerProcess
+from agentctl.server.processes.worker_handle import Backoff, WorkerHandle
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["serve"]
+__all__ = ["serve_with_workers"]
 
 END_SECONDS = 10.0
 """How long a worker may take to end beyond the time that its runs are given."""
@@ -36,13 +36,13 @@ END_SECONDS = 10.0
 COUNT_SECONDS = 1.0
 """How long to wait for the workers to say how many runs they work on."""
 
-SIGNAL_SECONDS = 0.1
+SIGNAL_SPREAD_SECONDS = 0.1
 """How long a signal for all processes of a server may take from the first to the last of them."""
 
 _log = logging.getLogger("agentctl.server")
 
 
-def serve(
+def serve_with_workers(
     settings: Settings,
     *,
     announce: Callable[[str], None],
@@ -73,11 +73,11 @@ def serve(
         InternalFailure: a worker did not end when it was told to, and was killed.
     """
     log_to_stderr(settings.log, one_of_many=True)
-    with metrics_endpoint.listeners(settings, announce_metrics) as (listener, metrics):
-        asyncio.run(_Parent(settings, listener, metrics, announce, announce_stop).run())
+    with metrics_endpoint.open_listeners(settings, announce_metrics) as (listener, metrics):
+        asyncio.run(_Supervisor(settings, listener, metrics, announce, announce_stop).run())
 
 
-class _Parent:
+class _Supervisor:
     """The process above the workers.
 
     Attributes:
@@ -98,12 +98,12 @@ class _Parent:
     ) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._at: dict[int, WorkerProcess] = {}
+        self._at: dict[int, WorkerHandle] = {}
         self._text = settings_to_text(settings)
         self._listener = listener
         self._announce = announce
         self._announce_stop = announce_stop
-        self._workers: set[WorkerProcess] = set()
+        self._workers: set[WorkerHandle] = set()
         self._killed: list[int] = []
         self._signals = 0
         self._stopping = asyncio.Event()
@@ -113,30 +113,32 @@ class _Parent:
     async def run(self) -> None:
         """Prepare what the workers share, and keep them at work until a signal."""
         with self._heard():
-            await _prepare(self._settings)
+            await _prepare_databases(self._settings)
             try:
                 async with self._shown():
                     await self._serve()
             finally:
                 await self._leave_none()
         if self._killed:
-            raise _did_not_end(self._killed)
+            raise _kill_error(self._killed)
 
     def _shown(self) -> AbstractAsyncContextManager[None]:
         """Show the metrics of all workers where that is wanted, while the block lasts."""
         if self._metrics is None:
             return contextlib.nullcontext()
-        return metrics_endpoint.scraped(self._metrics, self._gathered)
+        return metrics_endpoint.serve_metrics(self._metrics, self._gathered)
 
     async def _gathered(self) -> str:
-        return await gathered({place: worker.metrics.ask for place, worker in self._at.items()})
+        return await gather_metrics(
+            {place: worker.metrics.ask for place, worker in self._at.items()}
+        )
 
     async def _serve(self) -> None:
         first = [await self._start() for _ in range(self._settings.server.workers)]
         self._at = dict(enumerate(first))
-        await asyncio.gather(*(worker.begun() for worker in first))
+        await asyncio.gather(*(worker.wait_until_ready() for worker in first))
         if not self._signals and not any(worker.is_ready for worker in first):
-            raise _refusal(first)
+            raise _start_error(first)
         self._places = set(range(len(first)))
         keeping = asyncio.gather(*map(self._keep, first, range(len(first))))
         try:
@@ -149,12 +151,12 @@ class _Parent:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
 
-    async def _keep(self, worker: WorkerProcess, place: int) -> None:
+    async def _keep(self, worker: WorkerHandle, place: int) -> None:
         """See that there is a worker in this place, until a signal."""
         backoff = Backoff()
         while True:
             self._at[place] = worker
-            await worker.begun()
+            await worker.wait_until_ready()
             if worker.is_ready:
                 self._has_served(place)
             await worker.ended()
@@ -174,7 +176,7 @@ class _Parent:
         if not self._places:
             self._complete.set()
 
-    async def _replacement(self, pause: float, backoff: Backoff) -> WorkerProcess | None:
+    async def _replacement(self, pause: float, backoff: Backoff) -> WorkerHandle | None:
         """Another worker, after a pause in seconds; None when a signal came first."""
         while True:
             await self._unless_stopped(asyncio.sleep(pause))
@@ -186,8 +188,8 @@ class _Parent:
                 _log.error("%s: %s", error.detail, error.cause)
                 pause = backoff.after(0)
 
-    async def _start(self) -> WorkerProcess:
-        worker = await WorkerProcess.start(self._listener, self._text, self._meet_soon)
+    async def _start(self) -> WorkerHandle:
+        worker = await WorkerHandle.start(self._listener, self._text, self._meet_soon)
         self._workers.add(worker)
         worker.look()  # it may have ended before it was known
         if self._signals:
@@ -256,7 +258,7 @@ class _Parent:
         """A worker waits for the others. One that was told to stop from elsewhere may be the first
         of all: the signal for this process is then still to come.
         """
-        asyncio.get_running_loop().call_later(SIGNAL_SECONDS, self._meet)
+        asyncio.get_running_loop().call_later(SIGNAL_SPREAD_SECONDS, self._meet)
 
     def _meet(self) -> None:
         """Let those go on that have come as far as all; one that stops by itself, at once."""
@@ -273,7 +275,7 @@ class _Parent:
             self._killed.append(worker.pid)
 
 
-async def _prepare(settings: Settings) -> None:
+async def _prepare_databases(settings: Settings) -> None:
     """Refuse here what every worker would refuse as well, and make the databases."""
     from agentctl.auth.verifier import Verifier
     from agentctl.store.databases import Databases
@@ -281,20 +283,20 @@ async def _prepare(settings: Settings) -> None:
     Verifier(settings)
     databases = Databases(settings, create=True)
     try:
-        await databases.open_each()
+        await databases.open_all()
     finally:
         await databases.close()
 
 
-def _refusal(first: list[WorkerProcess]) -> AgentctlError:
+def _start_error(first: list[WorkerHandle]) -> AgentctlError:
     """Why none of the first workers serves: what one of them said, else how one ended."""
     said = (worker.failure for worker in first if worker.failure is not None)
-    return next(said, InternalFailure(f"a worker process {first[0].end}"))
+    return next(said, InternalError(f"a worker process {first[0].end}"))
 
 
-def _did_not_end(pids: list[int]) -> InternalFailure:
+def _kill_error(pids: list[int]) -> InternalError:
     processes = ", ".join(str(pid) for pid in pids)
-    return InternalFailure(
+    return InternalError(
         f"worker processes did not end in time and were killed: {processes}",
         hint="what they worked on becomes ERROR with WORKER_LOST at the next start",
     )

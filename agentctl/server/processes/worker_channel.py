@@ -12,36 +12,36 @@ from typing import Any
 
 from agentctl import errors
 
-__all__ = ["DRAIN", "END", "GO_ON", "failure_from_line", "failure_to_line"]
+__all__ = ["DRAIN", "END", "PROCEED", "error_from_message", "error_to_message"]
 
 DRAIN = b"drain"
 """Take no new runs, let those under way end, then end."""
 
-GO_ON = b"go on"
+PROCEED = b"go on"
 """All who stop have come as far as you."""
 
 END = b"end"
 """Cancel what is worked on, and end."""
 
-_KINDS: dict[str, type[errors.AgentctlError]] = {
+_ERROR_CLASSES: dict[str, type[errors.AgentctlError]] = {
     kind.__name__: kind
     for kind in (
         errors.InvalidConfiguration,
         errors.InvalidKey,
         errors.SchemaMismatch,
         errors.Unavailable,
-        errors.UsageFailed,
+        errors.UsageError,
     )
 }
 """What a start is refused with; everything else is a fault of ours."""
 
 
-def failure_to_line(failure: Exception) -> dict[str, Any]:
+def error_to_message(failure: Exception) -> dict[str, Any]:
     """What a worker sends of its failure; of one that is no error of ours the name only."""
     if not isinstance(failure, errors.AgentctlError):
         name = type(failure).__name__
         hint = "this is a fault of agentctl: please report it with the command that you ran"
-        failure = errors.InternalFailure(f"internal failure ({name})", hint=hint)
+        failure = errors.InternalError(f"internal failure ({name})", hint=hint)
     return {
         "kind": type(failure).__name__,
         "detail": failure.detail,
@@ -50,7 +50,7 @@ def failure_to_line(failure: Exception) -> dict[str, Any]:
     }
 
 
-def failure_from_line(sent: dict[str, Any]) -> errors.AgentctlError:
+def error_from_message(sent: dict[str, Any]) -> errors.AgentctlError:
     """The failure that a worker sent, for the parent to raise as its own."""
-    kind = _KINDS.get(sent["kind"], errors.AgentctlError)
+    kind = _ERROR_CLASSES.get(sent["kind"], errors.AgentctlError)
     return kind(sent["detail"], cause=sent["cause"], hint=sent["hint"])

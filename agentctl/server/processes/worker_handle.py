@@ -15,17 +15,17 @@ from collections.abc import Callable
 from typing import Any
 
 from agentctl.errors import AgentctlError, Unavailable
-from agentctl.server.observability.metrics_channel import MetricsLine
-from agentctl.server.processes.worker_channel import DRAIN, END, GO_ON, failure_from_line
+from agentctl.server.observability.metrics_channel import MetricsChannel
+from agentctl.server.processes.worker_channel import DRAIN, END, PROCEED, error_from_message
 
-__all__ = ["Backoff", "WorkerProcess"]
+__all__ = ["Backoff", "WorkerHandle"]
 
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
+MINIMUM_PAUSE = 0.1
+MAXIMUM_PAUSE = 5.0
 STEADY_SECONDS = 5.0
 """Who has served for so long did not die at once."""
 
-LAST_WORDS_SECONDS = 1.0
+FINAL_MESSAGE_SECONDS = 1.0
 """How long what an ended process said may take to be read."""
 
 
@@ -35,19 +35,19 @@ class Backoff:
     """
 
     def __init__(self) -> None:
-        self._pause = FIRST_PAUSE
+        self._pause = MINIMUM_PAUSE
 
     def after(self, served_seconds: float) -> float:
         """The pause behind a process that has served for so long, 0 when it never did."""
         if served_seconds >= STEADY_SECONDS:
-            self._pause = FIRST_PAUSE
+            self._pause = MINIMUM_PAUSE
             return 0.0
         pause = self._pause
-        self._pause = min(2 * pause, LONGEST_PAUSE)
+        self._pause = min(2 * pause, MAXIMUM_PAUSE)
         return pause
 
 
-class WorkerProcess:
+class WorkerHandle:
     """One worker. Made by `WorkerProcess.start`, inside the parent's event loop.
 
     Attributes:
@@ -61,7 +61,7 @@ class WorkerProcess:
         process: subprocess.Popen[bytes],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        metrics: MetricsLine,
+        metrics: MetricsChannel,
         stepped: Callable[[], None],
     ) -> None:
         self.metrics = metrics
@@ -83,7 +83,7 @@ class WorkerProcess:
     @classmethod
     async def start(
         cls, listener: socket.socket, settings: str, stepped: Callable[[], None]
-    ) -> WorkerProcess:
+    ) -> WorkerHandle:
         """Start one.
 
         A new session: Ctrl-C at the terminal is for the parent alone, which then tells its workers.
@@ -101,7 +101,7 @@ class WorkerProcess:
             handed = (listener.fileno(), theirs.fileno(), asked.fileno())
             try:
                 process = subprocess.Popen(
-                    [*_command(), *map(str, handed)],
+                    [*_worker_command(), *map(str, handed)],
                     pass_fds=handed,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
@@ -114,7 +114,7 @@ class WorkerProcess:
                 ) from None
         reader, writer = await asyncio.open_connection(sock=ours)
         writer.write(settings.encode() + b"\n")
-        return cls(process, reader, writer, await MetricsLine.open(asking), stepped)
+        return cls(process, reader, writer, await MetricsChannel.open(asking), stepped)
 
     @property
     def pid(self) -> int:
@@ -141,7 +141,7 @@ class WorkerProcess:
             return f"ended with exit code {code}"
         return ": ".join(filter(None, ["failed", self.failure.detail, self.failure.cause]))
 
-    async def begun(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until it answers requests, or has ended before that."""
         await self._begun.wait()
 
@@ -173,7 +173,7 @@ class WorkerProcess:
         """Let it go on behind so many steps of its end, unless it was."""
         if self._passed < steps:
             self._passed = steps
-            self._writer.write(GO_ON + b"\n")
+            self._writer.write(PROCEED + b"\n")
 
     def kill(self) -> None:
         """End it now, whatever it does."""
@@ -190,7 +190,7 @@ class WorkerProcess:
         await self._gone.wait()
         if self._ready_at is not None:
             self._served = time.monotonic() - self._ready_at
-        await asyncio.wait({listening}, timeout=LAST_WORDS_SECONDS)
+        await asyncio.wait({listening}, timeout=FINAL_MESSAGE_SECONDS)
         listening.cancel()
         self._writer.close()
         self.metrics.close()
@@ -214,10 +214,10 @@ class WorkerProcess:
             self.steps += 1
             self._stepped()
         else:
-            self.failure = failure_from_line(said["failed"])
+            self.failure = error_from_message(said["failed"])
 
 
-def _command() -> list[str]:
+def _worker_command() -> list[str]:
     """The program of a worker. What it may import is what this process may.
 
     `-m` puts the current folder first on the path of modules, as it did here only if this program

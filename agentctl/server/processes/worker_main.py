@@ -18,41 +18,41 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.config.transfer import settings_from_text
 from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.observability.metrics_channel import answered
-from agentctl.server.processes.listener import taken_over
-from agentctl.server.processes.worker_channel import DRAIN, END, GO_ON, failure_to_line
+from agentctl.server.observability.metrics_channel import answer_metrics_requests
+from agentctl.server.processes.listener import adopt_socket
+from agentctl.server.processes.worker_channel import DRAIN, END, PROCEED, error_to_message
 
 if TYPE_CHECKING:
     from agentctl.server.processes.serve import Server
 
 __all__ = ["main"]
 
-_CHUNK = 65_536
+_RECEIVE_BYTES = 65_536
 
 
 def main() -> None:
     """Serve until the parent says so, a signal does, or the parent is gone; ends the process."""
-    listening, line, metrics = (taken_over(int(number)) for number in sys.argv[1:4])
+    listening, line, metrics = (adopt_socket(int(number)) for number in sys.argv[1:4])
     with listening, line, metrics:
-        _work(listening, _Line(line, metrics))
+        _serve_as_worker(listening, _ParentChannel(line, metrics))
 
 
-def _work(listening: socket.socket, line: _Line) -> None:
+def _serve_as_worker(listening: socket.socket, line: _ParentChannel) -> None:
     text = line.next()
     if text is None:
         sys.exit(1)
     settings = settings_from_text(text.decode())
     log_to_stderr(settings.log, one_of_many=True)
     try:
-        from agentctl.server.processes.serve import serve_on
+        from agentctl.server.processes.serve import serve_on_socket
 
-        serve_on(listening, settings, line)
+        serve_on_socket(listening, settings, line)
     except Exception as failure:
-        line.tell(failed=failure_to_line(failure))
+        line.tell(failed=error_to_message(failure))
         sys.exit(1)
 
 
-class _Line:
+class _ParentChannel:
     """The worker's end of the line, and so the overseer of its server."""
 
     def __init__(self, ours: socket.socket, metrics: socket.socket) -> None:
@@ -85,7 +85,7 @@ class _Line:
 
     def showing(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
         """Tell the parent the metrics when it asks, while the block lasts."""
-        return answered(self._metrics, text)
+        return answer_metrics_requests(self._metrics, text)
 
     async def meet(self, seconds: float) -> None:
         """Wait until every worker has come as far, up to a time; not at all without a parent."""
@@ -113,14 +113,14 @@ class _Line:
             self._go_on.set()
             server.leave()
         *whole, self._unread = self._unread.split(b"\n")
-        orders = {DRAIN: server.drain, GO_ON: self._go_on.set, END: server.end}
+        orders = {DRAIN: server.drain, PROCEED: self._go_on.set, END: server.end}
         for line in whole:
             orders[line]()
 
     def _read(self) -> bool:
         """Take what was sent; False at the end of the line."""
         try:
-            data = self._socket.recv(_CHUNK)
+            data = self._socket.recv(_RECEIVE_BYTES)
         except OSError:
             return False
         self._unread += data

@@ -13,17 +13,17 @@ from agentctl.server.routes import (
 )
 from agentctl.server.routing import Operation
 
-__all__ = ["all_operations"]
+__all__ = ["build_all_operations"]
 
 
-def all_operations() -> list[Operation]:
+def build_all_operations() -> list[Operation]:
     """Every operation but those that show the documentation."""
     return [
-        *system.operations(),
-        *authorization.operations(),
-        *components.operations(),
-        *sessions.operations(),
-        *runs.operations(),
-        *accounts.operations(),
-        *audit.operations(),
+        *system.build_operations(),
+        *authorization.build_operations(),
+        *components.build_operations(),
+        *sessions.build_operations(),
+        *runs.build_operations(),
+        *accounts.build_operations(),
+        *audit.build_operations(),
     ]

@@ -9,23 +9,29 @@ from starlette.responses import Response
 
 from agentctl.operations import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
 from agentctl.records.accounts import AccountPage, NewAccountRecord
-from agentctl.server.answers import document, nothing
-from agentctl.server.bodies import Body
+from agentctl.server.answers import document_response, no_content_response
+from agentctl.server.bodies import RequestBody
 from agentctl.server.requests import NewAccountBody
-from agentctl.server.routes.declared import AfterCursor, Limit, Order, PageNumber, operation
+from agentctl.server.routes.declared import (
+    AfterCursor,
+    Limit,
+    PageNumber,
+    SortOrder,
+    build_operation,
+)
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
 __all__ = [
+    "build_operations",
     "create_service_account",
     "list_service_accounts",
-    "operations",
     "revoke_service_account",
 ]
 
 AccountId = Annotated[str, Path(description="The service account")]
 
-_NEW = Body(NewAccountBody)
+_NEW = RequestBody(NewAccountBody)
 
 
 async def create_service_account(call: Call) -> Response:
@@ -41,7 +47,7 @@ async def create_service_account(call: Call) -> Response:
         never_expires=body.get("never_expires", False),
         allow_privileged_scopes=body.get("allow_privileged_scopes", False),
     )
-    return document(await call.operations.create_service_account(account), 201)
+    return document_response(await call.operations.create_service_account(account), 201)
 
 
 async def list_service_accounts(
@@ -50,14 +56,14 @@ async def list_service_accounts(
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: AfterCursor = None,
-    sort_order: Order = "desc",
+    sort_order: SortOrder = "desc",
 ) -> Response:
     """List service accounts.
 
     A page of them, whoever has made them, those that have expired or are revoked too.
     """
     wanted = AccountFilter(name, Page(limit, page, cursor, sort_order=sort_order))
-    return document(await call.operations.list_service_accounts(wanted))
+    return document_response(await call.operations.list_service_accounts(wanted))
 
 
 async def revoke_service_account(call: Call, account_id: AccountId) -> Response:
@@ -66,14 +72,14 @@ async def revoke_service_account(call: Call, account_id: AccountId) -> Response:
     Its token is dead within a second. The account stays in the list; its name can be given again.
     """
     await call.operations.revoke_service_account(account_id)
-    return nothing()
+    return no_content_response()
 
 
-def operations() -> list[Operation]:
+def build_operations() -> list[Operation]:
     """The routes of the family."""
     tag = "Service accounts"
     return [
-        operation(
+        build_operation(
             create_service_account,
             tag=tag,
             answers=NewAccountRecord,
@@ -81,6 +87,6 @@ def operations() -> list[Operation]:
             errors=(409, 413, 415),
             body=_NEW,
         ),
-        operation(list_service_accounts, tag=tag, answers=AccountPage),
-        operation(revoke_service_account, tag=tag, answers=None, status=204),
+        build_operation(list_service_accounts, tag=tag, answers=AccountPage),
+        build_operation(revoke_service_account, tag=tag, answers=None, status=204),
     ]

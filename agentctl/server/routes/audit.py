@@ -9,14 +9,14 @@ from starlette.responses import Response
 
 from agentctl.operations import DEFAULT_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome, AuditPage
-from agentctl.records.times import Moment
-from agentctl.server.answers import document
+from agentctl.records.times import ParsedTimestamp
+from agentctl.server.answers import document_response
 from agentctl.server.routes.declared import Limit
-from agentctl.server.routes.declared import operation as route
+from agentctl.server.routes.declared import build_operation as route
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
-__all__ = ["get_audit", "operations"]
+__all__ = ["build_operations", "get_audit"]
 
 
 async def get_audit(
@@ -28,7 +28,9 @@ async def get_audit(
     outcome: Annotated[
         AuditOutcome | None, Query(description="Only what was allowed, was denied, or failed")
     ] = None,
-    since: Annotated[Moment | None, Query(description="Only rows from then or later")] = None,
+    since: Annotated[
+        ParsedTimestamp | None, Query(description="Only rows from then or later")
+    ] = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Annotated[
         str | None, Query(description="`meta.next_cursor` of the page before")
@@ -40,9 +42,9 @@ async def get_audit(
     caller that was denied; calls without a valid credential are counted by cause.
     """
     wanted = AuditFilter(principal, operation, outcome, since, limit, cursor)
-    return document(await call.operations.get_audit(wanted))
+    return document_response(await call.operations.get_audit(wanted))
 
 
-def operations() -> list[Operation]:
+def build_operations() -> list[Operation]:
     """The routes."""
     return [route(get_audit, tag="Authorization", answers=AuditPage)]

@@ -7,16 +7,16 @@ from starlette.responses import Response
 from agentctl.operations import ExplainRequest
 from agentctl.records.authorization import ExplainRecord
 from agentctl.records.system import MeRecord
-from agentctl.server.answers import document
-from agentctl.server.bodies import Body
+from agentctl.server.answers import document_response
+from agentctl.server.bodies import RequestBody
 from agentctl.server.requests import ExplainBody
-from agentctl.server.routes.declared import operation
+from agentctl.server.routes.declared import build_operation
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
-__all__ = ["explain_auth", "get_me", "operations"]
+__all__ = ["build_operations", "explain_auth", "get_me"]
 
-_EXPLAIN = Body(ExplainBody)
+_EXPLAIN = RequestBody(ExplainBody)
 
 
 async def get_me(call: Call) -> Response:
@@ -24,7 +24,7 @@ async def get_me(call: Call) -> Response:
 
     The principal that the credential stands for, and the scopes that it holds.
     """
-    return document(await call.operations.get_me())
+    return document_response(await call.operations.get_me())
 
 
 async def explain_auth(call: Call) -> Response:
@@ -37,7 +37,7 @@ async def explain_auth(call: Call) -> Response:
     given = body.get("token")
     token = _own_token(call) if given is None else str(given)
     request = ExplainRequest(body["method"], body["path"], token)
-    return document(await call.operations.explain_auth(request))
+    return document_response(await call.operations.explain_auth(request))
 
 
 def _own_token(call: Call) -> str | None:
@@ -45,10 +45,12 @@ def _own_token(call: Call) -> str | None:
     return call.headers.get("authorization", "").partition(" ")[2] or None
 
 
-def operations() -> list[Operation]:
+def build_operations() -> list[Operation]:
     """The routes."""
     tag = "Authorization"
     return [
-        operation(get_me, tag=tag, answers=MeRecord),
-        operation(explain_auth, tag=tag, answers=ExplainRecord, errors=(413, 415), body=_EXPLAIN),
+        build_operation(get_me, tag=tag, answers=MeRecord),
+        build_operation(
+            explain_auth, tag=tag, answers=ExplainRecord, errors=(413, 415), body=_EXPLAIN
+        ),
     ]

@@ -15,12 +15,12 @@ from starlette.responses import Response
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.operations import (
+    BEFORE_FIRST_EVENT,
     DEFAULT_CANCEL_WAIT,
     DEFAULT_LIMIT,
-    FROM_THE_START,
     MAXIMUM_CANCEL_WAIT,
-    MAXIMUM_EVENT,
-    MAXIMUM_REASON,
+    MAXIMUM_EVENT_NUMBER,
+    MAXIMUM_REASON_LENGTH,
     CancelRequest,
     Page,
     ResumeRequest,
@@ -29,72 +29,81 @@ from agentctl.operations import (
 )
 from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
 from agentctl.records.ids import IDEMPOTENCY_KEY
-from agentctl.records.kinds import KINDS, Kind, KindNames
-from agentctl.records.routes import operations_of
+from agentctl.records.kinds import KINDS, ComponentKind, KindNames
+from agentctl.records.routes import operation_ids
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
-from agentctl.server.answers import EventStream, document, first_event, unless_gone
-from agentctl.server.bodies import Body
-from agentctl.server.openapi.document import RESUMED, RUN_ANSWERS
+from agentctl.server.answers import (
+    EventStreamResponse,
+    cancel_on_disconnect,
+    document_response,
+    wait_for_first_event,
+)
+from agentctl.server.bodies import RequestBody
+from agentctl.server.openapi.document import EVENT_STREAM_RESPONSES, RUN_RESPONSES
 from agentctl.server.requests import ResumeBody, RunBody
 from agentctl.server.routes.declared import (
     AfterCursor,
     DatabaseId,
     Limit,
-    Order,
     PageNumber,
     RunId,
+    SortOrder,
     UserId,
-    operation,
-    with_parameters,
+    build_operation,
+    declare_parameters,
 )
 from agentctl.server.routes.runs import (
     CreatedAfter,
     CreatedBefore,
-    Live,
-    OfSession,
+    LiveQuery,
+    SessionIdQuery,
     StatusQuery,
 )
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
 
 __all__ = [
+    "build_operations",
     "cancel_run",
     "create_run",
-    "get_one",
+    "get_component",
     "get_run",
-    "list_all",
+    "list_components",
     "list_runs",
-    "operations",
     "resume_run",
 ]
 
-_RECORDS: dict[Kind, Any] = {"agent": AgentRecord, "team": TeamRecord, "workflow": WorkflowRecord}
-_LISTS: dict[Kind, Any] = {
+_RECORDS: dict[ComponentKind, Any] = {
+    "agent": AgentRecord,
+    "team": TeamRecord,
+    "workflow": WorkflowRecord,
+}
+_LISTS: dict[ComponentKind, Any] = {
     "agent": list[AgentRecord],
     "team": list[TeamRecord],
     "workflow": list[WorkflowRecord],
 }
 T = TypeVar("T")
 
-_RUN = Body(RunBody, form=True)
-_RESUME = Body(ResumeBody, form=True, optional=True)
+_RUN = RequestBody(RunBody, form=True)
+_RESUME = RequestBody(ResumeBody, form=True, optional=True)
 
 
-async def list_all(kind: Kind, call: Call) -> Response:
+async def list_components(kind: ComponentKind, call: Call) -> Response:
     """List {noun}s.
 
     All {noun}s configured in the instance that the caller may read.
     """
-    return document(await call.operations.get_components(kind))
+    return document_response(await call.operations.get_components(kind))
 
 
-async def get_one(kind: Kind, call: Call, component_id: str) -> Response:
+async def get_component(kind: ComponentKind, call: Call, component_id: str) -> Response:
     """Get {a noun}."""
-    return document(await call.operations.get_component(kind, component_id))
+    return document_response(await call.operations.get_component(kind, component_id))
 
 
 async def create_run(
-    kind: Kind,
+    kind: ComponentKind,
     call: Call,
     component_id: str,
     idempotency_key: Annotated[
@@ -127,26 +136,28 @@ async def create_run(
     )
     if body.get("stream", True):
         events = operations.stream_run(kind, component_id, request)
-        return EventStream(await first_event(call.receive, events), events)
-    run = await unless_gone(call.receive, operations.create_run(kind, component_id, request))
-    return document(run, 202 if request.background else 200)
+        return EventStreamResponse(await wait_for_first_event(call.receive, events), events)
+    run = await cancel_on_disconnect(
+        call.receive, operations.create_run(kind, component_id, request)
+    )
+    return document_response(run, 202 if request.background else 200)
 
 
 async def list_runs(
-    kind: Kind,
+    kind: ComponentKind,
     call: Call,
     component_id: str,
     status: StatusQuery = None,
-    session_id: OfSession = None,
+    session_id: SessionIdQuery = None,
     user_id: UserId = None,
     db_id: DatabaseId = None,
-    live: Live = False,
+    live: LiveQuery = False,
     created_after: CreatedAfter = None,
     created_before: CreatedBefore = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: AfterCursor = None,
-    sort_order: Order = "desc",
+    sort_order: SortOrder = "desc",
 ) -> Response:
     """List the runs of {a noun}.
 
@@ -162,20 +173,24 @@ async def list_runs(
         created_after=created_after,
         created_before=created_before,
     )
-    return document(await call.operations.list_component_runs(kind, component_id, wanted))
+    return document_response(await call.operations.list_component_runs(kind, component_id, wanted))
 
 
 async def get_run(
-    kind: Kind, call: Call, component_id: str, run_id: RunId, session_id: OfSession = None
+    kind: ComponentKind,
+    call: Call,
+    component_id: str,
+    run_id: RunId,
+    session_id: SessionIdQuery = None,
 ) -> Response:
     """Get a run of {a noun}."""
-    return document(
+    return document_response(
         await call.operations.get_component_run(kind, component_id, run_id, session_id=session_id)
     )
 
 
 async def cancel_run(
-    kind: Kind,
+    kind: ComponentKind,
     call: Call,
     component_id: str,
     run_id: RunId,
@@ -188,7 +203,8 @@ async def cancel_run(
         Query(ge=0, le=MAXIMUM_CANCEL_WAIT, description="Seconds to wait for the run to end"),
     ] = DEFAULT_CANCEL_WAIT,
     reason: Annotated[
-        str | None, Query(max_length=MAXIMUM_REASON, description="Why, for the record of the run")
+        str | None,
+        Query(max_length=MAXIMUM_REASON_LENGTH, description="Why, for the record of the run"),
     ] = None,
 ) -> Response:
     """Cancel a run of {a noun}.
@@ -197,19 +213,19 @@ async def cancel_run(
     ended as cancelled, `requested` when it has not ended yet, `already_final` when it had ended.
     """
     request = CancelRequest(session_id, wait, reason)
-    return document(await call.operations.cancel_run(kind, component_id, run_id, request))
+    return document_response(await call.operations.cancel_run(kind, component_id, run_id, request))
 
 
 async def resume_run(
-    kind: Kind,
+    kind: ComponentKind,
     call: Call,
     component_id: str,
     run_id: RunId,
     last_event_index: Annotated[
         int | None,
         Query(
-            ge=FROM_THE_START,
-            le=MAXIMUM_EVENT,
+            ge=BEFORE_FIRST_EVENT,
+            le=MAXIMUM_EVENT_NUMBER,
             description="Number of the last event that came; the whole stream when absent",
         ),
     ] = None,
@@ -221,8 +237,8 @@ async def resume_run(
         int | None,
         Header(
             alias="Last-Event-ID",
-            ge=FROM_THE_START,
-            le=MAXIMUM_EVENT,
+            ge=BEFORE_FIRST_EVENT,
+            le=MAXIMUM_EVENT_NUMBER,
             description="The same as `last_event_index`, as browsers send it",
         ),
     ] = None,
@@ -242,14 +258,16 @@ async def resume_run(
         raise
     indexes = {last_event_index, last_event_id, body.get("last_event_index")}
     sessions = {session_id, body.get("session_id")}
-    after = _one("last_event_index", indexes)
+    after = _single_value("last_event_index", indexes)
     request = ResumeRequest(
-        _one("session_id", sessions), FROM_THE_START if after is None else after
+        _single_value("session_id", sessions), BEFORE_FIRST_EVENT if after is None else after
     )
-    return EventStream(None, await operations.resumed(kind, component_id, run_id, request))
+    return EventStreamResponse(
+        None, await operations.open_resumed_stream(kind, component_id, run_id, request)
+    )
 
 
-def _one(name: str, given: set[T | None]) -> T | None:
+def _single_value(name: str, given: set[T | None]) -> T | None:
     """The value that was given, in whichever places.
 
     Raises:
@@ -261,48 +279,48 @@ def _one(name: str, given: set[T | None]) -> T | None:
     return first
 
 
-def operations() -> list[Operation]:
+def build_operations() -> list[Operation]:
     """The routes of the three families."""
-    return [route for kind in KINDS for route in _family(kind)]
+    return [route for kind in KINDS for route in _build_family(kind)]
 
 
-def _family(kind: Kind) -> list[Operation]:
-    names, ids, record = KINDS[kind], operations_of(kind), _RECORDS[kind]
+def _build_family(kind: ComponentKind) -> list[Operation]:
+    names, ids, record = KINDS[kind], operation_ids(kind), _RECORDS[kind]
     tag = names.tag
 
     def of_kind(name: str, endpoint: Endpoint) -> Endpoint:
-        return _of_kind(names, name, endpoint)
+        return _for_kind(names, name, endpoint)
 
     return [
-        operation(of_kind(ids.list, list_all), tag=tag, answers=_LISTS[kind]),
-        operation(of_kind(ids.get, get_one), tag=tag, answers=record),
-        operation(
+        build_operation(of_kind(ids.list, list_components), tag=tag, answers=_LISTS[kind]),
+        build_operation(of_kind(ids.get, get_component), tag=tag, answers=record),
+        build_operation(
             of_kind(ids.create_run, create_run),
             tag=tag,
             answers=RunRecord,
             errors=(409, 413, 415, 429),
             body=_RUN,
-            more=RUN_ANSWERS,
+            more=RUN_RESPONSES,
         ),
-        operation(of_kind(ids.list_runs, list_runs), tag=tag, answers=RunPage),
-        operation(of_kind(ids.get_run, get_run), tag=tag, answers=RunRecord),
-        operation(
+        build_operation(of_kind(ids.list_runs, list_runs), tag=tag, answers=RunPage),
+        build_operation(of_kind(ids.get_run, get_run), tag=tag, answers=RunRecord),
+        build_operation(
             of_kind(ids.cancel_run, cancel_run),
             tag=tag,
             answers=CancelRecord,
         ),
-        operation(
+        build_operation(
             of_kind(ids.resume_run, resume_run),
             tag=tag,
             answers=None,
             errors=(413, 415),
             body=_RESUME,
-            more=RESUMED,
+            more=EVENT_STREAM_RESPONSES,
         ),
     ]
 
 
-def _of_kind(names: KindNames, name: str, endpoint: Endpoint) -> Endpoint:
+def _for_kind(names: KindNames, name: str, endpoint: Endpoint) -> Endpoint:
     """The endpoint for one kind: `component_id` goes by the kind's own name, as in its paths."""
 
     @functools.wraps(endpoint)
@@ -317,7 +335,7 @@ def _of_kind(names: KindNames, name: str, endpoint: Endpoint) -> Endpoint:
         "{noun}", names.kind
     )
     of_kind.__name__ = name
-    return with_parameters(of_kind, _parameters(names, endpoint))
+    return declare_parameters(of_kind, _parameters(names, endpoint))
 
 
 def _parameters(names: KindNames, endpoint: Endpoint) -> list[inspect.Parameter]:

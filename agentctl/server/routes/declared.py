@@ -10,10 +10,10 @@ from fastapi import Path, Query
 from typing_extensions import TypeAliasType
 
 from agentctl.errors import BadRequest, UnsupportedMediaType
-from agentctl.operations import MAXIMUM_LIMIT, Where
+from agentctl.operations import MAXIMUM_LIMIT, SessionLocator
 from agentctl.records.routes import ROUTES
-from agentctl.server.bodies import Body
-from agentctl.server.openapi.document import described
+from agentctl.server.bodies import RequestBody
+from agentctl.server.openapi.document import describe_operation
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
 
@@ -22,16 +22,16 @@ __all__ = [
     "ComponentId",
     "DatabaseId",
     "Limit",
-    "Order",
     "PageNumber",
     "RunId",
     "SessionId",
     "SessionType",
+    "SortOrder",
     "Table",
     "UserId",
-    "operation",
-    "session_body",
-    "with_parameters",
+    "build_operation",
+    "declare_parameters",
+    "read_session_body",
 ]
 
 SessionType = TypeAliasType("SessionType", Literal["agent", "team", "workflow"])
@@ -48,17 +48,17 @@ PageNumber = Annotated[int, Query(ge=1, description="Which page; beyond row 10,0
 AfterCursor = Annotated[
     str | None, Query(description="`meta.next_cursor` of the page before; wins over `page`")
 ]
-Order = Annotated[Literal["asc", "desc"], Query(description="Oldest or newest first")]
+SortOrder = Annotated[Literal["asc", "desc"], Query(description="Oldest or newest first")]
 
 
-def operation(
+def build_operation(
     endpoint: Endpoint,
     *,
     tag: str,
     answers: Any,
     status: int = 200,
     errors: tuple[int, ...] = (),
-    body: Body | None = None,
+    body: RequestBody | None = None,
     more: dict[int | str, dict[str, Any]] | None = None,
     in_document: bool = True,
 ) -> Operation:
@@ -76,7 +76,7 @@ def operation(
         more: further OpenAPI responses.
         in_document: whether the OpenAPI document shows it.
     """
-    shown = described(endpoint, errors=errors, body=body, more=more or {})
+    shown = describe_operation(endpoint, errors=errors, body=body, more=more or {})
     return Operation(
         ROUTES[endpoint.__name__],
         endpoint,
@@ -88,14 +88,16 @@ def operation(
     )
 
 
-def with_parameters(endpoint: Endpoint, parameters: Sequence[Parameter]) -> Endpoint:
+def declare_parameters(endpoint: Endpoint, parameters: Sequence[Parameter]) -> Endpoint:
     """The wrapper of an endpoint, declared with these parameters instead of the endpoint's own."""
     endpoint.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     del endpoint.__wrapped__  # type: ignore[attr-defined]
     return endpoint
 
 
-async def session_body(call: Call, body: Body, session_id: str, where: Where) -> dict[str, Any]:
+async def read_session_body(
+    call: Call, body: RequestBody, session_id: str, where: SessionLocator
+) -> dict[str, Any]:
     """The body of a request about a session: a session that is not found comes first.
 
     Raises:

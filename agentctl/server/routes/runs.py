@@ -9,19 +9,19 @@ from starlette.responses import Response
 
 from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
 from agentctl.records.runs import RunPage, RunRecord, RunStatus
-from agentctl.records.times import Moment
-from agentctl.server.answers import document
+from agentctl.records.times import ParsedTimestamp
+from agentctl.server.answers import document_response
 from agentctl.server.routes.declared import (
     AfterCursor,
     ComponentId,
     DatabaseId,
     Limit,
-    Order,
     PageNumber,
     RunId,
     SessionType,
+    SortOrder,
     UserId,
-    operation,
+    build_operation,
 )
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
@@ -29,19 +29,21 @@ from agentctl.server.state import Call
 __all__ = [
     "CreatedAfter",
     "CreatedBefore",
-    "Live",
-    "OfSession",
+    "LiveQuery",
+    "SessionIdQuery",
     "StatusQuery",
+    "build_operations",
     "get_run",
     "get_runs",
-    "operations",
 ]
 
 StatusQuery = Annotated[RunStatus | None, Query(description="Only runs in this state")]
-Live = Annotated[bool, Query(description="Only runs that have not ended; not with `status`")]
-CreatedAfter = Annotated[Moment | None, Query(description="Only runs created then or later")]
-CreatedBefore = Annotated[Moment | None, Query(description="Only runs created before")]
-OfSession = Annotated[str | None, Query(description="Only runs of this session")]
+LiveQuery = Annotated[bool, Query(description="Only runs that have not ended; not with `status`")]
+CreatedAfter = Annotated[
+    ParsedTimestamp | None, Query(description="Only runs created then or later")
+]
+CreatedBefore = Annotated[ParsedTimestamp | None, Query(description="Only runs created before")]
+SessionIdQuery = Annotated[str | None, Query(description="Only runs of this session")]
 
 
 async def get_runs(
@@ -51,16 +53,16 @@ async def get_runs(
         SessionType | None, Query(description="Only runs of agents, teams or workflows")
     ] = None,
     component_id: ComponentId = None,
-    session_id: OfSession = None,
+    session_id: SessionIdQuery = None,
     user_id: UserId = None,
     db_id: DatabaseId = None,
-    live: Live = False,
+    live: LiveQuery = False,
     created_after: CreatedAfter = None,
     created_before: CreatedBefore = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: AfterCursor = None,
-    sort_order: Order = "desc",
+    sort_order: SortOrder = "desc",
 ) -> Response:
     """List runs.
 
@@ -78,17 +80,17 @@ async def get_runs(
         created_after=created_after,
         created_before=created_before,
     )
-    return document(await call.operations.get_runs(wanted))
+    return document_response(await call.operations.get_runs(wanted))
 
 
 async def get_run(call: Call, run_id: RunId, db_id: DatabaseId = None) -> Response:
     """Get a run."""
-    return document(await call.operations.get_run(run_id, db_id=db_id))
+    return document_response(await call.operations.get_run(run_id, db_id=db_id))
 
 
-def operations() -> list[Operation]:
+def build_operations() -> list[Operation]:
     """The routes."""
     return [
-        operation(get_runs, tag="Runs", answers=RunPage),
-        operation(get_run, tag="Runs", answers=RunRecord),
+        build_operation(get_runs, tag="Runs", answers=RunPage),
+        build_operation(get_run, tag="Runs", answers=RunRecord),
     ]

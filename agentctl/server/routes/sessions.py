@@ -18,15 +18,15 @@ from agentctl.operations import (
     NewSession,
     Page,
     SessionFilter,
+    SessionLocator,
     SessionPatch,
     SessionRunsQuery,
-    Where,
 )
-from agentctl.records.kinds import KINDS, Kind
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
-from agentctl.server.answers import document, nothing
-from agentctl.server.bodies import Body
+from agentctl.server.answers import document_response, no_content_response
+from agentctl.server.bodies import RequestBody
 from agentctl.server.requests import (
     DeleteSessionsBody,
     NewSessionBody,
@@ -38,21 +38,22 @@ from agentctl.server.routes.declared import (
     ComponentId,
     DatabaseId,
     Limit,
-    Order,
     PageNumber,
     RunId,
     SessionId,
     SessionType,
+    SortOrder,
     Table,
     UserId,
-    operation,
-    session_body,
-    with_parameters,
+    build_operation,
+    declare_parameters,
+    read_session_body,
 )
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
 
 __all__ = [
+    "build_operations",
     "create_session",
     "delete_session",
     "delete_sessions",
@@ -60,7 +61,6 @@ __all__ = [
     "get_session_run",
     "get_session_runs",
     "get_sessions",
-    "operations",
     "rename_session",
     "update_session",
 ]
@@ -70,10 +70,10 @@ TypeQuery = Annotated[
     Query(description="The session's type; detected from the session when absent"),
 ]
 
-_NEW = Body(NewSessionBody, optional=True)
-_UPDATE = Body(UpdateSessionBody)
-_RENAME = Body(RenameSessionBody)
-_DELETE = Body(DeleteSessionsBody)
+_NEW = RequestBody(NewSessionBody, optional=True)
+_UPDATE = RequestBody(UpdateSessionBody)
+_RENAME = RequestBody(RenameSessionBody)
+_DELETE = RequestBody(DeleteSessionsBody)
 
 
 async def get_sessions(
@@ -90,7 +90,7 @@ async def get_sessions(
     sort_by: Annotated[
         Literal["created_at", "updated_at"], Query(description="What the order is by")
     ] = "created_at",
-    sort_order: Order = "desc",
+    sort_order: SortOrder = "desc",
     db_id: DatabaseId = None,
     table: Table = None,
 ) -> Response:
@@ -98,9 +98,9 @@ async def get_sessions(
 
     A page of the sessions that the caller sees, summaries only.
     """
-    where = Where(type=type, user_id=user_id, db_id=db_id, table=table)
+    where = SessionLocator(type=type, user_id=user_id, db_id=db_id, table=table)
     part = Page(limit, page, cursor, sort_by, sort_order)
-    return document(
+    return document_response(
         await call.operations.get_sessions(SessionFilter(where, component_id, session_name, part))
     )
 
@@ -125,10 +125,10 @@ async def create_session(
         component_id=_component_id(type, body),
         db_id=db_id,
     )
-    return document(await call.operations.create_session(session), 201)
+    return document_response(await call.operations.create_session(session), 201)
 
 
-def _component_id(type: Kind, body: dict[str, object]) -> str | None:
+def _component_id(type: ComponentKind, body: dict[str, object]) -> str | None:
     """The id in the field that the type names; the other two must be absent or null."""
     found: str | None = None
     for kind, names in KINDS.items():
@@ -147,19 +147,19 @@ async def delete_sessions(call: Call, db_id: DatabaseId = None) -> Response:
     """
     body = await _DELETE.read(call)
     await call.operations.delete_sessions(BulkDeletion(tuple(body["session_ids"]), db_id))
-    return nothing()
+    return no_content_response()
 
 
 _WHERE = {"type": TypeQuery, "user_id": UserId, "db_id": DatabaseId, "table": Table}
 """The query parameters that `Where` is made of."""
 
 
-def _of_where(endpoint: Endpoint) -> Endpoint:
+def _with_where_parameters(endpoint: Endpoint) -> Endpoint:
     """The endpoint with the query parameters of `_WHERE` in the place of its `where`."""
 
     @functools.wraps(endpoint)
     async def of_where(call: Call, **values: Any) -> Response:
-        where = Where(**{name: values.pop(name) for name in _WHERE})
+        where = SessionLocator(**{name: values.pop(name) for name in _WHERE})
         return await endpoint(call, where=where, **values)
 
     parameters = list[Parameter]()
@@ -169,41 +169,43 @@ def _of_where(endpoint: Endpoint) -> Endpoint:
             continue
         for name, annotation in _WHERE.items():
             parameters.append(parameter.replace(name=name, annotation=annotation, default=None))
-    return with_parameters(of_where, parameters)
+    return declare_parameters(of_where, parameters)
 
 
-@_of_where
+@_with_where_parameters
 async def get_session_by_id(
     call: Call,
     session_id: SessionId,
-    where: Where,
+    where: SessionLocator,
 ) -> Response:
     """Get a session.
 
     One session with its metadata, configuration and history. The shape depends on its type.
     """
-    return document(await call.operations.get_session_by_id(session_id, where))
+    return document_response(await call.operations.get_session_by_id(session_id, where))
 
 
-@_of_where
+@_with_where_parameters
 async def update_session(
     call: Call,
     session_id: SessionId,
-    where: Where,
+    where: SessionLocator,
 ) -> Response:
     """Update a session.
 
     Replaces the name, the state or the metadata; each given one replaces the whole value.
     """
-    changes = await session_body(call, _UPDATE, session_id, where)
-    return document(await call.operations.update_session(session_id, SessionPatch(changes), where))
+    changes = await read_session_body(call, _UPDATE, session_id, where)
+    return document_response(
+        await call.operations.update_session(session_id, SessionPatch(changes), where)
+    )
 
 
-@_of_where
+@_with_where_parameters
 async def delete_session(
     call: Call,
     session_id: SessionId,
-    where: Where,
+    where: SessionLocator,
     cancel: Annotated[
         bool, Query(description="Cancel its runs first, and wait up to 10 s for their end")
     ] = False,
@@ -213,26 +215,26 @@ async def delete_session(
     Removes the session with its runs. A run that is not final is a conflict.
     """
     await call.operations.delete_session(session_id, where, cancel=cancel)
-    return nothing()
+    return no_content_response()
 
 
-@_of_where
+@_with_where_parameters
 async def rename_session(
     call: Call,
     session_id: SessionId,
-    where: Where,
+    where: SessionLocator,
 ) -> Response:
     """Rename a session."""
-    body = await session_body(call, _RENAME, session_id, where)
+    body = await read_session_body(call, _RENAME, session_id, where)
     name = body["session_name"]
-    return document(await call.operations.rename_session(session_id, name, where))
+    return document_response(await call.operations.rename_session(session_id, name, where))
 
 
-@_of_where
+@_with_where_parameters
 async def get_session_runs(
     call: Call,
     session_id: SessionId,
-    where: Where,
+    where: SessionLocator,
     limit: Annotated[
         int | None, Query(ge=1, le=MAXIMUM_LIMIT, description="How many; all when absent")
     ] = None,
@@ -243,27 +245,27 @@ async def get_session_runs(
     Oldest first, members' and steps' runs included.
     """
     query = SessionRunsQuery(where, limit, after)
-    return document(await call.operations.get_session_runs(session_id, query))
+    return document_response(await call.operations.get_session_runs(session_id, query))
 
 
-@_of_where
+@_with_where_parameters
 async def get_session_run(
     call: Call,
     session_id: SessionId,
     run_id: RunId,
-    where: Where,
+    where: SessionLocator,
 ) -> Response:
     """Get a run of a session."""
-    return document(await call.operations.get_session_run(session_id, run_id, where))
+    return document_response(await call.operations.get_session_run(session_id, run_id, where))
 
 
-def operations() -> list[Operation]:
+def build_operations() -> list[Operation]:
     """The routes of the family."""
     tag = "Sessions"
     return [
-        operation(get_session_by_id, tag=tag, answers=SessionDetail),
-        operation(get_sessions, tag=tag, answers=SessionPage),
-        operation(
+        build_operation(get_session_by_id, tag=tag, answers=SessionDetail),
+        build_operation(get_sessions, tag=tag, answers=SessionPage),
+        build_operation(
             create_session,
             tag=tag,
             answers=SessionDetail,
@@ -271,7 +273,7 @@ def operations() -> list[Operation]:
             errors=(409, 413, 415),
             body=_NEW,
         ),
-        operation(
+        build_operation(
             delete_sessions,
             tag=tag,
             answers=None,
@@ -279,21 +281,21 @@ def operations() -> list[Operation]:
             errors=(409, 413, 415),
             body=_DELETE,
         ),
-        operation(
+        build_operation(
             update_session,
             tag=tag,
             answers=SessionDetail,
             errors=(413, 415),
             body=_UPDATE,
         ),
-        operation(delete_session, tag=tag, answers=None, status=204, errors=(409,)),
-        operation(
+        build_operation(delete_session, tag=tag, answers=None, status=204, errors=(409,)),
+        build_operation(
             rename_session,
             tag=tag,
             answers=SessionDetail,
             errors=(413, 415),
             body=_RENAME,
         ),
-        operation(get_session_runs, tag=tag, answers=list[RunRecord]),
-        operation(get_session_run, tag=tag, answers=RunRecord),
+        build_operation(get_session_runs, tag=tag, answers=list[RunRecord]),
+        build_operation(get_session_run, tag=tag, answers=RunRecord),
     ]

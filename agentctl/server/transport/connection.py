@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agentctl.config.settings import Limits
-from agentctl.server.transport.cycle import Cycle, Outlet
+from agentctl.server.transport.cycle import RequestCycle, ResponseTransport
 
-__all__ = ["BODY", "HEAD", "IDLE", "Connection"]
+__all__ = ["BODY", "HEAD", "IDLE", "TimedConnection"]
 
 LINGER_SECONDS = 2.0
 """How long what a refused client still sends is thrown away, so that it reads the answer."""
@@ -23,7 +23,7 @@ IDLE, HEAD, BODY = range(3)
 """What is read: nothing yet, a head, or a body."""
 
 
-class Connection(HttpToolsProtocol):
+class TimedConnection(HttpToolsProtocol):
     """What `Protocol` is beside reading requests.
 
     Attributes:
@@ -37,40 +37,40 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._phase = IDLE
-        self._latest: Cycle | None = None  # of the last head that was read
-        self._running: Cycle | None = None  # what is answered
+        self._latest: RequestCycle | None = None  # of the last head that was read
+        self._running: RequestCycle | None = None  # what is answered
         self._deaf = False  # what comes in is thrown away
-        self._leaving = False  # no answer is to follow
+        self._closing = False  # no answer is to follow
         self._deadline: TimerHandle | None = None
         self._awaited = IDLE
         self._stall: TimerHandle | None = None
-        self._rested_at = 0.0
+        self._idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._outlet = Outlet(transport, self._finish)
-        self._await(HEAD)
+        self._response_transport = ResponseTransport(transport, self._finish)
+        self._set_deadline(HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deaf = True
-        self._unset(self._deadline)
-        self._unset(self._stall)
+        self._cancel_timer(self._deadline)
+        self._cancel_timer(self._stall)
         self.pipeline.clear()
-        if self._running is not None and self._running.answering:
+        if self._running is not None and self._running.unfinished:
             self._running.leave()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
-        self._outlet.let_go()
+        self._response_transport.let_go()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_flow()
+        self._watch_send_buffer()
 
     def resume_writing(self) -> None:
-        self._unset(self._stall)
+        self._cancel_timer(self._stall)
         super().resume_writing()
 
-    def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:  # type: ignore[override]
+    def _start_asgi_task(self, cycle: RequestCycle, app: Any) -> None:  # type: ignore[override]
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
@@ -79,7 +79,7 @@ class Connection(HttpToolsProtocol):
     def _finish(self) -> None:
         """An answer was the last one of this connection."""
         if self._phase == IDLE and not self.pipeline:
-            self._shut()
+            self._close_transport()
         else:
             self._linger()
 
@@ -87,22 +87,22 @@ class Connection(HttpToolsProtocol):
         """End our side, and throw away what still comes: a connection that is closed on unread
         bytes is reset, which takes the answer from the client (RFC 9112 9.6).
         """
-        self._deaf = self._leaving = True
+        self._deaf = self._closing = True
         self.pipeline.clear()
         self.flow.resume_reading()
         self.transport.write_eof()
-        self._unset(self._deadline)
-        self._deadline = self.loop.call_later(LINGER_SECONDS, self._shut)
+        self._cancel_timer(self._deadline)
+        self._deadline = self.loop.call_later(LINGER_SECONDS, self._close_transport)
 
-    def _shut(self) -> None:
-        self._deaf = self._leaving = True
+    def _close_transport(self) -> None:
+        self._deaf = self._closing = True
         self.transport.close()
         if self.transport.get_write_buffer_size():
-            self._watch_flow()
+            self._watch_send_buffer()
 
     # Time
 
-    def _await(self, phase: int, *, anew: bool = False) -> None:
+    def _set_deadline(self, phase: int, *, anew: bool = False) -> None:
         """Set the deadline of what is under way, unless it is set. `anew`: something new is."""
         if self._deadline is not None:
             if self._awaited == phase and not anew:
@@ -111,11 +111,11 @@ class Connection(HttpToolsProtocol):
         limits = self.limits
         seconds = limits.body_seconds if phase == BODY else limits.header_seconds
         self._awaited = phase
-        self._deadline = self.loop.call_later(seconds, self._overdue)
+        self._deadline = self.loop.call_later(seconds, self._on_deadline)
 
-    def _await_nothing(self) -> None:
+    def _clear_deadline(self) -> None:
         """All that came in was read."""
-        self._unset(self._deadline)
+        self._cancel_timer(self._deadline)
         self._deadline = None
         if self._running is not None and self._running.response_complete:
             self._rest()  # the end of a body that nobody waited for
@@ -124,7 +124,7 @@ class Connection(HttpToolsProtocol):
         """Everything is answered: from now on nothing may come for so long. The timer is set once
         for many requests, since it costs more than a look at the clock.
         """
-        self._rested_at = self.loop.time()
+        self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -132,28 +132,28 @@ class Connection(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
-        if self._running is None or self._running.answering or self._deadline is not None:
+        if self._running is None or self._running.unfinished or self._deadline is not None:
             return  # which ends with a rest, or with a deadline
-        left = self._rested_at + self.timeout_keep_alive - self.loop.time()
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
         if left <= 0:
-            self._shut()
+            self._close_transport()
         else:
             self.timeout_keep_alive_task = self.loop.call_later(
                 left, self.timeout_keep_alive_handler
             )
 
-    def _overdue(self) -> None:
+    def _on_deadline(self) -> None:
         """What is awaited has not come in time; while we are the slow ones there is no hurry."""
         self._deadline = None
         running = self._running
         ours = running is not self._latest or self._phase != BODY
-        if running is not None and running.answering and (ours or running.response_started):
-            self._await(self._awaited)
+        if running is not None and running.unfinished and (ours or running.response_started):
+            self._set_deadline(self._awaited)
         else:
-            self._shut()
+            self._close_transport()
 
-    def _watch_flow(self) -> None:
-        self._unset(self._stall)
+    def _watch_send_buffer(self) -> None:
+        self._cancel_timer(self._stall)
         left = self.transport.get_write_buffer_size()
         self._stall = self.loop.call_later(self.stalled_seconds, self._look, left)
 
@@ -162,10 +162,10 @@ class Connection(HttpToolsProtocol):
         running = self._running
         streaming = running is not None and running.streaming
         if streaming or self.transport.get_write_buffer_size() < before:
-            self._watch_flow()
+            self._watch_send_buffer()
         else:
             self.transport.abort()
 
-    def _unset(self, timer: TimerHandle | None) -> None:
+    def _cancel_timer(self, timer: TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()

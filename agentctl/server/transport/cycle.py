@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from agentctl.errors import AgentctlError, InternalFailure, TooLarge
+from agentctl.errors import AgentctlError, InternalError, TooLarge
 from agentctl.records.ids import new_id
-from agentctl.server.answers import failure
-from agentctl.server.authentication import dressed
+from agentctl.server.answers import error_response
+from agentctl.server.authentication import add_common_headers
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
 
-__all__ = ["BodyCycle", "Cycle", "Outlet", "whole_answer"]
+__all__ = ["BodyRequestCycle", "RequestCycle", "ResponseTransport", "error_response_bytes"]
 
-KEPT_BYTES = 65_536
+MAXIMUM_DRAINED_BYTES = 65_536
 """A body of so many bytes at most is read to its end, so that the connection can be kept, even
 when nothing of it was wanted.
 """
@@ -31,7 +31,7 @@ _CONTROLS = bytes({*range(32), 127} - {9})
 """What stands in no header field (RFC 9110 5.5)."""
 
 
-class Outlet:
+class ResponseTransport:
     """The transport as an answer uses it: to close it is for the protocol, which may have to let
     the client read the answer first; and a head goes out with what comes behind it, which saves
     every answer a call of the kernel.
@@ -71,21 +71,21 @@ class Outlet:
         self._close = None
 
 
-class Cycle(RequestResponseCycle):
+class RequestCycle(RequestResponseCycle):
     """uvicorn's, that fails in our shape, and writes the head of an answer at once."""
 
     length = 0
     """Of the body, as it was announced; `CHUNKED`: it was not."""
 
     @property
-    def answering(self) -> bool:
+    def unfinished(self) -> bool:
         """Whether the request is still to be answered to its end."""
         return not (self.response_complete or self.disconnected)
 
     @property
     def streaming(self) -> bool:
         """Whether an answer without an announced end is under way."""
-        return self.answering and bool(self.chunked_encoding)
+        return self.unfinished and bool(self.chunked_encoding)
 
     def leave(self) -> None:
         """Tell the application that the client is gone; what it still says goes nowhere."""
@@ -106,7 +106,7 @@ class Cycle(RequestResponseCycle):
         fields = [*self.default_headers, *start.get("headers", ())]
         known = dict(fields)
         length = known.get(b"content-length")
-        if length is None or self.disconnected or not self._is_everyday(known):
+        if length is None or self.disconnected or not self._can_send_joined(known):
             await super().send(message)
             return
         self.response_started = True
@@ -119,26 +119,26 @@ class Cycle(RequestResponseCycle):
         head = b"\r\n".join(lines)
         if len(head.translate(None, _CONTROLS)) != len(head) - 2 * (len(lines) - 1):
             raise RuntimeError("a header field holds a control character")
-        outlet = cast("Outlet", self.transport)
+        outlet = cast("ResponseTransport", self.transport)
         outlet.hold(head + b"\r\n\r\n")
         if self.scope["method"] == "HEAD":
             outlet.write(b"")
 
-    def _is_everyday(self, known: Mapping[bytes, bytes]) -> bool:
+    def _can_send_joined(self, known: Mapping[bytes, bytes]) -> bool:
         own = b"connection" in known or b"transfer-encoding" in known
         return not (own or self.access_log or self.flow.write_paused)
 
     async def send_500_response(self) -> None:
         """Answer what no layer above has: it was cancelled."""
-        answer = failure(InternalFailure())
-        headers = [*dressed(answer.raw_headers, new_id()), (b"connection", b"close")]
+        answer = error_response(InternalError())
+        headers = [*add_common_headers(answer.raw_headers, new_id()), (b"connection", b"close")]
         await self.send({"type": "http.response.start", "status": 500, "headers": headers})
         await self.send(
             {"type": "http.response.body", "body": bytes(answer.body), "more_body": False}
         )
 
 
-class BodyCycle(Cycle):
+class BodyRequestCycle(RequestCycle):
     """For a request with a body: its connection ends where reading on is not worth it."""
 
     def send(self, message: ASGISendEvent) -> Coroutine[Any, Any, None]:
@@ -153,13 +153,13 @@ class BodyCycle(Cycle):
         if message.get("status") == TooLarge.status:
             return True
         waits = self.waiting_for_100_continue
-        return self.more_body and (waits or not 0 <= self.length <= KEPT_BYTES)
+        return self.more_body and (waits or not 0 <= self.length <= MAXIMUM_DRAINED_BYTES)
 
 
-def whole_answer(error: AgentctlError, request_id: str) -> bytes:
+def error_response_bytes(error: AgentctlError, request_id: str) -> bytes:
     """A refusal as it goes over the wire, behind which the connection is closed."""
-    answer = failure(error)
-    fields = dressed(answer.raw_headers, request_id)
+    answer = error_response(error)
+    fields = add_common_headers(answer.raw_headers, request_id)
     lines = [name + b": " + value + b"\r\n" for name, value in fields]
     head = b"".join([STATUS_LINE[error.status], *lines, b"connection: close\r\n\r\n"])
     return head + bytes(answer.body)

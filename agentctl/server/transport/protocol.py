@@ -24,33 +24,33 @@ import httptools
 from agentctl.config.settings import Limits
 from agentctl.errors import AgentctlError, BadRequest, HeaderTooLarge
 from agentctl.records.ids import new_id
-from agentctl.records.log_context import begin_about
-from agentctl.server.transport.connection import BODY, HEAD, IDLE, Connection
-from agentctl.server.transport.cycle import BodyCycle, Cycle, whole_answer
+from agentctl.records.log_context import set_log_context
+from agentctl.server.transport.connection import BODY, HEAD, IDLE, TimedConnection
+from agentctl.server.transport.cycle import BodyRequestCycle, RequestCycle, error_response_bytes
 from agentctl.server.transport.request_head import (
     CHUNKED,
     NOT_HTTP,
-    Body,
-    check_line,
-    checked,
-    size,
+    BodyFraming,
+    check_head,
+    check_request_line,
+    head_size,
 )
 
 if TYPE_CHECKING:
     from uvicorn._types import HTTPScope
 
-__all__ = ["Protocol", "limited"]
+__all__ = ["HttpProtocol", "build_protocol_class"]
 
 _log = logging.getLogger("agentctl.server")
 
-PIECE = 8_192
+PARSE_BYTES = 8_192
 """Bytes that are parsed at once: so coarsely is known where in what was received the parser is."""
 
-OVERHEAD = 8
+CHUNK_OVERHEAD = 8
 """Bytes around every byte of a body in chunks; chunks of one byte have five."""
 
 
-class Protocol(Connection):
+class HttpProtocol(TimedConnection):
     """One connection, under the limits of its class (see `limited`)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -60,27 +60,27 @@ class Protocol(Connection):
         self._first = True  # whether it stands at their beginning
         self._counted = 0  # bytes of the head under way, or of what is around the body's
         self._refusal: AgentctlError | None = None
-        self._refusal_id = ""  # of the answer that tells it
+        self._rejection_id = ""  # of the answer that tells it
         self._unread = 0  # length of a body that the parser will not read
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
         messages = self._messages
-        rest = self._parse(data) if len(data) <= PIECE else data
+        rest = self._parse(data) if len(data) <= PARSE_BYTES else data
         if rest:
             self._take(rest)
         if self._phase != IDLE or self._messages == messages or self._deadline is not None:
-            self._read_so_far(anew=self._messages != messages)
+            self._update_deadline(anew=self._messages != messages)
 
-    def _read_so_far(self, *, anew: bool) -> None:
+    def _update_deadline(self, *, anew: bool) -> None:
         """Set the deadline of what is under way. `anew`: something new is."""
         if self._deaf:
             return
         if self._phase == IDLE and anew:
-            self._await_nothing()
+            self._clear_deadline()
         else:
-            self._await(self._phase or HEAD, anew=anew)
+            self._set_deadline(self._phase or HEAD, anew=anew)
 
     # What the parser calls
 
@@ -107,7 +107,7 @@ class Protocol(Connection):
         if body.length and self.parser.should_upgrade():
             self._unread = body.length
         self.scope = self._scope(method, version)
-        cycle = self.cycle = self._latest = self._new_cycle(version, body)
+        cycle = self.cycle = self._latest = self._create_cycle(version, body)
         if self._running is None or self._running.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
@@ -115,7 +115,7 @@ class Protocol(Connection):
             self.pipeline.appendleft((cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
-        self._counted -= OVERHEAD * len(body)
+        self._counted -= CHUNK_OVERHEAD * len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -130,8 +130,8 @@ class Protocol(Connection):
     # Reading
 
     def _take(self, data: bytes) -> None:
-        for start in range(0, len(data), PIECE):
-            piece = data[start : start + PIECE]
+        for start in range(0, len(data), PARSE_BYTES):
+            piece = data[start : start + PARSE_BYTES]
             while piece and not self._deaf:
                 piece = self._parse(piece)
 
@@ -146,7 +146,7 @@ class Protocol(Connection):
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as stop:
             rest = piece[stop.args[0] :]
-            self._read_on()
+            self._ignore_upgrade()
         except httptools.HttpParserError:
             self._refuse(self._refusal or BadRequest(NOT_HTTP))
             return b""
@@ -169,9 +169,9 @@ class Protocol(Connection):
         else:
             self._counted = 0 if began else self._counted + length
         if self._counted > self.limits.header_bytes:
-            self._refuse(BadRequest(NOT_HTTP) if self._phase == BODY else _too_large())
+            self._refuse(BadRequest(NOT_HTTP) if self._phase == BODY else _header_too_large())
 
-    def _checked(self, method: bytes, version: str) -> Body:
+    def _checked(self, method: bytes, version: str) -> BodyFraming:
         """What comes behind the head that was read.
 
         Raises:
@@ -180,10 +180,10 @@ class Protocol(Connection):
         fields, limits, sent = self.headers, self.limits, self._sent
         if len(fields) > limits.header_count:
             raise HeaderTooLarge("The request has too many header fields")
-        if len(sent) > limits.header_bytes and size(self.url, fields) > limits.header_bytes:
-            raise _too_large()
-        check_line(method, self.url, version, sent, first=self._first)
-        return checked(method, self.url, version, fields)
+        if len(sent) > limits.header_bytes and head_size(self.url, fields) > limits.header_bytes:
+            raise _header_too_large()
+        check_request_line(method, self.url, version, sent, first=self._first)
+        return check_head(method, self.url, version, fields)
 
     def _scope(self, method: bytes, version: str) -> HTTPScope:
         raw_path, _, query = self.url.partition(b"?")
@@ -206,11 +206,11 @@ class Protocol(Connection):
             "state": self.app_state.copy(),
         }
 
-    def _new_cycle(self, version: str, body: Body) -> Cycle:
-        kind = BodyCycle if body.length else Cycle
+    def _create_cycle(self, version: str, body: BodyFraming) -> RequestCycle:
+        kind = BodyRequestCycle if body.length else RequestCycle
         cycle = kind(
             self.scope,
-            cast(asyncio.Transport, self._outlet),
+            cast(asyncio.Transport, self._response_transport),
             self.flow,
             self.logger,
             self.access_logger,
@@ -224,7 +224,7 @@ class Protocol(Connection):
         cycle.length = body.length
         return cycle
 
-    def _read_on(self) -> None:
+    def _ignore_upgrade(self) -> None:
         """Go on behind a head that asks for another protocol (RFC 9110 7.8: it may be ignored).
 
         The parser takes what follows for that protocol, so a body is left to one of its own.
@@ -234,18 +234,18 @@ class Protocol(Connection):
             framing = b"Transfer-Encoding: chunked" if coded else b"Content-Length: %d" % length
             self._unread = 0
             self._latest.keep_alive = False
-            self.parser = httptools.HttpRequestParser(_Rest(self))
+            self.parser = httptools.HttpRequestParser(_BodyCallbacks(self))
             self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
 
     # Answering
 
     def on_response_complete(self) -> None:
-        if self._leaving:
+        if self._closing:
             return
         self.server_state.total_requests += 1
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*cast("tuple[Cycle, Any]", self.pipeline.pop()))
+            self._start_asgi_task(*cast("tuple[RequestCycle, Any]", self.pipeline.pop()))
         elif self._refusal is not None:
             self._tell(self._refusal)
         else:
@@ -253,13 +253,13 @@ class Protocol(Connection):
 
     def _refuse(self, refusal: AgentctlError) -> None:
         """Take no more requests, and say why: behind the answers to those before."""
-        self._refusal_id = new_id()
-        Context().run(_log_refusal, refusal, self._refusal_id)
+        self._rejection_id = new_id()
+        Context().run(_log_rejection, refusal, self._rejection_id)
         self._deaf = True
         self._refusal = refusal
-        self._unset(self._deadline)
+        self._cancel_timer(self._deadline)
         running = self._running
-        if running is None or not running.answering:
+        if running is None or not running.unfinished:
             self._tell(refusal)
         elif self._phase != BODY:
             self.flow.pause_reading()
@@ -274,28 +274,28 @@ class Protocol(Connection):
                 self._tell(refusal)
 
     def _tell(self, refusal: AgentctlError) -> None:
-        self.transport.write(whole_answer(refusal, self._refusal_id))
+        self.transport.write(error_response_bytes(refusal, self._rejection_id))
         self._linger()
 
 
-class _Rest:
+class _BodyCallbacks:
     """What a parser tells of the body that it alone is for: its trailers are nobody's."""
 
-    def __init__(self, protocol: Protocol) -> None:
+    def __init__(self, protocol: HttpProtocol) -> None:
         self.on_body = protocol.on_body
         self.on_message_complete = protocol.on_message_complete
 
 
-def limited(limits: Limits) -> type[Protocol]:
+def build_protocol_class(limits: Limits) -> type[HttpProtocol]:
     """The protocol under these limits, for `uvicorn.Config(http=...)`."""
-    return type("Protocol", (Protocol,), {"limits": limits})
+    return type("Protocol", (HttpProtocol,), {"limits": limits})
 
 
-def _log_refusal(refusal: AgentctlError, request_id: str) -> None:
+def _log_rejection(refusal: AgentctlError, request_id: str) -> None:
     """In a context of its own: nothing of it is about the request before."""
-    begin_about(request_id=request_id)
+    set_log_context(request_id=request_id)
     _log.info("what was sent is no request: %s", refusal.detail)
 
 
-def _too_large() -> HeaderTooLarge:
+def _header_too_large() -> HeaderTooLarge:
     return HeaderTooLarge("The header of the request is too large")

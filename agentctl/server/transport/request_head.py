@@ -13,23 +13,31 @@ from typing import NamedTuple
 
 from agentctl.errors import BadRequest
 
-__all__ = ["CHUNKED", "NOT_HTTP", "Body", "Fields", "check_line", "checked", "size"]
+__all__ = [
+    "CHUNKED",
+    "NOT_HTTP",
+    "BodyFraming",
+    "HeaderFields",
+    "check_head",
+    "check_request_line",
+    "head_size",
+]
 
-Fields = Sequence[tuple[bytes, bytes]]
+HeaderFields = Sequence[tuple[bytes, bytes]]
 
 NOT_HTTP = "The request is not valid HTTP"
 
 CHUNKED = -1
 """The length of a body that comes in chunks: it is known at its end."""
 
-_ENDS = {"1.0": b" HTTP/1.0\r\n", "1.1": b" HTTP/1.1\r\n"}
+_LINE_ENDS = {"1.0": b" HTTP/1.0\r\n", "1.1": b" HTTP/1.1\r\n"}
 """How the request line ends, by the versions that there are."""
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _HIGHEST_PORT = 65_535
 _LONGEST_HOST = 300
 
-_ONCE = {
+_SINGLE_FIELDS = {
     b"host": "Host",
     b"authorization": "Authorization",
     b"content-type": "Content-Type",
@@ -39,7 +47,7 @@ _ONCE = {
 """Fields that programs choose differently from when there are several."""
 
 
-class Body(NamedTuple):
+class BodyFraming(NamedTuple):
     """What a head says of the body behind it.
 
     Attributes:
@@ -51,10 +59,12 @@ class Body(NamedTuple):
     awaited: bool
 
 
-_NONE = Body(0, awaited=False)
+_NO_BODY = BodyFraming(0, awaited=False)
 
 
-def check_line(method: bytes, target: bytes, version: str, sent: bytes, *, first: bool) -> None:
+def check_request_line(
+    method: bytes, target: bytes, version: str, sent: bytes, *, first: bool
+) -> None:
     """Hold the request line against what was really sent: the parser skips spaces.
 
     Args:
@@ -66,7 +76,7 @@ def check_line(method: bytes, target: bytes, version: str, sent: bytes, *, first
     Raises:
         BadRequest: the line is not in there, or it is of another version than 1.0 and 1.1.
     """
-    line = method + b" " + target + _ENDS.get(version, b"\0")
+    line = method + b" " + target + _LINE_ENDS.get(version, b"\0")
     if sent.startswith(line) or (not first and line in sent):
         return
     while sent.startswith(b"\r\n"):
@@ -75,12 +85,12 @@ def check_line(method: bytes, target: bytes, version: str, sent: bytes, *, first
         raise BadRequest(NOT_HTTP)
 
 
-def size(target: bytes, fields: Fields) -> int:
+def head_size(target: bytes, fields: HeaderFields) -> int:
     """The bytes of a head, without what may stand around its parts."""
     return len(target) + sum(len(name) + len(value) + 4 for name, value in fields)
 
 
-def checked(method: bytes, target: bytes, version: str, fields: Fields) -> Body:
+def check_head(method: bytes, target: bytes, version: str, fields: HeaderFields) -> BodyFraming:
     """Check a head, and say what comes behind it.
 
     Args:
@@ -103,12 +113,12 @@ def checked(method: bytes, target: bytes, version: str, fields: Fields) -> Body:
     if len(host) > _LONGEST_HOST or not _is_host(host):
         raise BadRequest("The header field Host is missing or not valid")
     if b"content-length" in known or b"transfer-encoding" in known:
-        return _body(version, known)
-    return _NONE
+        return _parse_framing(version, known)
+    return _NO_BODY
 
 
 def _check_repeated(names: list[bytes]) -> None:
-    for name, shown in _ONCE.items():
+    for name, shown in _SINGLE_FIELDS.items():
         if names.count(name) > 1:
             raise BadRequest(f"The header field {shown} is given more than once")
 
@@ -120,12 +130,12 @@ def _is_host(value: bytes) -> bool:
     return found is not None and int(found[1] or 0) <= _HIGHEST_PORT
 
 
-def _body(version: str, known: dict[bytes, bytes]) -> Body:
+def _parse_framing(version: str, known: dict[bytes, bytes]) -> BodyFraming:
     awaited = version == "1.1" and known.get(b"expect", b"").lower() == b"100-continue"
     coding = known.get(b"transfer-encoding")
     if coding is None:
         length = int(known[b"content-length"])
-        return Body(length, awaited and length > 0)
+        return BodyFraming(length, awaited and length > 0)
     if version != "1.1" or coding.lower() != b"chunked" or b"content-length" in known:
         raise BadRequest(NOT_HTTP)
-    return Body(CHUNKED, awaited)
+    return BodyFraming(CHUNKED, awaited)

@@ -10,13 +10,13 @@ from functools import partial
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
 from agentctl.service.doctor import components, configuration, databases, keys, runs
-from agentctl.service.doctor.finding import Finding, of_failure, wrong
+from agentctl.service.doctor.finding import Finding, from_failure, wrong
 
-__all__ = ["Step", "run", "steps"]
+__all__ = ["DoctorStep", "list_steps", "run_step"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DoctorStep:
     """A part of the checkup.
 
     Attributes:
@@ -28,7 +28,7 @@ class Step:
     look: Callable[[], Awaitable[list[Finding]]]
 
 
-def steps(settings: Settings | AgentctlError) -> Iterator[Step]:
+def list_steps(settings: Settings | AgentctlError) -> Iterator[DoctorStep]:
     """What is to be looked at, in order.
 
     Args:
@@ -36,64 +36,64 @@ def steps(settings: Settings | AgentctlError) -> Iterator[Step]:
     """
     if isinstance(settings, AgentctlError):
         failure = settings
-        yield _at_once("configuration", lambda: [of_failure("configuration", failure)])
+        yield _sync_step("configuration", lambda: [from_failure("configuration", failure)])
     else:
-        yield from _of_settings(settings)
-    yield _at_once("versions", configuration.check_versions)
-    yield _at_once("clock", lambda: [configuration.check_clock()])
+        yield from _settings_steps(settings)
+    yield _sync_step("versions", configuration.check_versions)
+    yield _sync_step("clock", lambda: [configuration.check_clock()])
     if not isinstance(settings, AgentctlError):
-        yield from _of_data(settings)
+        yield from _database_steps(settings)
 
 
-def _of_settings(settings: Settings) -> Iterator[Step]:
-    yield _at_once("configuration", lambda: configuration.check_configuration(settings))
-    yield _at_once("keys", lambda: keys.check_keys(settings))
-    yield _at_once("exposure", lambda: configuration.check_exposure(settings))
-    foreign = keys.has_foreign_keys
-    yield _at_once(
+def _settings_steps(settings: Settings) -> Iterator[DoctorStep]:
+    yield _sync_step("configuration", lambda: configuration.check_configuration(settings))
+    yield _sync_step("keys", lambda: keys.check_keys(settings))
+    yield _sync_step("exposure", lambda: configuration.check_exposure(settings))
+    foreign = keys.has_third_party_keys
+    yield _sync_step(
         "settings", lambda: configuration.check_settings(settings, foreign=foreign(settings))
     )
-    yield _at_once("models", lambda: components.check_models(settings))
-    yield _at_once("tools", lambda: components.check_tools(settings))
+    yield _sync_step("models", lambda: components.check_models(settings))
+    yield _sync_step("tools", lambda: components.check_tools(settings))
 
 
-def _of_data(settings: Settings) -> Iterator[Step]:
+def _database_steps(settings: Settings) -> Iterator[DoctorStep]:
     processes = settings.server.workers
     for entry in settings.databases:
         look = partial(databases.check_database, entry, processes)
-        yield _in_turn(f"database {entry.id}", look)
-    yield Step("runs", partial(_work, settings))
+        yield _async_step(f"database {entry.id}", look)
+    yield DoctorStep("runs", partial(_check_runs, settings))
 
 
-async def _work(settings: Settings) -> list[Finding]:
+async def _check_runs(settings: Settings) -> list[Finding]:
     """Of databases that are not there, or not in order, the steps before have told already."""
     for entry in settings.databases:
-        if not await databases.is_there(entry):
+        if not await databases.database_exists(entry):
             return []
-    return await runs.check_work(settings)
+    return await runs.check_runs(settings)
 
 
-async def run(step: Step) -> list[Finding]:
+async def run_step(step: DoctorStep) -> list[Finding]:
     """Take a step. What fails in an unforeseen way is a finding too, and no end."""
     try:
         return await step.look()
     except AgentctlError as failure:
-        return [of_failure(step.name, failure)]
+        return [from_failure(step.name, failure)]
     except OSError as failure:
         return [wrong(step.name, f"{failure.filename}: {os.strerror(failure.errno or 0)}")]
     except Exception as failure:
         return [wrong(step.name, f"it could not be looked at ({type(failure).__name__})")]
 
 
-def _at_once(name: str, look: Callable[[], Iterable[Finding]]) -> Step:
+def _sync_step(name: str, look: Callable[[], Iterable[Finding]]) -> DoctorStep:
     async def looked() -> list[Finding]:
         return list(look())
 
-    return Step(name, looked)
+    return DoctorStep(name, looked)
 
 
-def _in_turn(name: str, look: Callable[[], AsyncIterator[Finding]]) -> Step:
+def _async_step(name: str, look: Callable[[], AsyncIterator[Finding]]) -> DoctorStep:
     async def looked() -> list[Finding]:
         return [finding async for finding in look()]
 
-    return Step(name, looked)
+    return DoctorStep(name, looked)

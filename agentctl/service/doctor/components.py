@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from agentctl.config.databases import is_loopback
+from agentctl.config.databases import is_loopback_host
 from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.errors import InvalidConfiguration
-from agentctl.service.doctor.finding import Finding, note, of_failure, ok, wrong
+from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
 __all__ = ["check_models", "check_tools"]
 
@@ -21,10 +21,10 @@ def check_models(settings: Settings) -> Iterator[Finding]:
     used = {agent.model for agent in settings.agents} | {team.model for team in settings.teams}
     for model in settings.models:
         if model.id in used and model.provider != "demo":
-            yield from _of_model(model)
+            yield from _check_model(model)
 
 
-def _of_model(model: Model) -> Iterator[Finding]:
+def _check_model(model: Model) -> Iterator[Finding]:
     check, variable = f"model {model.id}", model.api_key_env
     if not variable and not model.base_url:
         yield wrong(check, "it has no API key", f"api_key_env = ... in [[models]] {model.id}")
@@ -34,7 +34,7 @@ def _of_model(model: Model) -> Iterator[Finding]:
     else:
         yield ok(check, f"{variable} is set" if variable else "its endpoint needs no API key")
     parts = urlsplit(model.base_url)
-    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+    if parts.scheme == "http" and not is_loopback_host(parts.hostname or ""):
         text = f"what is sent to {parts.hostname} is not encrypted"
         yield note(check, text, f'base_url = "https://..." in [[models]] {model.id}')
 
@@ -57,6 +57,6 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
             try:
                 count += len(load_tools(owner, component.tools, folder))
             except InvalidConfiguration as failure:
-                yield of_failure("tools", failure)
+                yield from_failure("tools", failure)
     if count:
         yield ok("tools", "1 tool can be used" if count == 1 else f"{count} tools can be used")

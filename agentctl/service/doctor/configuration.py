@@ -15,24 +15,24 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 
-from agentctl.config import require_keys
-from agentctl.config.databases import is_loopback, split_address
+from agentctl.config import require_verification_key
+from agentctl.config.databases import is_loopback_host, split_address
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidConfiguration
-from agentctl.records.times import rfc3339
-from agentctl.service.doctor.files import check_place, check_secret
-from agentctl.service.doctor.finding import Finding, note, of_failure, ok, wrong
-from agentctl.store.sqlite.inspect import sqlite_version
+from agentctl.records.times import format_rfc3339
+from agentctl.service.doctor.files import check_permissions, check_private
+from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
+from agentctl.store.sqlite.inspect import get_sqlite_version
 
 __all__ = [
-    "FLOORS",
-    "SQLITE_FLOOR",
-    "at_least",
+    "MINIMUM_SQLITE_VERSION",
+    "MINIMUM_VERSIONS",
     "check_clock",
     "check_configuration",
     "check_exposure",
     "check_settings",
     "check_versions",
+    "is_at_least",
 ]
 
 _LONG_LEEWAY = 60
@@ -48,22 +48,22 @@ def check_configuration(settings: Settings) -> Iterator[Finding]:
     )
     yield ok(check, f"{settings.path} is good: {hosted}")
     try:
-        require_keys(settings)
+        require_verification_key(settings)
     except InvalidConfiguration as failure:
-        yield of_failure(check, failure)
+        yield from_failure(check, failure)
     if settings.path is None:
         return
-    yield from check_place(check, settings.path, "the configuration")
+    yield from check_permissions(check, settings.path, "the configuration")
     given = settings.authorization
     written = settings.sources.get("authorization.verification_keys", "").startswith("/")
     if given.algorithm.startswith("HS") and given.verification_keys and written:
-        yield from check_secret(check, settings.path, "the shared secret in")
+        yield from check_private(check, settings.path, "the shared secret in")
 
 
 def check_exposure(settings: Settings) -> Iterator[Finding]:
     """Who can reach a server of this configuration, and what they meet."""
     check, server, given = "exposure", settings.server, settings.authorization
-    near = is_loopback(server.host)
+    near = is_loopback_host(server.host)
     if near and given.enabled:
         yield ok(check, f"{server.host} is for this machine only, and tokens are asked for")
     elif near:
@@ -77,14 +77,14 @@ def check_exposure(settings: Settings) -> Iterator[Finding]:
         text = f"authorization is off and {server.host} is open to other machines"
         yield wrong(check, text, 'enabled = true in [authorization], or host = "127.0.0.1"')
     if "*" in server.cors_origins:
-        yield _any_origin(given)
+        yield _check_cors(given)
     listen = settings.metrics.listen
-    if listen and not is_loopback(split_address(listen)[0]):
+    if listen and not is_loopback_host(split_address(listen)[0]):
         text = f"metrics at {listen} are open to other machines, and no token is asked for"
         yield note(check, text, 'listen = "127.0.0.1:9464" in [metrics]')
 
 
-def _any_origin(given: Authorization) -> Finding:
+def _check_cors(given: Authorization) -> Finding:
     remedy = 'cors_origins = ["https://app.example.org"] in [server]'
     if given.enabled:
         return note("exposure", "web pages of every origin may call, with a token", remedy)
@@ -98,19 +98,19 @@ def check_settings(settings: Settings, *, foreign: bool) -> Iterator[Finding]:
         foreign: tokens are verified by keys of a JWKS that are not ours: by those of a provider,
             which issues tokens for others too.
     """
-    found = [*_of_server(settings)]
+    found = [*_check_server(settings)]
     if settings.authorization.enabled:
-        found += _of_tokens(settings.authorization, foreign)
+        found += _check_tokens(settings.authorization, foreign)
     yield from found or [ok("settings", "none of them is weak")]
 
 
-def _of_server(settings: Settings) -> Iterator[Finding]:
+def _check_server(settings: Settings) -> Iterator[Finding]:
     if settings.server.on_disconnect == "detach":
         text = "a run goes on, and costs, when the client that asked for it goes away"
         yield _weak(text, 'on_disconnect = "cancel" in [server]')
 
 
-def _of_tokens(given: Authorization, foreign: bool) -> Iterator[Finding]:
+def _check_tokens(given: Authorization, foreign: bool) -> Iterator[Finding]:
     section = "in [authorization]"
     if not given.require_exp:
         yield _weak("a token without exp holds for ever", f"require_exp = true {section}")
@@ -138,7 +138,7 @@ def _weak(what: str, remedy: str) -> Finding:
     return note("settings", what, remedy)
 
 
-FLOORS = {
+MINIMUM_VERSIONS = {
     "pyjwt": "2.15.1",
     "cryptography": "49",
     "starlette": "1.3.1",
@@ -148,7 +148,7 @@ FLOORS = {
 }
 """Below these there are advisories about what a server does with them."""
 
-SQLITE_FLOOR = "3.51.3"
+MINIMUM_SQLITE_VERSION = "3.51.3"
 """Below it two connections that write and checkpoint at once can damage a file in WAL mode."""
 
 _CHECK = "versions"
@@ -156,30 +156,30 @@ _CHECK = "versions"
 
 def check_versions() -> Iterator[Finding]:
     """SQLite as apsw has it, and every distribution of FLOORS."""
-    sqlite = sqlite_version()
-    if at_least(sqlite, SQLITE_FLOOR):
+    sqlite = get_sqlite_version()
+    if is_at_least(sqlite, MINIMUM_SQLITE_VERSION):
         yield ok(_CHECK, f"SQLite {sqlite}")
     else:
-        text = f"SQLite {sqlite} can damage a database; {SQLITE_FLOOR} is needed"
-        yield wrong(_CHECK, text, _install("apsw"))
+        text = f"SQLite {sqlite} can damage a database; {MINIMUM_SQLITE_VERSION} is needed"
+        yield wrong(_CHECK, text, _format_install_command("apsw"))
     good = []
-    for name, floor in FLOORS.items():
-        version = _installed(name)
-        if version is not None and at_least(version, floor):
+    for name, floor in MINIMUM_VERSIONS.items():
+        version = _installed_version(name)
+        if version is not None and is_at_least(version, floor):
             good.append(f"{name} {version}")
             continue
         there = "is not installed" if version is None else f"{version} has known weaknesses"
-        yield wrong(_CHECK, f"{name} {there}", _install(f"{name}>={floor}"))
+        yield wrong(_CHECK, f"{name} {there}", _format_install_command(f"{name}>={floor}"))
     if good:
         yield ok(_CHECK, ", ".join(good))
 
 
-def at_least(version: str, floor: str) -> bool:
+def is_at_least(version: str, floor: str) -> bool:
     """Whether a version is a floor or later; what is before a release (`2.0rc1`) is not it."""
     numbers = re.match(r"\d+(?:\.\d+)*", version)
     if numbers is None:
         return False
-    found, needed = _parts(numbers[0]), _parts(floor)
+    found, needed = _parse_numbers(numbers[0]), _parse_numbers(floor)
     size = max(len(found), len(needed))
     padded = [each + (0,) * (size - len(each)) for each in (found, needed)]
     if padded[0] == padded[1]:
@@ -187,18 +187,18 @@ def at_least(version: str, floor: str) -> bool:
     return padded[0] > padded[1]
 
 
-def _parts(text: str) -> tuple[int, ...]:
+def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-def _installed(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _install(requirement: str) -> str:
+def _format_install_command(requirement: str) -> str:
     python = shlex.quote(sys.executable)
     return f"{python} -m pip install --upgrade {shlex.quote(requirement)}"
 
@@ -210,7 +210,7 @@ _LATEST = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
 def check_clock(present: float | None = None) -> Finding:
     """Whether the clock can be right: not before this was written, and not in another century."""
     present = time.time() if present is None else present
-    text = f"it is {rfc3339(int(present) * 1_000_000)[:19]}Z"
+    text = f"it is {format_rfc3339(int(present) * 1_000_000)[:19]}Z"
     if _EARLIEST <= present < _LATEST:
         return ok("clock", text)
     return wrong("clock", f"{text}: it cannot be", "set the clock: timedatectl set-ntp true")

@@ -13,21 +13,21 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from agentctl.config.databases import is_loopback, is_sqlite, shown_url, sqlite_path
+from agentctl.config.databases import display_url, is_loopback_host, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
-from agentctl.records.numbers import spoken_bytes
-from agentctl.records.times import now, spoken
-from agentctl.service.doctor.files import NETWORK, check_place, filesystem_of
-from agentctl.service.doctor.finding import Finding, note, of_failure, ok, wrong
-from agentctl.store.database import newest
-from agentctl.store.migrating import stored_version
+from agentctl.records.numbers import format_bytes
+from agentctl.records.times import format_span, now
+from agentctl.service.doctor.files import NETWORK_FILESYSTEMS, check_permissions, detect_filesystem
+from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
+from agentctl.store.database import get_newest_time
+from agentctl.store.migrating import read_version
 from agentctl.store.open import open_database
-from agentctl.store.postgres.inspect import Facts, facts_of
+from agentctl.store.postgres.inspect import ServerFacts, read_server_facts
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite import inspect
 
-__all__ = ["check_database", "check_server", "is_there"]
+__all__ = ["check_database", "check_postgres_server", "database_exists"]
 
 _LEAST_FREE = 100_000_000
 _LITTLE_FREE = 1_000_000_000
@@ -36,12 +36,12 @@ _LARGE_LOG = 4 * inspect.WAL_BYTES
 _AHEAD_SECONDS = 300
 
 
-async def is_there(entry: Database) -> bool:
+async def database_exists(entry: Database) -> bool:
     """Whether a database can be asked more: its file is there, or its tables are."""
-    if is_sqlite(entry.url):
+    if is_sqlite_url(entry.url):
         return sqlite_path(entry.url).exists()
     try:
-        return await stored_version(entry) is not None
+        return await read_version(entry) is not None
     except AgentctlError:
         return False
 
@@ -54,28 +54,28 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
         processes: how many of a server use it.
     """
     check = f"database {entry.id}"
-    if not is_sqlite(entry.url):
-        async for each in _of_server(entry, check, processes):
+    if not is_sqlite_url(entry.url):
+        async for each in _check_server(entry, check, processes):
             yield each
         return
     path = sqlite_path(entry.url)
-    for each in _around(check, path):
+    for each in _check_location(check, path):
         yield each
     if not path.exists() and path.parent.is_dir():
         yield note(check, f"{path} is not there yet", "agentctl serve makes it")
         return
     try:
-        yield await _opened(entry, check)
+        yield await _check_newest_record(entry, check)
         yield ok(check, f"{path} is one of ours, schema {SCHEMA_VERSION}")
-        damage = await inspect.integrity(path)
+        damage = await inspect.check_integrity(path)
         if damage is None:
-            yield ok(check, f"nothing in its {spoken_bytes(path.stat().st_size)} is damaged")
+            yield ok(check, f"nothing in its {format_bytes(path.stat().st_size)} is damaged")
         else:
             yield wrong(check, f"it is damaged: {damage}", "restore it from a backup")
-        await asyncio.to_thread(inspect.take_write_lock, path)
-        mode = await asyncio.to_thread(inspect.journal_mode, path)
+        await asyncio.to_thread(inspect.try_write_lock, path)
+        mode = await asyncio.to_thread(inspect.read_journal_mode, path)
     except AgentctlError as failure:
-        yield of_failure(check, failure)
+        yield from_failure(check, failure)
         return
     yield ok(check, "it can be written")
     if mode != "wal":
@@ -83,38 +83,38 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
         yield wrong(check, f"readers keep writers waiting: its journal mode is {mode}", remedy)
 
 
-async def _of_server(entry: Database, check: str, processes: int) -> AsyncIterator[Finding]:
+async def _check_server(entry: Database, check: str, processes: int) -> AsyncIterator[Finding]:
     """That it answers, has our schema, and is set up for it; `db check` looks further."""
 
-    where = shown_url(entry.url)
+    where = display_url(entry.url)
     try:
-        if await stored_version(entry) is None:
+        if await read_version(entry) is None:
             remedy = "agentctl db migrate makes them, and so does agentctl serve"
             yield note(check, f"{where} has no tables yet", remedy)
             return
-        yield await _opened(entry, check)
+        yield await _check_newest_record(entry, check)
         yield ok(check, f"{where} is one of ours, schema {SCHEMA_VERSION}")
-        async for each in check_server(entry, check, processes):
+        async for each in check_postgres_server(entry, check, processes):
             yield each
     except AgentctlError as failure:
-        yield of_failure(check, failure)
+        yield from_failure(check, failure)
 
 
-async def _opened(entry: Database, check: str) -> Finding:
+async def _check_newest_record(entry: Database, check: str) -> Finding:
     """Open it, which checks its schema, and hold our clock to the times in it."""
     database = open_database(entry, create=False)
     try:
-        latest = await database.read(newest())
+        latest = await database.read(get_newest_time())
     finally:
         await database.close()
     ahead = 0.0 if latest is None else (latest - now()) / 1_000_000
     if ahead > _AHEAD_SECONDS:
-        text = f"its newest record is {spoken(ahead)} ahead of the clock of this machine"
+        text = f"its newest record is {format_span(ahead)} ahead of the clock of this machine"
         return wrong(check, text, "set the clock: timedatectl set-ntp true")
     return ok(check, "no record of it lies ahead of the clock")
 
 
-def _around(check: str, path: Path) -> Iterator[Finding]:
+def _check_location(check: str, path: Path) -> Iterator[Finding]:
     """What can be said without opening it."""
     folder = path.parent
     if not folder.is_dir():
@@ -123,31 +123,31 @@ def _around(check: str, path: Path) -> Iterator[Finding]:
     if not os.access(folder, os.W_OK | os.X_OK):
         text = f"the folder {folder} cannot be written, where SQLite keeps its log"
         yield wrong(check, text, f"chmod u+wx {shlex.quote(str(folder))}, as its owner")
-    yield from check_place(check, path, "the database")
-    kind = filesystem_of(path)
-    if kind in NETWORK:
+    yield from check_permissions(check, path, "the database")
+    kind = detect_filesystem(path)
+    if kind in NETWORK_FILESYSTEMS:
         text = f"{path} is on a filesystem of the network ({kind}), which SQLite cannot share"
         yield wrong(check, text, "move it to a disk of this machine")
-    yield _free(check, shutil.disk_usage(folder).free)
+    yield _check_free_space(check, shutil.disk_usage(folder).free)
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and (size := log.stat().st_size) > _LARGE_LOG:
         text = (
-            f"its write-ahead log has grown to {spoken_bytes(size)}: something reads for very long"
+            f"its write-ahead log has grown to {format_bytes(size)}: something reads for very long"
         )
         yield note(check, text, "restart what reads it; the log shrinks with the next checkpoint")
 
 
-def _free(check: str, free: int) -> Finding:
-    text, remedy = f"{spoken_bytes(free)} are free on its disk", "free some space"
+def _check_free_space(check: str, free: int) -> Finding:
+    text, remedy = f"{format_bytes(free)} are free on its disk", "free some space"
     if free < _LEAST_FREE:
         return wrong(check, text, remedy)
     return note(check, text, remedy) if free < _LITTLE_FREE else ok(check, text)
 
 
-OLDEST = 130_000
+MINIMUM_VERSION = 130_000
 """As PostgreSQL counts its versions: 13."""
 
-OURS_APART = 2
+EXTRA_CONNECTIONS = 2
 """Connections of a process beside its pool: one that listens, one that beats."""
 
 _FAR_AHEAD = 300
@@ -157,7 +157,9 @@ _AHEAD = 2
 _CONSOLE = "as its administrator, in psql: "
 
 
-async def check_server(entry: Database, check: str, processes: int) -> AsyncIterator[Finding]:
+async def check_postgres_server(
+    entry: Database, check: str, processes: int
+) -> AsyncIterator[Finding]:
     """What a server that has our tables says of itself.
 
     Args:
@@ -169,35 +171,37 @@ async def check_server(entry: Database, check: str, processes: int) -> AsyncIter
         Unavailable: it does not answer.
         InvalidConfiguration: its password or its certificates are not there.
     """
-    facts = await facts_of(entry)
-    for part in (_version, _clock, _writing, _safety):
+    facts = await read_server_facts(entry)
+    for part in (_check_version, _check_clock, _check_writable, _check_durability):
         for each in part(check, facts):
             yield each
-    for each in _room(check, facts, processes * (entry.pool_size + OURS_APART)):
+    for each in _check_connections(check, facts, processes * (entry.pool_size + EXTRA_CONNECTIONS)):
         yield each
-    for each in _secrecy(check, facts, entry):
+    for each in _check_encryption(check, facts, entry):
         yield each
 
 
-def _version(check: str, facts: Facts) -> Iterator[Finding]:
-    if facts.number < OLDEST:
+def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:
+    if facts.number < MINIMUM_VERSION:
         text = f"PostgreSQL {facts.version} is older than what agentctl needs"
         yield wrong(check, text, "update it to 13 or later")
     else:
         yield ok(check, f"it answers, as PostgreSQL {facts.version}")
 
 
-def _clock(check: str, facts: Facts) -> Iterator[Finding]:
-    away = abs(facts.ahead) / 1_000_000
+def _check_clock(check: str, facts: ServerFacts) -> Iterator[Finding]:
+    away = abs(facts.clock_ahead) / 1_000_000
     if away < _AHEAD:
         yield ok(check, "its clock agrees with ours")
         return
-    text = f"its clock is {spoken(away)} {'ahead of' if facts.ahead > 0 else 'behind'} ours"
+    text = (
+        f"its clock is {format_span(away)} {'ahead of' if facts.clock_ahead > 0 else 'behind'} ours"
+    )
     far = away >= _FAR_AHEAD
     yield (wrong if far else note)(check, text, "set both: timedatectl set-ntp true")
 
 
-def _writing(check: str, facts: Facts) -> Iterator[Finding]:
+def _check_writable(check: str, facts: ServerFacts) -> Iterator[Finding]:
     if facts.standby:
         yield wrong(
             check, "it is a standby, which cannot be written", "name its primary in the url"
@@ -205,15 +209,15 @@ def _writing(check: str, facts: Facts) -> Iterator[Finding]:
     elif facts.read_only:
         text = "its transactions are read-only (default_transaction_read_only)"
         yield wrong(check, text, _CONSOLE + "ALTER ROLE or ALTER DATABASE ... RESET it")
-    elif facts.missing:
-        text = f"its user may not do everything: {'; '.join(facts.missing)}"
+    elif facts.missing_privileges:
+        text = f"its user may not do everything: {'; '.join(facts.missing_privileges)}"
         remedy = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ... TO ..."
         yield wrong(check, text, _CONSOLE + remedy)
     else:
         yield ok(check, "it can be written")
 
 
-def _safety(check: str, facts: Facts) -> Iterator[Finding]:
+def _check_durability(check: str, facts: ServerFacts) -> Iterator[Finding]:
     """Whether what was acknowledged outlives a crash."""
     settings = {
         "fsync": (facts.fsync, "a crash of its machine can damage it"),
@@ -228,10 +232,14 @@ def _safety(check: str, facts: Facts) -> Iterator[Finding]:
         yield ok(check, "what it has acknowledged outlives a crash")
 
 
-def _room(check: str, facts: Facts, needed: int) -> Iterator[Finding]:
+def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[Finding]:
     """Whether the servers of this configuration find the connections that they may open."""
-    most = facts.room if facts.bound is None else min(facts.room, facts.bound)
-    left = min(most, facts.room - facts.taken)
+    most = (
+        facts.connection_limit
+        if facts.user_connection_limit is None
+        else min(facts.connection_limit, facts.user_connection_limit)
+    )
+    left = min(most, facts.connection_limit - facts.connections_in_use)
     remedy = "lower pool_size in [[databases]] or workers in [server], or raise max_connections"
     if needed > most:
         text = f"a server may open {needed} connections, and there are {most} at most"
@@ -243,10 +251,10 @@ def _room(check: str, facts: Facts, needed: int) -> Iterator[Finding]:
         yield ok(check, f"a server may open {needed} connections, and {left} are left for it")
 
 
-def _secrecy(check: str, facts: Facts, entry: Database) -> Iterator[Finding]:
+def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:
     """Beyond this machine: whether others can read along, or answer in its place."""
     remedy = f'tls = "verify-full" in [[databases]] {entry.id}'
-    if _is_near(entry.url):
+    if _is_local(entry.url):
         return
     if not facts.encrypted:
         yield wrong(check, "what is sent to it over the network is not encrypted", remedy)
@@ -256,8 +264,8 @@ def _secrecy(check: str, facts: Facts, entry: Database) -> Iterator[Finding]:
         yield ok(check, "what is sent to it is encrypted, and its certificate is looked at")
 
 
-def _is_near(url: str) -> bool:
+def _is_local(url: str) -> bool:
     """Whether a server is reached without a network: through a socket, or on this machine."""
     parts = urlsplit(url)
     host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
-    return not host or host.startswith("/") or is_loopback(host)
+    return not host or host.startswith("/") or is_loopback_host(host)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from agentctl.service.doctor.finding import Finding, note, wrong
 
-__all__ = ["NETWORK", "check_place", "check_secret", "filesystem_of"]
+__all__ = ["NETWORK_FILESYSTEMS", "check_permissions", "check_private", "detect_filesystem"]
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def check_place(check: str, path: Path, what: str) -> Iterator[Finding]:
+def check_permissions(check: str, path: Path, what: str) -> Iterator[Finding]:
     """Whether others may change a file, or put another one into its place.
 
     Args:
@@ -29,20 +29,20 @@ def check_place(check: str, path: Path, what: str) -> Iterator[Finding]:
     if mode is None:
         return
     if mode & stat.S_IWOTH:
-        yield wrong(check, f"everybody may write {what} {path}", _chmod("o-w", path))
+        yield wrong(check, f"everybody may write {what} {path}", _format_chmod("o-w", path))
     elif mode & stat.S_IWGRP:
-        yield note(check, f"a group may write {what} {path}", _chmod("g-w", path))
+        yield note(check, f"a group may write {what} {path}", _format_chmod("g-w", path))
     folder = path.resolve().parent
     open_to_all = _mode(folder) or 0
     if open_to_all & stat.S_IWOTH and not open_to_all & stat.S_ISVTX:
         text = f"everybody may replace {what} {path}: its folder is open to all"
-        yield wrong(check, text, _chmod("o-w", folder))
+        yield wrong(check, text, _format_chmod("o-w", folder))
 
 
-def check_secret(check: str, path: Path, what: str) -> Iterator[Finding]:
+def check_private(check: str, path: Path, what: str) -> Iterator[Finding]:
     """Whether nobody but its owner may read a file."""
     if (_mode(path) or 0) & _OTHERS:
-        yield wrong(check, f"others may read {what} {path}", _chmod("600", path))
+        yield wrong(check, f"others may read {what} {path}", _format_chmod("600", path))
 
 
 def _mode(path: Path) -> int | None:
@@ -52,11 +52,11 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _chmod(mode: str, path: Path) -> str:
+def _format_chmod(mode: str, path: Path) -> str:
     return f"chmod {mode} {shlex.quote(str(path))}"
 
 
-NETWORK = frozenset(
+NETWORK_FILESYSTEMS = frozenset(
     {
         "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs",
         "fuse.sshfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "prl_fs", "smb3", "smbfs",
@@ -69,7 +69,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _octal = re.compile(r"\\([0-7]{3})")
 
 
-def filesystem_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
+def detect_filesystem(path: Path, mounts: Path = _MOUNTS) -> str | None:
     """The type of the filesystem that a file is on, or would be: `ext4`; None: nobody says.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from agentctl.errors import AgentctlError
 
-__all__ = ["Finding", "Verdict", "note", "of_failure", "ok", "wrong"]
+__all__ = ["Finding", "Verdict", "from_failure", "note", "ok", "wrong"]
 
 Verdict = Literal["ok", "note", "wrong"]
 
@@ -44,7 +44,7 @@ def wrong(check: str, what: str, remedy: str | None = None) -> Finding:
     return Finding(check, "wrong", what, remedy)
 
 
-def of_failure(check: str, failure: AgentctlError) -> Finding:
+def from_failure(check: str, failure: AgentctlError) -> Finding:
     """What kept a check from going on is what it found."""
     what = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
     return Finding(check, "wrong", what, failure.hint)

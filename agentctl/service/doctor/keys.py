@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentctl.auth.keys.generate import read_private_key, thumbprint_of
-from agentctl.auth.keys.keyring import load_keys, read_files
-from agentctl.auth.keys.published import published
+from agentctl.auth.keys.generate import key_thumbprint, read_private_key
+from agentctl.auth.keys.keyring import load_key_set, read_key_files
+from agentctl.auth.keys.published import open_published_files
 from agentctl.auth.keys.signing import SigningKey, load_signing_key
-from agentctl.auth.tokens.algorithms import spec_of
+from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey
-from agentctl.records.times import now, rfc3339
-from agentctl.service.doctor.files import check_place
-from agentctl.service.doctor.finding import Finding, note, of_failure, ok
+from agentctl.records.times import format_rfc3339, now
+from agentctl.service.doctor.files import check_permissions
+from agentctl.service.doctor.finding import Finding, from_failure, note, ok
 
-__all__ = ["check_keys", "has_foreign_keys"]
+__all__ = ["check_keys", "has_third_party_keys"]
 
 _CHECK = "keys"
 
@@ -25,53 +25,53 @@ _CHECK = "keys"
 def check_keys(settings: Settings) -> Iterator[Finding]:
     """Verification keys, the signing key, and what a rotation has left to do."""
     given, signing = settings.authorization, settings.signing.key_file
-    for path in _files(given):
-        yield from check_place(_CHECK, path, "the verification keys in")
+    for path in _key_files(given):
+        yield from check_permissions(_CHECK, path, "the verification keys in")
     keys = None
     if given.enabled:
         try:
-            keys = load_keys(given, read_files(given))
+            keys = load_key_set(given, read_key_files(given))
         except InvalidKey as failure:
-            yield of_failure(_CHECK, failure)
+            yield from_failure(_CHECK, failure)
         else:
-            yield from _of_set(keys)
-    yield from check_place(_CHECK, signing, "the signing key")
+            yield from _check_key_set(keys)
+    yield from check_permissions(_CHECK, signing, "the signing key")
     if not signing.exists():
         yield ok(_CHECK, f"tokens are minted elsewhere: there is no {signing}")
         return
     try:
-        key = load_signing_key(read_private_key(signing), spec_of(given.algorithm))
+        key = load_signing_key(read_private_key(signing), get_algorithm(given.algorithm))
     except InvalidKey as failure:
-        yield of_failure(_CHECK, failure)
+        yield from_failure(_CHECK, failure)
         return
     yield ok(_CHECK, f"{signing} signs with {given.algorithm}, and nobody else may read it")
     if keys is not None:
-        yield from _together(settings, key, keys)
+        yield from _check_signing_key(settings, key, keys)
 
 
-def has_foreign_keys(settings: Settings) -> bool:
+def has_third_party_keys(settings: Settings) -> bool:
     """Whether a JWKS has keys beside those that this configuration signs, or has signed, with."""
     given = settings.authorization
     if not given.enabled or given.jwks_file is None:
         return False
     try:
-        files = read_files(given)
-        load_keys(given, files)
-        marks = published(given, files)[given.jwks_file].marks()
+        files = read_key_files(given)
+        load_key_set(given, files)
+        marks = open_published_files(given, files)[given.jwks_file].removal_times()
         key = load_signing_key(
-            read_private_key(settings.signing.key_file), spec_of(given.algorithm)
+            read_private_key(settings.signing.key_file), get_algorithm(given.algorithm)
         )
     except InvalidKey:
         return True
-    ours = {thumbprint_of(key)} | {name for name, mark in marks.items() if mark is not None}
+    ours = {key_thumbprint(key)} | {name for name, mark in marks.items() if mark is not None}
     return not marks.keys() <= ours
 
 
-def _files(given: Authorization) -> tuple[Path, ...]:
+def _key_files(given: Authorization) -> tuple[Path, ...]:
     return (*given.verification_key_files, *([given.jwks_file] if given.jwks_file else []))
 
 
-def _of_set(keys: KeySet) -> Iterator[Finding]:
+def _check_key_set(keys: KeySet) -> Iterator[Finding]:
     count = len(keys.keys)
     number = "1 key verifies" if count == 1 else f"{count} keys verify"
     yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
@@ -80,18 +80,20 @@ def _of_set(keys: KeySet) -> Iterator[Finding]:
         yield note(_CHECK, f"of the JWKS {name} is left out: {entry.reason}", "agentctl keys list")
 
 
-def _together(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Finding]:
+def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Finding]:
     """Whether the server takes what is minted here; and a rotation that waits for its end."""
-    given, ours = settings.authorization, thumbprint_of(key)
-    if ours not in map(thumbprint_of, keys.keys):
+    given, ours = settings.authorization, key_thumbprint(key)
+    if ours not in map(key_thumbprint, keys.keys):
         text = f"the server refuses what {settings.signing.key_file} signs: it has another key"
         remedy = "agentctl keys jwks prints its public key, for jwks_file in [authorization]"
         yield note(_CHECK, text, remedy)
     try:
-        files = published(given, read_files(given)).values()
-        marks = {name: mark for file in files for name, mark in file.marks().items() if mark}
+        files = open_published_files(given, read_key_files(given)).values()
+        marks = {
+            name: mark for file in files for name, mark in file.removal_times().items() if mark
+        }
     except InvalidKey as failure:
-        yield of_failure(_CHECK, failure)
+        yield from_failure(_CHECK, failure)
         return
     if marks.pop(ours, None) is not None:
         yield note(_CHECK, "a rotation of keys was broken off", "agentctl keys rotate")
@@ -100,4 +102,6 @@ def _together(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Fin
         if mark <= now():
             yield note(_CHECK, f"the replaced key {name} still verifies tokens", remedy)
         else:
-            yield ok(_CHECK, f"the replaced key {name} verifies tokens until {rfc3339(mark)}")
+            yield ok(
+                _CHECK, f"the replaced key {name} verifies tokens until {format_rfc3339(mark)}"
+            )

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
-from agentctl.service.doctor.finding import Finding, note, of_failure, ok, wrong
+from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
 if TYPE_CHECKING:
-    from agentctl.service.runs_doctor.find import Kind
+    from agentctl.service.runs_doctor.find import ProblemKind
 
-__all__ = ["check_work"]
+__all__ = ["check_runs"]
 
 _CHECK = "runs"
 
-_TEXTS: dict[Kind, tuple[str, bool]] = {
+_DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {
     "lost": ("did not end, and their workers are gone", True),
     "no_session": ("belong to no session", True),
     "open_calls": ("have tool calls without a result", True),
@@ -28,26 +28,26 @@ _TEXTS: dict[Kind, tuple[str, bool]] = {
 """What is said of each kind of problem, and whether it is wrong."""
 
 
-async def check_work(settings: Settings) -> list[Finding]:
+async def check_runs(settings: Settings) -> list[Finding]:
     """Count what `service.doctor` finds in databases that are there and sound."""
-    from agentctl.service.runs_doctor.find import Doctor
+    from agentctl.service.runs_doctor.find import RunsDoctor
     from agentctl.service.service import Service
 
     looked_at: list[int] = []
     try:
         async with Service.open(settings) as service:
-            problems = await Doctor(service.hosting, None).examine(looked_at.append)
+            problems = await RunsDoctor(service.hosting, None).examine(looked_at.append)
     except AgentctlError as failure:
-        return [of_failure(_CHECK, failure)]
+        return [from_failure(_CHECK, failure)]
     if not problems:
         count = sum(looked_at)
         runs = "1 run is as it" if count == 1 else f"{count} runs are as they"
         return [ok(_CHECK, f"{runs} should be")]
-    return list(_counted(Counter(problem.kind for problem in problems), _remedy(settings)))
+    return list(_count_problems(Counter(problem.kind for problem in problems), _remedy(settings)))
 
 
-def _counted(kinds: Counter[Kind], remedy: str) -> Iterator[Finding]:
-    for kind, (text, is_wrong) in _TEXTS.items():
+def _count_problems(kinds: Counter[ProblemKind], remedy: str) -> Iterator[Finding]:
+    for kind, (text, is_wrong) in _DESCRIPTIONS.items():
         if kinds[kind]:
             yield (wrong if is_wrong else note)(_CHECK, f"{kinds[kind]} {text}", remedy)
 

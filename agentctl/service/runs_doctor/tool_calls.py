@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentctl.runtime.transcript import CANCELLED_RESULT
-from agentctl.store.repositories.integrity import Messages
+from agentctl.store.repositories.integrity import StoredMessages
 
-__all__ = ["Call", "Unreadable", "closed", "open_calls"]
+__all__ = ["OpenCall", "UnreadableMessages", "close_calls", "find_open_calls"]
 
 
-class Unreadable(Exception):
+class UnreadableMessages(Exception):
     """These are no messages as they are stored."""
 
 
-class Call(NamedTuple):
+class OpenCall(NamedTuple):
     """A call without a result: where the results of its message end, its id and its tool."""
 
     at: int
@@ -28,16 +28,16 @@ class Call(NamedTuple):
     name: str
 
 
-def open_calls(messages: str) -> list[Call]:
+def find_open_calls(messages: str) -> list[OpenCall]:
     """The calls in a JSON array of messages that no later message answers, in order.
 
     Raises:
         Unreadable: these are no messages as they are stored.
     """
-    return _open(_parsed(messages))
+    return _find_open(_parse(messages))
 
 
-def closed(stored: Messages, now: int) -> Messages:
+def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
     """The same with a result for every open call: "cancelled", as of a run that was stopped.
 
     Args:
@@ -46,23 +46,23 @@ def closed(stored: Messages, now: int) -> Messages:
     Raises:
         Unreadable: these are no messages as they are stored.
     """
-    entries = _parsed(stored.messages or "[]")
-    open_now = _open(entries)
+    entries = _parse(stored.messages or "[]")
+    open_now = _find_open(entries)
     for call in reversed(open_now):
-        entries.insert(call.at, _result(call, now))
+        entries.insert(call.at, _build_result(call, now))
     ids = {call.id for call in open_now}
-    return Messages(orjson.dumps(entries).decode(), _tools_closed(stored.tools, ids))
+    return StoredMessages(orjson.dumps(entries).decode(), _close_tools(stored.tools, ids))
 
 
-def _open(entries: list[dict[str, Any]]) -> list[Call]:
-    found: dict[str, Call] = {}
-    never_answered: list[Call] = []
+def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
+    found: dict[str, OpenCall] = {}
+    never_answered: list[OpenCall] = []
     for index, entry in enumerate(entries):
         if entry.get("role") == "tool":
             found.pop(str(entry.get("tool_call_id")), None)
         at = _end_of_results(entries, index)
         for call in entry.get("tool_calls") or ():
-            asked = Call(at, str(call["id"]), str(call.get("name")))
+            asked = OpenCall(at, str(call["id"]), str(call.get("name")))
             # Ids are the model's; one that it uses again is another call.
             earlier = found.get(asked.id)
             if earlier is not None and earlier.at != at:
@@ -79,7 +79,7 @@ def _end_of_results(entries: list[dict[str, Any]], asked: int) -> int:
     return at
 
 
-def _result(call: Call, now: int) -> dict[str, Any]:
+def _build_result(call: OpenCall, now: int) -> dict[str, Any]:
     return {
         "role": "tool",
         "content": CANCELLED_RESULT,
@@ -89,28 +89,28 @@ def _result(call: Call, now: int) -> dict[str, Any]:
     }
 
 
-def _tools_closed(tools: str | None, ids: set[str]) -> str | None:
+def _close_tools(tools: str | None, ids: set[str]) -> str | None:
     """The run's list of calls, those that were open marked as cancelled."""
     if tools is None:
         return None
-    entries = _parsed(tools)
+    entries = _parse(tools)
     for entry in entries:
         if entry.get("tool_call_id") in ids and entry.get("tool_call_error") is None:
             entry.update(tool_call_error=True, result=CANCELLED_RESULT)
     return orjson.dumps(entries).decode()
 
 
-def _parsed(text: str) -> list[dict[str, Any]]:
+def _parse(text: str) -> list[dict[str, Any]]:
     try:
         entries = orjson.loads(text)
     except ValueError:
-        raise Unreadable from None
+        raise UnreadableMessages from None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise Unreadable
+        raise UnreadableMessages
     for entry in entries:
         calls = entry.get("tool_calls") or []
         if not isinstance(calls, list) or not all(
             isinstance(call, dict) and "id" in call for call in calls
         ):
-            raise Unreadable
+            raise UnreadableMessages
     return entries

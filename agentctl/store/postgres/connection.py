@@ -13,23 +13,23 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.records.rate_limited_log import Complaints
-from agentctl.store.database import Longer, Row, Steps, Work, compile_dollar
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.store.database import Longer, Row, Steps, Work, compile_for_postgres
 
 __all__ = [
     "CONFLICTS",
-    "LOST",
-    "RECOVERED",
+    "CONNECTION_LOST",
+    "LAST_CRASH",
     "Connection",
     "InDoubt",
-    "Known",
     "Longer",
-    "arguments",
+    "PooledConnection",
+    "build_connect_arguments",
+    "build_unknown_outcome",
     "connect",
-    "public_error",
     "run_steps",
-    "transact",
-    "unknown_outcome",
+    "run_transaction",
+    "to_public_error",
 ]
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 
-class Known(asyncpg.Connection):
+class PooledConnection(asyncpg.Connection):
     """A connection that knows what does not change while it is there.
 
     Attributes:
@@ -55,7 +55,7 @@ class Known(asyncpg.Connection):
     async def recovered(self) -> str:
         """When its PostgreSQL last began anew after a crash: none outlives another one."""
         if self._recovered is None:
-            self._recovered = str(await self.fetchval(f"SELECT {RECOVERED}"))
+            self._recovered = str(await self.fetchval(f"SELECT {LAST_CRASH}"))
         return self._recovered
 
 
@@ -65,7 +65,7 @@ STATEMENTS = 1_024
 ANSWER_SECONDS = 1.0
 """How much longer than a statement may take we wait for its answer: the network, or nobody."""
 
-LOST = (
+CONNECTION_LOST = (
     OSError,
     EOFError,
     TimeoutError,
@@ -89,7 +89,7 @@ CONFLICTS = (
 """What PostgreSQL undoes for the sake of others; the same again may succeed."""
 
 # A crash makes PostgreSQL begin its statistics anew, a clean stop does not.
-RECOVERED = "pg_stat_get_bgwriter_stat_reset_time()::text"
+LAST_CRASH = "pg_stat_get_bgwriter_stat_reset_time()::text"
 """When PostgreSQL last began anew after a crash, as an expression."""
 
 _WRITTEN = "SELECT pg_current_xact_id_if_assigned()::text"
@@ -140,11 +140,11 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
         ssl.SSLError,
         ("The connection to the database is not safe", "see tls and tls_ca_file of [[databases]]"),
     ),
-    (LOST, _AWAY),
+    (CONNECTION_LOST, _AWAY),
 )
 
 log = logging.getLogger("agentctl.store")
-_complaints = Complaints(log, level=logging.ERROR)
+_complaints = RateLimitedLog(log, level=logging.ERROR)
 
 
 class InDoubt(Exception):
@@ -179,11 +179,11 @@ class InDoubt(Exception):
         if status == "aborted":
             return False
         if recovered != self.recovered:
-            raise unknown_outcome()
+            raise build_unknown_outcome()
         return True if status == "committed" else None
 
 
-def unknown_outcome() -> errors.OutcomeUnknown:
+def build_unknown_outcome() -> errors.OutcomeUnknown:
     """For a commit that nobody can tell the outcome of."""
     return errors.OutcomeUnknown(
         "It is not known whether the change was made",
@@ -192,12 +192,12 @@ def unknown_outcome() -> errors.OutcomeUnknown:
     )
 
 
-async def connect(entry: Entry) -> Known:
+async def connect(entry: Entry) -> PooledConnection:
     """A connection as the configuration describes it. Raises what `public_error` takes."""
-    return cast(Known, await asyncpg.connect(**arguments(entry)))
+    return cast(PooledConnection, await asyncpg.connect(**build_connect_arguments(entry)))
 
 
-def arguments(entry: Entry) -> dict[str, Any]:
+def build_connect_arguments(entry: Entry) -> dict[str, Any]:
     """What asyncpg is given for a connection.
 
     Raises:
@@ -219,7 +219,7 @@ def arguments(entry: Entry) -> dict[str, Any]:
         "max_cached_statement_lifetime": 0,
         "server_settings": settings,
         "ssl": _tls(entry),
-        "connection_class": Known,
+        "connection_class": PooledConnection,
     }
     if entry.password_env:
         given["password"] = _password(entry)
@@ -251,7 +251,7 @@ def _tls(entry: Entry) -> ssl.SSLContext | str:
     return context
 
 
-def public_error(error: Exception, name: str) -> errors.AgentctlError:
+def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     """What a caller is told of an error of asyncpg or of the network: Unavailable, or
     InternalFailure for a fault of ours. Its own text goes to the log.
 
@@ -267,7 +267,7 @@ def public_error(error: Exception, name: str) -> errors.AgentctlError:
             _complaints.make("database %s: %s: %s", name, type(error).__name__, error)
             return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
     log.error("database %s: %s: %s", name, type(error).__name__, error)
-    return errors.InternalFailure()
+    return errors.InternalError()
 
 
 async def run_steps(connection: Connection, steps: Steps[T], *, most: int | None = None) -> T:
@@ -292,7 +292,7 @@ async def run_steps(connection: Connection, steps: Steps[T], *, most: int | None
                 if not most:
                     raise Longer
                 most -= 1
-            text, names = compile_dollar(sql)
+            text, names = compile_for_postgres(sql)
             rows = cast(
                 "list[Row]", await connection.fetch(text, *[parameters[name] for name in names])
             )
@@ -302,32 +302,32 @@ async def run_steps(connection: Connection, steps: Steps[T], *, most: int | None
         asyncpg.CharacterNotInRepertoireError,
         asyncpg.UntranslatableCharacterError,
     ):
-        raise _not_storable() from None
+        raise _unstorable_text() from None
     except asyncpg.DataError as error:
         if isinstance(error.__cause__, UnicodeEncodeError):
-            raise _not_storable() from None
+            raise _unstorable_text() from None
         raise
     finally:
         steps.close()
 
 
-async def transact(connection: Connection, work: Work[T]) -> T:
+async def run_transaction(connection: Connection, work: Work[T]) -> T:
     """Run a unit in one transaction. What is raised on the way has changed nothing, but for:
 
     Raises:
         InDoubt: the connection was lost at the commit.
     """
-    recovered = await cast(Known, connection).recovered()
+    recovered = await cast(PooledConnection, connection).recovered()
     await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     result = await run_steps(connection, iter(work))
     written = await connection.fetchval(_WRITTEN)
     try:
         await connection.execute("COMMIT")
-    except LOST:
+    except CONNECTION_LOST:
         if written is not None:
             raise InDoubt(written, recovered, result) from None
     return result
 
 
-def _not_storable() -> errors.ValidationFailed:
+def _unstorable_text() -> errors.ValidationFailed:
     return errors.ValidationFailed("Text must not contain NUL or lone surrogates")

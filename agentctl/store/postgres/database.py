@@ -23,20 +23,20 @@ from agentctl.config.settings import Database as Entry
 from agentctl.store.database import Large, Load, Sql, Statement, Steps, Work, unit
 from agentctl.store.postgres.connection import (
     CONFLICTS,
-    LOST,
-    RECOVERED,
+    CONNECTION_LOST,
+    LAST_CRASH,
     Connection,
     InDoubt,
     Longer,
-    public_error,
+    build_unknown_outcome,
     run_steps,
-    transact,
-    unknown_outcome,
+    run_transaction,
+    to_public_error,
 )
 from agentctl.store.postgres.listener import Listener
 from agentctl.store.postgres.pool import Pool
-from agentctl.store.postgres.schema import ready_schema
-from agentctl.store.postgres.thread import Apart
+from agentctl.store.postgres.schema import prepare_schema
+from agentctl.store.postgres.thread import ThreadConnection
 
 __all__ = ["PostgresDatabase"]
 
@@ -53,7 +53,7 @@ _LARGE_SNAPSHOT = f"{_SNAPSHOT}; SET LOCAL plan_cache_mode = force_custom_plan"
 
 _CLOCK = Sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 
-_STATUS = f"SELECT pg_xact_status($1::text::xid8), {RECOVERED}"
+_STATUS = f"SELECT pg_xact_status($1::text::xid8), {LAST_CRASH}"
 
 _ASK_AGAIN_SECONDS = 0.1
 
@@ -76,7 +76,7 @@ class PostgresDatabase:
         self._opening = asyncio.Lock()
         self._is_ours = False
         self._pool = Pool(entry)
-        self._apart = Apart(entry)
+        self._apart = ThreadConnection(entry)
         self._listener = Listener(entry)
         self._writing: set[asyncio.Task[Any]] = set()
         self._longer: set[CodeType] = set()
@@ -96,7 +96,7 @@ class PostgresDatabase:
         try:
             await self._opened()
         except Exception as error:
-            raise public_error(error, self.id) from None
+            raise to_public_error(error, self.id) from None
 
     async def read(self, work: Work[T], *, large: Large = False) -> T:
         """Run a unit that only reads, on one snapshot. `large`: its statements are planned for the
@@ -113,7 +113,7 @@ class PostgresDatabase:
         task.add_done_callback(self._written)
         return await asyncio.shield(task)
 
-    def write_now(self, work: Work[T]) -> T:
+    def write_blocking(self, work: Work[T]) -> T:
         """Like `write`, for a thread without an event loop, which it holds up; tried once."""
         return self._apart.write(work)
 
@@ -162,16 +162,16 @@ class PostgresDatabase:
                 raise
             except CONFLICTS as error:
                 if not conflicts:
-                    raise public_error(error, self.id) from None
+                    raise to_public_error(error, self.id) from None
                 conflicts -= 1
                 await asyncio.sleep(random.uniform(0, 0.01))
-            except LOST as error:
-                self._pool.distrust()
+            except CONNECTION_LOST as error:
+                self._pool.discard_open_connections()
                 if not losses or not self._is_worth_a_retry(error):
-                    raise public_error(error, self.id) from None
+                    raise to_public_error(error, self.id) from None
                 losses -= 1
             except asyncpg.PostgresError as error:
-                raise public_error(error, self.id) from None
+                raise to_public_error(error, self.id) from None
 
     @staticmethod
     def _is_worth_a_retry(error: BaseException) -> bool:
@@ -181,7 +181,7 @@ class PostgresDatabase:
     async def _read(self, work: Work[T]) -> T:
         """A single statement is a snapshot already. That a unit has more shows when it asks for the
         second one: then it begins again inside a transaction, and so do its like from then on."""
-        async with (await self._opened()).borrowed() as connection:
+        async with (await self._opened()).borrow() as connection:
             if work.code not in self._longer:
                 with contextlib.suppress(Longer):
                     return await run_steps(connection, iter(work), most=1)
@@ -189,13 +189,13 @@ class PostgresDatabase:
             return await _on_snapshot(connection, work, _SNAPSHOT)
 
     async def _read_much(self, work: Work[T]) -> T:
-        async with (await self._opened()).borrowed() as connection:
+        async with (await self._opened()).borrow() as connection:
             return await _on_snapshot(connection, work, _LARGE_SNAPSHOT)
 
     async def _write(self, work: Work[T]) -> T:
         try:
-            async with (await self._opened()).borrowed() as connection:
-                return await transact(connection, work)
+            async with (await self._opened()).borrow() as connection:
+                return await run_transaction(connection, work)
         except InDoubt as doubt:
             if await self._was_committed(doubt):
                 result: T = doubt.result
@@ -210,22 +210,22 @@ class PostgresDatabase:
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._entry.statement_seconds
-        self._pool.distrust()
+        self._pool.discard_open_connections()
         while clock() < deadline:
             outcome = await self._asked(doubt)
             if outcome is not None:
                 return outcome
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        raise unknown_outcome()
+        raise build_unknown_outcome()
 
     async def _asked(self, doubt: InDoubt) -> bool | None:
         try:
-            async with (await self._opened()).borrowed() as connection:
+            async with (await self._opened()).borrow() as connection:
                 told = await connection.fetchrow(_STATUS, doubt.transaction)
         except asyncpg.InvalidParameterValueError:
             # No transaction had this id yet: a crash has made PostgreSQL forget ours.
             return False
-        except (*LOST, asyncpg.PostgresError, errors.Unavailable):
+        except (*CONNECTION_LOST, asyncpg.PostgresError, errors.Unavailable):
             return None
         return None if told is None else doubt.outcome(*told)
 
@@ -234,7 +234,7 @@ class PostgresDatabase:
         if not self._is_ours:
             async with self._opening:
                 if not self._is_ours:
-                    await ready_schema(self._entry, create=self._create)
+                    await prepare_schema(self._entry, create=self._create)
                     self._refuse_when_closed()
                     self._is_ours = True
         return self._pool

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
-from agentctl.store.postgres.connection import connect, public_error
+from agentctl.store.postgres.connection import connect, to_public_error
 from agentctl.store.schema import SCHEMA_VERSION
-from agentctl.store.sqlite.schema import columns
+from agentctl.store.sqlite.schema import expected_columns
 
-__all__ = ["Facts", "facts_of"]
+__all__ = ["ServerFacts", "read_server_facts"]
 
 _FACTS = """
 SELECT current_setting('server_version'), current_setting('server_version_num')::int,
@@ -29,14 +29,14 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
     coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)
 """
 
-_NOT_ALLOWED = """
+_MISSING_PRIVILEGES = """
 SELECT name || ': ' || string_agg(kind, ', ') FROM
     unnest($1::text[]) AS name, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS kind
 WHERE NOT has_table_privilege(name, kind) GROUP BY name ORDER BY name
 """
 
 
-class Facts(NamedTuple):
+class ServerFacts(NamedTuple):
     """What a server says of itself.
 
     Attributes:
@@ -53,40 +53,40 @@ class Facts(NamedTuple):
 
     version: str
     number: int
-    ahead: int
+    clock_ahead: int
     standby: bool
     read_only: bool
     fsync: bool
     full_pages: bool
     synchronous: bool
-    room: int
-    taken: int
-    bound: int | None
+    connection_limit: int
+    connections_in_use: int
+    user_connection_limit: int | None
     encrypted: bool
-    missing: list[str]
+    missing_privileges: list[str]
 
 
-async def facts_of(entry: Entry) -> Facts:
+async def read_server_facts(entry: Entry) -> ServerFacts:
     """Ask a server that has our tables, all of them.
 
     Raises:
         Unavailable: it does not answer.
         InvalidConfiguration: its password or its certificates are not there.
     """
-    tables = sorted({table for table, _ in columns(SCHEMA_VERSION)} - {"schema_version"})
+    tables = sorted({table for table, _ in expected_columns(SCHEMA_VERSION)} - {"schema_version"})
     try:
         connection = await connect(entry)
         try:
             asked = now()
             row = await connection.fetchrow(_FACTS)
             answered = now()
-            lacking = await connection.fetch(_NOT_ALLOWED, tables)
+            lacking = await connection.fetch(_MISSING_PRIVILEGES, tables)
         finally:
             await connection.close()
     except Exception as error:
-        raise public_error(error, entry.id) from None
+        raise to_public_error(error, entry.id) from None
     assert row is not None
     version, number, clock, *rest = row
     ahead = clock - min(max(clock, asked), answered)
     missing = [each[0] for each in lacking]
-    return Facts._make([version.split()[0], number, ahead, *rest, missing])
+    return ServerFacts._make([version.split()[0], number, ahead, *rest, missing])

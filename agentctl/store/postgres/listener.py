@@ -12,8 +12,8 @@ import logging
 from typing import Any
 
 from agentctl.config.settings import Database as Entry
-from agentctl.records.rate_limited_log import Complaints
-from agentctl.store.postgres.connection import Connection, arguments
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.store.postgres.connection import Connection, build_connect_arguments
 
 __all__ = ["Listener"]
 
@@ -28,7 +28,7 @@ CHANNEL = "agentctl"
 
 _SNAPSHOT = "SELECT pg_current_snapshot()::text"
 
-_complaints = Complaints(logging.getLogger("agentctl.store"))
+_complaints = RateLimitedLog(logging.getLogger("agentctl.store"))
 
 
 class Listener:
@@ -78,7 +78,7 @@ class Listener:
         """Listen until the connection is lost."""
         import asyncpg
 
-        given = arguments(self._entry) | {"command_timeout": POLL_SECONDS}
+        given = build_connect_arguments(self._entry) | {"command_timeout": POLL_SECONDS}
         connection = await asyncpg.connect(**given)
         try:
             self._lost.clear()

@@ -15,7 +15,7 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.store.postgres.connection import LOST, InDoubt, Known, connect
+from agentctl.store.postgres.connection import CONNECTION_LOST, InDoubt, PooledConnection, connect
 
 __all__ = ["Pool"]
 
@@ -39,18 +39,18 @@ class Pool:
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
         self._places = asyncio.Semaphore(entry.pool_size)
-        self._idle: list[Known] = []
+        self._idle: list[PooledConnection] = []
         self._trusted_from = float("-inf")
         self.waiting = 0
         self.in_use = 0
 
-    def distrust(self) -> None:
+    def discard_open_connections(self) -> None:
         """A connection was lost; the others may be as dead without knowing: none of them is used
         again."""
         self._trusted_from = asyncio.get_running_loop().time()
 
     @asynccontextmanager
-    async def borrowed(self) -> AsyncIterator[Known]:
+    async def borrow(self) -> AsyncIterator[PooledConnection]:
         """A connection in no transaction; it is kept when it is given back so.
 
         Raises:
@@ -61,21 +61,21 @@ class Pool:
         try:
             yield connection
         except BaseException as error:
-            if isinstance(error, (*LOST, asyncio.CancelledError, InDoubt)):
+            if isinstance(error, (*CONNECTION_LOST, asyncio.CancelledError, InDoubt)):
                 connection.terminate()
             elif not connection.is_closed() and connection.is_in_transaction():
-                await _undo(connection)
+                await _roll_back(connection)
             raise
         finally:
             self._give_back(connection)
 
     async def close(self) -> None:
         """Close those that are not in use, and those that are when they are given back."""
-        self.distrust()
+        self.discard_open_connections()
         idle, self._idle = self._idle, []
-        await asyncio.gather(*(_closed(connection) for connection in idle))
+        await asyncio.gather(*(_close(connection) for connection in idle))
 
-    async def _taken(self) -> Known:
+    async def _taken(self) -> PooledConnection:
         has_place = False
         try:
             async with asyncio.timeout(self._entry.wait_seconds):
@@ -94,7 +94,7 @@ class Pool:
         self.in_use += 1
         return connection
 
-    def _kept(self) -> Known | None:
+    def _kept(self) -> PooledConnection | None:
         """The one that was used last, which is the least likely to be lost."""
         while self._idle:
             connection = self._idle.pop()
@@ -103,7 +103,7 @@ class Pool:
             connection.terminate()
         return None
 
-    def _give_back(self, connection: Known) -> None:
+    def _give_back(self, connection: PooledConnection) -> None:
         now = asyncio.get_running_loop().time()
         self.in_use -= 1
         self._places.release()
@@ -128,16 +128,16 @@ class Pool:
         )
 
 
-async def _undo(connection: Known) -> None:
+async def _roll_back(connection: PooledConnection) -> None:
     try:
         await connection.execute("ROLLBACK")
     except BaseException as error:
         connection.terminate()
-        if not isinstance(error, (*LOST, asyncpg.PostgresError)):
+        if not isinstance(error, (*CONNECTION_LOST, asyncpg.PostgresError)):
             raise
 
 
-async def _closed(connection: Known) -> None:
+async def _close(connection: PooledConnection) -> None:
     try:
         await connection.close(timeout=CLOSE_SECONDS)
     except Exception:

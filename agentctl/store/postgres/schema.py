@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from agentctl import errors
-from agentctl.config.databases import shown_url
+from agentctl.config.databases import display_url
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
 from agentctl.store.postgres.connection import Connection, connect
@@ -23,14 +23,20 @@ from agentctl.store.schema import (
     SCHEMA_VERSION,
     TABLES,
     Migration,
+    build_newer_schema,
     check_version,
-    migrations,
-    newer,
-    pending,
+    list_pending,
+    load_migrations,
 )
-from agentctl.store.sqlite.schema import columns, indexes
+from agentctl.store.sqlite.schema import expected_columns, expected_indexes
 
-__all__ = ["apply_pending", "differences", "has_tables", "ready_schema", "version"]
+__all__ = [
+    "apply_pending",
+    "find_schema_differences",
+    "has_tables",
+    "prepare_schema",
+    "read_version",
+]
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl ' || current_schema()))"
 _TABLE_NAMES = """
@@ -41,7 +47,7 @@ _VERSION = "SELECT max(version) FROM schema_version"
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)"
 
 
-async def ready_schema(entry: Entry, *, create: bool) -> None:
+async def prepare_schema(entry: Entry, *, create: bool) -> None:
     """See that a database has the schema that this code needs.
 
     Args:
@@ -56,9 +62,9 @@ async def ready_schema(entry: Entry, *, create: bool) -> None:
     connection = await connect(entry)
     try:
         if create and not await has_tables(connection, entry):
-            await apply_pending(connection, entry, _nobody)
-        await _check_ours(connection, entry)
-        check_version(await version(connection), shown_url(entry.url))
+            await apply_pending(connection, entry, _ignore)
+        await _require_tables(connection, entry)
+        check_version(await read_version(connection), display_url(entry.url))
     finally:
         await connection.close()
 
@@ -79,37 +85,37 @@ async def apply_pending(
         Unavailable: it has the tables of something else.
         SchemaMismatch: it is newer than this code.
     """
-    where = shown_url(entry.url)
+    where = display_url(entry.url)
     if entry.search_path:
         await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{entry.search_path}"')
     await connection.execute("SET statement_timeout = 0")
     while True:
         async with connection.transaction():
             await connection.execute(_LOCK)
-            found = await version(connection) if await has_tables(connection, entry) else 0
-            todo = pending("postgres", found)[: 1 if found else None]
+            found = await read_version(connection) if await has_tables(connection, entry) else 0
+            todo = list_pending("postgres", found)[: 1 if found else None]
             for migration in todo:
                 await connection.execute(migration.text)
                 await connection.execute(_APPLIED, migration.number, now())
         if not todo:
             if found > SCHEMA_VERSION:
-                raise newer(found, where)
+                raise build_newer_schema(found, where)
             return
         for migration in todo:
             applied(migration)
 
 
-async def version(connection: Connection) -> int:
+async def read_version(connection: Connection) -> int:
     """The number of the last migration that was applied; 0 for none."""
     found: int | None = await connection.fetchval(_VERSION)
     return found or 0
 
 
-async def _check_ours(connection: Connection, entry: Entry) -> None:
+async def _require_tables(connection: Connection, entry: Entry) -> None:
     if not await has_tables(connection, entry):
         raise errors.Unavailable(
             "There is no database yet",
-            cause=f"{shown_url(entry.url)} has no tables",
+            cause=f"{display_url(entry.url)} has no tables",
             hint="`agentctl serve` makes them, and so does `agentctl db migrate`",
         )
 
@@ -126,13 +132,13 @@ async def has_tables(connection: Connection, entry: Entry) -> bool:
     if names & TABLES:
         raise errors.Unavailable(
             "The database is not one of agentctl",
-            cause=f"{shown_url(entry.url)} has other tables; they were left as they are",
+            cause=f"{display_url(entry.url)} has other tables; they were left as they are",
             hint="name another database, or another schema in search_path",
         )
     return False
 
 
-def _nobody(_: Migration) -> None:
+def _ignore(_: Migration) -> None:
     """Who makes a database that is not there is told nothing."""
 
 
@@ -152,19 +158,22 @@ WHERE c.relnamespace = current_schema()::regnamespace AND NOT t.tgisinternal
 _TRIGGER = re.compile(r"CREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER (\w+)")
 
 
-async def differences(connection: Connection, version: int) -> list[str]:
+async def find_schema_differences(connection: Connection, version: int) -> list[str]:
     """What is missing or out of order, each as one line."""
     there = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
     named = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
     triggers = {str(row[0]): bool(row[1]) for row in await connection.fetch(_TRIGGERS)}
     return [
-        *(f"column {table}.{name} is missing" for table, name in sorted(columns(version) - there)),
-        *_of_kind("index", indexes(version), named),
-        *_of_kind("trigger", set(_triggers(version)), triggers),
+        *(
+            f"column {table}.{name} is missing"
+            for table, name in sorted(expected_columns(version) - there)
+        ),
+        *_compare_names("index", expected_indexes(version), named),
+        *_compare_names("trigger", set(_trigger_names(version)), triggers),
     ]
 
 
-def _of_kind(kind: str, wanted: set[str], there: dict[str, bool]) -> Iterator[str]:
+def _compare_names(kind: str, wanted: set[str], there: dict[str, bool]) -> Iterator[str]:
     for name in sorted(wanted):
         if name not in there:
             yield f"{kind} {name} is missing"
@@ -172,8 +181,8 @@ def _of_kind(kind: str, wanted: set[str], there: dict[str, bool]) -> Iterator[st
             yield f"{kind} {name} is not in force"
 
 
-def _triggers(version: int) -> Iterator[str]:
-    for migration in migrations("postgres"):
+def _trigger_names(version: int) -> Iterator[str]:
+    for migration in load_migrations("postgres"):
         if migration.number <= version:
             for statement in migration.statements():
                 yield from _TRIGGER.findall(statement)

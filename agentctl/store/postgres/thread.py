@@ -14,23 +14,23 @@ from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.store.database import Work
 from agentctl.store.postgres.connection import (
-    LOST,
+    CONNECTION_LOST,
     Connection,
     InDoubt,
+    build_unknown_outcome,
     connect,
-    public_error,
-    transact,
-    unknown_outcome,
+    run_transaction,
+    to_public_error,
 )
 
-__all__ = ["Apart"]
+__all__ = ["ThreadConnection"]
 
 T = TypeVar("T")
 
 CLOSE_SECONDS = 1.0
 
 
-class Apart:
+class ThreadConnection:
     """A connection for threads; made when it is first needed, and again after it was lost.
 
     Args:
@@ -72,21 +72,21 @@ class Apart:
         try:
             try:
                 if self._connection is not None:
-                    return await transact(self._connection, work)
+                    return await run_transaction(self._connection, work)
             except TimeoutError:
                 raise
-            except LOST:
+            except CONNECTION_LOST:
                 # Since it was used last, which nobody was there to notice.
                 self._abandon()
             self._connection = await connect(self._entry)
-            return await transact(self._connection, work)
+            return await run_transaction(self._connection, work)
         except InDoubt:
             self._abandon()
-            raise unknown_outcome() from None
+            raise build_unknown_outcome() from None
         except Exception as error:
             # Whatever it was, a new connection is in no transaction.
             self._abandon()
-            raise public_error(error, self._entry.id) from None
+            raise to_public_error(error, self._entry.id) from None
 
     def _abandon(self) -> None:
         connection, self._connection = self._connection, None

@@ -6,18 +6,18 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.listing import Cursor, Filter, Lead, Listed, Listing, Order, Slice
+from agentctl.store.listing import Cursor, Filter, Lead, Listing, Order, RowPage, Slice
 
 __all__ = [
     "LISTING",
-    "AccountList",
     "AccountRow",
-    "by_hash",
+    "AccountRowPage",
     "create",
     "get",
-    "page",
+    "get_by_token_hash",
+    "list_page",
+    "record_use",
     "revoke",
-    "touch",
 ]
 
 
@@ -46,7 +46,7 @@ class AccountRow:
     revoked_at: int | None
 
 
-AccountList = Listed[AccountRow]
+AccountRowPage = RowPage[AccountRow]
 
 _NAMES = tuple(field.name for field in fields(AccountRow))
 _COLUMNS = ", ".join(_NAMES)
@@ -58,9 +58,9 @@ _GET = Sql(f"SELECT {_COLUMNS} FROM service_accounts WHERE id = :id")
 # Changes nothing, and holds a row that every database has until the end of the transaction: who
 # looks next whether a name is taken sees what this one stores. No index could refuse a second one,
 # since accounts expire by the clock.
-_ONE_AT_A_TIME = Sql("UPDATE schema_version SET applied_at = applied_at WHERE version = 1")
+_SERIALIZE = Sql("UPDATE schema_version SET applied_at = applied_at WHERE version = 1")
 
-_TAKEN = Sql(
+_FIND_NAME = Sql(
     "SELECT id FROM service_accounts WHERE name = :name AND revoked_at IS NULL"
     " AND (expires_at IS NULL OR expires_at > :now) LIMIT 1"
 )
@@ -75,7 +75,7 @@ _REVOKE = Sql(
 )
 
 # Several processes may have found it due.
-_TOUCH = Sql(
+_RECORD_USE = Sql(
     "UPDATE service_accounts SET last_used_at = :now WHERE id = :id"
     " AND coalesce(last_used_at, 0) < :due"
 )
@@ -95,23 +95,23 @@ LISTING = Listing(
 @unit
 def create(row: AccountRow) -> Steps[bool]:
     """Store a new account; False when one that is good at its `created_at` has the name."""
-    yield Statement(_ONE_AT_A_TIME)
-    if (yield Statement(_TAKEN, {"name": row.name, "now": row.created_at})):
+    yield Statement(_SERIALIZE)
+    if (yield Statement(_FIND_NAME, {"name": row.name, "now": row.created_at})):
         return False
     yield Statement(_CREATE, asdict(row))
     return True
 
 
 @unit
-def by_hash(token_hash: str) -> Steps[AccountRow | None]:
+def get_by_token_hash(token_hash: str) -> Steps[AccountRow | None]:
     """The account with the token of this hash, whatever its state."""
-    return _one((yield Statement(_BY_HASH, {"token_hash": token_hash})))
+    return _first_account((yield Statement(_BY_HASH, {"token_hash": token_hash})))
 
 
 @unit
 def get(account_id: str) -> Steps[AccountRow | None]:
     """The account of this id, whatever its state."""
-    return _one((yield Statement(_GET, {"id": account_id})))
+    return _first_account((yield Statement(_GET, {"id": account_id})))
 
 
 @unit
@@ -121,15 +121,15 @@ def revoke(account_id: str, now: int) -> Steps[bool]:
 
 
 @unit
-def touch(account_id: str, now: int, *, due: int) -> Steps[None]:
+def record_use(account_id: str, now: int, *, due: int) -> Steps[None]:
     """Note that an account was used, unless that was noted at `due` or later."""
-    yield Statement(_TOUCH, {"id": account_id, "now": now, "due": due})
+    yield Statement(_RECORD_USE, {"id": account_id, "now": now, "due": due})
 
 
 @unit
-def page(
+def list_page(
     *, name: str | None, order: Order, limit: int, offset: int, after: Cursor | None
-) -> Steps[AccountList]:
+) -> Steps[AccountRowPage]:
     """One page of the accounts by the time of their creation, and how many there are.
 
     Args:
@@ -140,5 +140,5 @@ def page(
     return (yield from LISTING.page(given, part, AccountRow))
 
 
-def _one(rows: list[Any]) -> AccountRow | None:
+def _first_account(rows: list[Any]) -> AccountRow | None:
     return AccountRow(*rows[0]) if rows else None

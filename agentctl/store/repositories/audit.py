@@ -15,25 +15,25 @@ from agentctl.store.database import Row, Sql, Statement, Steps, Value, unit
 __all__ = [
     "AuditQuery",
     "AuditRow",
-    "Entry",
-    "Found",
-    "any_older",
-    "append",
+    "AuditRowPage",
+    "NewAuditEntry",
+    "append_entry",
     "delete_older",
-    "page",
+    "has_older",
+    "list_page",
 ]
 
-DELETED_AT_ONCE = 500
+DELETE_BATCH = 500
 """Rows that one unit of `delete_older` looks at: other writers wait meanwhile."""
 
 FIRST_WINDOW = 1_000
 """Rows that the walk looks at first; each further look is at twice as many."""
 
-ALWAYS = -(2**63)
+EARLIEST = -(2**63)
 """Before every time."""
 
 
-class Entry(NamedTuple):
+class NewAuditEntry(NamedTuple):
     """What is appended. `at` is in microseconds; the rest is as `records.audit` has it."""
 
     at: int
@@ -80,27 +80,27 @@ class AuditQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AuditRowPage:
     """A page. `next` is the `before` of the next one, None on the last."""
 
     rows: list[AuditRow]
     next: int | None
 
 
-_NAMES = Entry._fields
+_NAMES = NewAuditEntry._fields
 
 _APPEND = Sql(
     f"INSERT INTO audit_log ({', '.join(_NAMES)})"
     f" VALUES ({', '.join(f':{name}' for name in _NAMES)})"
 )
 
-_ENDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
+_BOUNDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
 
 _FILTERS = ("principal", "operation", "outcome")
 """The more selective ones first; each leads an index."""
 
 
-def _window(present: tuple[str, ...]) -> Sql:
+def _build_window(present: tuple[str, ...]) -> Sql:
     """A look by the index of the first filter; the others are kept from choosing theirs."""
     lead = [f" AND {name} = :{name}" for name in present[:1]]
     others = [f" AND coalesce({name}, '') = :{name}" for name in present[1:]]
@@ -111,11 +111,13 @@ def _window(present: tuple[str, ...]) -> Sql:
     )
 
 
-_WINDOWS = {names: _window(names) for count in range(4) for names in combinations(_FILTERS, count)}
+_WINDOWS = {
+    names: _build_window(names) for count in range(4) for names in combinations(_FILTERS, count)
+}
 
 _NEWEST = Sql("SELECT max(at) FROM audit_log WHERE seq >= :floor AND seq < :before")
 
-_OLDEST = f"SELECT seq, at FROM audit_log ORDER BY seq LIMIT {DELETED_AT_ONCE}"
+_OLDEST = f"SELECT seq, at FROM audit_log ORDER BY seq LIMIT {DELETE_BATCH}"
 
 _ANY_OLDER = Sql(f"SELECT seq FROM ({_OLDEST}) AS oldest WHERE at < :before LIMIT 1")
 
@@ -126,21 +128,21 @@ _DELETE_OLDER = Sql(
 
 
 @unit
-def append(entry: Entry) -> Steps[None]:
+def append_entry(entry: NewAuditEntry) -> Steps[None]:
     """Add a row."""
     yield Statement(_APPEND, entry._asdict())
 
 
 @unit
-def page(query: AuditQuery) -> Steps[Found]:
+def list_page(query: AuditQuery) -> Steps[AuditRowPage]:
     """Read a page. It may walk over the whole audit: for `large` reads.
 
     Clocks are set back now and then, so that a row may be older than those before it. The walk
     ends at `since` only where all rows of a look are older.
     """
-    ((lowest, highest),) = yield Statement(_ENDS)
+    ((lowest, highest),) = yield Statement(_BOUNDS)
     if lowest is None:
-        return Found([], None)
+        return AuditRowPage([], None)
     before = highest + 1 if query.before is None else min(query.before, highest + 1)
     rows: list[Row] = []
     size = FIRST_WINDOW
@@ -148,36 +150,36 @@ def page(query: AuditQuery) -> Steps[Found]:
     while before > lowest and len(rows) <= query.limit:
         floor = max(before - size, lowest)
         rows += yield Statement(
-            _WINDOWS[present], _values(query, present, floor, before, len(rows))
+            _WINDOWS[present], _window_parameters(query, present, floor, before, len(rows))
         )
-        if query.since is not None and (yield from _all_older(query.since, floor, before)):
+        if query.since is not None and (yield from _is_window_older(query.since, floor, before)):
             break
         before, size = floor, 2 * size
     shown = [AuditRow(*row) for row in rows[: query.limit]]
-    return Found(shown, shown[-1].seq if len(rows) > query.limit else None)
+    return AuditRowPage(shown, shown[-1].seq if len(rows) > query.limit else None)
 
 
-def _values(
+def _window_parameters(
     query: AuditQuery, present: tuple[str, ...], floor: int, before: int, found: int
 ) -> dict[str, Value]:
     """Those of a look; one row more than the page is read, to know whether there is another."""
     return {
         "floor": floor,
         "before": before,
-        "since": ALWAYS if query.since is None else query.since,
+        "since": EARLIEST if query.since is None else query.since,
         "limit": query.limit + 1 - found,
         **{name: getattr(query, name) for name in present},
     }
 
 
 @unit
-def _all_older(since: int, floor: int, before: int) -> Steps[bool]:
+def _is_window_older(since: int, floor: int, before: int) -> Steps[bool]:
     ((newest,),) = yield Statement(_NEWEST, {"floor": floor, "before": before})
     return newest is not None and newest < since
 
 
 @unit
-def any_older(before: int) -> Steps[bool]:
+def has_older(before: int) -> Steps[bool]:
     """Whether `delete_older` has anything to remove."""
     return bool((yield Statement(_ANY_OLDER, {"before": before})))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentctl.records.ids import least_id
+from agentctl.records.ids import lower_bound_id
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
 
-__all__ = ["EventRow", "after", "any_older", "append", "delete_older", "last_seq"]
+__all__ = ["EventRow", "append_batch", "delete_older", "get_last_seq", "has_older", "list_after"]
 
-DELETED_AT_ONCE = 500
+DELETE_BATCH = 500
 """Rows that one unit of `delete_older` looks for: other writers wait meanwhile. It removes whole
 runs, the last of which may have more."""
 
@@ -59,12 +59,14 @@ _OLDER = (
 _ANY_OLDER = Sql(f"{_OLDER} LIMIT 1")
 
 _DELETE_OLDER = Sql(
-    f"DELETE FROM run_events WHERE run_id IN ({_OLDER} LIMIT {DELETED_AT_ONCE}) RETURNING first_seq"
+    f"DELETE FROM run_events WHERE run_id IN ({_OLDER} LIMIT {DELETE_BATCH}) RETURNING first_seq"
 )
 
 
 @unit
-def append(run_id: str, attempt: int, first_seq: int, last_seq: int, events: str) -> Steps[bool]:
+def append_batch(
+    run_id: str, attempt: int, first_seq: int, last_seq: int, events: str
+) -> Steps[bool]:
     """Store a batch of a live run.
 
     Args:
@@ -89,7 +91,7 @@ def append(run_id: str, attempt: int, first_seq: int, last_seq: int, events: str
 
 
 @unit
-def after(run_id: str, seq: int, limit: int = 64) -> Steps[list[EventRow]]:
+def list_after(run_id: str, seq: int, limit: int = 64) -> Steps[list[EventRow]]:
     """Batches of a run with any event behind number `seq`, in order; -1 for those from the start.
 
     Args:
@@ -100,25 +102,25 @@ def after(run_id: str, seq: int, limit: int = 64) -> Steps[list[EventRow]]:
 
 
 @unit
-def last_seq(run_id: str) -> Steps[int]:
+def get_last_seq(run_id: str) -> Steps[int]:
     """Number of the last event that is stored of a run; -1 when there is none."""
     rows = yield Statement(_LAST_SEQ, {"run_id": run_id})
     return rows[0][0] if rows else -1
 
 
 @unit
-def any_older(finished_before: int) -> Steps[bool]:
+def has_older(finished_before: int) -> Steps[bool]:
     """Whether `delete_older` has anything to remove."""
-    return bool((yield Statement(_ANY_OLDER, _older(finished_before))))
+    return bool((yield Statement(_ANY_OLDER, _cutoff_parameters(finished_before))))
 
 
 @unit
 def delete_older(finished_before: int) -> Steps[int]:
     """Remove events of runs that ended before a time, some at once; repeat until it returns 0."""
-    rows = yield Statement(_DELETE_OLDER, _older(finished_before))
+    rows = yield Statement(_DELETE_OLDER, _cutoff_parameters(finished_before))
     return len(rows)
 
 
-def _older(finished_before: int) -> dict[str, Value]:
-    made_before = least_id(finished_before // 1000 + 1)
+def _cutoff_parameters(finished_before: int) -> dict[str, Value]:
+    made_before = lower_bound_id(finished_before // 1000 + 1)
     return {"finished_before": finished_before, "made_before": made_before}

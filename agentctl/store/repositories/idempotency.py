@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
 
-__all__ = ["KEPT", "Claim", "any_older", "claim", "delete_older", "is_claimed"]
+__all__ = ["KEY_LIFETIME", "Claim", "claim_key", "delete_older", "has_older", "is_claimed"]
 
-KEPT = 24 * 60 * 60 * 1_000_000
+KEY_LIFETIME = 24 * 60 * 60 * 1_000_000
 """How long a key stands for its run, in microseconds."""
 
-DELETED_AT_ONCE = 500
+DELETE_BATCH = 500
 """Rows that one unit of `delete_older` removes at most: other writers wait meanwhile."""
 
 
@@ -35,7 +35,7 @@ _CLAIM = Sql(
     " WHERE idempotency.created_at <= :expired RETURNING run_id"
 )
 
-_EARLIER = Sql(
+_GET_CLAIM = Sql(
     "SELECT run_id, body_hash, created_at FROM idempotency"
     " WHERE principal = :principal AND key = :key"
 )
@@ -44,12 +44,14 @@ _ANY_OLDER = Sql("SELECT key FROM idempotency WHERE created_at < :before LIMIT 1
 
 _DELETE_OLDER = Sql(
     "DELETE FROM idempotency WHERE (principal, key) IN (SELECT principal, key FROM idempotency"
-    f" WHERE created_at < :before LIMIT {DELETED_AT_ONCE}) RETURNING key"
+    f" WHERE created_at < :before LIMIT {DELETE_BATCH}) RETURNING key"
 )
 
 
 @unit
-def claim(principal: str, key: str, body_hash: str, run_id: str, now: int) -> Steps[Claim | None]:
+def claim_key(
+    principal: str, key: str, body_hash: str, run_id: str, now: int
+) -> Steps[Claim | None]:
     """Let a key stand for a run.
 
     Args:
@@ -61,24 +63,24 @@ def claim(principal: str, key: str, body_hash: str, run_id: str, now: int) -> St
     """
     values: dict[str, Value] = {"principal": principal, "key": key}
     new: dict[str, Value] = {"body_hash": body_hash, "run_id": run_id, "now": now}
-    if (yield Statement(_CLAIM, {**values, **new, "expired": now - KEPT})):
+    if (yield Statement(_CLAIM, {**values, **new, "expired": now - KEY_LIFETIME})):
         return None
-    found = yield Statement(_EARLIER, values)
+    found = yield Statement(_GET_CLAIM, values)
     if not found:
         # Removed between the two statements; SQLite cannot get here.
-        return (yield from claim(principal, key, body_hash, run_id, now))
+        return (yield from claim_key(principal, key, body_hash, run_id, now))
     return Claim(*found[0])
 
 
 @unit
 def is_claimed(principal: str, key: str, now: int) -> Steps[bool]:
     """Whether a key stands for a run."""
-    found = yield Statement(_EARLIER, {"principal": principal, "key": key})
-    return bool(found) and Claim(*found[0]).created_at > now - KEPT
+    found = yield Statement(_GET_CLAIM, {"principal": principal, "key": key})
+    return bool(found) and Claim(*found[0]).created_at > now - KEY_LIFETIME
 
 
 @unit
-def any_older(before: int) -> Steps[bool]:
+def has_older(before: int) -> Steps[bool]:
     """Whether `delete_older` has anything to remove. It may look at every row: for `large` reads,
     which keep nobody else waiting."""
     return bool((yield Statement(_ANY_OLDER, {"before": before})))

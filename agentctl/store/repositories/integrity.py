@@ -15,18 +15,18 @@ from dataclasses import dataclass, fields
 from agentctl.store.database import Sql, Statement, Steps, unit
 
 __all__ = [
-    "Broken",
-    "Messages",
-    "Scanned",
-    "Walked",
-    "count",
+    "ScannedRun",
+    "SessionsCheck",
+    "StoredMessages",
+    "Violation",
+    "check_sessions",
+    "count_runs",
     "count_sessions",
-    "delete_without_session",
-    "loose_ends",
-    "messages",
-    "repair",
-    "scan",
-    "walk",
+    "delete_orphan",
+    "find_violations",
+    "get_messages",
+    "replace_messages",
+    "scan_runs",
 ]
 
 _LIVE = "status IN ('PENDING', 'RUNNING')"
@@ -35,7 +35,7 @@ _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScannedRun:
     """A run as the walk sees it. `placed`, `live` and `calls` are 0 or 1.
 
     Attributes:
@@ -48,13 +48,13 @@ class Scanned:
     session_id: str
     owner: str | None
     status: str
-    placed: int
+    has_session: int
     live: int
     calls: int
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class StoredMessages:
     """What a run that has ended keeps of its talk with the model: JSON texts, or None."""
 
     messages: str | None
@@ -72,7 +72,7 @@ _SCAN = Sql(
 )
 
 _MESSAGES = Sql(
-    f"SELECT {', '.join(field.name for field in fields(Messages))} FROM runs"
+    f"SELECT {', '.join(field.name for field in fields(StoredMessages))} FROM runs"
     f" WHERE run_id = :run_id AND NOT ({_LIVE})"
 )
 
@@ -91,7 +91,7 @@ _DELETE = Sql(
 
 
 @unit
-def count() -> Steps[int]:
+def count_runs() -> Steps[int]:
     """How many runs there are."""
     rows = yield Statement(_COUNT_RUNS)
     number: int = rows[0][0]
@@ -99,21 +99,21 @@ def count() -> Steps[int]:
 
 
 @unit
-def scan(after: str, limit: int) -> Steps[list[Scanned]]:
+def scan_runs(after: str, limit: int) -> Steps[list[ScannedRun]]:
     """The next runs of the walk behind an id, `""` for the first ones."""
     rows = yield Statement(_SCAN, {"after": after, "limit": limit})
-    return [Scanned(*row) for row in rows]
+    return [ScannedRun(*row) for row in rows]
 
 
 @unit
-def messages(run_id: str) -> Steps[Messages | None]:
+def get_messages(run_id: str) -> Steps[StoredMessages | None]:
     """What a run keeps of its talk with the model; None while it is live, or when it is gone."""
     rows = yield Statement(_MESSAGES, {"run_id": run_id})
-    return Messages(*rows[0]) if rows else None
+    return StoredMessages(*rows[0]) if rows else None
 
 
 @unit
-def repair(run_id: str, before: str, after: Messages) -> Steps[bool]:
+def replace_messages(run_id: str, before: str, after: StoredMessages) -> Steps[bool]:
     """Replace the messages of a run that has ended; False when they are not `before` any more."""
     rows = yield Statement(
         _REPAIR,
@@ -128,7 +128,7 @@ def repair(run_id: str, before: str, after: Messages) -> Steps[bool]:
 
 
 @unit
-def delete_without_session(run_id: str, dead_owner: str | None) -> Steps[int | None]:
+def delete_orphan(run_id: str, dead_owner: str | None) -> Steps[int | None]:
     """Delete a run that has no session, with its events.
 
     Args:
@@ -162,7 +162,7 @@ _LAST = Sql(
     " ORDER BY seq DESC LIMIT 1"
 )
 
-_LOOSE = {
+_VIOLATIONS = {
     "runs without a session": Sql(
         "SELECT run_id FROM runs WHERE NOT EXISTS"
         " (SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id) LIMIT 3"
@@ -188,7 +188,7 @@ _LOOSE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class Violation:
     """Something that does not hold, and the ids of some rows that show it."""
 
     what: str
@@ -196,7 +196,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Walked:
+class SessionsCheck:
     """A page of the walk: how many sessions, the last id, and what is wrong with which."""
 
     sessions: int
@@ -212,7 +212,7 @@ def count_sessions() -> Steps[int]:
 
 
 @unit
-def walk(after: str, limit: int) -> Steps[Walked]:
+def check_sessions(after: str, limit: int) -> Steps[SessionsCheck]:
     """Compare the counters of the next sessions behind an id with their runs."""
     rows = yield Statement(_PAGE, {"after": after, "limit": limit})
     broken = []
@@ -225,15 +225,15 @@ def walk(after: str, limit: int) -> Steps[Walked]:
             found = yield Statement(_LAST, {"session_id": session_id})
             if found and found[0][0] != last_status:
                 broken.append(("last_status is not that of its last run", session_id))
-    return Walked(len(rows), rows[-1][0] if rows else after, broken)
+    return SessionsCheck(len(rows), rows[-1][0] if rows else after, broken)
 
 
 @unit
-def loose_ends() -> Steps[list[Broken]]:
+def find_violations() -> Steps[list[Violation]]:
     """Rows that belong to nothing, or are in no state that there is. All rows are looked at."""
     found = []
-    for what, sql in _LOOSE.items():
+    for what, sql in _VIOLATIONS.items():
         rows = yield Statement(sql)
         if rows:
-            found.append(Broken(what, [row[0] for row in rows]))
+            found.append(Violation(what, [row[0] for row in rows]))
     return found

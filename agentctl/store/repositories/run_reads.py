@@ -9,44 +9,44 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
-from agentctl.store.listing import Filter, Lead, Listed, Listing, Slice, given
+from agentctl.store.listing import Filter, Lead, Listing, RowPage, Slice, present_filters
 from agentctl.store.repositories.run_rows import RunQuery, RunRow, RunState
 from agentctl.store.totals import Totals
-from agentctl.store.visibility import EVERYONE, OWNER_FILTERS, VISIBLE, Visibility
+from agentctl.store.visibility import EVERYONE, IS_VISIBLE, OWNER_FILTERS, Visibility
 
 __all__ = [
-    "COLUMNS",
+    "IS_LIVE",
     "LISTING",
-    "LIVE",
-    "RunList",
-    "cancel_requests",
-    "children",
+    "RUN_COLUMNS",
+    "RunRowPage",
     "get",
-    "histories",
-    "hold",
-    "live_in_session",
-    "live_of",
-    "live_owners",
-    "of_session",
-    "page",
-    "recent_messages",
-    "state",
+    "get_for_update",
+    "get_state",
+    "list_cancel_requests",
+    "list_children",
+    "list_histories",
+    "list_in_session",
+    "list_live_in_session",
+    "list_live_of_worker",
+    "list_live_owners",
+    "list_page",
+    "list_recent_messages",
 ]
 
-COLUMNS = ", ".join(field.name for field in fields(RunRow))
+RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
 """Those of a RunRow, in its order."""
 
-LIVE = "status IN ('PENDING', 'RUNNING')"
+IS_LIVE = "status IN ('PENDING', 'RUNNING')"
 """The condition that a run has not ended; there are indexes of such runs alone."""
 
 _STATE = ", ".join(field.name for field in fields(RunState))
 
-_GET = Sql(f"SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND {VISIBLE}")
-_HOLD = Sql(f"SELECT {COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
-_GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {VISIBLE}")
+_GET = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
+_HOLD = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
+_GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 
 _OF_SESSION = Sql(
-    f"SELECT {COLUMNS} FROM runs WHERE session_id = :session_id AND seq > :after_seq"
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE session_id = :session_id AND seq > :after_seq"
     " ORDER BY seq LIMIT :limit"
 )
 
@@ -61,23 +61,25 @@ _RECENT_MESSAGES = Sql(
 )
 
 _LIVE_IN_SESSION = Sql(
-    f"SELECT run_id FROM runs WHERE session_id = :session_id AND {LIVE} ORDER BY seq"
+    f"SELECT run_id FROM runs WHERE session_id = :session_id AND {IS_LIVE} ORDER BY seq"
 )
 
 _CANCEL_REQUESTS = Sql(
-    f"SELECT {_STATE} FROM runs WHERE owner = :owner AND {LIVE}"
+    f"SELECT {_STATE} FROM runs WHERE owner = :owner AND {IS_LIVE}"
     " AND cancel_requested_at IS NOT NULL ORDER BY cancel_requested_at"
 )
 
-_LIVE_OWNERS = Sql(f"SELECT DISTINCT owner FROM runs WHERE {LIVE}")
+_LIVE_OWNERS = Sql(f"SELECT DISTINCT owner FROM runs WHERE {IS_LIVE}")
 
 # A child is created after its parent, in the same session.
 _CHILDREN_FIRST = "ORDER BY session_id, seq DESC"
 
-_LIVE_OF = Sql(f"SELECT {COLUMNS} FROM runs WHERE owner = :owner AND {LIVE} {_CHILDREN_FIRST}")
+_LIVE_OF = Sql(
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE owner = :owner AND {IS_LIVE} {_CHILDREN_FIRST}"
+)
 
 _LIVE_OF_NOBODY = Sql(
-    f"SELECT {COLUMNS} FROM runs WHERE owner IS NULL AND {LIVE} {_CHILDREN_FIRST}"
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE owner IS NULL AND {IS_LIVE} {_CHILDREN_FIRST}"
 )
 
 _PARENTS = 20
@@ -100,21 +102,21 @@ def get(run_id: str, visibility: Visibility) -> Steps[RunRow | None]:
 
 
 @unit
-def hold(run_id: str) -> Steps[RunRow | None]:
+def get_for_update(run_id: str) -> Steps[RunRow | None]:
     """The run, which nobody else changes before the transaction ends; None when there is none."""
     rows = yield Statement(_HOLD, {"run_id": run_id})
     return RunRow(*rows[0]) if rows else None
 
 
 @unit
-def state(run_id: str, visibility: Visibility = EVERYONE) -> Steps[RunState | None]:
+def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Steps[RunState | None]:
     """Where the run stands, or None when there is none that is visible."""
     rows = yield Statement(_GET_STATE, {"run_id": run_id, **visibility.parameters()})
     return RunState(*rows[0]) if rows else None
 
 
 @unit
-def children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
+def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """For each of some runs, the ids of its children in order; every id given has an entry."""
     found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
     for first in range(0, len(run_ids), _PARENTS):
@@ -128,7 +130,7 @@ def children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
 
 
 @unit
-def of_session(
+def list_in_session(
     session_id: str, *, limit: int | None = None, after_seq: int | None = None
 ) -> Steps[list[RunRow]]:
     """The runs of a session, members' runs included, oldest first."""
@@ -144,7 +146,7 @@ def of_session(
 
 
 @unit
-def histories(session_id: str) -> Steps[list[bytes]]:
+def list_histories(session_id: str) -> Steps[list[bytes]]:
     """What the session's top-level runs show in `chat_history`, in order: of each the JSON array,
     in UTF-8 and without its brackets, so that all of them can be one without another copy.
     """
@@ -153,7 +155,7 @@ def histories(session_id: str) -> Steps[list[bytes]]:
 
 
 @unit
-def recent_messages(session_id: str, limit: int) -> Steps[list[str]]:
+def list_recent_messages(session_id: str, limit: int) -> Steps[list[str]]:
     """The messages of the last `limit` top-level runs that have ended, oldest first: JSON arrays.
 
     What it costs does not depend on the number of runs.
@@ -163,28 +165,28 @@ def recent_messages(session_id: str, limit: int) -> Steps[list[str]]:
 
 
 @unit
-def live_in_session(session_id: str) -> Steps[list[str]]:
+def list_live_in_session(session_id: str) -> Steps[list[str]]:
     """Ids of the session's runs that have not ended, oldest first."""
     rows = yield Statement(_LIVE_IN_SESSION, {"session_id": session_id})
     return [run_id for (run_id,) in rows]
 
 
 @unit
-def cancel_requests(owner: str) -> Steps[list[RunState]]:
+def list_cancel_requests(owner: str) -> Steps[list[RunState]]:
     """The runs that a worker has to stop: claimed by it, asked to stop, not ended."""
     rows = yield Statement(_CANCEL_REQUESTS, {"owner": owner})
     return [RunState(*row) for row in rows]
 
 
 @unit
-def live_owners() -> Steps[list[str | None]]:
+def list_live_owners() -> Steps[list[str | None]]:
     """The workers that runs which have not ended name as theirs, each once; None: nobody."""
     rows = yield Statement(_LIVE_OWNERS)
     return [owner for (owner,) in rows]
 
 
 @unit
-def live_of(owner: str | None) -> Steps[list[RunRow]]:
+def list_live_of_worker(owner: str | None) -> Steps[list[RunRow]]:
     """The runs of a worker, or of nobody, that have not ended: children before their parents."""
     if owner is None:
         rows = yield Statement(_LIVE_OF_NOBODY)
@@ -193,7 +195,7 @@ def live_of(owner: str | None) -> Steps[list[RunRow]]:
     return [RunRow(*row) for row in rows]
 
 
-RunList = Listed[RunRow]
+RunRowPage = RowPage[RunRow]
 
 # By its own name, because it leads as `status` does not: for two states no index is in order.
 _LIVE = Filter("runs.status", "IN ('PENDING', 'RUNNING')")
@@ -211,7 +213,7 @@ _STATUS = Lead(("status",), _CREATED)
 
 LISTING = Listing(
     table="runs",
-    columns=COLUMNS,
+    columns=RUN_COLUMNS,
     id="run_id",
     sorts=_CREATED,
     free={
@@ -236,17 +238,17 @@ LISTING = Listing(
 
 
 @unit
-def page(query: RunQuery, known: Totals | None = None) -> Steps[RunList]:
+def list_page(query: RunQuery, known: Totals | None = None) -> Steps[RunRowPage]:
     """One page of the runs that are visible, and how many there are.
 
     Args:
         known: what is known of the database (`totals.totals_of`).
     """
     filters = query.visibility.filters()
-    filters |= given(query, (*LISTING.free, "status"))
+    filters |= present_filters(query, (*LISTING.free, "status"))
     if query.live:
         filters["live"] = None
-    if bounds := given(query, _EVER):
+    if bounds := present_filters(query, _EVER):
         filters |= _EVER | bounds
     part = Slice("created_at", query.sort_order, query.limit, query.offset, query.after)
     # Runs leave these lists without being removed.

@@ -11,52 +11,52 @@ from dataclasses import asdict
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, unit
 from agentctl.store.repositories import sessions
 from agentctl.store.repositories.run_reads import (
-    COLUMNS,
+    IS_LIVE,
     LISTING,
-    LIVE,
-    RunList,
-    cancel_requests,
-    children,
+    RUN_COLUMNS,
+    RunRowPage,
     get,
-    histories,
-    hold,
-    live_in_session,
-    live_of,
-    live_owners,
-    of_session,
-    page,
-    recent_messages,
-    state,
+    get_for_update,
+    get_state,
+    list_cancel_requests,
+    list_children,
+    list_histories,
+    list_in_session,
+    list_live_in_session,
+    list_live_of_worker,
+    list_live_owners,
+    list_page,
+    list_recent_messages,
 )
 from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunQuery, RunRow, RunState
-from agentctl.store.repositories.sessions import counted
+from agentctl.store.repositories.sessions import parse_counters
 
 __all__ = [
     "LISTING",
     "NewRun",
     "RunEnd",
-    "RunList",
     "RunQuery",
     "RunRow",
+    "RunRowPage",
     "RunState",
-    "cancel_requests",
-    "children",
+    "claim",
     "create",
     "finish",
     "get",
-    "histories",
-    "hold",
-    "leave",
-    "live_in_session",
-    "live_of",
-    "live_owners",
-    "of_session",
-    "page",
-    "recent_messages",
+    "get_for_update",
+    "get_state",
+    "list_cancel_requests",
+    "list_children",
+    "list_histories",
+    "list_in_session",
+    "list_live_in_session",
+    "list_live_of_worker",
+    "list_live_owners",
+    "list_page",
+    "list_recent_messages",
+    "record_work_stopped",
     "request_cancel",
-    "start",
-    "state",
-    "work_stopped",
+    "store_question",
 ]
 
 _CREATE = Sql(
@@ -80,7 +80,7 @@ _FINISH = Sql(
     " error_detail = :error_detail, finished_at = :finished_at, stopped_at = :stopped_at,"
     " late_result = :late_result, attempt = attempt + :lost,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {LIVE} {_CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {_CHANGED}"
 )
 
 _ENDS = "status = 'PENDING' AND cast(:claimed as bigint) = 0"
@@ -91,18 +91,18 @@ _REQUEST_CANCEL = Sql(
     f" finished_at = CASE WHEN {_ENDS} THEN cast(:now as bigint) END,"
     f" stopped_at = CASE WHEN {_ENDS} THEN cast(:now as bigint) END,"
     f" status = CASE WHEN {_ENDS} THEN 'CANCELLED' ELSE status END"
-    f" WHERE run_id = :run_id AND {LIVE} AND cancel_requested_at IS NULL RETURNING {COLUMNS}"
+    f" WHERE run_id = :run_id AND {IS_LIVE} AND cancel_requested_at IS NULL RETURNING {RUN_COLUMNS}"
 )
 
 _WORK_STOPPED = Sql(
     "UPDATE runs SET stopped_at = :at, late_result = late_result | :late_result"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND NOT {LIVE} AND stopped_at IS NULL"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND NOT {IS_LIVE} AND stopped_at IS NULL"
     " RETURNING run_id"
 )
 
 _LEAVE = Sql(
     "UPDATE runs SET history = :history, messages = :messages"
-    f" WHERE run_id = :run_id AND NOT {LIVE} AND history IS NULL AND messages IS NULL"
+    f" WHERE run_id = :run_id AND NOT {IS_LIVE} AND history IS NULL AND messages IS NULL"
     " RETURNING session_id, parent_run_id, finished_at"
 )
 
@@ -115,7 +115,7 @@ def create(run: NewRun) -> Steps[int | None]:
         Its number in the session, from 1; None when there is no such session.
     """
     top = run.parent_run_id is None
-    seq = yield from sessions.take_seq(
+    seq = yield from sessions.allocate_seq(
         run.session_id, run.created_at, "PENDING" if top else None, run.session_name
     )
     if seq is None:
@@ -126,7 +126,7 @@ def create(run: NewRun) -> Steps[int | None]:
 
 
 @unit
-def start(run_id: str, attempt: int, owner: str, now: int) -> Steps[bool]:
+def claim(run_id: str, attempt: int, owner: str, now: int) -> Steps[bool]:
     """Claim a run: PENDING becomes RUNNING.
 
     Returns:
@@ -138,7 +138,7 @@ def start(run_id: str, attempt: int, owner: str, now: int) -> Steps[bool]:
     )
     if not changed:
         return False
-    yield from _note_status(changed[0], "RUNNING")
+    yield from _update_session_status(changed[0], "RUNNING")
     return True
 
 
@@ -159,14 +159,14 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[bool]:
     if not changed:
         return False
     session_id, _, parent_run_id = changed[0]
-    size = _shown_bytes(end.history, parent_run_id)
-    yield from sessions.add_usage(session_id, counted(end.metrics), size, end.finished_at)
-    yield from _note_status(changed[0], end.status)
+    size = _count_history_bytes(end.history, parent_run_id)
+    yield from sessions.add_usage(session_id, parse_counters(end.metrics), size, end.finished_at)
+    yield from _update_session_status(changed[0], end.status)
     return True
 
 
 @unit
-def work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Steps[bool]:
+def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Steps[bool]:
     """Note of a run that has ended that the work itself, which had not stopped, now has.
 
     Args:
@@ -182,7 +182,7 @@ def work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Steps
 
 
 @unit
-def leave(run_id: str, history: str | None, messages: str | None) -> Steps[None]:
+def store_question(run_id: str, history: str | None, messages: str | None) -> Steps[None]:
     """Give a run that ended before it began what it leaves: the question that it was asked.
 
     Nothing happens when the run has not ended, is gone, or has left anything.
@@ -192,11 +192,11 @@ def leave(run_id: str, history: str | None, messages: str | None) -> Steps[None]
     """
     changed = yield Statement(_LEAVE, {"run_id": run_id, "history": history, "messages": messages})
     for session_id, parent_run_id, finished_at in changed:
-        size = _shown_bytes(history, parent_run_id)
+        size = _count_history_bytes(history, parent_run_id)
         yield from sessions.add_usage(session_id, {}, size, finished_at)
 
 
-def _shown_bytes(history: str | None, parent_run_id: str | None) -> int:
+def _count_history_bytes(history: str | None, parent_run_id: str | None) -> int:
     """What a run adds to its session's `chat_history`: only top-level runs are shown there."""
     return len(history.encode()) if history is not None and parent_run_id is None else 0
 
@@ -220,12 +220,12 @@ def request_cancel(
         return None
     run = RunRow(*rows[0])
     if run.status == "CANCELLED":
-        yield from _note_status((run.session_id, run.seq, run.parent_run_id), run.status)
+        yield from _update_session_status((run.session_id, run.seq, run.parent_run_id), run.status)
     return run
 
 
 @unit
-def _note_status(changed: Row, status: str) -> Steps[None]:
+def _update_session_status(changed: Row, status: str) -> Steps[None]:
     session_id, seq, parent_run_id = changed
     if parent_run_id is None:
         yield from sessions.set_last_status(session_id, seq, status)

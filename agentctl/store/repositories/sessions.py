@@ -19,42 +19,42 @@ from typing import Literal
 
 import orjson
 
-from agentctl.records.sessions import COUNTERS
+from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
 from agentctl.store.listing import (
     Cursor,
     Filter,
     Lead,
-    Listed,
     Listing,
     Order,
+    RowPage,
     Slice,
-    given,
     prefix_range,
+    present_filters,
 )
 from agentctl.store.totals import Totals
-from agentctl.store.visibility import EVERYONE, OWNER_FILTERS, VISIBLE, Visibility
+from agentctl.store.visibility import EVERYONE, IS_VISIBLE, OWNER_FILTERS, Visibility
 
 __all__ = [
     "LISTING",
     "NO_USAGE",
-    "Foreign",
-    "SessionList",
     "SessionQuery",
     "SessionRow",
+    "SessionRowPage",
     "SummaryRow",
+    "UnusableSession",
+    "add_counters",
     "add_usage",
-    "added",
-    "counted",
+    "allocate_seq",
+    "build_session",
     "create",
     "delete",
     "get",
-    "hold",
-    "new_session",
-    "open_for_run",
-    "page",
+    "get_for_update",
+    "get_or_create_for_run",
+    "list_page",
+    "parse_counters",
     "set_last_status",
-    "take_seq",
     "update",
 ]
 
@@ -105,13 +105,13 @@ class SessionQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class UnusableSession:
     """A session that a run may not use: it is not visible, or of another type."""
 
     row: SessionRow
 
 
-SessionList = Listed[SummaryRow]
+SessionRowPage = RowPage[SummaryRow]
 
 _NAME = "lower(session_name)"
 _START_LENGTH = 3
@@ -151,7 +151,7 @@ LISTING = Listing(
 
 
 @unit
-def page(query: SessionQuery, known: Totals | None = None) -> Steps[SessionList]:
+def list_page(query: SessionQuery, known: Totals | None = None) -> Steps[SessionRowPage]:
     """One page of the sessions that are visible, and how many there are.
 
     Args:
@@ -162,7 +162,7 @@ def page(query: SessionQuery, known: Totals | None = None) -> Steps[SessionList]
 
 
 def _filters(query: SessionQuery) -> dict[str, Value]:
-    filters = query.visibility.filters() | given(query, LISTING.free)
+    filters = query.visibility.filters() | present_filters(query, LISTING.free)
     if query.name_prefix:
         start, end = prefix_range(query.name_prefix)
         filters["name_from"] = start
@@ -173,20 +173,20 @@ def _filters(query: SessionQuery) -> dict[str, Value]:
     return filters
 
 
-NO_USAGE: str = orjson.dumps(dict.fromkeys(COUNTERS, 0)).decode()
+NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
 """What a new session has used."""
 
 
-def counted(metrics: str | None) -> dict[str, int]:
+def parse_counters(metrics: str | None) -> dict[str, int]:
     """The counters in a JSON object; those that it does not have are 0."""
     stored = orjson.loads(metrics) if metrics else {}
-    return {name: int(stored.get(name) or 0) for name in COUNTERS}
+    return {name: int(stored.get(name) or 0) for name in TOKEN_COUNTERS}
 
 
-def added(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
+def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
     """The counters with `delta` added: as JSON text, and their total_tokens."""
-    total = counted(metrics)
-    for name in COUNTERS:
+    total = parse_counters(metrics)
+    for name in TOKEN_COUNTERS:
         total[name] += delta.get(name, 0)
     return orjson.dumps(total).decode(), total["total_tokens"]
 
@@ -194,7 +194,7 @@ def added(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
 _NAMES = tuple(field.name for field in fields(SessionRow))
 _COLUMNS = ", ".join(_NAMES)
 
-_GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {VISIBLE}")
+_GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"{_GET} FOR UPDATE")
 
 _CREATE = Sql(
@@ -261,7 +261,7 @@ _CHANGEABLE = ("metadata", "session_name", "session_state")
 _UPDATES = {
     names: Sql(
         f"UPDATE sessions SET {', '.join(f'{name} = :{name}' for name in names)},"
-        f" updated_at = :now WHERE session_id = :session_id AND {VISIBLE} RETURNING {_COLUMNS}"
+        f" updated_at = :now WHERE session_id = :session_id AND {IS_VISIBLE} RETURNING {_COLUMNS}"
     )
     for count in range(1, len(_CHANGEABLE) + 1)
     for names in combinations(_CHANGEABLE, count)
@@ -276,14 +276,14 @@ def get(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
 
 
 @unit
-def hold(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
+def get_for_update(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
     """Like `get`, to change it: until the transaction ends nobody else changes or removes it, or
     begins a run in it."""
     rows = yield Statement(_HOLD, {"session_id": session_id, **visibility.parameters()})
     return SessionRow(*rows[0]) if rows else None
 
 
-def new_session(
+def build_session(
     session_id: str,
     session_type: str,
     *,
@@ -313,7 +313,9 @@ def create(row: SessionRow) -> Steps[bool]:
 
 
 @unit
-def open_for_run(row: SessionRow, visibility: Visibility) -> Steps[SessionRow | Foreign]:
+def get_or_create_for_run(
+    row: SessionRow, visibility: Visibility
+) -> Steps[SessionRow | UnusableSession]:
     """The session of a run that is about to be created, made when it does not exist.
 
     A session that was created without a component gets that of its first run (contract.md 3).
@@ -328,12 +330,12 @@ def open_for_run(row: SessionRow, visibility: Visibility) -> Steps[SessionRow | 
     """
     if (yield from create(row)):
         return row
-    stored = yield from hold(row.session_id, EVERYONE)
+    stored = yield from get_for_update(row.session_id, EVERYONE)
     if stored is None:
         # Deleted between the two statements; SQLite cannot get here.
-        return (yield from open_for_run(row, visibility))
+        return (yield from get_or_create_for_run(row, visibility))
     if not visibility.sees(stored.user_id) or stored.session_type != row.session_type:
-        return Foreign(stored)
+        return UnusableSession(stored)
     if stored.component_data is not None:
         return stored
     adopted = yield Statement(
@@ -384,7 +386,7 @@ def delete(session_id: str) -> Steps[bool]:
 
 
 @unit
-def take_seq(
+def allocate_seq(
     session_id: str, now: int, last_status: str | None, session_name: str | None = None
 ) -> Steps[int | None]:
     """The number of the session's next run, from 1; locks the session's row.
@@ -422,7 +424,7 @@ def add_usage(
     )
     if not rows or not any(delta.values()):
         return
-    metrics, total = added(rows[0][0], delta)
+    metrics, total = add_counters(rows[0][0], delta)
     yield Statement(
         _WRITE_USAGE, {"session_id": session_id, "metrics": metrics, "total_tokens": total}
     )

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 
 from agentctl.store.database import Sql, Statement, Steps, unit
 
-__all__ = ["WorkerRow", "beat", "bury", "enlist", "get", "listed"]
+__all__ = ["WorkerRow", "get", "list_workers", "record_heartbeat", "register", "remove"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,36 +31,36 @@ class WorkerRow:
 _NAMES = tuple(field.name for field in fields(WorkerRow))
 _COLUMNS = ", ".join(_NAMES)
 
-_ENLIST = Sql(
+_REGISTER = Sql(
     f"INSERT INTO workers ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
 )
 
-_BEAT = Sql("UPDATE workers SET beat = :now WHERE worker_id = :worker_id RETURNING worker_id")
+_HEARTBEAT = Sql("UPDATE workers SET beat = :now WHERE worker_id = :worker_id RETURNING worker_id")
 
 # A row for each process: few, so they are read in whatever order they have.
-_LISTED = Sql(f"SELECT {_COLUMNS} FROM workers")
+_LIST = Sql(f"SELECT {_COLUMNS} FROM workers")
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM workers WHERE worker_id = :worker_id")
 
-_BURY = Sql("DELETE FROM workers WHERE worker_id = :worker_id RETURNING worker_id")
+_REMOVE = Sql("DELETE FROM workers WHERE worker_id = :worker_id RETURNING worker_id")
 
 
 @unit
-def enlist(row: WorkerRow) -> Steps[None]:
+def register(row: WorkerRow) -> Steps[None]:
     """Store a new worker; its id must be new."""
-    yield Statement(_ENLIST, asdict(row))
+    yield Statement(_REGISTER, asdict(row))
 
 
 @unit
-def beat(worker_id: str, now: int) -> Steps[bool]:
+def record_heartbeat(worker_id: str, now: int) -> Steps[bool]:
     """Say that a worker lives; False when its row is gone: others have buried it."""
-    return bool((yield Statement(_BEAT, {"worker_id": worker_id, "now": now})))
+    return bool((yield Statement(_HEARTBEAT, {"worker_id": worker_id, "now": now})))
 
 
 @unit
-def listed() -> Steps[list[WorkerRow]]:
+def list_workers() -> Steps[list[WorkerRow]]:
     """Every worker that has a row, the longest-serving first."""
-    rows = yield Statement(_LISTED)
+    rows = yield Statement(_LIST)
     return sorted(
         (WorkerRow(*row) for row in rows), key=lambda row: (row.started_at, row.worker_id)
     )
@@ -74,6 +74,6 @@ def get(worker_id: str) -> Steps[WorkerRow | None]:
 
 
 @unit
-def bury(worker_id: str) -> Steps[bool]:
+def remove(worker_id: str) -> Steps[bool]:
     """Remove a worker's row; False when it is gone already. Its runs are left as they are."""
-    return bool((yield Statement(_BURY, {"worker_id": worker_id})))
+    return bool((yield Statement(_REMOVE, {"worker_id": worker_id})))

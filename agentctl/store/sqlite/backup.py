@@ -19,10 +19,10 @@ import apsw
 from agentctl import errors
 from agentctl.records.times import now
 from agentctl.store.sqlite.connection import run_unit
-from agentctl.store.sqlite.schema import version
-from agentctl.store.sqlite.thread import Stop, apart
+from agentctl.store.sqlite.schema import require_version
+from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 
-__all__ = ["Backup", "Report", "back_up", "rows_of"]
+__all__ = ["Backup", "ReportCopyProgress", "back_up", "hash_rows"]
 
 PAGES = 1_024
 """Pages that are copied at a time: 4 MB."""
@@ -30,7 +30,7 @@ PAGES = 1_024
 CHUNK = 5_000
 """Rows between two reports."""
 
-Report = Callable[[str, int, int], None]
+ReportCopyProgress = Callable[[str, int, int], None]
 """Is told what is done, how far it is, and of how much."""
 
 
@@ -54,7 +54,7 @@ class Backup:
     digest: str
 
 
-async def back_up(source: Path, target: Path, report: Report) -> Backup:
+async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Backup:
     """Copy a database to a new file for its owner's eyes only, and check the copy.
 
     The file appears under its name when it is whole, checked and on the disk. Until then it is
@@ -66,33 +66,35 @@ async def back_up(source: Path, target: Path, report: Report) -> Backup:
     """
     part = target.with_name(f"{target.name}.part")
     if os.path.lexists(target):
-        raise _taken(target)
+        raise _file_exists(target)
     try:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
         raise _not_writable(part, error) from None
     try:
-        made = await apart(source, lambda connection, stop: _copy(connection, part, report, stop))
-        _settle(part, target)
+        made = await run_on_thread(
+            source, lambda connection, stop: _copy(connection, part, report, stop)
+        )
+        _publish(part, target)
     finally:
-        for leftover in (part, *(part.with_name(f"{part.name}-{end}") for end in _BESIDE)):
+        for leftover in (part, *(part.with_name(f"{part.name}-{end}") for end in _SIDE_FILES)):
             leftover.unlink(missing_ok=True)
     taken_at, schema, seconds, (tables, digest) = made
     return Backup(target, taken_at, target.stat().st_size, schema, seconds, tables, digest)
 
 
-_BESIDE = ("journal", "wal", "shm")
-_Rows = tuple[dict[str, int], str]
+_SIDE_FILES = ("journal", "wal", "shm")
+_RowHash = tuple[dict[str, int], str]
 
 
 def _copy(
-    source: apsw.Connection, part: Path, report: Report, stop: Stop
-) -> tuple[int, int, float, _Rows]:
+    source: apsw.Connection, part: Path, report: ReportCopyProgress, stop: ShouldStop
+) -> tuple[int, int, float, _RowHash]:
     began = time.monotonic()
     # The snapshot that every page and every row is read from.
     source.execute("BEGIN")
     taken_at = now()
-    found = run_unit(source, version(part))
+    found = run_unit(source, require_version(part))
     copy = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         copy.set_progress_handler(stop, 10_000)
@@ -111,7 +113,9 @@ def _copy(
     return taken_at, found, time.monotonic() - began, rows
 
 
-def _compare(source: apsw.Connection, copy: apsw.Connection, report: Report) -> _Rows:
+def _compare(
+    source: apsw.Connection, copy: apsw.Connection, report: ReportCopyProgress
+) -> _RowHash:
     """Hold the copy to what it was made of, row by row.
 
     Raises:
@@ -120,9 +124,9 @@ def _compare(source: apsw.Connection, copy: apsw.Connection, report: Report) -> 
     report("pages checked", 0, 0)
     damage = copy.execute("PRAGMA integrity_check(1)").fetchall()[0][0]
     total = 2 * sum(_count(source, name) for name in _tables(source))
-    read = rows_of(source, lambda done: report("rows compared", done, total))
+    read = hash_rows(source, lambda done: report("rows compared", done, total))
     half = sum(read[0].values())
-    written = rows_of(copy, lambda done: report("rows compared", half + done, total))
+    written = hash_rows(copy, lambda done: report("rows compared", half + done, total))
     if damage == "ok" and read == written:
         return written
     what = "differs from the database" if damage == "ok" else "is damaged"
@@ -133,7 +137,7 @@ def _compare(source: apsw.Connection, copy: apsw.Connection, report: Report) -> 
     )
 
 
-def rows_of(connection: apsw.Connection, report: Callable[[int], None]) -> _Rows:
+def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> _RowHash:
     """The number of rows of each table, and a hash of all of them."""
     digest, tables, done = hashlib.sha256(), dict[str, int](), 0
     for name in _tables(connection):
@@ -162,14 +166,14 @@ def _count(connection: apsw.Connection, table: str) -> int:
     return rows
 
 
-def _settle(part: Path, target: Path) -> None:
+def _publish(part: Path, target: Path) -> None:
     """Bring the file to the disk and give it its name, unless somebody else has taken that."""
     try:
         _flush(part)
         os.link(part, target)
         _flush(target.parent)
     except FileExistsError:
-        raise _taken(target) from None
+        raise _file_exists(target) from None
     except OSError as error:
         raise _not_writable(target, error) from None
 
@@ -182,7 +186,7 @@ def _flush(path: Path) -> None:
         os.close(number)
 
 
-def _taken(target: Path) -> errors.Conflict:
+def _file_exists(target: Path) -> errors.Conflict:
     return errors.Conflict(
         "There is a file of that name",
         cause=f"{target} was left as it is",

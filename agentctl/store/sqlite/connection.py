@@ -16,22 +16,22 @@ from typing import TypeVar, cast
 import apsw
 
 from agentctl import errors
-from agentctl.records.rate_limited_log import Complaints
-from agentctl.store.database import Longer, Row, Work, compile_colon
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.store.database import Longer, Row, Work, compile_for_sqlite
 
 __all__ = [
     "WAL_BYTES",
-    "Patience",
+    "BusyHandler",
     "connect_reader",
     "connect_writer",
-    "keep_log_short",
+    "keep_wal_short",
     "log",
-    "public_error",
     "run_unit",
     "run_unit_on_snapshot",
+    "to_public_error",
 ]
 
-LOOKS = ((0.02, 0.002), (0.05, 0.001), (1.0, 0.0003), (float("inf"), 0.005))
+PAUSES = ((0.02, 0.002), (0.05, 0.001), (1.0, 0.0003), (float("inf"), 0.005))
 """Seconds waited, and those between two looks at the lock until then. Who has waited longer looks
 more often, and so gets it sooner; SQLite's own looks get rarer, so that under load the one that has
 waited longest waits on. What is held for more than a second is in no hurry."""
@@ -47,7 +47,7 @@ RESTART_SECONDS = 0.05
 """How long they may have to: a long read keeps the log anyhow."""
 
 
-class Patience:
+class BusyHandler:
     """A busy handler: waits for a lock up to a time."""
 
     def __init__(self, seconds: float) -> None:
@@ -61,11 +61,11 @@ class Patience:
         waited = present - self._began
         if waited >= self.seconds:
             return False
-        time.sleep(next(pause for until, pause in LOOKS if waited < until))
+        time.sleep(next(pause for until, pause in PAUSES if waited < until))
         return True
 
 
-def keep_log_short(connection: apsw.Connection, patience: Patience) -> None:
+def keep_wal_short(connection: apsw.Connection, patience: BusyHandler) -> None:
     """Write the log to the file now and then, after a commit, and let it begin anew.
 
     Args:
@@ -85,13 +85,13 @@ def keep_log_short(connection: apsw.Connection, patience: Patience) -> None:
                 connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
                 tried = pages
-                _restart(connection, name, patience)
+                _restart_wal(connection, name, patience)
         return apsw.SQLITE_OK
 
     connection.set_wal_hook(committed)
 
 
-def _restart(connection: apsw.Connection, name: str, patience: Patience) -> None:
+def _restart_wal(connection: apsw.Connection, name: str, patience: BusyHandler) -> None:
     usual, patience.seconds = patience.seconds, RESTART_SECONDS
     try:
         connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_RESTART)
@@ -102,7 +102,7 @@ def _restart(connection: apsw.Connection, name: str, patience: Patience) -> None
 T = TypeVar("T")
 
 log = logging.getLogger("agentctl.store")
-_complaints = Complaints(log, level=logging.ERROR)
+_complaints = RateLimitedLog(log, level=logging.ERROR)
 
 WAIT_MILLISECONDS = 5_000
 """How long a writer, or a reader beside the event loop, waits for another process's lock."""
@@ -157,7 +157,7 @@ _FAULTS = (
 """Errors that no user can do anything about: a statement of ours is wrong."""
 
 
-def public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
+def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
     """What a caller is told of an error of apsw: Unavailable, or InternalFailure for a fault of
     ours. Its own text goes to the log.
 
@@ -167,7 +167,7 @@ def public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
     """
     if isinstance(error, _FAULTS):
         log.error("database %s: %s: %s", name, type(error).__name__, error)
-        return errors.InternalFailure()
+        return errors.InternalError()
     # What keeps a database away keeps it away from everybody, again and again.
     _complaints.make("database %s: %s: %s", name, type(error).__name__, error)
     for kind, (detail, hint) in _FAILURES.items():
@@ -196,9 +196,9 @@ def connect_writer(path: Path) -> apsw.Connection:
     connection.pragma("synchronous", "FULL")
     connection.pragma("foreign_keys", True)
     connection.pragma("journal_size_limit", WAL_BYTES)
-    patience = Patience(WAIT_MILLISECONDS / 1_000)
+    patience = BusyHandler(WAIT_MILLISECONDS / 1_000)
     connection.set_busy_handler(patience)
-    keep_log_short(connection, patience)
+    keep_wal_short(connection, patience)
     return connection
 
 
@@ -232,7 +232,9 @@ def run_unit(connection: apsw.Connection, work: Work[T], *, most: int | None = N
                 if not most:
                     raise Longer
                 most -= 1
-            rows = cast("list[Row]", connection.execute(compile_colon(sql), parameters).fetchall())
+            rows = cast(
+                "list[Row]", connection.execute(compile_for_sqlite(sql), parameters).fetchall()
+            )
     except StopIteration as end:
         return cast(T, end.value)
     except UnicodeEncodeError:

@@ -23,11 +23,11 @@ from agentctl.records.times import now
 from agentctl.store.database import Large, Load, Longer, Work, probe
 from agentctl.store.sqlite.connection import (
     connect_reader,
-    public_error,
     run_unit,
     run_unit_on_snapshot,
+    to_public_error,
 )
-from agentctl.store.sqlite.file import folder_of_locks
+from agentctl.store.sqlite.file import get_lock_folder
 from agentctl.store.sqlite.writer import Writer
 
 __all__ = ["SqliteDatabase"]
@@ -72,7 +72,7 @@ class SqliteDatabase:
     @property
     def lock_folder(self) -> Path:
         """The folder for lock files, beside the file itself, whatever links lead to it."""
-        return folder_of_locks(self.path)
+        return get_lock_folder(self.path)
 
     async def check(self) -> None:
         """See that it answers; `open.open_database` has looked at its schema."""
@@ -96,15 +96,15 @@ class SqliteDatabase:
                 return self._read_briefly(work)
         if large:
             return await asyncio.wrap_future(self._submit_apart(work))
-        return self.read_now(work)
+        return self.read_blocking(work)
 
-    def read_now(self, work: Work[T]) -> T:
+    def read_blocking(self, work: Work[T]) -> T:
         """Like `read` on the loop, for callers without one."""
         try:
             with self._lock:
                 return self._run_on_loop(work)
         except apsw.Error as error:
-            raise public_error(error, self.id) from None
+            raise to_public_error(error, self.id) from None
 
     def _read_briefly(self, work: Work[T]) -> T:
         """Raises InterruptError once the unit has taken its time on the loop."""
@@ -118,7 +118,7 @@ class SqliteDatabase:
         except apsw.InterruptError:
             raise
         except apsw.Error as error:
-            raise public_error(error, self.id) from None
+            raise to_public_error(error, self.id) from None
 
     def _has_to_leave(self) -> bool:
         """Asked again and again while SQLite works for the loop. True is said once: what ends the
@@ -148,10 +148,10 @@ class SqliteDatabase:
             future: asyncio.Future[T] = self._open_writer().submit(work)
         return await future
 
-    def write_now(self, work: Work[T]) -> T:
+    def write_blocking(self, work: Work[T]) -> T:
         """Like `write`, for any thread, with or without an event loop, which it holds up."""
         with self._lock:
-            future: Future[T] = self._open_writer().submit_now(work)
+            future: Future[T] = self._open_writer().submit_blocking(work)
         return future.result()
 
     def changes(self) -> int:
@@ -163,7 +163,7 @@ class SqliteDatabase:
             with self._lock:
                 rows = self._loop_reader().execute("PRAGMA data_version").fetchall()
         except apsw.Error as error:
-            raise public_error(error, self.id) from None
+            raise to_public_error(error, self.id) from None
         return cast(int, rows[0][0])
 
     def load(self) -> Load:
@@ -184,7 +184,7 @@ class SqliteDatabase:
         if waits:
             await asyncio.get_running_loop().run_in_executor(None, _call_each, waits)
 
-    def close_now(self) -> None:
+    def close_blocking(self) -> None:
         """Like `close`, for callers without an event loop."""
         _call_each(self._end())
 
@@ -243,7 +243,7 @@ class SqliteDatabase:
                 connection.set_progress_handler(lambda: time.monotonic() > end, STEPS)
                 return run_unit_on_snapshot(connection, work)
         except apsw.Error as error:
-            raise public_error(error, self.id) from None
+            raise to_public_error(error, self.id) from None
 
     @contextlib.contextmanager
     def _borrowed(self) -> Iterator[apsw.Connection]:

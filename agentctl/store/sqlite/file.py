@@ -12,16 +12,16 @@ from pathlib import Path
 from agentctl import errors
 
 __all__ = [
-    "cannot_create",
+    "add_path",
+    "build_cannot_create",
+    "build_emptied",
+    "build_no_database",
+    "build_not_ours",
     "check_file",
-    "emptied",
-    "folder_of_locks",
-    "log_of",
-    "not_ours",
-    "nothing_yet",
-    "size_of",
-    "was_used",
-    "with_path",
+    "get_file_size",
+    "get_lock_folder",
+    "get_wal_path",
+    "has_been_used",
 ]
 
 _MAGIC = b"SQLite format 3\x00"
@@ -44,11 +44,11 @@ def check_file(path: Path, *, create: bool) -> None:
         raise errors.Unavailable("The database cannot be opened", cause=f"{path} is a directory")
     if path.exists():
         _check_header(path)
-        _check_log(path)
+        _check_wal(path)
         return
-    _check_orphan(path)
+    _check_orphaned_wal(path)
     if not create:
-        raise nothing_yet(path)
+        raise build_no_database(path)
     if not path.parent.is_dir():
         raise errors.Unavailable(
             "The database cannot be created",
@@ -57,24 +57,24 @@ def check_file(path: Path, *, create: bool) -> None:
         )
 
 
-def folder_of_locks(path: Path) -> Path:
+def get_lock_folder(path: Path) -> Path:
     """The folder for lock files of processes, beside the file itself, whatever links lead to it."""
     real = path.resolve()
     return real.with_name(f"{real.name}.workers")
 
 
-def was_used(path: Path) -> bool:
+def has_been_used(path: Path) -> bool:
     """Whether processes have worked with the file, so that there was something in it."""
-    return folder_of_locks(path).is_dir()
+    return get_lock_folder(path).is_dir()
 
 
-def log_of(path: Path) -> Path:
+def get_wal_path(path: Path) -> Path:
     """The write-ahead log of a file, beside it."""
     real = path.resolve()
     return real.with_name(f"{real.name}-wal")
 
 
-def size_of(path: Path) -> int:
+def get_file_size(path: Path) -> int:
     """Bytes of a file; 0 when it is not there."""
     try:
         return path.stat().st_size
@@ -99,19 +99,19 @@ def _check_header(path: Path) -> None:
             cause=f"{path} holds something else; it was left as it is",
             hint="name another file in [[databases]] url",
         )
-    whole = _whole_size(header)
+    whole = _expected_size(header)
     # A checkpoint writes the header first; until it ends, the rest is in the log. The size is read
     # again behind the log, which may have gone because it has ended.
-    logs = size_of(log_of(path)) + size_of(path.with_name(f"{path.name}-journal"))
-    if size_of(path) < whole and not logs and size_of(path) < whole:
+    logs = get_file_size(get_wal_path(path)) + get_file_size(path.with_name(f"{path.name}-journal"))
+    if get_file_size(path) < whole and not logs and get_file_size(path) < whole:
         raise errors.Unavailable(
             "The database is damaged",
-            cause=f"{path} has {size_of(path)} of its {whole} bytes",
+            cause=f"{path} has {get_file_size(path)} of its {whole} bytes",
             hint="restore it from a backup",
         )
 
 
-def _whole_size(header: bytes) -> int:
+def _expected_size(header: bytes) -> int:
     """What a file should have at least, by its header; 0 where that does not say."""
     if len(header) < _HEADER_BYTES or header[24:28] != header[92:96]:
         return 0
@@ -119,13 +119,13 @@ def _whole_size(header: bytes) -> int:
     return (65536 if page_size == 1 else page_size) * int.from_bytes(header[28:32], "big")
 
 
-def _check_log(path: Path) -> None:
+def _check_wal(path: Path) -> None:
     """Refuse a file whose log was taken away: what was committed last was in there.
 
     SQLite makes the log before its index and removes it after it, so that an index without a log,
     seen twice, has lost it.
     """
-    log = log_of(path)
+    log = get_wal_path(path)
     index = log.with_name(f"{log.name.removesuffix('wal')}shm")
     if all(index.exists() and not log.exists() for _ in range(2)):
         raise errors.Unavailable(
@@ -135,10 +135,10 @@ def _check_log(path: Path) -> None:
         )
 
 
-def _check_orphan(path: Path) -> None:
+def _check_orphaned_wal(path: Path) -> None:
     """Refuse to make a file whose log is still there: SQLite would remove the log."""
-    log = log_of(path)
-    if size_of(log):
+    log = get_wal_path(path)
+    if get_file_size(log):
         raise errors.Unavailable(
             "The database's file is gone, and its log is not",
             cause=f"{path} is not there, {log} is",
@@ -146,7 +146,7 @@ def _check_orphan(path: Path) -> None:
         )
 
 
-def nothing_yet(path: Path) -> errors.Unavailable:
+def build_no_database(path: Path) -> errors.Unavailable:
     """The refusal of what is not there."""
     return errors.Unavailable(
         "There is no database yet",
@@ -155,9 +155,9 @@ def nothing_yet(path: Path) -> errors.Unavailable:
     )
 
 
-def emptied(path: Path) -> errors.Unavailable:
+def build_emptied(path: Path) -> errors.Unavailable:
     """The refusal of an empty file that was a database."""
-    locks = shlex.quote(str(folder_of_locks(path)))
+    locks = shlex.quote(str(get_lock_folder(path)))
     return errors.Unavailable(
         "The database is empty, and was not",
         cause=f"{path} holds nothing, but was used before",
@@ -165,7 +165,7 @@ def emptied(path: Path) -> errors.Unavailable:
     )
 
 
-def not_ours(path: Path) -> errors.Unavailable:
+def build_not_ours(path: Path) -> errors.Unavailable:
     """The refusal of another program's database."""
     return errors.Unavailable(
         "The file is not an agentctl database",
@@ -174,7 +174,7 @@ def not_ours(path: Path) -> errors.Unavailable:
     )
 
 
-def cannot_create(path: Path, error: OSError) -> errors.Unavailable:
+def build_cannot_create(path: Path, error: OSError) -> errors.Unavailable:
     """The refusal of a place where no file can be made."""
     return errors.Unavailable(
         "The database cannot be created",
@@ -183,7 +183,7 @@ def cannot_create(path: Path, error: OSError) -> errors.Unavailable:
     )
 
 
-def with_path(error: errors.AgentctlError, path: Path) -> errors.AgentctlError:
+def add_path(error: errors.AgentctlError, path: Path) -> errors.AgentctlError:
     """The same failure, its cause naming the file: at the start that is what a user can mend."""
     if isinstance(error, errors.Unavailable) and error.cause and str(path) not in error.cause:
         return errors.Unavailable(error.detail, cause=str(path), hint=error.hint)

@@ -11,27 +11,32 @@ from pathlib import Path
 import apsw
 
 from agentctl.store.sqlite import schema
-from agentctl.store.sqlite.connection import WAL_BYTES, connect_reader, connect_writer, public_error
-from agentctl.store.sqlite.thread import apart
+from agentctl.store.sqlite.connection import (
+    WAL_BYTES,
+    connect_reader,
+    connect_writer,
+    to_public_error,
+)
+from agentctl.store.sqlite.thread import run_on_thread
 
 __all__ = [
     "WAL_BYTES",
-    "damage",
-    "dangling",
-    "differences",
-    "integrity",
-    "journal_mode",
-    "sqlite_version",
-    "take_write_lock",
+    "check_integrity",
+    "find_damage",
+    "find_dangling_rows",
+    "find_schema_differences",
+    "get_sqlite_version",
+    "read_journal_mode",
+    "try_write_lock",
 ]
 
 
-def sqlite_version() -> str:
+def get_sqlite_version() -> str:
     """The version of SQLite that is in use: that of apsw, not the system's."""
     return apsw.sqlite_lib_version()
 
 
-async def integrity(path: Path) -> str | None:
+async def check_integrity(path: Path) -> str | None:
     """What is damaged in a file, one line; None: nothing was found.
 
     It reads the whole file, on a thread, and ends at once when the task is cancelled.
@@ -39,7 +44,7 @@ async def integrity(path: Path) -> str | None:
     Raises:
         Unavailable: it cannot be read.
     """
-    return await apart(path, lambda connection, _: _quick_check(connection))
+    return await run_on_thread(path, lambda connection, _: _quick_check(connection))
 
 
 def _quick_check(connection: apsw.Connection) -> str | None:
@@ -47,18 +52,18 @@ def _quick_check(connection: apsw.Connection) -> str | None:
     return None if found == "ok" else " ".join(found.split())
 
 
-def journal_mode(path: Path) -> str:
+def read_journal_mode(path: Path) -> str:
     """The journal mode of a file: `wal`, unless somebody changed it. Raises Unavailable."""
     connection = _reader(path)
     try:
         return str(connection.pragma("journal_mode"))
     except apsw.Error as error:
-        raise public_error(error, path.name) from None
+        raise to_public_error(error, path.name) from None
     finally:
         connection.close(True)
 
 
-def take_write_lock(path: Path) -> None:
+def try_write_lock(path: Path) -> None:
     """Begin to write, and leave it at that.
 
     Raises:
@@ -72,42 +77,42 @@ def take_write_lock(path: Path) -> None:
         finally:
             connection.close(True)
     except apsw.Error as error:
-        raise public_error(error, path.name) from None
+        raise to_public_error(error, path.name) from None
 
 
 def _reader(path: Path) -> apsw.Connection:
     try:
         return connect_reader(path)
     except apsw.Error as error:
-        raise public_error(error, path.name) from None
+        raise to_public_error(error, path.name) from None
 
 
-MOST = 5
+MAXIMUM_DAMAGES = 5
 """Damages that are told: where there are more, there are many."""
 
 
-async def damage(path: Path) -> list[str]:
+async def find_damage(path: Path) -> list[str]:
     """What is damaged, a line each. Raises Unavailable when not even that can be found out."""
 
     def look(connection: apsw.Connection, _: object) -> list[str]:
-        rows = connection.execute(f"PRAGMA integrity_check({MOST})").fetchall()
+        rows = connection.execute(f"PRAGMA integrity_check({MAXIMUM_DAMAGES})").fetchall()
         texts = [" ".join(str(row[0]).split()) for row in rows]
         return [] if texts == ["ok"] else texts
 
-    return await apart(path, look)
+    return await run_on_thread(path, look)
 
 
-async def dangling(path: Path) -> list[tuple[str, int]]:
+async def find_dangling_rows(path: Path) -> list[tuple[str, int]]:
     """Tables with rows that refer to a row that is not there, and how many of them."""
 
     def look(connection: apsw.Connection, _: object) -> list[tuple[str, int]]:
         rows = connection.execute("PRAGMA foreign_key_check")
         return sorted(Counter(str(row[0]) for row in rows).items())
 
-    return await apart(path, look)
+    return await run_on_thread(path, look)
 
 
-async def differences(path: Path, version: int) -> list[tuple[str, bool]]:
+async def find_schema_differences(path: Path, version: int) -> list[tuple[str, bool]]:
     """What `sqlite_shape.differences` finds."""
-    found = await apart(path, lambda connection, _: schema.shape(connection))
-    return list(schema.differences(found, version))
+    found = await run_on_thread(path, lambda connection, _: schema.read_schema(connection))
+    return list(schema.compare_schema(found, version))

@@ -18,21 +18,33 @@ import apsw
 
 from agentctl.records.times import now
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.schema import SCHEMA_VERSION, TABLES, Migration, migrations, newer, pending
+from agentctl.store.schema import (
+    SCHEMA_VERSION,
+    TABLES,
+    Migration,
+    build_newer_schema,
+    list_pending,
+    load_migrations,
+)
 from agentctl.store.sqlite.connection import run_unit
-from agentctl.store.sqlite.file import emptied, not_ours, nothing_yet, was_used
-from agentctl.store.sqlite.thread import Stop, apart
+from agentctl.store.sqlite.file import (
+    build_emptied,
+    build_no_database,
+    build_not_ours,
+    has_been_used,
+)
+from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 
 __all__ = [
     "apply_pending",
-    "columns",
+    "compare_schema",
     "create_if_absent",
-    "differences",
-    "indexes",
+    "expected_columns",
+    "expected_indexes",
     "migrate",
-    "shape",
-    "stored_version",
-    "version",
+    "read_schema",
+    "read_stored_version",
+    "require_version",
 ]
 
 CREATION_SECONDS = 10.0
@@ -59,14 +71,14 @@ def create_if_absent(path: Path) -> bool:
         OSError, apsw.Error: it cannot be made.
     """
     # Looked at first: who makes the file at the same time begins to use it later.
-    used = path.exists() and was_used(path)
+    used = path.exists() and has_been_used(path)
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     deadline = time.monotonic() + CREATION_SECONDS
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.set_busy_timeout(int(CREATION_SECONDS * 1000))
-        while (made := _fill(connection, path, used)) is None:
+        while (made := _create_tables(connection, path, used)) is None:
             if time.monotonic() > deadline:
                 raise apsw.BusyError("another process holds the new file")
             time.sleep(0.01)
@@ -75,7 +87,7 @@ def create_if_absent(path: Path) -> bool:
         connection.close(True)
 
 
-def _fill(connection: apsw.Connection, path: Path, used: bool) -> bool | None:
+def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool | None:
     """Set the journal mode and apply every migration to a file without tables.
 
     Returns:
@@ -87,13 +99,13 @@ def _fill(connection: apsw.Connection, path: Path, used: bool) -> bool | None:
         if connection.execute(_TABLE_NAMES).fetchall():
             return False
         if used:
-            raise emptied(path)
+            raise build_emptied(path)
         connection.pragma("journal_mode", "WAL")
         connection.execute("BEGIN IMMEDIATE")
     except (apsw.BusyError, apsw.LockedError):
         return None
     empty = not connection.execute(_TABLE_NAMES).fetchall()
-    for migration in migrations("sqlite") if empty else ():
+    for migration in load_migrations("sqlite") if empty else ():
         _apply(connection, migration)
     connection.execute("COMMIT")
     if empty:
@@ -105,11 +117,13 @@ def _fill(connection: apsw.Connection, path: Path, used: bool) -> bool | None:
 
 async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
     """Bring a file that exists up to date; see `apply_pending`. Raises Unavailable for apsw's."""
-    await apart(path, lambda each, stop: apply_pending(each, path, applied, stop), writes=True)
+    await run_on_thread(
+        path, lambda each, stop: apply_pending(each, path, applied, stop), writes=True
+    )
 
 
 def apply_pending(
-    connection: apsw.Connection, path: Path, applied: Callable[[Migration], None], stop: Stop
+    connection: apsw.Connection, path: Path, applied: Callable[[Migration], None], stop: ShouldStop
 ) -> None:
     """Apply what is missing, each migration in a transaction of its own, under the write lock.
 
@@ -127,13 +141,13 @@ def apply_pending(
         Unavailable: it is not ours.
         apsw.Error: a migration failed, and has left nothing; or others hold the lock for long.
     """
-    while run_unit(connection, version(path)) != SCHEMA_VERSION:
-        _take_lock(connection, stop)
+    while run_unit(connection, require_version(path)) != SCHEMA_VERSION:
+        _begin_immediate(connection, stop)
         try:
-            found = run_unit(connection, version(path))
+            found = run_unit(connection, require_version(path))
             if found > SCHEMA_VERSION:
-                raise newer(found, str(path))
-            todo = pending("sqlite", found)[:1]
+                raise build_newer_schema(found, str(path))
+            todo = list_pending("sqlite", found)[:1]
             for migration in todo:
                 _apply(connection, migration)
             connection.execute("COMMIT")
@@ -144,7 +158,7 @@ def apply_pending(
             applied(migration)
 
 
-def _take_lock(connection: apsw.Connection, stop: Stop) -> None:
+def _begin_immediate(connection: apsw.Connection, stop: ShouldStop) -> None:
     deadline = time.monotonic() + LOCK_SECONDS
     connection.set_busy_timeout(100)
     while True:
@@ -162,16 +176,16 @@ def _apply(connection: apsw.Connection, migration: Migration) -> None:
 
 
 @unit
-def version(path: Path) -> Steps[int]:
+def require_version(path: Path) -> Steps[int]:
     """Like `stored_version`, where there has to be something. Raises Unavailable."""
-    found = yield from stored_version(path)
+    found = yield from read_stored_version(path)
     if found is None:
-        raise nothing_yet(path)
+        raise build_no_database(path)
     return found
 
 
 @unit
-def stored_version(path: Path) -> Steps[int | None]:
+def read_stored_version(path: Path) -> Steps[int | None]:
     """The number of the last migration that was applied, 0 for none; None: there are no tables.
 
     Raises:
@@ -181,12 +195,12 @@ def stored_version(path: Path) -> Steps[int | None]:
     if not names:
         return None
     if not names >= TABLES:
-        raise not_ours(path)
+        raise build_not_ours(path)
     ((found,),) = yield Statement(_VERSION)
     return found or 0
 
 
-Shape = Mapping[tuple[str, str], str]
+SchemaObjects = Mapping[tuple[str, str], str]
 """The SQL of each table, index, view and trigger, by kind and name."""
 
 _ALL = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite%'"
@@ -199,19 +213,19 @@ WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite%'
 _INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND name NOT LIKE 'sqlite%'"
 
 
-def shape(connection: apsw.Connection) -> Shape:
+def read_schema(connection: apsw.Connection) -> SchemaObjects:
     """The schema of a database."""
     rows = connection.execute(_ALL).fetchall()
     return {(str(kind), str(name)): " ".join(str(sql).split()) for kind, name, sql in rows}
 
 
-def differences(found: Shape, version: int) -> Iterator[tuple[str, bool]]:
+def compare_schema(found: SchemaObjects, version: int) -> Iterator[tuple[str, bool]]:
     """What differs from the migrations up to a version, each as one line.
 
     Returns:
         Lines, and whether it is only something that is there besides: `index mine`.
     """
-    wanted = shape(_made(version))
+    wanted = read_schema(_build_in_memory(version))
     for kind, name in sorted(wanted.keys() - found.keys()):
         yield f"{kind} {name} is missing", False
     for key in sorted(wanted.keys() & found.keys()):
@@ -221,21 +235,24 @@ def differences(found: Shape, version: int) -> Iterator[tuple[str, bool]]:
         yield f"{kind} {name} is not one of ours", True
 
 
-def columns(version: int) -> set[tuple[str, str]]:
+def expected_columns(version: int) -> set[tuple[str, str]]:
     """Tables and columns that the migrations make, on either engine: they make the same."""
-    return {(str(table), str(name)) for table, name in _made(version).execute(_COLUMNS).fetchall()}
+    return {
+        (str(table), str(name))
+        for table, name in _build_in_memory(version).execute(_COLUMNS).fetchall()
+    }
 
 
-def indexes(version: int) -> set[str]:
+def expected_indexes(version: int) -> set[str]:
     """The names of indexes that the migrations make, on either engine."""
-    return {str(name) for (name,) in _made(version).execute(_INDEXES).fetchall()}
+    return {str(name) for (name,) in _build_in_memory(version).execute(_INDEXES).fetchall()}
 
 
 @cache
-def _made(version: int) -> apsw.Connection:
+def _build_in_memory(version: int) -> apsw.Connection:
     """A database in memory, made by the migrations."""
     connection = apsw.Connection(":memory:")
-    for migration in migrations("sqlite"):
+    for migration in load_migrations("sqlite"):
         if migration.number <= version:
             connection.execute(migration.text).fetchall()
     return connection

@@ -10,21 +10,21 @@ from typing import TypeVar
 
 import apsw
 
-from agentctl.store.sqlite.connection import connect_reader, connect_writer, public_error
+from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
 
-__all__ = ["Stop", "apart"]
+__all__ = ["ShouldStop", "run_on_thread"]
 
 T = TypeVar("T")
 
-Stop = Callable[[], bool]
+ShouldStop = Callable[[], bool]
 """Whether the work is no longer wanted."""
 
 STEPS = 10_000
 """Instructions of SQLite between two looks at that: well below a millisecond."""
 
 
-async def apart(
-    path: Path, work: Callable[[apsw.Connection, Stop], T], *, writes: bool = False
+async def run_on_thread(
+    path: Path, work: Callable[[apsw.Connection, ShouldStop], T], *, writes: bool = False
 ) -> T:
     """Run work with a connection of its own, on a thread.
 
@@ -50,7 +50,7 @@ async def apart(
             connection.close(True)
 
     doing = asyncio.ensure_future(asyncio.to_thread(connected))
-    doing.add_done_callback(_heard)
+    doing.add_done_callback(_retrieve_exception)
     try:
         return await asyncio.shield(doing)
     except asyncio.CancelledError:
@@ -58,10 +58,10 @@ async def apart(
         await asyncio.wait([doing])
         raise
     except apsw.Error as error:
-        raise public_error(error, str(path)) from None
+        raise to_public_error(error, str(path)) from None
 
 
-def _heard(done: asyncio.Future[T]) -> None:
+def _retrieve_exception(done: asyncio.Future[T]) -> None:
     """Who is told twice not to wait for it does not hear how it ended."""
     if not done.cancelled():
         done.exception()

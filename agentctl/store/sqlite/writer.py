@@ -17,7 +17,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.store.database import Work
-from agentctl.store.sqlite.connection import connect_writer, log, public_error, run_unit
+from agentctl.store.sqlite.connection import connect_writer, log, run_unit, to_public_error
 
 __all__ = ["Writer"]
 
@@ -25,7 +25,7 @@ GROUP = 512
 """Units in one transaction at most: a bound on how long other processes are kept waiting."""
 
 
-class _Unit:
+class _QueuedUnit:
     """A unit of work, who waits for it, and how it ended.
 
     `loop` is that of a task that waits; None when a thread does.
@@ -61,7 +61,7 @@ class Writer:
     def __init__(self, name: str, path: Path) -> None:
         self._name = name
         self._path = path
-        self._queue: SimpleQueue[_Unit | None] = SimpleQueue()
+        self._queue: SimpleQueue[_QueuedUnit | None] = SimpleQueue()
         self._busy = False
         self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
         self._thread.start()
@@ -80,13 +80,13 @@ class Writer:
         """Hand over a unit. It runs even when the task that waits for the future is cancelled."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._queue.put(_Unit(work, loop, future))
+        self._queue.put(_QueuedUnit(work, loop, future))
         return future
 
-    def submit_now(self, work: Work[Any]) -> concurrent.futures.Future[Any]:
+    def submit_blocking(self, work: Work[Any]) -> concurrent.futures.Future[Any]:
         """Hand over a unit, to be waited for by a thread."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._queue.put(_Unit(work, None, future))
+        self._queue.put(_QueuedUnit(work, None, future))
         return future
 
     def stop(self) -> None:
@@ -110,13 +110,13 @@ class Writer:
                 self._undo(connection)
                 self._fail(group, error)
             self._busy = False
-            _answer(group)
+            _resolve(group)
         if connection is not None:
             connection.close(True)
 
-    def _take(self) -> tuple[list[_Unit], bool]:
+    def _take(self) -> tuple[list[_QueuedUnit], bool]:
         """The units that wait, once there is one, and whether `stop` was among them."""
-        group: list[_Unit] = []
+        group: list[_QueuedUnit] = []
         unit = self._queue.get()
         try:
             while unit is not None:
@@ -128,7 +128,7 @@ class Writer:
             return group, False
         return group, True
 
-    def _commit(self, connection: apsw.Connection, group: list[_Unit]) -> None:
+    def _commit(self, connection: apsw.Connection, group: list[_QueuedUnit]) -> None:
         if not group:
             return
         connection.execute("BEGIN IMMEDIATE")
@@ -136,7 +136,7 @@ class Writer:
             self._apply(connection, unit)
         connection.execute("COMMIT")
 
-    def _apply(self, connection: apsw.Connection, unit: _Unit) -> None:
+    def _apply(self, connection: apsw.Connection, unit: _QueuedUnit) -> None:
         """Run one unit; its failure undoes its own changes, not those of its group."""
         connection.execute("SAVEPOINT unit")
         try:
@@ -150,17 +150,17 @@ class Writer:
             connection.execute("ROLLBACK TO unit")
         connection.execute("RELEASE unit")
 
-    def _fail(self, group: list[_Unit], error: BaseException) -> None:
+    def _fail(self, group: list[_QueuedUnit], error: BaseException) -> None:
         """Nothing of the group was kept: every unit that has no error of its own gets this one."""
         shown = self._shown(error)
         if shown is error:
             log.error("database %s: the writer failed", self._name, exc_info=error)
-            shown = errors.InternalFailure()
+            shown = errors.InternalError()
         for unit in group:
             unit.error = unit.error or shown
 
     def _shown(self, error: BaseException) -> BaseException:
-        return public_error(error, self._name) if isinstance(error, apsw.Error) else error
+        return to_public_error(error, self._name) if isinstance(error, apsw.Error) else error
 
     def _undo(self, connection: apsw.Connection | None) -> None:
         if connection is None or not connection.in_transaction:
@@ -168,12 +168,12 @@ class Writer:
         try:
             connection.execute("ROLLBACK")
         except apsw.Error as error:
-            public_error(error, self._name)
+            to_public_error(error, self._name)
 
 
-def _answer(group: list[_Unit]) -> None:
+def _resolve(group: list[_QueuedUnit]) -> None:
     """Wake who waits: one call for each event loop, whatever the size of the group."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Unit]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedUnit]] = {}
     for unit in group:
         if unit.loop is None:
             unit.answer()
@@ -181,11 +181,11 @@ def _answer(group: list[_Unit]) -> None:
             by_loop.setdefault(unit.loop, []).append(unit)
     for loop, units in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_answer_each, units)
+            loop.call_soon_threadsafe(_resolve_each, units)
         except RuntimeError:
             log.warning("%d writes ended after their event loop had closed", len(units))
 
 
-def _answer_each(units: list[_Unit]) -> None:
+def _resolve_each(units: list[_QueuedUnit]) -> None:
     for unit in units:
         unit.answer()

@@ -18,7 +18,7 @@ import typer
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.options import (
     AgentId,
-    Chosen,
+    ComponentRef,
     DbId,
     OlderThan,
     Output,
@@ -27,16 +27,16 @@ from agentctl.cli.options import (
     UserId,
     WorkflowId,
     Yes,
-    chosen_component,
     component_of_run,
+    resolve_component,
 )
 from agentctl.cli.show import columns, progress
-from agentctl.cli.show.output import Format, chosen_format, show_list, show_record
-from agentctl.cli.show.progress import Counter, waiting
+from agentctl.cli.show.output import Format, resolve_format, show_list, show_record
+from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
-from agentctl.cli.target import Door, with_door
-from agentctl.errors import StillPending, UsageFailed
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import StillPending, UsageError
 from agentctl.operations import MAXIMUM_CANCEL_WAIT, MAXIMUM_LIMIT, CancelRequest, Page, RunFilter
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 __all__ = ["cancel_all", "cancel_runs"]
 
-AT_ONCE = 16
+CONCURRENT_REQUESTS = 16
 """Requests under way at the same time."""
 
-RETRY_SECONDS = 0.2
+POLL_ALL_SECONDS = 0.2
 """Between two looks at the runs that have not stopped yet."""
 
-_LARGE = ("input", "content", "messages", "tools", "metrics")
+_LARGE_FIELDS = ("input", "content", "messages", "tools", "metrics")
 """Fields of a run that are not kept: there may be many runs."""
 
 Run = dict[str, Any]
@@ -76,7 +76,7 @@ class _Selection:
 
 
 async def cancel_all(
-    door: Door,
+    door: Target,
     wanted: RunFilter,
     request: CancelRequest,
     form: Format,
@@ -96,16 +96,16 @@ async def cancel_all(
         StillPending: some have not stopped yet.
         AgentctlError: some could not be asked.
     """
-    found = await _select(door, wanted)
+    found = await _select_runs(door, wanted)
     if dry_run or not found.runs:
-        _show_only(door, found, form)
+        _show_selection(door, found, form)
         return
     confirm(f"Cancel {found}, {door.target}?", yes=yes)
-    results = await _stop(door, found.runs, request)
+    results = await _cancel_all_runs(door, found.runs, request)
     done = progress.successes(results)
-    _show(done, columns.CANCELS, form)
-    _sum_up(door, done)
-    progress.raise_failures([run["run_id"] for run in found.runs], results)
+    _show_records(done, columns.CANCELS, form)
+    _note_summary(door, done)
+    progress.report_failures([run["run_id"] for run in found.runs], results)
     pending = [record["run_id"] for record in done if record["cancel"] == "requested"]
     if pending:
         look = door.command(f"runs get {pending[0]}")
@@ -115,24 +115,26 @@ async def cancel_all(
         )
 
 
-def _show_only(door: Door, found: _Selection, form: Format) -> None:
+def _show_selection(door: Target, found: _Selection, form: Format) -> None:
     """Say what would be cancelled, which may be nothing."""
     if found.runs or form != "table":
-        _show(found.runs, columns.RUNS, form)
+        _show_records(found.runs, columns.RUNS, form)
     what = f"{found} would be cancelled" if found.runs else "there is nothing to cancel"
     note(f"{what} {door.target}")
 
 
-async def _select(door: Door, wanted: RunFilter) -> _Selection:
+async def _select_runs(door: Target, wanted: RunFilter) -> _Selection:
     """Read every page. New runs come before the first one: the cursor never meets them."""
     runs: list[Run] = []
     counter = Counter("runs found")
     part = Page(limit=MAXIMUM_LIMIT)
-    async with waiting(counter):
+    async with showing_progress(counter):
         while True:
             page = (await door.operations.get_runs(replace(wanted, page=part))).value
             for record in page["data"]:
-                runs.append({name: value for name, value in record.items() if name not in _LARGE})
+                runs.append(
+                    {name: value for name, value in record.items() if name not in _LARGE_FIELDS}
+                )
             counter.done = len(runs)
             following = page["meta"].get("next_cursor")
             if not following or following == part.cursor:
@@ -143,8 +145,8 @@ async def _select(door: Door, wanted: RunFilter) -> _Selection:
     return _Selection(tops, len(runs) - len(tops))
 
 
-async def _stop(
-    door: Door, runs: Sequence[Run], request: CancelRequest
+async def _cancel_all_runs(
+    door: Target, runs: Sequence[Run], request: CancelRequest
 ) -> list[CancelRecord | BaseException]:
     """Ask every run to stop, then look again at those that have not, until the time is up."""
     import asyncio
@@ -165,12 +167,14 @@ async def _stop(
     requested: set[str] = set()
     counter = Counter("runs have stopped", len(runs))
     try:
-        async with waiting(counter):
-            results = await progress.do_all(runs, ask, at_once=AT_ONCE)
+        async with showing_progress(counter):
+            results = await progress.run_all(runs, ask, at_once=CONCURRENT_REQUESTS)
             end = time.monotonic() + request.wait
-            while (left := end - time.monotonic()) > 0 and (again := _pending(results)):
-                await asyncio.sleep(min(RETRY_SECONDS, left))
-                looked = await progress.do_all([runs[at] for at in again], ask, at_once=AT_ONCE)
+            while (left := end - time.monotonic()) > 0 and (again := _pending_positions(results)):
+                await asyncio.sleep(min(POLL_ALL_SECONDS, left))
+                looked = await progress.run_all(
+                    [runs[at] for at in again], ask, at_once=CONCURRENT_REQUESTS
+                )
                 for at, result in zip(again, looked, strict=True):
                     results[at] = result
     except asyncio.CancelledError:
@@ -180,7 +184,7 @@ async def _stop(
     return results
 
 
-def _pending(results: Sequence[CancelRecord | BaseException]) -> list[int]:
+def _pending_positions(results: Sequence[CancelRecord | BaseException]) -> list[int]:
     """Which runs are still to stop."""
     return [
         at
@@ -189,7 +193,7 @@ def _pending(results: Sequence[CancelRecord | BaseException]) -> list[int]:
     ]
 
 
-def _sum_up(door: Door, done: Sequence[CancelRecord]) -> None:
+def _note_summary(door: Target, done: Sequence[CancelRecord]) -> None:
     """Say in one line what came of it."""
     tally: Tally[str] = Tally(record["cancel"] for record in done)
     texts = {
@@ -199,32 +203,32 @@ def _sum_up(door: Door, done: Sequence[CancelRecord]) -> None:
     }
     parts = [f"{tally[outcome]} {text}" for outcome, text in texts.items() if tally[outcome]]
     if parts:
-        door.did(f"{_count(len(done), 'run')}: {', '.join(parts)},")
+        door.report_done(f"{_count(len(done), 'run')}: {', '.join(parts)},")
 
 
-def _show(records: Sequence[Any], shown: Columns | Sequence[Column], form: Format) -> None:
-    from agentctl.records.document import document_of
+def _show_records(records: Sequence[Any], shown: Columns | Sequence[Column], form: Format) -> None:
+    from agentctl.records.document import build_document
 
-    show_list(document_of(list(records)), shown, form, id_field="run_id")
+    show_list(build_document(list(records)), shown, form, id_field="run_id")
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-CANCEL_WAIT = 10.0
+DEFAULT_WAIT_SECONDS = 10.0
 """Seconds that `runs cancel` waits for the end unless told otherwise (contract.md 8)."""
 
-LONGEST_WAIT = 86_400
+MAXIMUM_WAIT_SECONDS = 86_400
 """Seconds that it can be told to wait: a day."""
 
-END_POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Between two requests for the same run, so that one that comes back at once is no busy loop."""
 
 
-@with_door()
+@with_target()
 async def cancel_runs(
-    door: Door,
+    door: Target,
     run_ids: Annotated[
         list[str] | None, typer.Argument(metavar="RUN_ID", help="Ids of the runs")
     ] = None,
@@ -256,10 +260,10 @@ async def cancel_runs(
             "--wait",
             metavar="SECONDS",
             min=0,
-            max=LONGEST_WAIT,
+            max=MAXIMUM_WAIT_SECONDS,
             help="How long to wait for the end; 0: not at all",
         ),
-    ] = CANCEL_WAIT,
+    ] = DEFAULT_WAIT_SECONDS,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Kept with the run")
     ] = None,
@@ -271,18 +275,18 @@ async def cancel_runs(
     Exit code 8 when one is asked to stop and has not stopped yet. With --session and --agent,
     --team or --workflow a run that is named is not looked up first.
     """
-    form = chosen_format(output)
-    given = chosen_component(agent, team, workflow)
+    form = resolve_format(output)
+    given = resolve_component(agent, team, workflow)
     request = CancelRequest(session, wait, reason)
     if not all:
         only_with_all = {
             "--user": user, "--status": status, "--older-than": older_than, "--dry-run": dry_run,
         }  # fmt: skip
-        unique = _named(run_ids, [name for name, value in only_with_all.items() if value])
+        unique = _check_run_ids(run_ids, [name for name, value in only_with_all.items() if value])
         await _cancel_named(door, unique, given, request, db, form)
         return
     if run_ids:
-        raise UsageFailed("--all and ids of runs exclude each other")
+        raise UsageError("--all and ids of runs exclude each other")
     if not dry_run:
         check_confirmable(yes=yes)
     kind, component_id = given or (None, None)
@@ -299,16 +303,16 @@ async def cancel_runs(
     await cancel_all(door, wanted, request, form, dry_run=dry_run, yes=yes)
 
 
-def _named(run_ids: Sequence[str] | None, filters: Sequence[str]) -> tuple[str, ...]:
+def _check_run_ids(run_ids: Sequence[str] | None, filters: Sequence[str]) -> tuple[str, ...]:
     """The ids, each once.
 
     Raises:
         UsageFailed: there are none, or options that choose among runs go with them.
     """
     if filters:
-        raise UsageFailed(f"{filters[0]} chooses among runs, which needs --all")
+        raise UsageError(f"{filters[0]} chooses among runs, which needs --all")
     if not run_ids:
-        raise UsageFailed(
+        raise UsageError(
             "no run to cancel is named",
             hint="give ids, or --all with --agent ID, --older-than 10m and the like",
         )
@@ -316,22 +320,22 @@ def _named(run_ids: Sequence[str] | None, filters: Sequence[str]) -> tuple[str, 
 
 
 async def _cancel_named(
-    door: Door,
+    door: Target,
     run_ids: Sequence[str],
-    given: Chosen | None,
+    given: ComponentRef | None,
     request: CancelRequest,
     db: str | None,
     form: Format,
 ) -> None:
     async def cancel(run_id: str) -> Document[CancelRecord]:
-        return await _cancel(door, run_id, given, request, db)
+        return await _cancel_by_id(door, run_id, given, request, db)
 
     import asyncio
 
     what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
     try:
-        async with waiting(f"waiting for the end of {what}", most=request.wait):
-            results = await progress.do_all(run_ids, cancel)
+        async with showing_progress(f"waiting for the end of {what}", most=request.wait):
+            results = await progress.run_all(run_ids, cancel)
     except asyncio.CancelledError:
         note(f"interrupted, it may have been asked to stop; {_look(door, run_ids[0])}")
         raise
@@ -340,15 +344,17 @@ async def _cancel_named(
         for document in done:
             show_record(document, columns.CANCELS, form, id_field="run_id")
     elif done:
-        show_list(_joined(done), columns.CANCELS, form, id_field="run_id")
-    pending = [document.value["run_id"] for document in done if not _tell(door, document.value)]
-    progress.raise_failures(run_ids, results)
+        show_list(_join_documents(done), columns.CANCELS, form, id_field="run_id")
+    pending = [
+        document.value["run_id"] for document in done if not _note_outcome(door, document.value)
+    ]
+    progress.report_failures(run_ids, results)
     if pending:
         raise StillPending("asked to stop, and not stopped yet", hint=_look(door, pending[0]))
 
 
-async def _cancel(
-    door: Door, run_id: str, given: Chosen | None, request: CancelRequest, db: str | None
+async def _cancel_by_id(
+    door: Target, run_id: str, given: ComponentRef | None, request: CancelRequest, db: str | None
 ) -> Document[CancelRecord]:
     """Cancel one run; which component and session it is of is looked up unless it was given."""
     kind, component_id = given or (None, None)
@@ -358,11 +364,11 @@ async def _cancel(
         kind, component_id = component_of_run(run)
         session_id = session_id or run["session_id"]
     asked = CancelRequest(session_id, request.wait, request.reason)
-    return await _until_stopped(door, (kind, component_id), run_id, asked)
+    return await _cancel_until_stopped(door, (kind, component_id), run_id, asked)
 
 
-async def _until_stopped(
-    door: Door, component: Chosen, run_id: str, request: CancelRequest
+async def _cancel_until_stopped(
+    door: Target, component: ComponentRef, run_id: str, request: CancelRequest
 ) -> Document[CancelRecord]:
     """Ask as often as the wait needs: one request waits for `MAXIMUM_CANCEL_WAIT` at most."""
     import asyncio
@@ -374,16 +380,16 @@ async def _until_stopped(
         asked = replace(request, wait=min(left, MAXIMUM_CANCEL_WAIT))
         document = await door.operations.cancel_run(*component, run_id, asked)
         left = end - time.monotonic()
-        if document.value["cancel"] != "requested" or left < END_POLL_SECONDS:
+        if document.value["cancel"] != "requested" or left < POLL_SECONDS:
             return document
-        await asyncio.sleep(END_POLL_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
-def _look(door: Door, run_id: str) -> str:
+def _look(door: Target, run_id: str) -> str:
     return f"look again: {door.command(f'runs get {run_id}')}"
 
 
-def _tell(door: Door, record: CancelRecord) -> bool:
+def _note_outcome(door: Target, record: CancelRecord) -> bool:
     """Say what came of one cancel. False: the run may go on."""
     texts = {
         "stopped": "stopped",
@@ -391,11 +397,11 @@ def _tell(door: Door, record: CancelRecord) -> bool:
         "already_final": f"already final, {record['status']}:",
     }
     outcome = record["cancel"]
-    door.did(f"{texts.get(outcome, outcome)} run {record['run_id']}")
+    door.report_done(f"{texts.get(outcome, outcome)} run {record['run_id']}")
     return outcome != "requested"
 
 
-def _joined(documents: list[Document[CancelRecord]]) -> Document[list[CancelRecord]]:
+def _join_documents(documents: list[Document[CancelRecord]]) -> Document[list[CancelRecord]]:
     """One document, the array of these."""
     from agentctl.records.document import Document
 

@@ -11,10 +11,10 @@ import typer
 
 from agentctl.cli.options import Output, Yes
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import Format, chosen_format, show_list
-from agentctl.cli.show.progress import Counter, waiting
+from agentctl.cli.show.output import Format, resolve_format, show_list
+from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
-from agentctl.cli.target import Door, Here, with_door
+from agentctl.cli.target import LocalTarget, Target, with_target
 from agentctl.errors import AgentctlError
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class ProblemsFound(AgentctlError):
     error_code = "PROBLEMS_FOUND"
 
 
-@with_door(
+@with_target(
     only_locally="it looks into the database itself: run it where that is, with --config FILE"
 )
 async def examine_runs(
-    door: Door,
+    door: Target,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what can be repaired")] = False,
     yes: Yes = False,
     db: Annotated[
@@ -47,36 +47,36 @@ async def examine_runs(
     that are gone or silent. Works locally only. Exit code 1 when there is something, or something
     is left.
     """
-    form = chosen_format(output)
+    form = resolve_format(output)
     if fix:
         check_confirmable(yes=yes)
     assert door.local is not None
-    problems = await _examine(door, door.local, db)
+    problems = await _find_problems(door, door.local, db)
     repairable = sum(problem.remedy is not None for problem in problems)
     if not fix or not repairable:
-        _show(problems, form)
+        _show_problems(problems, form)
         if problems:
-            raise _found(door, problems, repairable, db, fix=fix)
+            raise _problems_found(door, problems, repairable, db, fix=fix)
         return
     if not yes:
         if form == "table":
-            _show(problems, form)
+            _show_problems(problems, form)
         confirm(f"Repair {repairable} of {_count(len(problems))} {door.target}?", yes=yes)
-    done = await _repair(door, door.local, problems)
-    _show(done, form)
-    _sum_up(door, done)
+    done = await _repair_problems(door, door.local, problems)
+    _show_problems(done, form)
+    _report_repairs(door, done)
 
 
-async def _examine(door: Door, here: Here, db: str | None) -> list[Problem]:
-    from agentctl.service.runs_doctor.find import Doctor
+async def _find_problems(door: Target, here: LocalTarget, db: str | None) -> list[Problem]:
+    from agentctl.service.runs_doctor.find import RunsDoctor
 
-    doctor = Doctor(here.service.hosting, db)
+    doctor = RunsDoctor(here.service.hosting, db)
     counter = Counter("runs looked at", await doctor.count())
 
     def looked_at(more: int) -> None:
         counter.done += more
 
-    async with waiting(counter):
+    async with showing_progress(counter):
         problems = await doctor.examine(looked_at)
     found = _count(len(problems)) if problems else "nothing wrong"
     runs = "1 run" if counter.done == 1 else f"{counter.done} runs"
@@ -84,37 +84,39 @@ async def _examine(door: Door, here: Here, db: str | None) -> list[Problem]:
     return problems
 
 
-async def _repair(door: Door, here: Here, problems: Sequence[Problem]) -> list[Problem]:
+async def _repair_problems(
+    door: Target, here: LocalTarget, problems: Sequence[Problem]
+) -> list[Problem]:
     """Repair them, and say what has been done even when this is interrupted."""
     import asyncio
 
-    from agentctl.service.runs_doctor.repair import Repairs
+    from agentctl.service.runs_doctor.repair import RunRepairs
 
     done: list[Problem] = []
     counter = Counter("problems dealt with", len(problems))
     try:
-        async with waiting(counter):
-            async for problem in Repairs(here.service.hosting).repair(problems):
+        async with showing_progress(counter):
+            async for problem in RunRepairs(here.service.hosting).repair(problems):
                 done.append(problem)
                 counter.done = len(done)
     except asyncio.CancelledError:
-        door.did(f"interrupted: {_tally(done)},")
+        door.report_done(f"interrupted: {_count_outcomes(done)},")
         raise
     return done
 
 
-def _show(problems: Sequence[Problem], form: Format) -> None:
-    from agentctl.records.document import document_of
+def _show_problems(problems: Sequence[Problem], form: Format) -> None:
+    from agentctl.records.document import build_document
 
     records = [asdict(problem) for problem in problems]
     if form == "name":
         records = [record for record in records if record["run_id"] is not None]
     if records or form != "table":
-        show_list(document_of(records), columns.PROBLEMS, form, id_field="run_id")
+        show_list(build_document(records), columns.PROBLEMS, form, id_field="run_id")
 
 
-def _found(
-    door: Door, problems: Sequence[Problem], repairable: int, db: str | None, *, fix: bool
+def _problems_found(
+    door: Target, problems: Sequence[Problem], repairable: int, db: str | None, *, fix: bool
 ) -> ProblemsFound:
     if repairable and not fix:
         command = door.command("runs doctor --fix" + (f" --db {db}" if db else ""))
@@ -122,19 +124,19 @@ def _found(
     return ProblemsFound(f"{_count(len(problems))} found, nothing of it can be repaired from here")
 
 
-def _sum_up(door: Door, done: Sequence[Problem]) -> None:
+def _report_repairs(door: Target, done: Sequence[Problem]) -> None:
     """Say what was changed, and what was not.
 
     Raises:
         ProblemsFound: something is left.
     """
-    door.did(f"{_tally(done)},")
+    door.report_done(f"{_count_outcomes(done)},")
     left = sum(problem.outcome == "left" for problem in done)
     if left:
         raise ProblemsFound(f"{_count(left)} left")
 
 
-def _tally(done: Sequence[Problem]) -> str:
+def _count_outcomes(done: Sequence[Problem]) -> str:
     tally = Tally(problem.outcome for problem in done)
     texts = {"repaired": "repaired", "gone": "over by itself, nothing changed", "left": "left"}
     parts = [f"{tally[key]} {text}" for key, text in texts.items() if tally[key]]  # type: ignore[index]

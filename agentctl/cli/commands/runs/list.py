@@ -11,10 +11,10 @@ from agentctl.cli.commands.runs.doctor import examine_runs
 from agentctl.cli.commands.runs.start import start_run
 from agentctl.cli.commands.runs.watch import watch_run
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.help import Branch, any_of
+from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import (
     AgentId,
-    Chosen,
+    ComponentRef,
     Cursor,
     DbId,
     KindOption,
@@ -28,18 +28,18 @@ from agentctl.cli.options import (
     TeamId,
     UserId,
     WorkflowId,
-    chosen_component,
+    resolve_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import chosen_format, show_page
-from agentctl.cli.target import Door, with_door
-from agentctl.errors import UsageFailed
+from agentctl.cli.show.output import resolve_format, show_page
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import UsageError
 from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
-from agentctl.records.kinds import Kind
+from agentctl.records.kinds import ComponentKind
 
 __all__ = ["app"]
 
-app = Branch(
+app = CommandApp(
     help="Start, follow, list and cancel runs.",
     epilog="Example: agentctl runs list --live",
 )
@@ -51,15 +51,15 @@ Status = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
 
 
 @app.command("list", epilog="Example: agentctl runs list --live --older-than 10m")
-@with_door()
+@with_target()
 async def list_runs(
-    door: Door,
+    door: Target,
     status: Annotated[
         Status | None,
         typer.Option(
             "--status",
             metavar="STATUS",
-            help=f"Only in this state: {any_of(get_args(Status))}",
+            help=f"Only in this state: {join_alternatives(get_args(Status))}",
             case_sensitive=False,
         ),
     ] = None,
@@ -88,10 +88,12 @@ async def list_runs(
     output: Output = None,
 ) -> None:
     """List runs across sessions, newest first."""
-    form = chosen_format(output)
+    form = resolve_format(output)
     if live and status is not None:
-        raise UsageFailed("--live and --status exclude each other")
-    kind, component_id = _component(chosen_component(agent, team, workflow), type, component)
+        raise UsageError("--live and --status exclude each other")
+    kind, component_id = _resolve_component_filter(
+        resolve_component(agent, team, workflow), type, component
+    )
     wanted = RunFilter(
         status=status,
         component_type=kind,
@@ -108,22 +110,22 @@ async def list_runs(
     show_page(document, columns.RUNS, form, id_field="run_id")
 
 
-def _component(
-    named: Chosen | None, kind: Kind | None, component_id: str | None
-) -> tuple[Kind | None, str | None]:
+def _resolve_component_filter(
+    named: ComponentRef | None, kind: ComponentKind | None, component_id: str | None
+) -> tuple[ComponentKind | None, str | None]:
     """What to filter by: a component that is named whole, or its type or id alone."""
     if named is None:
         return kind, component_id
     if kind is not None or component_id is not None:
-        raise UsageFailed("--agent, --team and --workflow exclude --type and --component")
+        raise UsageError("--agent, --team and --workflow exclude --type and --component")
     return named
 
 
 @app.command("get", epilog="Example: agentctl runs get RUN_ID")
-@with_door()
-async def get_run(door: Door, run_id: RunId, db: DbId = None, output: Output = None) -> None:
+@with_target()
+async def get_run(door: Target, run_id: RunId, db: DbId = None, output: Output = None) -> None:
     """Show one run."""
-    form = chosen_format(output)
+    form = resolve_format(output)
     document = await door.operations.get_run(run_id, db_id=db)
     columns.show_run(document, form)
 

@@ -14,28 +14,28 @@ import typer
 
 from agentctl.cli.options import (
     AgentId,
-    Chosen,
+    ComponentRef,
     Output,
     SessionOption,
     TeamId,
     WorkflowId,
-    chosen_component,
+    resolve_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.answer import Answer, judge
-from agentctl.cli.show.output import Format, chosen_format, write_bytes, write_text
-from agentctl.cli.show.progress import waiting
+from agentctl.cli.show.answer import RunOutput, report_run_end
+from agentctl.cli.show.output import Format, resolve_format, write_bytes, write_text
+from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import Door, with_door
-from agentctl.errors import AgentctlError, UsageFailed
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import AgentctlError, UsageError
 from agentctl.operations import CancelRequest, RunRequest
 
 __all__ = ["start_run"]
 
 
-@with_door(create=True, needs_server=("background",))
+@with_target(create=True, needs_server=("background",))
 async def start_run(
-    door: Door,
+    door: Target,
     message: Annotated[
         str, typer.Option("--message", "-m", metavar="TEXT", help="What to say, - for stdin")
     ],
@@ -68,24 +68,26 @@ async def start_run(
     Ctrl-C cancels the run, unless it was started by an earlier command with the same
     --idempotency-key. Exit code 1 when it ends as ERROR or is cancelled.
     """
-    form = chosen_format(output)
-    component = chosen_component(agent, team, workflow)
+    form = resolve_format(output)
+    component = resolve_component(agent, team, workflow)
     if component is None:
-        raise UsageFailed("nothing to run is named", hint="give --agent, --team or --workflow ID")
-    request = RunRequest(_message(message), session, user, background, idempotency_key)
+        raise UsageError("nothing to run is named", hint="give --agent, --team or --workflow ID")
+    request = RunRequest(_read_message(message), session, user, background, idempotency_key)
     if stream is None:
         stream = not background and form in ("table", "tsv", "jsonl")
     if stream and form in ("json", "name"):
-        raise UsageFailed(f"-o {form} shows no stream", hint="use -o jsonl, or --no-stream")
-    await (_follow if stream else _wait)(door, component, request, form)
+        raise UsageError(f"-o {form} shows no stream", hint="use -o jsonl, or --no-stream")
+    await (_stream_run if stream else _wait_for_run)(door, component, request, form)
 
 
-async def _follow(door: Door, component: Chosen, request: RunRequest, form: Format) -> None:
+async def _stream_run(
+    door: Target, component: ComponentRef, request: RunRequest, form: Format
+) -> None:
     """Show what the stream of the run brings, until its end."""
     import asyncio
 
     kind, component_id = component
-    answer = Answer(kind, to_stdout=form != "jsonl")
+    answer = RunOutput(kind, to_stdout=form != "jsonl")
     events = door.operations.stream_run(kind, component_id, request)
     # Closed at once when this is interrupted: whoever runs it learns that nobody listens.
     try:
@@ -94,21 +96,23 @@ async def _follow(door: Door, component: Chosen, request: RunRequest, form: Form
                 if form == "jsonl":
                     write_bytes(event.data)
                 if answer.take(event):
-                    _tell(door, request, answer.run_id, answer.session_id)
+                    _note_started(door, request, answer.run_id, answer.session_id)
     except asyncio.CancelledError:
         answer.end_line()
-        await _stop(door, component, request, answer)
+        await _cancel_interrupted(door, component, request, answer)
         raise
     answer.finish(f"see what became of it: {_look(door, answer.run_id)}")
-    judge(door, answer.run_id, answer.end)
+    report_run_end(door, answer.run_id, answer.end)
 
 
-async def _stop(door: Door, component: Chosen, request: RunRequest, answer: Answer) -> None:
+async def _cancel_interrupted(
+    door: Target, component: ComponentRef, request: RunRequest, answer: RunOutput
+) -> None:
     """Interrupted: the run is not to go on where nobody sees it, and what became of it is said."""
     if not answer.run_id:
         return
     if request.background:
-        door.did(f"run {answer.run_id} goes on")
+        door.report_done(f"run {answer.run_id} goes on")
         return
     if request.idempotency_key is not None:
         # It may be an earlier command's. Who left has stopped it if, and only if, it was ours.
@@ -123,42 +127,44 @@ async def _stop(door: Door, component: Chosen, request: RunRequest, answer: Answ
         note(f"interrupted: run {answer.run_id} may go on, see: {look}")
 
 
-async def _wait(door: Door, component: Chosen, request: RunRequest, form: Format) -> None:
+async def _wait_for_run(
+    door: Target, component: ComponentRef, request: RunRequest, form: Format
+) -> None:
     """Wait for the record of the run: at its end, or with `background` at its start."""
     import asyncio
 
     try:
-        async with waiting("waiting for the answer, Ctrl-C cancels the run"):
+        async with showing_progress("waiting for the answer, Ctrl-C cancels the run"):
             document = await door.operations.create_run(*component, request)
     except asyncio.CancelledError:
         look = door.command("runs list --limit 3")
         note(f"interrupted: see what became of the run: {look}")
         raise
     run = document.value
-    _tell(door, request, run["run_id"], run["session_id"])
+    _note_started(door, request, run["run_id"], run["session_id"])
     if form in ("table", "tsv") and not request.background:
         write_text(f"{run['content']}\n" if run["content"] else "")
     else:
         columns.show_run(document, form)
     if not request.background:
-        judge(door, run["run_id"], run)
+        report_run_end(door, run["run_id"], run)
 
 
-def _tell(door: Door, request: RunRequest, run_id: str, session_id: str) -> None:
+def _note_started(door: Target, request: RunRequest, run_id: str, session_id: str) -> None:
     """Say which run it is. With a key it may have been started before."""
     did = "started run" if request.idempotency_key is None else "with this key: run"
-    door.did(f"{did} {run_id} of session {session_id}")
+    door.report_done(f"{did} {run_id} of session {session_id}")
 
 
-def _look(door: Door, run_id: str) -> str:
+def _look(door: Target, run_id: str) -> str:
     return door.command(f"runs get {run_id}")
 
 
-def _message(option: str) -> str:
+def _read_message(option: str) -> str:
     """The message: the option's value, or stdin without its last line feed for `-`."""
     if option != "-":
         return option
     try:
         return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError:
-        raise UsageFailed("the message on stdin is not UTF-8 text") from None
+        raise UsageError("the message on stdin is not UTF-8 text") from None

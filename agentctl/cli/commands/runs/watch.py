@@ -18,23 +18,23 @@ import typer
 
 from agentctl.cli.options import (
     AgentId,
-    Chosen,
+    ComponentRef,
     DbId,
     Output,
     RunId,
     SessionOption,
     TeamId,
     WorkflowId,
-    chosen_component,
     component_of_run,
+    resolve_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.answer import Answer, judge
-from agentctl.cli.show.output import Format, chosen_format, write_bytes
-from agentctl.cli.show.progress import waiting
+from agentctl.cli.show.answer import RunOutput, report_run_end
+from agentctl.cli.show.output import Format, resolve_format, write_bytes
+from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.show.transcript import Transcript
-from agentctl.cli.target import Door, with_door
+from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, RunFailed, TooManyRequests, Unavailable
 from agentctl.operations import ResumeRequest
 
@@ -45,32 +45,32 @@ if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
 
-__all__ = ["Silence", "watch_run", "with_silences"]
+__all__ = ["Idle", "watch_run", "with_idle_markers"]
 
-WAITING = 64
+QUEUE_SIZE = 64
 """Events that were received and not shown yet, at most."""
 
 
-class Silence(Enum):
+class Idle(Enum):
     """Stands where an event would."""
 
     SILENCE = "silence"
 
 
-async def with_silences(
+async def with_idle_markers(
     events: AsyncIterator[StreamEvent], seconds: float
-) -> AsyncGenerator[StreamEvent | Silence, None]:
+) -> AsyncGenerator[StreamEvent | Idle, None]:
     """The events, and `Silence.SILENCE` whenever none has come for so many seconds.
 
     What `events` raises is raised behind the last event. It is read, and closed, by one task.
     """
     import asyncio
 
-    queue: asyncio.Queue[StreamEvent | Exception | None] = asyncio.Queue(WAITING)
+    queue: asyncio.Queue[StreamEvent | Exception | None] = asyncio.Queue(QUEUE_SIZE)
     reading = asyncio.create_task(_read(events, queue))
     try:
         while True:
-            item: StreamEvent | Exception | Silence | None = Silence.SILENCE
+            item: StreamEvent | Exception | Idle | None = Idle.SILENCE
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     item = await queue.get()
@@ -97,21 +97,21 @@ async def _read(
         await queue.put(None)
 
 
-SILENT_SECONDS = 1.5
+IDLE_SECONDS = 1.5
 """After so long without an event it is asked whether there will be any."""
 
-PAUSES = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
+RECONNECT_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
 """Seconds before each attempt to go on with a stream that was cut off: a restart is over by then.
 An event that arrives starts them anew."""
 
-_KEPT = "kept of runs that were started with --stream or --background only"
+_EVENTS_KEPT = "kept of runs that were started with --stream or --background only"
 
-_FINAL = ("COMPLETED", "ERROR", "CANCELLED")
+_FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 
 
-@with_door()
+@with_target()
 async def watch_run(
-    door: Door,
+    door: Target,
     run_id: RunId,
     after: Annotated[
         int | None,
@@ -129,19 +129,19 @@ async def watch_run(
     Ctrl-C leaves the run alive. Exit code 1 when it ends as ERROR or is cancelled. With --session
     and --agent, --team or --workflow the run is not looked up first.
     """
-    form = chosen_format(output)
-    given = chosen_component(agent, team, workflow)
+    form = resolve_format(output)
+    given = resolve_component(agent, team, workflow)
     both = given is not None and session is not None
-    watched = _Watched(door, run_id, given, session, db, both)
-    watch = await _begin(watched, form, -1 if after is None else after)
+    watched = _WatchedRun(door, run_id, given, session, db, both)
+    watch = await _start_watch(watched, form, -1 if after is None else after)
     await _until_end(watch)
     if form in ("json", "name"):
         columns.show_run(await watched.document(), form)
-    judge(door, run_id, watch.answer.end)
+    report_run_end(door, run_id, watch.answer.end)
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedRun:
     """The run that is looked at, and through which door.
 
     Attributes:
@@ -149,9 +149,9 @@ class _Watched:
         by_component: whether both were given: the caller may be allowed no more.
     """
 
-    door: Door
+    door: Target
     run_id: str
-    component: Chosen | None
+    component: ComponentRef | None
     session_id: str | None
     db: str | None
     by_component: bool
@@ -187,14 +187,16 @@ class _Watch:
         state: the run's record when it was looked up last; empty: never.
     """
 
-    def __init__(self, watched: _Watched, form: Format, after: int, state: dict[str, Any]) -> None:
+    def __init__(
+        self, watched: _WatchedRun, form: Format, after: int, state: dict[str, Any]
+    ) -> None:
         assert watched.component is not None
         self.watched = watched
         self.form = form
         self.last = after
         self.known = bool(state)
         self.state = state
-        self.answer = Answer(
+        self.answer = RunOutput(
             watched.component[0],
             to_stdout=form in ("table", "tsv"),
             run_id=watched.run_id,
@@ -220,7 +222,7 @@ class _Watch:
         self.transcript.flush()
         note(text)
 
-    async def hear_nothing(self) -> None:
+    async def handle_idle(self) -> None:
         """Nothing came for a while: say what can be expected.
 
         Raises:
@@ -229,7 +231,7 @@ class _Watch:
         if not self._told and self.last < 0 and self.state.get("status") == "RUNNING":
             self._told = True
             parent = self.state.get("parent_run_id")
-            where = f"in the stream of run {parent}" if parent else _KEPT
+            where = f"in the stream of run {parent}" if parent else _EVENTS_KEPT
             self.say(f"no event has come: they are {where}; waiting for its end")
         await _check_worker(self.watched)
 
@@ -242,7 +244,7 @@ class _Watch:
         note(f"stop it: {stop}")
 
 
-async def _begin(watched: _Watched, form: Format, after: int) -> _Watch:
+async def _start_watch(watched: _WatchedRun, form: Format, after: int) -> _Watch:
     """Look the run up, unless it is known where it is."""
     if watched.by_component:
         return _Watch(watched, form, after, {})
@@ -262,7 +264,7 @@ async def _until_end(watch: _Watch) -> None:
 
     try:
         async with _patience(watch):
-            await _follow(watch)
+            await _show_until_end(watch)
     except asyncio.CancelledError:
         if not watch.answer.end:
             watch.interrupted()
@@ -277,19 +279,19 @@ async def _patience(watch: _Watch) -> AsyncIterator[None]:
     if watch.form not in ("json", "name"):
         yield
         return
-    async with waiting("waiting for the end of the run, Ctrl-C leaves it alive"):
+    async with showing_progress("waiting for the end of the run, Ctrl-C leaves it alive"):
         yield
 
 
-async def _follow(watch: _Watch) -> None:
+async def _show_until_end(watch: _Watch) -> None:
     import asyncio
 
-    pauses = iter(PAUSES)
+    pauses = iter(RECONNECT_DELAYS)
     while True:
         before = watch.last
         cause: AgentctlError | None = None
         try:
-            await _one_stream(watch)
+            await _show_stream(watch)
             if watch.answer.end or await _has_ended(watch):
                 return
         except (Unavailable, TooManyRequests) as failure:
@@ -297,21 +299,21 @@ async def _follow(watch: _Watch) -> None:
                 raise
             cause = failure
         if watch.last > before:
-            pauses = iter(PAUSES)
+            pauses = iter(RECONNECT_DELAYS)
         pause = next(pauses, None)
         if pause is None:
-            raise _lost(watch, cause)
+            raise _stream_lost(watch, cause)
         watch.say(f"the stream was cut off, going on with it in {pause:g} s")
         await asyncio.sleep(pause)
 
 
-async def _one_stream(watch: _Watch) -> None:
+async def _show_stream(watch: _Watch) -> None:
     """Show one stream, as far as it goes."""
-    heard = with_silences(watch.watched.events(watch.last), SILENT_SECONDS)
+    heard = with_idle_markers(watch.watched.events(watch.last), IDLE_SECONDS)
     async with contextlib.aclosing(heard):
         async for event in heard:
-            if isinstance(event, Silence):
-                await watch.hear_nothing()
+            if isinstance(event, Idle):
+                await watch.handle_idle()
             else:
                 watch.show(event)
 
@@ -319,20 +321,20 @@ async def _one_stream(watch: _Watch) -> None:
 async def _has_ended(watch: _Watch) -> bool:
     """Whether a run whose stream had no end has one all the same."""
     watch.state = dict((await watch.watched.document()).value)
-    if watch.state["status"] not in _FINAL:
+    if watch.state["status"] not in _FINAL_STATUSES:
         return False
     watch.answer.conclude(watch.state)
     return True
 
 
-async def _check_worker(watched: _Watched) -> None:
+async def _check_worker(watched: _WatchedRun) -> None:
     """Locally nobody else may be there to tell that a run has no worker any more."""
     here = watched.door.local
     if here is None:
         return
-    from agentctl.service.runs_doctor.find import is_abandoned
+    from agentctl.service.runs_doctor.find import is_orphaned
 
-    if await is_abandoned(here.service.hosting, watched.run_id, watched.db):
+    if await is_orphaned(here.service.hosting, watched.run_id, watched.db):
         doctor = watched.door.command("runs doctor --fix")
         raise RunFailed(
             f"nobody works on run {watched.run_id} any more",
@@ -341,7 +343,7 @@ async def _check_worker(watched: _Watched) -> None:
         )
 
 
-def _lost(watch: _Watch, cause: AgentctlError | None) -> Unavailable:
+def _stream_lost(watch: _Watch, cause: AgentctlError | None) -> Unavailable:
     """The stream was cut off once too often."""
     again = watch.watched.command("runs watch", watch.last)
     return Unavailable(
