@@ -217,7 +217,7 @@ class Killed(BaseException):
     """The process is no more."""
 
 
-STEPS = ("write_like", "replace", "set_aside", "move")
+STEPS = ("write_with_mode_of", "replace_file", "link_old_file", "move_file")
 
 
 @every_layout
@@ -398,23 +398,23 @@ def test_a_mark_that_is_no_time_is_refused(tmp_path: Path) -> None:
         Rotation(settings)
 
 
-@pytest.mark.parametrize("step", ["replace", "write_like", "set_aside"])
+@pytest.mark.parametrize("step", ["replace_file", "write_with_mode_of", "link_old_file"])
 def test_a_disk_that_fails(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = pem_layout(tmp_path)
     before, private = published(settings), settings.signing.key_file.read_bytes()
-    (tmp_path / ".signing.pub.pem.new").mkdir() if step == "replace" else None
+    (tmp_path / ".signing.pub.pem.new").mkdir() if step == "replace_file" else None
     rotation = Rotation(settings)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "the text of the system")
 
-    if step != "replace":
+    if step != "replace_file":
         monkeypatch.setattr(replacing, step, full)
     with pytest.raises(InvalidKey) as failure:
         complete(rotation)
     assert failure.value.cause in {os.strerror(errno.ENOSPC), os.strerror(errno.EISDIR)}
     assert settings.signing.key_file.read_bytes() == private
-    if step != "set_aside":
+    if step != "link_old_file":
         assert published(settings) == before
 
 

@@ -298,8 +298,8 @@ def is_free(port: int) -> bool:
 
 IMPATIENT = """
 import sys
-from agentctl.server import workers
-workers.END_SECONDS = 5.0
+from agentctl.server.processes import supervisor
+supervisor.END_SECONDS = 5.0
 from agentctl.cli.app import main
 main()
 """

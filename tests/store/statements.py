@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 
 import agentctl.store
+import agentctl.store.repositories
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import Listing
 
@@ -27,12 +28,13 @@ def _in_value(value: object) -> Iterator[Sql]:
 def every_statement() -> dict[Sql, str]:
     """Each statement, with the module that has it."""
     found: dict[Sql, str] = {}
-    for info in pkgutil.iter_modules(agentctl.store.__path__):
-        if info.name.startswith(DRIVERS):
-            continue
-        module = importlib.import_module(f"agentctl.store.{info.name}")
-        for value in vars(module).values():
-            found |= dict.fromkeys(_in_value(value), info.name)
+    for package in (agentctl.store, agentctl.store.repositories):
+        for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if info.name.removeprefix("agentctl.store.").startswith(DRIVERS):
+                continue
+            module = importlib.import_module(info.name)
+            for value in vars(module).values():
+                found |= dict.fromkeys(_in_value(value), info.name.rpartition(".")[2])
     return found
 
 

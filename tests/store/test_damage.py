@@ -31,11 +31,12 @@ SESSIONS = [f"s{n:03}" for n in range(300)]
 
 LEFT_BEHIND = """
 import os, sys
-from agentctl.store import open, sessions
-from tests.process import unmeasured
+from agentctl.store import open
+from agentctl.store.repositories import sessions
+from tests.process import without_coverage
 from tests.store.made import a_session
 database = open.open_sqlite("main", sys.argv[1], create=True)
-database.write_now(sessions.create(a_session("s1")))
+database.write_blocking(sessions.create(a_session("s1")))
 os._exit(0)
 """
 

@@ -135,7 +135,7 @@ CREATE = """
 import sys
 from agentctl.config import settings
 from agentctl.store.open import open_database
-open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True).close_now()
+open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True).close_blocking()
 """
 
 
@@ -159,7 +159,9 @@ AS_NOBODY = """
 import asyncio, os, sys
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.store import open, sessions, sqlite, sqlite_connection, sqlite_schema, sqlite_writer
+from agentctl.store import open
+from agentctl.store.repositories import sessions
+from agentctl.store.sqlite import connection, database as sqlite, schema, writer
 from agentctl.store.visibility import EVERYONE
 from tests.store.made import a_session
 import concurrent.futures.thread

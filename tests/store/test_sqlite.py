@@ -231,7 +231,7 @@ def test_connections_and_threads_are_made_when_needed(sqlite: SqliteDatabase) ->
 OTHER = """
 import asyncio, sys
 from agentctl.config import settings
-from agentctl.store import sessions
+from agentctl.store.repositories import sessions
 from agentctl.store.open import open_database
 from tests.store.made import a_session
 from tests.store.test_sqlite import take
