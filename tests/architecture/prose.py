@@ -116,7 +116,7 @@ class Offence(NamedTuple):
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.description!r} ({self.advice})"
+        return f"{self.path}:{self.line}: {self.words!r} ({self.advice})"
 
 
 def files(paths: Iterable[Path] = ()) -> Iterator[Path]:

@@ -63,7 +63,7 @@ def test_the_words_that_are_found(
     monkeypatch.setattr("tests.architecture.prose.REPOSITORY", tmp_path)
     file = tmp_path / "module.py"
     file.write_text(f'"""{prose}"""\n')
-    assert [offence.description for offence in offences(file)] == words
+    assert [offence.words for offence in offences(file)] == words
 
 
 def test_the_texts_of_a_module_that_are_read(
@@ -82,5 +82,5 @@ def test_the_texts_of_a_module_that_are_read(
         "    Beside it.\n"
         "    '''\n"
     )
-    found = sorted((offence.line, offence.description) for offence in offences(file))
+    found = sorted((offence.line, offence.words) for offence in offences(file))
     assert found == [(1, "told"), (2, "whoever"), (4, "told"), (5, "Who"), (9, "Beside")]
