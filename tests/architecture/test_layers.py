@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import Module, cycles, load_modules, modules, part
-from tests.process import unmeasured
+from tests.process import without_coverage
 
 BASE = {"errors", "records", "operations", "config"}
 LOWER = BASE | {"auth", "store", "runtime"}
@@ -115,7 +115,7 @@ def test_the_start_of_the_command_line_stays_light(module: str) -> None:
     code = f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=unmeasured(os.environ),
+        env=without_coverage(os.environ),
         capture_output=True,
         text=True,
         timeout=60,

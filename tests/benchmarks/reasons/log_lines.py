@@ -15,8 +15,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from agentctl.config.settings import Log
 from agentctl.server.log import FIELDS, log_to_stderr
+
+from agentctl.config.settings import Log
 
 LINES = 20_000
 ROUNDS = 7

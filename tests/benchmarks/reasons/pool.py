@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+from agentctl.store.postgres_pool import Pool
 
 from agentctl.config.settings import Database
-from agentctl.store.postgres_pool import Pool
 from tests.own_postgres import own_postgres
 
 ROUNDS = 20
