@@ -154,7 +154,7 @@ def main() -> None:
     _become(request, streams)
     from agentctl.cli.app import main as agentctl
 
-    agentctl()
+    sys.exit(agentctl())
 
 
 _LATER = (

@@ -1,22 +1,42 @@
-"""The entry of the command line, light enough to answer `--version` before Typer is loaded."""
+"""The entry point of the command line; `--version` is answered before Typer is imported."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from agentctl import __version__
+
+if TYPE_CHECKING:
+    from agentctl.cli.io import IO
 
 __all__ = ["main"]
 
 
-def main() -> None:
-    """Run `agentctl` with the arguments of this process; ends the process (contract.md 8)."""
-    if sys.argv[1:] == ["--version"]:
-        sys.stdout.write(f"agentctl {__version__}\n")
-        return
+def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
+    """Run a command and return its exit code (docs/contract.md "Command line").
+
+    Args:
+        arguments: the words after `agentctl`; None: those of this process.
+        io: the streams to use; None: those of this process.
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words == ["--version"]:
+        print(f"agentctl {__version__}", file=io.out if io else sys.stdout)
+        return 0
     try:
+        from contextlib import redirect_stderr, redirect_stdout
+
+        from agentctl.cli.io import IO, using_io
         from agentctl.cli.root import app
 
-        app(prog_name="agentctl")
+        streams = io or IO.of_process()
+        # Typer writes help and completions to the streams of the process.
+        with using_io(streams), redirect_stdout(streams.out), redirect_stderr(streams.err):
+            app(words, prog_name="agentctl")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
+    return 0

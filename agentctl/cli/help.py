@@ -142,7 +142,7 @@ def _write_parameters(formatter: Any, parameters: Sequence[Any]) -> None:
 
 def _write_section(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
     if rows:
-        with formatter.read_section(title):
+        with formatter.section(title):
             formatter.write_dl(rows)
 
 

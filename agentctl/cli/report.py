@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
 
 from agentctl.cli.help import HelpGroup, describe_allowed_values, parameter_name
+from agentctl.cli.io import current_io
 from agentctl.cli.show.terminal import escape_controls
 from agentctl.errors import AgentctlError
 
@@ -34,7 +34,7 @@ class Group(HelpGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            typer.echo(ctx.get_help(), err=True)
+            current_io().err.write(f"{ctx.get_help()}\n")
             raise typer.Exit(USAGE_EXIT_CODE)
         return super().parse_args(ctx, args)
 
@@ -56,7 +56,7 @@ def reporting_errors() -> Iterator[None]:
     """Turn every failure into its text on stderr and `typer.Exit` with its exit code."""
     try:
         yield
-        sys.stdout.flush()
+        current_io().out.flush()
     except typer.Exit:
         raise
     except BrokenPipeError:
@@ -110,7 +110,9 @@ def _write_error(detail: str, cause: str | None, hint: str | None, code: int) ->
         lines.append(f"  cause: {escape_controls(cause)}")
     if hint:
         lines += ["", f"hint: {escape_controls(hint)}"]
-    sys.stderr.write("\n".join(lines) + "\n")
+    err = current_io().err
+    err.write("\n".join(lines) + "\n")
+    err.flush()
     return code
 
 
@@ -121,6 +123,8 @@ def _lower_first_word(text: str) -> str:
 
 def _discard_stdout() -> None:
     """stdout takes no more: let nothing complain about what is left in it at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    with suppress(OSError):
+        stdout = current_io().out.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stdout)
+        os.close(nowhere)

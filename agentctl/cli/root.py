@@ -10,6 +10,7 @@ import typer
 
 from agentctl import __version__
 from agentctl.cli.help import CommandApp
+from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
 
 __all__ = ["app"]
@@ -87,7 +88,7 @@ def _load_command(name: str, place: str) -> Any:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"agentctl {__version__}")
+        current_io().out.write(f"agentctl {__version__}\n")
         raise typer.Exit
 
 

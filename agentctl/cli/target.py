@@ -15,7 +15,6 @@ import contextlib
 import functools
 import inspect
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from agentctl.cli import contexts
+from agentctl.cli.io import current_io
 from agentctl.cli.options import AsUser, ContextName, InsecureHttp, LocalConfig, TokenFile, Url
 from agentctl.cli.show.terminal import note
 from agentctl.errors import NotFound, SchemaMismatch, Unavailable, UsageError
@@ -86,7 +86,7 @@ def read_token_file(name: str) -> str:
 
 def _read(name: str) -> bytes:
     if name == "-":
-        return sys.stdin.buffer.read(_MAXIMUM_BYTES)
+        return current_io().stdin.buffer.read(_MAXIMUM_BYTES)
     with Path(name).open("rb") as file:
         return file.read(_MAXIMUM_BYTES)
 

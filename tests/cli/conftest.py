@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import subprocess
@@ -10,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from unittest.mock import patch
 
 import pytest
-from typer.testing import CliRunner
 
-from agentctl.cli.root import app
+from agentctl.cli.app import main
+from agentctl.cli.io import IO
 from tests.cli.demo import Demo, serving
 from tests.forks import Forked, may_fork
 from tests.process import AGENTCTL, base_environment, run_agentctl
@@ -178,7 +180,6 @@ def inside(environment: dict[str, str], home: Path, monkeypatch: pytest.MonkeyPa
 
     What a process of its own adds is for the tests that use `agentctl`.
     """
-    monkeypatch.chdir(home)
 
     def run(
         *args: str,
@@ -186,15 +187,15 @@ def inside(environment: dict[str, str], home: Path, monkeypatch: pytest.MonkeyPa
         input: str | bytes | None = None,
         cwd: Path | None = None,
     ) -> Finished:
-        ended = CliRunner().invoke(
-            app,
-            args,
-            env=environment | dict(env or {}),
-            input=input,
-            prog_name="agentctl",
-        )
-        assert ended.exception is None or isinstance(ended.exception, SystemExit)
-        return Finished(ended.exit_code, ended.stdout, ended.stderr, ended.stdout_bytes)
+        typed = input.encode() if isinstance(input, str) else input or b""
+        stdin, out, err = (io.BytesIO(each) for each in (typed, b"", b""))
+        streams = IO(*(io.TextIOWrapper(each, "utf-8") for each in (stdin, out, err)))
+        with patch.dict(os.environ, environment | dict(env or {}), clear=True):
+            monkeypatch.chdir(cwd or home)
+            code = main(args, streams)
+        streams.out.flush()
+        streams.err.flush()
+        return Finished(code, out.getvalue().decode(), err.getvalue().decode(), out.getvalue())
 
     return run
 

@@ -301,7 +301,7 @@ import sys
 from agentctl.server.processes import supervisor
 supervisor.END_SECONDS = 5.0
 from agentctl.cli.app import main
-main()
+sys.exit(main())
 """
 
 

@@ -16,7 +16,6 @@ are given out before rows are there to be seen, so that a lower one may come beh
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -28,11 +27,12 @@ import typer
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import check_absent
 from agentctl.cli.help import CommandApp, join_alternatives
+from agentctl.cli.io import current_io
 from agentctl.cli.options import Cursor, Limit, Output
 from agentctl.cli.show.output import Format, resolve_format, show_list, write_bytes, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
-from agentctl.cli.show.terminal import is_terminal, note
+from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import TooManyRequests, Unavailable, UsageError
 from agentctl.operations import DEFAULT_LIMIT, MAXIMUM_LIMIT, AuditFilter
@@ -141,7 +141,7 @@ async def export_audit(
 
 async def _print(texts: AsyncIterator[bytes], counter: Counter) -> None:
     """Write to stdout. How far it is, is seen where stdout is the terminal."""
-    async with nullcontext() if is_terminal(sys.stdout) else showing_progress(counter):
+    async with nullcontext() if current_io().out_is_terminal else showing_progress(counter):
         async for text in texts:
             write_bytes(text)
 

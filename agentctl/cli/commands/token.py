@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.cli.help import CommandApp
+from agentctl.cli.io import current_io
 from agentctl.cli.options import Config, GivenTokenFile, Output
-from agentctl.cli.show.terminal import confirm, is_terminal, note
+from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import InvalidToken, UsageError
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _read_token(source: str | None, token_file: str | None) -> str:
     if source and token_file:
         raise UsageError("the token is either on stdin or in a file", hint=_TOKEN_HINT)
     file = source or token_file
-    if file == "-" and is_terminal(sys.stdin):
+    if file == "-" and current_io().stdin_is_terminal:
         note("paste the token, then press Enter and Ctrl-D")
     token = resolve_token(file)
     if token is None:

@@ -7,12 +7,12 @@ parse it. Nothing passes through Rich, which wraps and truncates off a terminal 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from agentctl.cli.io import current_io
 from agentctl.cli.show.table import Column, Columns, Record, format_fields, format_table
-from agentctl.cli.show.terminal import escape_controls, is_terminal, note, terminal_width
+from agentctl.cli.show.terminal import escape_controls, note
 from agentctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def resolve_format(option: Format | None) -> Format:
         return option
     named = os.environ.get("AGENTCTL_OUTPUT")
     if not named:
-        return "table" if is_terminal(sys.stdout) else "tsv"
+        return "table" if current_io().out_is_terminal else "tsv"
     if named in get_args(Format):
         return cast(Format, named)
     raise UsageError(
@@ -91,22 +91,24 @@ def show_record(
 
 def write_bytes(data: bytes) -> None:
     """Write data and a newline, byte for byte, at once."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data + b"\n")
-    sys.stdout.buffer.flush()
+    out = current_io().out
+    out.flush()
+    out.buffer.write(data + b"\n")
+    out.buffer.flush()
 
 
 def write_line(text: str) -> None:
     """Write a line of data; what the encoding of stdout does not have is written out."""
-    write_bytes(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+    write_bytes(text.encode(current_io().out.encoding or "utf-8", "backslashreplace"))
 
 
 def write_text(text: str) -> None:
     """Write text of several lines as it is; to a terminal without what a terminal obeys."""
-    safe = escape_controls(text, lines=True) if is_terminal(sys.stdout) else text
-    sys.stdout.flush()
-    sys.stdout.buffer.write(safe.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
-    sys.stdout.buffer.flush()
+    io = current_io()
+    safe = escape_controls(text, lines=True) if io.out_is_terminal else text
+    io.out.flush()
+    io.out.buffer.write(safe.encode(io.out.encoding or "utf-8", "backslashreplace"))
+    io.out.buffer.flush()
 
 
 def _show_records(
@@ -138,7 +140,8 @@ def _write_table(records: Sequence[Record], columns: Sequence[Column]) -> None:
     if not records:
         note("nothing to show")
         return
-    room = terminal_width(sys.stdout) if is_terminal(sys.stdout) else None
+    io = current_io()
+    room = io.width(io.out) if io.out_is_terminal else None
     made = format_table(records, columns, room)
     _write_lines(made.lines)
     if made.left_out:

@@ -5,15 +5,15 @@ Several things in one command: the failure of one does not keep the others from 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from agentctl.cli.durations import format_span
+from agentctl.cli.io import current_io
 from agentctl.cli.report import report_error
-from agentctl.cli.show.terminal import is_terminal, show_status_line
+from agentctl.cli.show.terminal import show_status_line
 from agentctl.errors import AgentctlError
 
 __all__ = ["Counter", "PartFailed", "report_failures", "run_all", "showing_progress", "successes"]
@@ -61,7 +61,7 @@ async def showing_progress(
         what: `waiting for the answer`, or what counts how far it is.
         most: seconds that it lasts at most, when that is known.
     """
-    if not is_terminal(sys.stderr):
+    if not current_io().err_is_terminal:
         yield
         return
     import asyncio

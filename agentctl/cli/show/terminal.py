@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import unicodedata
-from typing import TextIO
 
+from agentctl.cli.io import current_io
 from agentctl.errors import ConfirmationDeclined, UsageError
 from agentctl.records.text import escape_controls
 
@@ -16,16 +14,11 @@ __all__ = [
     "confirm",
     "display_width",
     "escape_controls",
-    "is_terminal",
     "note",
     "note_dim",
     "show_status_line",
-    "terminal_width",
     "truncate",
 ]
-
-_passing = 0
-"""Columns of the passing line that is on the screen."""
 
 
 def display_width(text: str) -> int:
@@ -51,41 +44,27 @@ def _character_width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at `stream`."""
-    return stream.isatty()
-
-
-def terminal_width(stream: TextIO) -> int | None:
-    """How many columns the terminal behind `stream` has (COLUMNS wins); None: it does not say."""
-    named = os.environ.get("COLUMNS", "")
-    if named.isdecimal() and int(named):
-        return int(named)
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or None
-    except (OSError, ValueError):
-        return None
-
-
 def show_status_line(text: str) -> None:
     """Show a line on stderr that does not stay: the next one, a note or `""` takes its place."""
-    global _passing
-    room = (terminal_width(sys.stderr) or 80) - 1
+    io = current_io()
+    room = (io.width(io.err) or 80) - 1
     shown = escape_controls(text)[:room]
     # Behind the line there may be a ^C. And the terminal may be gone.
-    line = f"\r{shown:{_passing}}" if shown else "\r" + " " * min(_passing + 4, room) + "\r"
+    blank = " " * min(io.status_width + 4, room)
+    line = f"\r{shown:{io.status_width}}" if shown else f"\r{blank}\r"
     with contextlib.suppress(OSError):
-        sys.stderr.write(line)
-        sys.stderr.flush()
-    _passing = len(shown)
+        io.err.write(line)
+        io.err.flush()
+    io.status_width = len(shown)
 
 
 def note(text: str) -> None:
     """Say something that is not data: one line on stderr."""
-    if _passing:
+    io = current_io()
+    if io.status_width:
         show_status_line("")
-    sys.stderr.write(escape_controls(text) + "\n")
-    sys.stderr.flush()
+    io.err.write(escape_controls(text) + "\n")
+    io.err.flush()
 
 
 def note_dim(text: str, *, in_line: bool = False) -> None:
@@ -94,14 +73,14 @@ def note_dim(text: str, *, in_line: bool = False) -> None:
     Args:
         in_line: data that was written last has not ended its line.
     """
+    io = current_io()
     line = escape_controls(text)
-    if is_terminal(sys.stderr):
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
-        line = line if plain else f"\x1b[2m{line}\x1b[0m"
-        if in_line and is_terminal(sys.stdout):
+    if io.err_is_terminal:
+        line = f"\x1b[2m{line}\x1b[0m" if io.styled else line
+        if in_line and io.out_is_terminal:
             line = f"\n{line}"
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    io.err.write(line + "\n")
+    io.err.flush()
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -118,11 +97,12 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     check_confirmable(yes=yes)
-    sys.stderr.write(f"{escape_controls(question)} [y/N] ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
+    io = current_io()
+    io.err.write(f"{escape_controls(question)} [y/N] ")
+    io.err.flush()
+    answer = io.stdin.readline()
     if not answer.endswith("\n"):
-        sys.stderr.write("\n")
+        io.err.write("\n")
     if answer.strip().lower() not in ("y", "yes"):
         raise ConfirmationDeclined("not confirmed, nothing was changed")
 
@@ -133,13 +113,10 @@ def check_confirmable(*, yes: bool) -> None:
     Raises:
         UsageFailed: it is not confirmed, and nobody can be asked.
     """
-    if not yes and not _is_interactive():
+    io = current_io()
+    can_ask = io.stdin_is_terminal and io.err_is_terminal and not io.no_input
+    if not yes and not can_ask:
         raise UsageError(
             "this needs a confirmation, and there is nobody to ask",
             hint="pass --yes to go ahead without being asked",
         )
-
-
-def _is_interactive() -> bool:
-    silent = os.environ.get("AGENTCTL_NO_INPUT", "") not in ("", "0")
-    return not silent and is_terminal(sys.stdin) and is_terminal(sys.stderr)

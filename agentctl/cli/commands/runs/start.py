@@ -7,11 +7,11 @@ the run's record, `jsonl` one event of the stream a line, `name` the run's id.
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import Annotated
 
 import typer
 
+from agentctl.cli.io import current_io
 from agentctl.cli.options import (
     AgentId,
     ComponentRef,
@@ -165,6 +165,6 @@ def _read_message(option: str) -> str:
     if option != "-":
         return option
     try:
-        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        return current_io().stdin.buffer.read().decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError:
         raise UsageError("the message on stdin is not UTF-8 text") from None
