@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 # those that take long are not the last.
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test coverage lint docs bench bench-quick bench-scale serve lock clean
+.PHONY: demo test coverage lint docs measure bench bench-quick bench-scale serve lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo
@@ -35,6 +35,10 @@ lint: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py
+
+# Sizes of the code and of its prose, as a table.
+measure: $(VENV)/.installed-test
+	@$(BIN)/python -m tests.architecture.measure
 
 # All figures beside AgentOS and the floors, under 10 minutes; writes docs/benchmarks.md. Needs wrk.
 bench: $(VENV)/.installed-test .bench/.installed

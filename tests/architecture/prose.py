@@ -19,7 +19,7 @@ import sys
 import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 __all__ = ["REPOSITORY", "Offence", "Text", "files", "offences", "texts"]
 
@@ -96,15 +96,14 @@ _CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
 _FENCED = re.compile(r"^([ ]*)(`{3,}|~{3,}).*?^\1\2[`~]*[ ]*$|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\([^)]*\)|https?://\S+")
 _SUFFIXES = {".py", ".md", ".toml", ".sql"}
-_SCRIPTS = {"Makefile", ".ci/run"}
 
 
 class Text(NamedTuple):
-    """A piece of prose: its first line in the file, and whether it is a docstring or a help."""
+    """A piece of prose, and the number of its first line."""
 
     line: int
     text: str
-    describes: bool = False
+    kind: Literal["docstring", "help", "other"] = "other"
 
 
 class Offence(NamedTuple):
@@ -119,12 +118,12 @@ class Offence(NamedTuple):
         return f"{self.path}:{self.line}: {self.words!r} ({self.advice})"
 
 
-def files(paths: Iterable[Path] = ()) -> Iterator[Path]:
+def files(paths: Iterable[Path] = (), root: Path = REPOSITORY) -> Iterator[Path]:
     """Yield the files with prose below these paths, by default those of the repository."""
     for path in paths or [
-        *(REPOSITORY / name for name in ("agentctl", "docs", "tests", ".ci/run", "Makefile")),
-        *sorted(REPOSITORY.glob("*.md")),
-        *sorted(REPOSITORY.glob("*.toml")),
+        *(root / name for name in ("agentctl", "docs", "tests", ".ci/run", "Makefile")),
+        *sorted(root.glob("*.md")),
+        *sorted(root.glob("*.toml")),
     ]:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
@@ -132,16 +131,16 @@ def files(paths: Iterable[Path] = ()) -> Iterator[Path]:
                 yield file
 
 
-def offences(file: Path) -> Iterator[Offence]:
-    """Find the avoided words and beginnings of a file."""
-    path = file.resolve().relative_to(REPOSITORY).as_posix()
+def offences(file: Path, root: Path = REPOSITORY) -> Iterator[Offence]:
+    """Find the avoided words and beginnings of a file below the root of a repository."""
+    path = file.resolve().relative_to(root).as_posix()
     allowed = ALLOWED.get(path, ())
     if "*" in allowed:
         return
-    for line, text, describes in texts(file):
+    for line, text, kind in texts(file, root):
         visible = _INDENT.sub("", _CODE.sub(_blank, text))
         flat = visible.replace("\n", " ")
-        if describes and (match := BEGINNING.match(flat)):
+        if kind != "other" and (match := BEGINNING.match(flat)):
             yield Offence(path, line, match[0].strip(), "begin with a verb or a noun")
         for pattern, better in _PATTERNS:
             for match in pattern.finditer(flat):
@@ -150,11 +149,11 @@ def offences(file: Path) -> Iterator[Offence]:
                     yield Offence(path, place, match[0], better)
 
 
-def texts(file: Path) -> Iterator[Text]:
+def texts(file: Path, root: Path = REPOSITORY) -> Iterator[Text]:
     """Yield the prose of a file."""
     source = file.read_text(encoding="utf-8")
     if file.suffix == ".py":
-        strings = not file.resolve().is_relative_to(REPOSITORY / "tests")
+        strings = not file.resolve().is_relative_to(root / "tests")
         yield from _of_python(source, strings)
     elif file.suffix == ".md":
         yield Text(1, _LINK.sub(_blank, _FENCED.sub(_blank, source)))
@@ -184,7 +183,7 @@ def _of_python(source: str, strings: bool) -> Iterator[Text]:
     }
     for docstring in docstrings.values():
         if isinstance(docstring.value, str):
-            yield Text(docstring.lineno, docstring.value, describes=True)
+            yield Text(docstring.lineno, docstring.value, "docstring")
     if strings:
         yield from _strings(tree, set(docstrings))
 
@@ -211,7 +210,8 @@ def _strings(tree: ast.Module, seen: set[int]) -> Iterator[Text]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value
         if " " in text.strip():
-            yield Text(getattr(node, "lineno", 1), text, describes=id(node) in described)
+            kind = "help" if id(node) in described else "other"
+            yield Text(getattr(node, "lineno", 1), text, kind)
 
 
 def _joined(comments: Iterable[tuple[int, str]]) -> Iterator[Text]:

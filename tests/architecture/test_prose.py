@@ -21,8 +21,7 @@ NOT_YET_REWRITTEN = (
         for name in (
             "auth", "benchmarks", "chaos", "cli", "config", "contract", "docs", "outages",
             "policy", "records", "remote", "runs", "runtime", "server", "service", "store",
-            "conftest", "endpoint", "forks", "loops", "own_postgres", "postgres", "process",
-            "world",
+            "own_postgres", "postgres",
         )
     ),
     "docs", "CHANGELOG", "CONTRIBUTING", "README", "Makefile", ".ci", "sample-config", "pyproject",
@@ -57,19 +56,13 @@ def test_avoided_words_and_docstrings_that_begin_with_a_question_word() -> None:
         ("What is a component?", []),
     ],
 )
-def test_the_words_that_are_found(
-    prose: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.architecture.prose.REPOSITORY", tmp_path)
+def test_the_words_that_are_found(prose: str, words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(f'"""{prose}"""\n')
-    assert [offence.words for offence in offences(file)] == words
+    assert [offence.words for offence in offences(file, tmp_path)] == words
 
 
-def test_the_texts_of_a_module_that_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.architecture.prose.REPOSITORY", tmp_path)
+def test_the_texts_of_a_module_that_are_read(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(
         "# it is told\n"
@@ -82,5 +75,5 @@ def test_the_texts_of_a_module_that_are_read(
         "    Beside it.\n"
         "    '''\n"
     )
-    found = sorted((offence.line, offence.words) for offence in offences(file))
+    found = sorted((offence.line, offence.words) for offence in offences(file, tmp_path))
     assert found == [(1, "told"), (2, "whoever"), (4, "told"), (5, "Who"), (9, "Beside")]
