@@ -1,4 +1,4 @@
-"""`agentctl serve` as a process of its own."""
+"""Processes that run `agentctl`: commands, and servers that a test talks to."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from tests.forks import Forked, may_fork
 
 __all__ = [
     "AGENTCTL",
@@ -37,7 +35,7 @@ _PASSED_ON = ("PATH", "LANG", "LC_ALL")
 
 
 def base_environment() -> dict[str, str]:
-    """The little of our environment that a process of a test is to have: coverage is measured."""
+    """Return the variables that every process of a test inherits: paths, locale, coverage."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -46,22 +44,20 @@ def base_environment() -> dict[str, str]:
 
 
 def without_coverage(environment: Mapping[str, str]) -> dict[str, str]:
-    """The same without measuring coverage, which loads modules and writes into our folder."""
+    """Return an environment without coverage, which loads modules and writes into the folder."""
     return {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
 
 
 def start_agentctl(
     *arguments: str, env: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[Any]:
-    """Start `agentctl ARGUMENTS`, forked where that is as good as a new interpreter.
+    """Start `agentctl ARGUMENTS` in a new interpreter.
 
     Args:
-        env: the environment, else this one's; `options`: further ones of `subprocess.Popen`.
+        env: the environment, by default the current one.
+        options: other arguments of `subprocess.Popen`.
     """
-    environment = dict(os.environ if env is None else env)
-    if may_fork(environment):
-        return Forked(arguments, env=environment, **options)
-    return subprocess.Popen([*AGENTCTL, *arguments], env=environment, **options)
+    return subprocess.Popen([*AGENTCTL, *arguments], env=env, **options)
 
 
 def run_agentctl(
@@ -71,7 +67,7 @@ def run_agentctl(
     typed: bytes = b"",
     seconds: float = 60.0,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `agentctl ARGUMENTS` to its end, with these bytes on its stdin."""
+    """Run `agentctl ARGUMENTS` to its end, with the bytes `typed` on stdin."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with start_agentctl(*arguments, env=env, cwd=cwd, **pipes) as process:
         try:
@@ -84,7 +80,7 @@ def run_agentctl(
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """A server that listens."""
+    """A server that listens; stderr goes to the file `log`."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -92,11 +88,11 @@ class ServerProcess:
 
     @property
     def said(self) -> str:
-        """What it wrote to stderr so far."""
+        """The text on stderr so far."""
         return self.log.read_text()
 
     def wait_for(self, text: str) -> str:
-        """Wait until it has said this; returns all that it said."""
+        """Wait until `text` is on stderr; return all of stderr."""
         deadline = time.monotonic() + START_SECONDS
         while text not in (said := self.said):
             assert time.monotonic() < deadline, said
@@ -104,7 +100,7 @@ class ServerProcess:
         return said
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; returns the exit code."""
+        """Send a signal, wait until the process has ended, and return its exit code."""
         self.process.send_signal(number)
         return self.process.wait(STOP_SECONDS)
 
@@ -113,7 +109,7 @@ class ServerProcess:
 def serve_config(
     config: Path, *options: str, program: Sequence[str] | None = None
 ) -> Iterator[ServerProcess]:
-    """Serve a configuration on a free port; `program` as for `started`."""
+    """Serve a configuration on a free port; `program` as for `start_server`."""
     log, place = config.parent / "server.log", ("--config", str(config), "--port", "0")
     with start_server(*place, *options, log=log, program=program) as server:
         yield server
@@ -126,12 +122,13 @@ def start_server(
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] | None = None,
 ) -> Iterator[ServerProcess]:
-    """`agentctl serve` with these options, once it listens; what it says goes to `log`.
+    """Run `agentctl serve` with these options; enter the block when the server listens.
 
-    A server that still runs on leaving is told to stop, and must do so with exit code 0.
+    A server that still runs at the end of the block gets SIGTERM and must exit with code 0.
 
     Args:
-        program: what to run in a new interpreter, for a test that is about one.
+        log: file for the text on stderr.
+        program: command to run instead of `python -m agentctl`.
     """
     env = dict(os.environ if environment is None else environment)
     with log.open("wb") as said:

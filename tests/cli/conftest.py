@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import select
 import subprocess
@@ -11,31 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from unittest.mock import patch
 
 import pytest
 
-from agentctl.cli.app import main
-from agentctl.cli.io import IO
 from tests.cli.demo import Demo, serving
-from tests.forks import Forked, may_fork
-from tests.process import AGENTCTL, base_environment, run_agentctl
+from tests.commands import Result, run_command
+from tests.process import AGENTCTL, base_environment
 
 TIMEOUT = 60
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A command that ended: its exit code, and what it wrote, as text and as bytes."""
-
-    code: int
-    stdout: str
-    stderr: str
-    raw: bytes
-
-    @property
-    def lines(self) -> list[str]:
-        return self.stdout.splitlines()
 
 
 @dataclass(frozen=True)
@@ -53,7 +35,7 @@ class Agentctl(Protocol):
         env: Mapping[str, str] | None = None,
         input: str | bytes | None = None,
         cwd: Path | None = None,
-    ) -> Finished: ...
+    ) -> Result: ...
 
 
 class Terminal(Protocol):
@@ -100,14 +82,11 @@ def agentctl(environment: dict[str, str], home: Path) -> Agentctl:
         env: Mapping[str, str] | None = None,
         input: str | bytes | None = None,
         cwd: Path | None = None,
-    ) -> Finished:
+    ) -> Result:
         typed = input.encode() if isinstance(input, str) else input or b""
-        ended = run_agentctl(
-            *args, env=environment | dict(env or {}), cwd=cwd or home, typed=typed, seconds=TIMEOUT
+        return run_command(
+            *args, environment=environment | dict(env or {}), folder=cwd or home, typed=typed
         )
-        out, err = ended.stdout.decode(), ended.stderr.decode()
-        assert "Traceback" not in err, err
-        return Finished(ended.returncode, out, err, ended.stdout)
 
     return run
 
@@ -140,9 +119,6 @@ def _at_terminal(
     terminal: int, args: tuple[str, ...], env: dict[str, str], folder: Path
 ) -> subprocess.Popen[bytes]:
     """Start `agentctl ARGS` as the leader of a session with this terminal: Ctrl-C works."""
-    if may_fork(env):
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
-        return Forked(args, env=env, cwd=folder, start_new_session=True, **streams)
     # The first terminal that the leader of a new session opens is its own.
     command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(terminal)]
     line = [*command, *AGENTCTL, *args]
@@ -174,34 +150,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         yield demo
 
 
-@pytest.fixture
-def inside(environment: dict[str, str], home: Path, monkeypatch: pytest.MonkeyPatch) -> Agentctl:
-    """Run `agentctl ARGS` in this process, which saves most of its time.
-
-    What a process of its own adds is for the tests that use `agentctl`.
-    """
-
-    def run(
-        *args: str,
-        env: Mapping[str, str] | None = None,
-        input: str | bytes | None = None,
-        cwd: Path | None = None,
-    ) -> Finished:
-        typed = input.encode() if isinstance(input, str) else input or b""
-        stdin, out, err = (io.BytesIO(each) for each in (typed, b"", b""))
-        streams = IO(*(io.TextIOWrapper(each, "utf-8") for each in (stdin, out, err)))
-        with patch.dict(os.environ, environment | dict(env or {}), clear=True):
-            monkeypatch.chdir(cwd or home)
-            code = main(args, streams)
-        streams.out.flush()
-        streams.err.flush()
-        return Finished(code, out.getvalue().decode(), err.getvalue().decode(), out.getvalue())
-
-    return run
-
-
 @pytest.fixture(params=["local", "remote"])
-def through(request: pytest.FixtureRequest, demo: Demo, inside: Agentctl) -> Agentctl:
+def through(request: pytest.FixtureRequest, demo: Demo, agentctl: Agentctl) -> Agentctl:
     """Run `agentctl ARGS` on the demo's data: once straight on its database, once over HTTP."""
     remote = request.param == "remote"
     door = ("--url", demo.url) if remote else ("--config", str(demo.config))
@@ -212,7 +162,7 @@ def through(request: pytest.FixtureRequest, demo: Demo, inside: Agentctl) -> Age
         env: Mapping[str, str] | None = None,
         input: str | bytes | None = None,
         cwd: Path | None = None,
-    ) -> Finished:
-        return inside(*args, *door, env=variables | dict(env or {}), input=input, cwd=cwd)
+    ) -> Result:
+        return agentctl(*args, *door, env=variables | dict(env or {}), input=input, cwd=cwd)
 
     return run

@@ -71,10 +71,10 @@ def test_create_prints_the_whole_record_when_asked_to(
         assert ended.lines == [id_of(through, name)]
 
 
-def test_a_variable_does_not_change_what_create_prints(inside: Agentctl, demo: Demo) -> None:
+def test_a_variable_does_not_change_what_create_prints(agentctl: Agentctl, demo: Demo) -> None:
     here = ("--config", str(demo.config))
     made = ("accounts", "create", f"n-{next(_numbers)}", "--scope", "agents:read", *here)
-    assert TOKEN.fullmatch(inside(*made, env={"AGENTCTL_OUTPUT": "json"}).stdout.strip())
+    assert TOKEN.fullmatch(agentctl(*made, env={"AGENTCTL_OUTPUT": "json"}).stdout.strip())
 
 
 @pytest.mark.parametrize(
@@ -133,17 +133,17 @@ def test_a_name_is_given_once(through: Agentctl, name: str) -> None:
     assert [json.loads(row)["state"] for row in rows] == ["active", "revoked"]
 
 
-def test_create_needs_a_scope(inside: Agentctl, demo: Demo) -> None:
-    ended = inside("accounts", "create", "x", "--config", str(demo.config))
+def test_create_needs_a_scope(agentctl: Agentctl, demo: Demo) -> None:
+    ended = agentctl("accounts", "create", "x", "--config", str(demo.config))
     assert ended.code == 2
     assert "--scope" in ended.stderr
 
 
-def test_create_makes_the_database(inside: Agentctl, home: Path) -> None:
-    assert inside("init").code == 0
-    assert inside("accounts", "list").code == 7
-    assert inside("accounts", "create", "ci", "--scope", "agents:read").code == 0
-    assert inside("accounts", "list", "-o", "name").lines == [id_of(inside, "ci")]
+def test_create_makes_the_database(agentctl: Agentctl, home: Path) -> None:
+    assert agentctl("init").code == 0
+    assert agentctl("accounts", "list").code == 7
+    assert agentctl("accounts", "create", "ci", "--scope", "agents:read").code == 0
+    assert agentctl("accounts", "list", "-o", "name").lines == [id_of(agentctl, "ci")]
 
 
 def test_list_shows_no_token(through: Agentctl, name: str) -> None:
@@ -193,42 +193,42 @@ def test_revoke_needs_yes_off_a_terminal(through: Agentctl, name: str) -> None:
 
 
 def test_revoke_asks_at_a_terminal(
-    terminal: Terminal, inside: Agentctl, demo: Demo, name: str
+    terminal: Terminal, agentctl: Agentctl, demo: Demo, name: str
 ) -> None:
     here = ("--config", str(demo.config))
-    inside("accounts", "create", name, "--scope", "agents:read", *here)
+    agentctl("accounts", "create", name, "--scope", "agents:read", *here)
     seen = terminal("accounts", "revoke", name, *here, types="n\n")
     assert seen.code == 2
     assert f"Revoke service account {name} (" in seen.screen
     assert terminal("accounts", "revoke", name, *here, types="y\n").code == 0
-    assert inside("accounts", "revoke", name, "--yes", *here).code == 5
+    assert agentctl("accounts", "revoke", name, "--yes", *here).code == 5
 
 
-def test_inspect_says_what_can_be_said(inside: Agentctl) -> None:
+def test_inspect_says_what_can_be_said(agentctl: Agentctl) -> None:
     token = generate_account_token("acme")
     for text, checksum in ((token, "right"), (f"{token[:-1]}-", "wrong"), (token[:-1], "wrong")):
-        ended = inside("token", "inspect", "-", "-o", "json", input=f"{text}\n")
+        ended = agentctl("token", "inspect", "-", "-o", "json", input=f"{text}\n")
         assert (ended.code, json.loads(ended.raw)) == (
             0, {"credential": "service account token", "checksum": checksum},
         )  # fmt: skip
-    shown = inside("token", "inspect", "-", input=token)
+    shown = agentctl("token", "inspect", "-", input=token)
     assert shown.lines == ["credential\tchecksum", "service account token\tright"]
     assert token[9:] not in shown.stdout + shown.stderr
 
 
-def test_verify_says_who_knows(inside: Agentctl) -> None:
+def test_verify_says_who_knows(agentctl: Agentctl) -> None:
     token = generate_account_token("agentctl")
-    ended = inside("token", "verify", "-", input=token)
+    ended = agentctl("token", "verify", "-", input=token)
     assert (ended.code, ended.stdout) == (2, "")
     assert "only its server knows" in ended.stderr
     assert token[13:] not in ended.stderr
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_a_token_on_the_command_line_is_refused(inside: Agentctl, command: str) -> None:
+def test_a_token_on_the_command_line_is_refused(agentctl: Agentctl, command: str) -> None:
     token = generate_account_token("agentctl")
     for arguments in ([token], ["--token-file", token]):
-        ended = inside("token", command, *arguments)
+        ended = agentctl("token", command, *arguments)
         assert ended.code == 2
         assert "does not belong on the command line" in ended.stderr
         assert token[13:] not in ended.stderr

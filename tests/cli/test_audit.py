@@ -123,12 +123,12 @@ def test_export_writes_everything_newest_first(
     assert (again.code, file.read_bytes()) == (6, exported.raw)
 
 
-def test_export_reads_more_than_a_page(inside: Agentctl, tmp_path: Path) -> None:
+def test_export_reads_more_than_a_page(agentctl: Agentctl, tmp_path: Path) -> None:
     config = lonely_config(tmp_path)
     here = ("--config", str(config))
-    assert inside("runs", "start", "--agent", "echo", "-m", "x", *here).code == 0
+    assert agentctl("runs", "start", "--agent", "echo", "-m", "x", *here).code == 0
     in_database(config, _MANY)
-    exported = inside("audit", "export", *here)
+    exported = agentctl("audit", "export", *here)
     numbers = [json.loads(line)["seq"] for line in exported.lines]
     assert numbers == list(range(len(numbers), 0, -1))
     assert len(numbers) == 1_235
@@ -141,31 +141,31 @@ _MANY = """
 """
 
 
-def test_what_cannot_be_exported_whole_leaves_no_file(inside: Agentctl, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_whole_leaves_no_file(agentctl: Agentctl, tmp_path: Path) -> None:
     config = lonely_config(tmp_path)
     here = ("--config", str(config))
     file = tmp_path / "audit.jsonl"
-    assert inside("audit", "export", *here, "--to-file", str(file)).code == 7
+    assert agentctl("audit", "export", *here, "--to-file", str(file)).code == 7
     assert not file.exists()
-    nowhere = inside("audit", "export", *here, "--to-file", str(tmp_path / "no" / "file"))
+    nowhere = agentctl("audit", "export", *here, "--to-file", str(tmp_path / "no" / "file"))
     assert nowhere.code == 2
     assert "cannot be written" in nowhere.stderr
     dangling = tmp_path / "link"
     dangling.symlink_to(tmp_path / "target")
-    assert inside("audit", "export", *here, "--to-file", str(dangling)).code == 6
+    assert agentctl("audit", "export", *here, "--to-file", str(dangling)).code == 6
     assert not (tmp_path / "target").exists()
 
 
-def test_reading_needs_the_scope(demo: Demo, inside: Agentctl, agentctl: Agentctl) -> None:
+def test_reading_needs_the_scope(demo: Demo, agentctl: Agentctl) -> None:
     minted = ("token", "mint", "--config", str(demo.config), "--sub", "eve", "--scope")
     there = ("--url", demo.url)
     for scope, code in (("audit:read", 0), ("sessions:read", 4)):
-        token = {"AGENTCTL_TOKEN": inside(*minted, scope).stdout.strip()}
+        token = {"AGENTCTL_TOKEN": agentctl(*minted, scope).stdout.strip()}
         for command in (("list",), ("export",)):
-            ended = inside("audit", *command, *there, env=token)
+            ended = agentctl("audit", *command, *there, env=token)
             assert ended.code == code, ended.stderr
             assert ("audit:read" in ended.stderr) == (code == 4)
-    token = {"AGENTCTL_TOKEN": inside(*minted, "sessions:read").stdout.strip()}
+    token = {"AGENTCTL_TOKEN": agentctl(*minted, "sessions:read").stdout.strip()}
     assert agentctl("audit", "tail", *there, env=token).code == 4
 
 
@@ -185,7 +185,7 @@ def _tailing(
 def test_tail_shows_what_comes_and_ctrl_c_ends_it(
     demo: Demo,
     environment: dict[str, str],
-    inside: Agentctl,
+    agentctl: Agentctl,
     session: str,
     tmp_path: Path,
     door: str,
@@ -194,7 +194,7 @@ def test_tail_shows_what_comes_and_ctrl_c_ends_it(
     variables = environment | ({"AGENTCTL_TOKEN": demo.token} if door == "remote" else {})
     here = ("--config", str(demo.config))
     for name in "ab":
-        inside("sessions", "rename", session, name, *here)
+        agentctl("sessions", "rename", session, name, *here)
     log = tmp_path / "tail.log"
     options = ("-n", "2", "--operation", "rename_session", "-o", "jsonl", *where)
     with ExitStack() as stack:
@@ -202,7 +202,7 @@ def test_tail_shows_what_comes_and_ctrl_c_ends_it(
         before = [json.loads(out.readline()) for _ in range(2)]
         for name in "cd":
             demo.run(session, name)  # of another operation
-            inside("sessions", "rename", session, name, *here)
+            agentctl("sessions", "rename", session, name, *here)
         after = [json.loads(out.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
@@ -215,23 +215,23 @@ def test_tail_shows_what_comes_and_ctrl_c_ends_it(
 
 
 def test_tail_begins_with_nothing_and_heads_tsv(
-    environment: dict[str, str], inside: Agentctl, tmp_path: Path
+    environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     here = ("--config", str(lonely_config(tmp_path)))
     start = ("runs", "start", "--agent", "echo", "-m", "x", "--session", "s1", *here)
-    assert inside(*start).code == 0
+    assert agentctl(*start).code == 0
     with ExitStack() as stack:
         process, out = _tailing(stack, environment, tmp_path / "log", "-n", "0", *here)
         read = lambda: out.readline().decode().rstrip("\n")  # noqa: E731
         assert read() == HEADING
-        assert inside(*start).code == 0
+        assert agentctl(*start).code == 0
         assert "create_agent_run\tagent:echo,session:s1,run:" in read()
         process.terminate()
         assert process.wait(30) == 128 + signal.SIGTERM
 
 
 def test_tail_goes_on_when_the_server_comes_back(
-    environment: dict[str, str], inside: Agentctl, tmp_path: Path
+    environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     """A server that ends and another one that takes its place."""
     with socket.socket() as probe:

@@ -44,9 +44,9 @@ def mint(agentctl: Agentctl, *options: str, config: Path | None = None) -> str:
 
 
 @pytest.fixture
-def reader(inside: Agentctl, project: Path) -> Path:
+def reader(agentctl: Agentctl, project: Path) -> Path:
     """The file of a token of `me` for one agent."""
-    token = mint(inside, "--sub", "me", "--scope", "agents:echo:read", "--scope", "agents:run")
+    token = mint(agentctl, "--sub", "me", "--scope", "agents:echo:read", "--scope", "agents:run")
     file = project.parent / "reader.token"
     file.write_text(token + "\n")
     return file
@@ -55,8 +55,8 @@ def reader(inside: Agentctl, project: Path) -> Path:
 # explain
 
 
-def test_what_is_allowed(inside: Agentctl, reader: Path) -> None:
-    ended = inside("auth", "explain", "GET", "/agents/echo", "--token-file", str(reader))
+def test_what_is_allowed(agentctl: Agentctl, reader: Path) -> None:
+    ended = agentctl("auth", "explain", "GET", "/agents/echo", "--token-file", str(reader))
     assert ended.code == 0
     assert ended.stderr == "allowed: get_agent as me\n"
     assert ended.lines[0] == "name\toutcome\tfound\tcause\tremedy"
@@ -66,8 +66,8 @@ def test_what_is_allowed(inside: Agentctl, reader: Path) -> None:
     assert reader.read_text().strip() not in ended.stdout + ended.stderr
 
 
-def test_what_is_refused_says_why_and_what_would_do(inside: Agentctl, reader: Path) -> None:
-    ended = inside("auth", "explain", "get", "/agents/other", "--token-file", str(reader))
+def test_what_is_refused_says_why_and_what_would_do(agentctl: Agentctl, reader: Path) -> None:
+    ended = agentctl("auth", "explain", "get", "/agents/other", "--token-file", str(reader))
     assert ended.code == 1
     verdict, cause, empty, hint = ended.stderr.splitlines()
     assert verdict == "403: refused by policy as me"
@@ -77,31 +77,31 @@ def test_what_is_refused_says_why_and_what_would_do(inside: Agentctl, reader: Pa
     assert (empty, hint[:40]) == ("", "hint: have one of these granted: agents:")
 
 
-def test_the_forms_of_an_explanation(inside: Agentctl, reader: Path) -> None:
+def test_the_forms_of_an_explanation(agentctl: Agentctl, reader: Path) -> None:
     asked = ("auth", "explain", "GET", "/sessions", "--token-file", str(reader), "-o")
-    seen: dict[str, Any] = json.loads(inside(*asked, "json").stdout)
+    seen: dict[str, Any] = json.loads(agentctl(*asked, "json").stdout)
     assert (seen["status"], seen["decided_by"], seen["allowed"]) == (403, "policy", False)
-    table = inside(*asked, "table")
+    table = agentctl(*asked, "table")
     assert table.code == 1
     assert table.lines[0].split() == ["STEP", "OUTCOME", "FOUND"]
     assert "skipped" not in table.stdout
-    lines = [json.loads(line) for line in inside(*asked, "jsonl").lines]
+    lines = [json.loads(line) for line in agentctl(*asked, "jsonl").lines]
     assert [line.keys() for line in lines] == [step.keys() for step in seen["steps"]]
-    assert inside(*asked, "name").lines == [step["name"] for step in lines]
+    assert agentctl(*asked, "name").lines == [step["name"] for step in lines]
 
 
-def test_where_the_token_comes_from(inside: Agentctl, reader: Path) -> None:
+def test_where_the_token_comes_from(agentctl: Agentctl, reader: Path) -> None:
     asked = ("auth", "explain", "GET", "/agents/echo")
     token = reader.read_text()
-    assert inside(*asked, "--token-file", "-", input=token).code == 0
-    from_environment = inside(*asked, env={"AGENTCTL_TOKEN": token})
+    assert agentctl(*asked, "--token-file", "-", input=token).code == 0
+    from_environment = agentctl(*asked, env={"AGENTCTL_TOKEN": token})
     assert (from_environment.code, from_environment.stderr) == (0, "allowed: get_agent as me\n")
-    nothing = inside(*asked)
+    nothing = agentctl(*asked)
     assert nothing.code == 1
     assert nothing.stderr.startswith("401: refused by credential\n")
-    without = inside(*asked, "--no-token", env={"AGENTCTL_TOKEN": token})
+    without = agentctl(*asked, "--no-token", env={"AGENTCTL_TOKEN": token})
     assert without.stderr == nothing.stderr
-    both = inside(*asked, "--no-token", "--token-file", str(reader))
+    both = agentctl(*asked, "--no-token", "--token-file", str(reader))
     assert (both.code, both.stdout) == (2, "")
 
 
@@ -117,46 +117,46 @@ def test_where_the_token_comes_from(inside: Agentctl, reader: Path) -> None:
     ],
 )
 def test_what_is_not_explained(
-    inside: Agentctl, project: Path, arguments: tuple[str, ...], code: int, told: str
+    agentctl: Agentctl, project: Path, arguments: tuple[str, ...], code: int, told: str
 ) -> None:
-    ended = inside("auth", "explain", *arguments)
+    ended = agentctl("auth", "explain", *arguments)
     assert (ended.code, ended.stdout) == (code, "")
     assert told in ended.stderr
 
 
-def test_keys_that_are_refused_are_an_error(inside: Agentctl, project: Path) -> None:
+def test_keys_that_are_refused_are_an_error(agentctl: Agentctl, project: Path) -> None:
     (project.parent / "keys" / "signing.pub.pem").write_text("nonsense")
-    ended = inside("auth", "explain", "GET", "/agents", "--no-token")
+    ended = agentctl("auth", "explain", "GET", "/agents", "--no-token")
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: ")
 
 
-def test_no_database_is_made(inside: Agentctl, reader: Path) -> None:
-    ended = inside("auth", "explain", "GET", "/agents/echo", "--token-file", str(reader))
+def test_no_database_is_made(agentctl: Agentctl, reader: Path) -> None:
+    ended = agentctl("auth", "explain", "GET", "/agents/echo", "--token-file", str(reader))
     assert ended.code == 0
     assert not list(reader.parent.glob("*.db"))
 
 
 def test_a_server_explains_to_its_administrators(
-    inside: Agentctl, demo: Demo, tmp_path: Path
+    agentctl: Agentctl, demo: Demo, tmp_path: Path
 ) -> None:
-    one = mint(inside, "--sub", "bob", "--scope", "sessions:read", config=demo.config)
+    one = mint(agentctl, "--sub", "bob", "--scope", "sessions:read", config=demo.config)
     file = tmp_path / "bob.token"
     file.write_text(one)
     demo.run("auth-explained", "hello")
     asked = ("auth", "explain", "GET", "/sessions/auth-explained", "--url", demo.url)
     boss = {"AGENTCTL_TOKEN": demo.token}
-    ended = inside(*asked, "--token-file", str(file), "-o", "json", env=boss)
+    ended = agentctl(*asked, "--token-file", str(file), "-o", "json", env=boss)
     told = json.loads(ended.stdout)
     assert (ended.code, told["status"], told["principal"]) == (1, 404, "bob")
     assert told["steps"][-1]["cause"] == 'the session is there, and belongs to "ada"'
-    own = inside(*asked, env=boss)
+    own = agentctl(*asked, env=boss)
     assert (own.code, own.stderr) == (0, "allowed: get_session_by_id as ada\n")
-    only = inside(*asked, "--token-file", str(file))
+    only = agentctl(*asked, "--token-file", str(file))
     assert (only.code, only.stdout) == (4, ""), "bob asks himself, and is no administrator"
-    nobody = inside(*asked, "--no-token")
+    nobody = agentctl(*asked, "--no-token")
     assert (nobody.code, nobody.stdout) == (4, "")
-    offline = inside(
+    offline = agentctl(
         *asked[:4], "--config", str(demo.config), "--token-file", str(file), "-o", "json"
     )
     assert json.loads(offline.stdout)["decided_by"] == "data"
@@ -165,28 +165,28 @@ def test_a_server_explains_to_its_administrators(
 # whoami
 
 
-def test_who_one_is_here(inside: Agentctl, project: Path) -> None:
-    ended = inside("auth", "whoami", "-o", "json")
+def test_who_one_is_here(agentctl: Agentctl, project: Path) -> None:
+    ended = agentctl("auth", "whoami", "-o", "json")
     assert ended.code == 0
     seen = json.loads(ended.stdout)
     assert seen["principal"].startswith("local:")
     assert (seen["admin"], seen["scopes"]) == (True, [])
-    acting = inside("auth", "whoami", "--as-user", "ann", "-o", "name")
+    acting = agentctl("auth", "whoami", "--as-user", "ann", "-o", "name")
     assert acting.stdout == "ann\n"
 
 
-def test_who_one_is_to_a_server(inside: Agentctl, demo: Demo) -> None:
+def test_who_one_is_to_a_server(agentctl: Agentctl, demo: Demo) -> None:
     asked = ("auth", "whoami", "--url", demo.url)
     env = {"AGENTCTL_TOKEN": demo.token}
-    table = inside(*asked, "-o", "table", env=env)
+    table = agentctl(*asked, "-o", "table", env=env)
     assert table.code == 0
     assert "ada" in table.stdout
     assert "agent_os:admin" in table.stdout
     assert "expires" in table.stdout
     assert " min (" in table.stdout or " h (" in table.stdout
     assert demo.token not in table.stdout
-    assert json.loads(inside(*asked, "-o", "json", env=env).stdout)["principal"] == "ada"
-    refused = inside(*asked)
+    assert json.loads(agentctl(*asked, "-o", "json", env=env).stdout)["principal"] == "ada"
+    refused = agentctl(*asked)
     assert (refused.code, refused.stdout) == (4, "")
 
 
@@ -194,10 +194,10 @@ def test_who_one_is_to_a_server(inside: Agentctl, demo: Demo) -> None:
 
 
 @pytest.fixture
-def limited(inside: Agentctl, demo: Demo) -> dict[str, str]:
+def limited(agentctl: Agentctl, demo: Demo) -> dict[str, str]:
     """The environment of somebody with two scopes."""
     options = ("--sub", "eve", "--scope", "agents:echo:run", "--scope", "sessions:read")
-    return {"AGENTCTL_TOKEN": mint(inside, *options, config=demo.config)}
+    return {"AGENTCTL_TOKEN": mint(agentctl, *options, config=demo.config)}
 
 
 @pytest.mark.parametrize(
@@ -224,27 +224,27 @@ def limited(inside: Agentctl, demo: Demo) -> dict[str, str]:
     ],
 )
 def test_what_one_may(
-    inside: Agentctl,
+    agentctl: Agentctl,
     demo: Demo,
     limited: dict[str, str],
     asked: tuple[str, ...],
     yes: bool,
     by: str | None,
 ) -> None:
-    ended = inside("auth", "can-i", *asked, "--url", demo.url, "-o", "json", env=limited)
+    ended = agentctl("auth", "can-i", *asked, "--url", demo.url, "-o", "json", env=limited)
     told = json.loads(ended.stdout)
     assert (ended.code, told["allowed"], told["by"]) == (0 if yes else 1, yes, by)
     assert told["principal"] == "eve"
     assert ended.stderr == ""
-    name = inside("auth", "can-i", *asked, "--url", demo.url, "-o", "name", env=limited)
+    name = agentctl("auth", "can-i", *asked, "--url", demo.url, "-o", "name", env=limited)
     assert (name.code, name.stdout) == (ended.code, "true\n" if yes else "false\n")
 
 
-def test_what_an_administrator_may(inside: Agentctl, demo: Demo, project: Path) -> None:
+def test_what_an_administrator_may(agentctl: Agentctl, demo: Demo, project: Path) -> None:
     boss = {"AGENTCTL_TOKEN": demo.token}
     for asked in (("explain_auth",), ("agents:run",), ("DELETE", "/sessions/any")):
         for where, env in ((("--url", demo.url), boss), ((), {})):
-            ended = inside("auth", "can-i", *asked, *where, env=env)
+            ended = agentctl("auth", "can-i", *asked, *where, env=env)
             assert ended.code == 0
             assert "the caller is an administrator" in ended.stdout
 
@@ -265,23 +265,23 @@ def test_what_an_administrator_may(inside: Agentctl, demo: Demo, project: Path) 
     ],
 )
 def test_questions_about_nothing(
-    inside: Agentctl, project: Path, asked: tuple[str, ...], told: str
+    agentctl: Agentctl, project: Path, asked: tuple[str, ...], told: str
 ) -> None:
-    ended = inside("auth", "can-i", *asked)
+    ended = agentctl("auth", "can-i", *asked)
     assert (ended.code, ended.stdout) == (2, "")
     assert told in ended.stderr
 
 
-def test_a_server_that_does_not_know_the_caller(inside: Agentctl, demo: Demo) -> None:
-    ended = inside("auth", "can-i", "agents:run", "--url", demo.url)
+def test_a_server_that_does_not_know_the_caller(agentctl: Agentctl, demo: Demo) -> None:
+    ended = agentctl("auth", "can-i", "agents:run", "--url", demo.url)
     assert (ended.code, ended.stdout) == (4, "")
 
 
 # scopes
 
 
-def test_the_whole_table(inside: Agentctl) -> None:
-    ended = inside("auth", "scopes", "-o", "json")
+def test_the_whole_table(agentctl: Agentctl) -> None:
+    ended = agentctl("auth", "scopes", "-o", "json")
     assert (ended.code, ended.stderr) == (0, "")
     table = json.loads(ended.stdout)
     assert {entry["scope"] for entry in table} == {*KNOWN_SCOPES, "agent_os:admin", None}
@@ -293,24 +293,24 @@ def test_the_whole_table(inside: Agentctl) -> None:
     assert path in run["operations"]
 
 
-def test_the_table_for_people(inside: Agentctl, home: Path) -> None:
+def test_the_table_for_people(agentctl: Agentctl, home: Path) -> None:
     make_project(home, extra='admin_scope = "own:admin"')
-    ended = inside("auth", "scopes", "-o", "table")
+    ended = agentctl("auth", "scopes", "-o", "table")
     assert ended.code == 0
     assert "own:admin" in ended.stdout
     assert "agent_os:admin" not in ended.stdout
     assert "(public)" in ended.stdout
-    tsv = inside("auth", "scopes")
+    tsv = agentctl("auth", "scopes")
     assert tsv.lines[0] == "scope\talso_as\topens"
     assert "agents:run\tagents:*:run, agents:<id>:run\tcreate_agent_run" in tsv.stdout
-    broken = inside("auth", "scopes", "--config", "none.toml")
+    broken = agentctl("auth", "scopes", "--config", "none.toml")
     assert (broken.code, broken.stdout) == (2, "")
 
 
 # What `token inspect` and `token verify` say of permissions
 
 
-def test_inspect_tells_what_is_not_read(inside: Agentctl, project: Path) -> None:
+def test_inspect_tells_what_is_not_read(agentctl: Agentctl, project: Path) -> None:
     from tests.auth.forge import fixed, token
 
     odd = token(
@@ -318,20 +318,20 @@ def test_inspect_tells_what_is_not_read(inside: Agentctl, project: Path) -> None
         {"scope": "agents:read", "scopes": ["agent:rnu", "agents:run"], "roles": []},
         fixed(b"x" * 64),
     )
-    seen = inside("token", "inspect", "-", input=odd).stdout
+    seen = agentctl("token", "inspect", "-", input=odd).stdout
     assert "claims.scope\tagents:read\tnot read: what counts is an array named scopes" in seen
     assert "claims.roles\t[]\tnot read" in seen
     assert "scope\tagent:rnu\tallows nothing: agents:run is nearest to it" in seen
     text = token({"alg": "ES256"}, {"scopes": "agents:read"}, fixed(b"x" * 64))
-    seen = inside("token", "inspect", "-", input=text).stdout
+    seen = agentctl("token", "inspect", "-", input=text).stdout
     assert "claims.scopes\tagents:read\tgrants nothing: it is not an array" in seen
 
 
-def test_verify_explains(inside: Agentctl, project: Path) -> None:
+def test_verify_explains(agentctl: Agentctl, project: Path) -> None:
     from tests.auth.forge import fixed, token
 
     odd = token({"alg": "RS256"}, {"sub": "me"}, fixed(b"x" * 64))
-    ended = inside("token", "verify", "-", input=odd)
+    ended = agentctl("token", "verify", "-", input=odd)
     assert (ended.code, ended.stdout) == (4, "")
     assert 'authorization.algorithm is ES256, and the token says "RS256"' in ended.stderr
     assert 'set authorization.algorithm = "RS256"' in ended.stderr

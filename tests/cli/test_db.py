@@ -57,27 +57,27 @@ def change(file: Path, sql: str) -> None:
 
 
 def test_a_missing_database_is_told_and_made_by_migrate(
-    inside: Agentctl, config: Path, file: Path
+    agentctl: Agentctl, config: Path, file: Path
 ) -> None:
     where = ("--config", str(config))
-    ended = inside("db", "status", "-o", "json", *where)
+    ended = agentctl("db", "status", "-o", "json", *where)
     (record,) = json.loads(ended.stdout)
     assert (ended.code, record["state"], record["pending"]) == (7, "missing", NAMES)
     assert ended.stderr.endswith(f"hint: agentctl db migrate --config {config}\n")
-    ended = inside("db", "migrate", "--dry-run", "-o", "name", *where)
+    ended = agentctl("db", "migrate", "--dry-run", "-o", "name", *where)
     assert (ended.code, ended.lines) == (0, NAMES)
     assert "nothing was changed" in ended.stderr
     assert not file.exists()
-    ended = inside("db", "migrate", "-o", "json", *where)
+    ended = agentctl("db", "migrate", "-o", "json", *where)
     assert [each["outcome"] for each in json.loads(ended.stdout)] == ["applied"] * len(NAMES)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    ended = inside("db", "migrate", *where)
+    ended = agentctl("db", "migrate", *where)
     assert (ended.code, len(ended.lines)) == (0, 1)
     assert f"up to date, schema {SCHEMA_VERSION}" in ended.stderr
 
 
 def test_an_old_database_stops_whatever_uses_it_and_names_the_command(
-    inside: Agentctl, agentctl: Agentctl, config: Path, file: Path
+    agentctl: Agentctl, config: Path, file: Path
 ) -> None:
     old_file(file)
     before = file.read_bytes()
@@ -88,33 +88,33 @@ def test_an_old_database_stops_whatever_uses_it_and_names_the_command(
         f"hint: agentctl db migrate --config {config}\n"
     )
     for command in (["sessions", "list"], ["runs", "list"], ["db", "status"]):
-        ended = inside(*command, *where)
+        ended = agentctl(*command, *where)
         assert (ended.code, ended.stderr) == (1, told)
     served = agentctl("serve", "--port", "0", *where)
     assert (served.code, served.stderr.endswith(told)) == (1, True)
-    plain = inside("sessions", "list", env={"AGENTCTL_CONFIG": str(config)})
+    plain = agentctl("sessions", "list", env={"AGENTCTL_CONFIG": str(config)})
     assert plain.stderr.endswith("\nhint: agentctl db migrate\n")
-    dry = inside("db", "migrate", "--dry-run", "-o", "json", *where)
+    dry = agentctl("db", "migrate", "--dry-run", "-o", "json", *where)
     (pending, *_) = json.loads(dry.stdout)
     assert (pending["migration"], pending["outcome"]) == (NAMES[1], "pending")
     assert "CREATE INDEX idempotency_created ON idempotency" in pending["statements"]
     assert file.read_bytes() == before
-    ended = inside("db", "migrate", *where)
+    ended = agentctl("db", "migrate", *where)
     assert (ended.code, ended.stderr) == (
         0, f"main ({file}) was migrated, {len(NAMES) - 1} step from schema 1\n"
     )  # fmt: skip
-    assert inside("sessions", "list", "-o", "name", *where).lines == ["s1"]
-    (record,) = json.loads(inside("db", "status", "-o", "json", *where).stdout)
+    assert agentctl("sessions", "list", "-o", "name", *where).lines == ["s1"]
+    (record,) = json.loads(agentctl("db", "status", "-o", "json", *where).stdout)
     assert (record["state"], record["sessions"], record["runs"]) == ("ok", 1, 1)
     assert record["pending"] == []
 
 
-def test_a_newer_database_is_refused(inside: Agentctl, config: Path, file: Path) -> None:
+def test_a_newer_database_is_refused(agentctl: Agentctl, config: Path, file: Path) -> None:
     where = ("--config", str(config))
-    assert inside("db", "migrate", *where).code == 0
+    assert agentctl("db", "migrate", *where).code == 0
     change(file, "INSERT INTO schema_version VALUES (99, 0)")
     for command in (["db", "status"], ["db", "migrate"], ["sessions", "list"]):
-        ended = inside(*command, *where)
+        ended = agentctl(*command, *where)
         assert ended.code == 1
         assert f"{file} has schema 99; this agentctl knows {SCHEMA_VERSION}" in ended.stderr
 
@@ -141,19 +141,19 @@ DAMAGES = {
 
 @pytest.mark.parametrize(("damage", "told", "remedy"), DAMAGES.values(), ids=DAMAGES)
 def test_check_finds_what_is_wrong_and_changes_nothing(
-    inside: Agentctl, config: Path, file: Path, damage: str | Damage, told: str, remedy: str
+    agentctl: Agentctl, config: Path, file: Path, damage: str | Damage, told: str, remedy: str
 ) -> None:
     where = ("--config", str(config))
     old_file(file)
-    inside("db", "migrate", *where)
-    sound = inside("db", "check", "-o", "json", *where)
+    agentctl("db", "migrate", *where)
+    sound = agentctl("db", "check", "-o", "json", *where)
     assert (sound.code, {each["verdict"] for each in json.loads(sound.stdout)}) == (0, {"ok"})
     if callable(damage):
         damage(file)
     else:
         change(file, damage)
     before = file.read_bytes()
-    ended = inside("db", "check", "-o", "json", *where)
+    ended = agentctl("db", "check", "-o", "json", *where)
     assert ended.code == 1
     wrong = [each for each in json.loads(ended.stdout) if each["verdict"] == "wrong"]
     assert any(told in each["what"] and remedy in each["remedy"] for each in wrong), wrong
@@ -161,13 +161,13 @@ def test_check_finds_what_is_wrong_and_changes_nothing(
 
 
 def test_a_backup_is_new_whole_and_its_owners_alone(
-    inside: Agentctl, config: Path, file: Path, tmp_path: Path
+    agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
     where, copy = ("--config", str(config)), tmp_path / "copy.db"
-    ended = inside("db", "backup", str(copy), *where)
+    ended = agentctl("db", "backup", str(copy), *where)
     assert (ended.code, list(tmp_path.glob("*.db*"))) == (7, [])
     old_file(file)
-    ended = inside("db", "backup", str(copy), "-o", "json", *where)
+    ended = agentctl("db", "backup", str(copy), "-o", "json", *where)
     made = json.loads(ended.stdout)
     assert (made["schema"], made["sessions"], made["runs"]) == (1, 1, 1)
     assert made["bytes"] == copy.stat().st_size
@@ -177,41 +177,43 @@ def test_a_backup_is_new_whole_and_its_owners_alone(
     connection.close()
     assert (sum(tables.values()), digest) == (made["rows"], made["sha256"])
     before = copy.read_bytes()
-    ended = inside("db", "backup", str(copy), *where)
+    ended = agentctl("db", "backup", str(copy), *where)
     assert (ended.code, copy.read_bytes()) == (6, before)
     assert "never overwrites" in ended.stderr
-    ended = inside("db", "backup", str(tmp_path / "absent" / "copy.db"), *where)
+    ended = agentctl("db", "backup", str(tmp_path / "absent" / "copy.db"), *where)
     assert ended.code == 7
     assert not list(tmp_path.glob("*.part*"))
 
 
 def test_a_backup_is_restored_by_putting_it_into_an_empty_place(
-    inside: Agentctl, config: Path, file: Path, tmp_path: Path
+    agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
     old_file(file)
-    inside("db", "migrate", "--config", str(config))
+    agentctl("db", "migrate", "--config", str(config))
     made = json.loads(
-        inside("db", "backup", str(tmp_path / "b.db"), "--config", str(config), "-o", "json").stdout
+        agentctl(
+            "db", "backup", str(tmp_path / "b.db"), "--config", str(config), "-o", "json"
+        ).stdout
     )
     box = tmp_path / "box"
     box.mkdir()
     other = Path(shutil.copy(config, box))
     shutil.copy(tmp_path / "b.db", box / "agentctl.db")
-    assert inside("db", "check", "--config", str(other)).code == 0
+    assert agentctl("db", "check", "--config", str(other)).code == 0
     again = json.loads(
-        inside("db", "backup", str(box / "c.db"), "--config", str(other), "-o", "json").stdout
+        agentctl("db", "backup", str(box / "c.db"), "--config", str(other), "-o", "json").stdout
     )
     assert (again["rows"], again["sha256"]) == (made["rows"], made["sha256"])
-    assert inside("sessions", "list", "-o", "name", "--config", str(other)).lines == ["s1"]
+    assert agentctl("sessions", "list", "-o", "name", "--config", str(other)).lines == ["s1"]
 
 
-def test_of_postgres_the_line_that_copies_it_is_printed(inside: Agentctl, config: Path) -> None:
+def test_of_postgres_the_line_that_copies_it_is_printed(agentctl: Agentctl, config: Path) -> None:
     url = "postgresql://ann@db.example/agents"
     text = CONFIG.replace(
         'url = "sqlite:///agentctl.db"', f'url = "{url}"\npassword_env = "PGP"\ntls = "require"'
     )
     config.write_text(text.replace("[[models]]", 'search_path = "ours"\n[[models]]', 1))
-    ended = inside("db", "backup", "copy of it.dump", "--config", str(config))
+    ended = agentctl("db", "backup", "copy of it.dump", "--config", str(config))
     assert (ended.code, ended.stdout) == (
         0,
         "pg_dump --format=custom --no-owner '--file=copy of it.dump' --schema=ours"
@@ -226,12 +228,12 @@ def test_of_postgres_the_line_that_copies_it_is_printed(inside: Agentctl, config
 
 @pytest.mark.parametrize("command", ["status", "migrate", "check", "backup x.db"])
 def test_it_works_locally_only_and_on_what_is_configured(
-    inside: Agentctl, config: Path, command: str
+    agentctl: Agentctl, config: Path, command: str
 ) -> None:
     words = ("db", *command.split(), "--config", str(config))
-    ended = inside(*words, "--url", "http://127.0.0.1:9")
+    ended = agentctl(*words, "--url", "http://127.0.0.1:9")
     assert (ended.code, ended.stdout) == (2, "")
     assert "works locally only" in ended.stderr
-    ended = inside(*words, "--db", "other")
+    ended = agentctl(*words, "--db", "other")
     assert (ended.code, ended.stdout) == (5, "")
     assert "hint: there are: main" in ended.stderr

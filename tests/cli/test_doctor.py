@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.cli.conftest import Agentctl, Finished, Terminal
+from tests.cli.conftest import Agentctl, Result, Terminal
 from tests.cli.lonely import in_database
 from tests.cli.projects import make_project
 
@@ -23,7 +23,7 @@ def project(agentctl: Agentctl, home: Path) -> Path:
     return home / "agentctl.toml"
 
 
-def report(ended: Finished) -> list[dict[str, str]]:
+def report(ended: Result) -> list[dict[str, str]]:
     assert ended.code in (0, 1), ended.stderr
     findings: list[dict[str, str]] = json.loads(ended.raw)
     assert {finding["verdict"] for finding in findings} <= VERDICTS
@@ -31,7 +31,7 @@ def report(ended: Finished) -> list[dict[str, str]]:
     return findings
 
 
-def wrong(ended: Finished) -> list[tuple[str, str]]:
+def wrong(ended: Result) -> list[tuple[str, str]]:
     return [
         (finding["check"], finding["remedy"])
         for finding in report(ended)
@@ -51,39 +51,39 @@ def test_nothing_is_wrong_with_what_init_makes(agentctl: Agentctl, project: Path
     assert sorted(project.parent.rglob("*")) == before
 
 
-def test_every_form_of_the_report(inside: Agentctl, project: Path) -> None:
-    tsv = inside("doctor")
+def test_every_form_of_the_report(agentctl: Agentctl, project: Path) -> None:
+    tsv = agentctl("doctor")
     assert tsv.lines[0] == "verdict\tcheck\twhat\tremedy"
-    lines = inside("doctor", "-o", "jsonl").lines
+    lines = agentctl("doctor", "-o", "jsonl").lines
     assert len(lines) == len(tsv.lines) - 1
-    table = inside("doctor", "-o", "table").lines
+    table = agentctl("doctor", "-o", "table").lines
     assert table[0] == f"ok     configuration  {project} is good: 2 agents, 1 team, 1 workflow"
     assert f"{' ' * 22}-> require_exp = true in [authorization]" in table
 
 
-def test_a_database_with_runs(agentctl: Agentctl, inside: Agentctl, project: Path) -> None:
+def test_a_database_with_runs(agentctl: Agentctl, project: Path) -> None:
     agentctl("runs", "start", "--agent", "writer", "-m", "hi", "--session", "s")
-    findings = report(inside("doctor", "-o", "json"))
+    findings = report(agentctl("doctor", "-o", "json"))
     whats = [finding["what"] for finding in findings]
     assert "1 run is as it should be" in whats
     assert "it can be written" in whats
     in_database(project, "UPDATE runs SET status = 'RUNNING', owner = 'nobody'")
     row = ("w", socket.gethostname(), "", 1, 1, 1, 1)
     in_database(project, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-    assert wrong(inside("doctor", "-o", "json")) == [
+    assert wrong(agentctl("doctor", "-o", "json")) == [
         ("runs", f"agentctl runs doctor --config {project}")
     ]
     in_database(project, "DROP TABLE runs")
-    assert {check for check, _ in wrong(inside("doctor", "-o", "json"))} == {
+    assert {check for check, _ in wrong(agentctl("doctor", "-o", "json"))} == {
         "database main",
         "runs",
     }
 
 
 @pytest.mark.parametrize("text", ["[server]\nport =", "[server]\nprot = 1\n", "[authorization]\n"])
-def test_a_configuration_that_does_not_hold(inside: Agentctl, home: Path, text: str) -> None:
+def test_a_configuration_that_does_not_hold(agentctl: Agentctl, home: Path, text: str) -> None:
     (home / "agentctl.toml").write_text(text)
-    ended = inside("doctor", "-o", "json")
+    ended = agentctl("doctor", "-o", "json")
     assert ("configuration" in dict(wrong(ended))) == (ended.code == 1)
     checks = {finding["check"] for finding in report(ended)}
     assert {"configuration", "versions", "clock"} <= checks
@@ -97,19 +97,19 @@ def test_no_configuration_at_all(agentctl: Agentctl) -> None:
     assert ended.stderr == "error: 1 thing is wrong\n"
 
 
-def test_what_a_person_would_get_wrong_at_once(inside: Agentctl, project: Path) -> None:
+def test_what_a_person_would_get_wrong_at_once(agentctl: Agentctl, project: Path) -> None:
     key = project.parent / "keys/signing.pem"
     key.chmod(0o644)
     project.chmod(0o646)
     (project.parent / "agentctl.db").write_text("nonsense")
     away = {"AGENTCTL_SERVER__HOST": "0.0.0.0", "AGENTCTL_AUTHORIZATION__ENABLED": "false"}
-    found = wrong(inside("doctor", "-o", "json", env=away))
+    found = wrong(agentctl("doctor", "-o", "json", env=away))
     assert ("configuration", f"chmod o-w {project}") in found
     assert ("keys", f"chmod 600 {key}") in found
     assert {"exposure", "database main"} <= {check for check, _ in found}
 
 
-def test_no_secret_is_shown(inside: Agentctl, home: Path, tmp_path: Path) -> None:
+def test_no_secret_is_shown(agentctl: Agentctl, home: Path, tmp_path: Path) -> None:
     make_project(home, "HS256")
     secret = (home / "keys/signing.pem").read_text().strip()
     config = home / "agentctl.toml"
@@ -119,12 +119,12 @@ def test_no_secret_is_shown(inside: Agentctl, home: Path, tmp_path: Path) -> Non
         '[[agents]]\nid = "a"\nmodel = "m"\n'
     )
     config.chmod(0o644)
-    ended = inside("doctor", "-o", "json", env={"KEY": "sk-precious"})
+    ended = agentctl("doctor", "-o", "json", env={"KEY": "sk-precious"})
     assert wrong(ended) == [("configuration", f"chmod 600 {config}")]
     config.chmod(0o600)
-    assert wrong(inside("doctor", "-o", "json", env={"KEY": "sk-precious"})) == []
+    assert wrong(agentctl("doctor", "-o", "json", env={"KEY": "sk-precious"})) == []
     for form in ("json", "table"):
-        short = inside("doctor", "-o", form, env={"JWT_VERIFICATION_KEY": "short-and-weak"})
+        short = agentctl("doctor", "-o", form, env={"JWT_VERIFICATION_KEY": "short-and-weak"})
         assert short.code == 1
         for text in (secret, "sk-precious", "short-and-weak"):
             assert text not in ended.stdout + ended.stderr + short.stdout + short.stderr

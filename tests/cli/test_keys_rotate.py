@@ -26,9 +26,9 @@ DEAD_SECONDS = 5.0
 
 
 @pytest.fixture
-def agentctl(inside: Agentctl) -> Agentctl:
+def agentctl(agentctl: Agentctl) -> Agentctl:
     """What is begun here and broken off, or goes on beside a server, is a process all the same."""
-    return inside
+    return agentctl
 
 
 def jwks_project(agentctl: Agentctl, folder: Path) -> Path:

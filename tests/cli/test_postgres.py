@@ -19,8 +19,8 @@ from agentctl.config import load_settings
 from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
 from tests.cli.lonely import working
+from tests.deployment import FILES, create_deployment
 from tests.postgres import postgres_schemas, postgres_url
-from tests.world import FILES, create_deployment
 
 __all__ = ["postgres_url"]
 
@@ -59,26 +59,26 @@ READS = (
 )  # fmt: skip
 
 
-def test_what_keeps_a_command_from_its_database_is_told(config: Path, inside: Agentctl) -> None:
+def test_what_keeps_a_command_from_its_database_is_told(config: Path, agentctl: Agentctl) -> None:
     here = ("--config", str(config))
     for command in READS:
-        ended = inside(*command, *here)
+        ended = agentctl(*command, *here)
         assert (ended.code, "there is no database yet" in ended.stderr) == (7, True), command
         assert "agentctl db migrate" in ended.stderr
-    assert inside("db", "migrate", *here).code == 0
+    assert agentctl("db", "migrate", *here).code == 0
     for command in READS:
-        ended = inside(*command, *here)
+        ended = agentctl(*command, *here)
         assert (ended.code, "Traceback" in ended.stderr) in ((0, False), (5, False)), command
     sql(config, "INSERT INTO schema_version VALUES (99, 1)")
-    newer = inside("runs", "list", *here)
+    newer = agentctl("runs", "list", *here)
     assert (newer.code, "newer than this agentctl" in newer.stderr) == (1, True)
     sql(config, "DELETE FROM schema_version WHERE version > 1")
-    older = inside("runs", "list", *here)
+    older = agentctl("runs", "list", *here)
     assert (older.code, "agentctl db migrate" in older.stderr) == (1, True)
 
 
 def test_a_server_that_is_not_to_be_had_is_told_of(
-    tmp_path: Path, postgres_url: str, inside: Agentctl
+    tmp_path: Path, postgres_url: str, agentctl: Agentctl
 ) -> None:
     there = postgres_url.partition("?")[2]
     faults = {
@@ -96,18 +96,18 @@ def test_a_server_that_is_not_to_be_had_is_told_of(
     for number, (lines, (code, text)) in enumerate(faults.items()):
         folder = tmp_path / str(number)
         folder.mkdir()
-        world = create_deployment(folder, NOWHERE, databases=FILES | {"main": lines})
+        deployment = create_deployment(folder, NOWHERE, databases=FILES | {"main": lines})
         for command in (("sessions", "list"), ("runs", "start", "--agent", "echo", "-m", "x")):
-            ended = inside(*command, "--config", str(world.path))
+            ended = agentctl(*command, "--config", str(deployment.path))
             assert (ended.code, text in ended.stderr) == (code, True), ended.stderr
             assert "Traceback" not in ended.stderr
 
 
 def test_tail_shows_a_row_that_comes_behind_a_higher_one(
-    config: Path, inside: Agentctl, environment: dict[str, str], tmp_path: Path
+    config: Path, agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:
     here = ("--config", str(config))
-    assert inside("db", "migrate", *here).code == 0
+    assert agentctl("db", "migrate", *here).code == 0
     with ExitStack() as stack:
         args = ("audit", "tail", "-n", "0", "-o", "jsonl", *here)
         process = stack.enter_context(

@@ -26,22 +26,22 @@ def session() -> str:
 
 
 @pytest.fixture
-def three(demo: Demo, session: str, inside: Agentctl) -> Iterator[set[str]]:
+def three(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[set[str]]:
     """Three runs at work in a session of their own; their ids."""
     run_ids = {demo.run(session, "one two", agent="slow", leave=True) for _ in range(3)}
-    while statuses(inside, demo, session) != ["RUNNING"] * 3:
+    while statuses(agentctl, demo, session) != ["RUNNING"] * 3:
         pass
     yield run_ids
-    inside(*CANCEL, "--session", session, "--yes", "--config", str(demo.config))
+    agentctl(*CANCEL, "--session", session, "--yes", "--config", str(demo.config))
 
 
-def statuses(inside: Agentctl, demo: Demo, session: str) -> list[str]:
-    ended = inside("runs", "list", "--session", session, "--config", str(demo.config))
+def statuses(agentctl: Agentctl, demo: Demo, session: str) -> list[str]:
+    ended = agentctl("runs", "list", "--session", session, "--config", str(demo.config))
     return [line.split("\t")[4] for line in ended.lines[1:]]
 
 
 def test_all_that_the_filter_leaves_is_stopped(
-    through: Agentctl, inside: Agentctl, demo: Demo, session: str, three: set[str]
+    through: Agentctl, agentctl: Agentctl, demo: Demo, session: str, three: set[str]
 ) -> None:
     other = demo.run(f"{session}-other", "one", agent="slow", leave=True)
     ended = through(*CANCEL, "--session", session, "--yes", "--reason", "tidy", "-o", "json")
@@ -51,9 +51,9 @@ def test_all_that_the_filter_leaves_is_stopped(
     assert {record["cancel"] for record in records} == {"stopped"}
     assert {record["reason"] for record in records} == {"tidy"}
     assert ended.stderr.splitlines()[-1].startswith("3 runs: 3 stopped, ")
-    assert statuses(inside, demo, session) == ["CANCELLED"] * 3
-    assert statuses(inside, demo, f"{session}-other")[0] in ("PENDING", "RUNNING")
-    inside("runs", "cancel", other, "--config", str(demo.config))
+    assert statuses(agentctl, demo, session) == ["CANCELLED"] * 3
+    assert statuses(agentctl, demo, f"{session}-other")[0] in ("PENDING", "RUNNING")
+    agentctl("runs", "cancel", other, "--config", str(demo.config))
 
 
 def test_every_page_is_read(
@@ -66,7 +66,7 @@ def test_every_page_is_read(
 
 
 def test_a_dry_run_changes_nothing(
-    through: Agentctl, inside: Agentctl, demo: Demo, session: str, three: set[str]
+    through: Agentctl, agentctl: Agentctl, demo: Demo, session: str, three: set[str]
 ) -> None:
     shown = through(*CANCEL, "--session", session, "--dry-run", "-o", "json")
     records = json.loads(shown.raw)
@@ -74,7 +74,7 @@ def test_a_dry_run_changes_nothing(
     assert {record["run_id"] for record in records} == three
     assert "input" not in records[0]
     assert shown.stderr.splitlines()[-1].startswith("3 runs would be cancelled ")
-    assert statuses(inside, demo, session) == ["RUNNING"] * 3
+    assert statuses(agentctl, demo, session) == ["RUNNING"] * 3
 
 
 @pytest.mark.parametrize(
@@ -106,20 +106,20 @@ def test_nothing_to_cancel_is_0_and_said(through: Agentctl, session: str) -> Non
 
 
 def test_members_stop_with_their_team(
-    inside: Agentctl, environment: dict[str, str], tmp_path: Path
+    agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:
     here = ("--config", str(lonely_config(tmp_path)))
     start = ("runs", "start", "--team", "pair", "-m", "word", *here)
-    inside("runs", "start", "--agent", "echo", "-m", "x", *here)
+    agentctl("runs", "start", "--agent", "echo", "-m", "x", *here)
     with working(*start, environment=environment, log=tmp_path / "team.log") as worker:
-        while len(inside("runs", "list", "--live", "-o", "name", *here).lines) < 2:
+        while len(agentctl("runs", "list", "--live", "-o", "name", *here).lines) < 2:
             assert worker.poll() is None
-        shown = inside(*CANCEL, "--dry-run", "-o", "tsv", *here)
+        shown = agentctl(*CANCEL, "--dry-run", "-o", "tsv", *here)
         assert [line.split("\t")[2] for line in shown.lines[1:]] == ["pair"]
         assert shown.stderr.startswith("1 run and 1 run of members would be cancelled ")
-        assert inside(*CANCEL, "--yes", *here).code == 0
+        assert agentctl(*CANCEL, "--yes", *here).code == 0
         assert worker.wait(30) == 1
-    rows = inside("runs", "list", "--newer-than", "1h", *here).lines[1:3]
+    rows = agentctl("runs", "list", "--newer-than", "1h", *here).lines[1:3]
     assert [row.split("\t")[4] for row in rows] == ["CANCELLED"] * 2
 
 
@@ -139,31 +139,31 @@ def test_members_stop_with_their_team(
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    inside: Agentctl, demo: Demo, args: tuple[str, ...], part: str
+    agentctl: Agentctl, demo: Demo, args: tuple[str, ...], part: str
 ) -> None:
-    ended = inside(*args, "--config", str(demo.config))
+    ended = agentctl(*args, "--config", str(demo.config))
     assert (ended.code, ended.stdout) == (2, "")
     assert part in ended.stderr
 
 
 def test_a_terminal_is_asked(
-    terminal: Terminal, inside: Agentctl, demo: Demo, session: str, three: set[str]
+    terminal: Terminal, agentctl: Agentctl, demo: Demo, session: str, three: set[str]
 ) -> None:
     command = (*CANCEL, "--session", session, "--config", str(demo.config))
     question = f"Cancel 3 runs, locally ({demo.config})? [y/N] "
     no = terminal(*command, types="n\n")
     assert no.code == 2
     assert question in no.screen
-    assert statuses(inside, demo, session) == ["RUNNING"] * 3
+    assert statuses(agentctl, demo, session) == ["RUNNING"] * 3
     assert terminal(*command, types="y\n").code == 0
-    assert statuses(inside, demo, session) == ["CANCELLED"] * 3
+    assert statuses(agentctl, demo, session) == ["CANCELLED"] * 3
 
 
 def test_what_has_not_stopped_yet_is_8(
-    inside: Agentctl, demo: Demo, session: str, three: set[str]
+    agentctl: Agentctl, demo: Demo, session: str, three: set[str]
 ) -> None:
     command = (*CANCEL, "--session", session, "--yes", "--wait", "0")
-    ended = inside(*command, "--config", str(demo.config))
+    ended = agentctl(*command, "--config", str(demo.config))
     outcomes = [line.split("\t")[2] for line in ended.lines[1:]]
     assert set(outcomes) <= {"requested", "stopped"}
     assert ended.code == (8 if "requested" in outcomes else 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Agentctl, Finished, Terminal
+from tests.cli.conftest import Agentctl, Result, Terminal
 from tests.cli.demo import Demo
 from tests.cli.lonely import in_database, lonely_config, working
 
@@ -44,18 +44,18 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(inside: Agentctl, config: Path) -> str:
+def run(agentctl: Agentctl, config: Path) -> str:
     """A run of session s1 that is as it should be; the database holds it alone."""
     start = ("runs", "start", "--agent", "echo", "-m", "hi", "--session", "s1")
-    return inside(*start, "--no-stream", "-o", "name", "--config", str(config)).lines[0]
+    return agentctl(*start, "--no-stream", "-o", "name", "--config", str(config)).lines[0]
 
 
-def doctor(inside: Agentctl, config: Path, *args: str) -> Finished:
-    return inside("runs", "doctor", *args, "--config", str(config))
+def doctor(agentctl: Agentctl, config: Path, *args: str) -> Result:
+    return agentctl("runs", "doctor", *args, "--config", str(config))
 
 
-def found(inside: Agentctl, config: Path, *args: str) -> list[dict[str, str]]:
-    ended = doctor(inside, config, *args, "-o", "json")
+def found(agentctl: Agentctl, config: Path, *args: str) -> list[dict[str, str]]:
+    ended = doctor(agentctl, config, *args, "-o", "json")
     assert ended.code in (0, 1), ended.stderr
     records: list[dict[str, str]] = json.loads(ended.raw)
     return records
@@ -73,126 +73,128 @@ def kill_while_working(config: Path, environment: dict[str, str]) -> str:
     return log.read_text().partition("started run ")[2].split()[0]
 
 
-def test_nothing_wrong_is_0(agentctl: Agentctl, inside: Agentctl, config: Path, run: str) -> None:
+def test_nothing_wrong_is_0(agentctl: Agentctl, config: Path, run: str) -> None:
     ended = doctor(agentctl, config)
     assert (ended.code, len(ended.lines)) == (0, 1)
     assert ended.stderr == f"nothing wrong in 1 run locally ({config})\n"
-    assert doctor(inside, config, "-o", "json").stdout == "[]\n"
-    assert doctor(inside, config, "--fix", "--yes").code == 0
+    assert doctor(agentctl, config, "-o", "json").stdout == "[]\n"
+    assert doctor(agentctl, config, "--fix", "--yes").code == 0
 
 
-def test_a_server_cannot_be_examined(inside: Agentctl, demo: Demo, config: Path) -> None:
-    ended = inside("runs", "doctor", "--url", demo.url)
+def test_a_server_cannot_be_examined(agentctl: Agentctl, demo: Demo, config: Path) -> None:
+    ended = agentctl("runs", "doctor", "--url", demo.url)
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr.endswith("run it where that is, with --config FILE\n")
-    assert doctor(inside, config, "--as-user", "ada").code == 2
+    assert doctor(agentctl, config, "--as-user", "ada").code == 2
 
 
-def test_a_database_that_is_not_there_is_not_made(inside: Agentctl, config: Path) -> None:
-    assert doctor(inside, config).code == 7
+def test_a_database_that_is_not_there_is_not_made(agentctl: Agentctl, config: Path) -> None:
+    assert doctor(agentctl, config).code == 7
     assert not (config.parent / "agentctl.db").exists()
 
 
 def test_a_run_whose_worker_was_killed_is_ended(
-    inside: Agentctl, config: Path, environment: dict[str, str]
+    agentctl: Agentctl, config: Path, environment: dict[str, str]
 ) -> None:
     run_id = kill_while_working(config, environment)
-    listed = doctor(inside, config)
+    listed = doctor(agentctl, config)
     assert listed.code == 1
     assert f"hint: to repair: agentctl runs doctor --fix --config {config}" in listed.stderr
-    problems = found(inside, config)
+    problems = found(agentctl, config)
     assert [(each["kind"], each["run_id"]) for each in problems] == [
         ("lost", run_id),
         ("dead_worker", None),
     ]
     assert problems[0]["remedy"] == "end it as ERROR, WORKER_LOST"
-    status = json.loads(inside("runs", "get", run_id, "-o", "json", "--config", str(config)).raw)
+    status = json.loads(agentctl("runs", "get", run_id, "-o", "json", "--config", str(config)).raw)
     assert status["status"] == "RUNNING", "looking changes nothing"
 
-    fixed = doctor(inside, config, "--fix", "--yes", "-o", "json")
+    fixed = doctor(agentctl, config, "--fix", "--yes", "-o", "json")
     assert fixed.code == 0
     assert [(each["outcome"], each["detail"]) for each in json.loads(fixed.raw)] == [
         ("repaired", "ended as ERROR, WORKER_LOST"),
         ("repaired", "removed its row"),
     ]
     assert fixed.stderr.endswith(f"2 repaired, locally ({config})\n")
-    assert doctor(inside, config).code == 0
-    ended = json.loads(inside("runs", "get", run_id, "-o", "json", "--config", str(config)).raw)
+    assert doctor(agentctl, config).code == 0
+    ended = json.loads(agentctl("runs", "get", run_id, "-o", "json", "--config", str(config)).raw)
     assert ended["error"]["code"] == "WORKER_LOST"
     assert in_database(config, "SELECT count(*) FROM workers") == [(0,)]
 
 
 def test_a_cancel_that_was_asked_for_is_the_end(
-    inside: Agentctl, config: Path, environment: dict[str, str]
+    agentctl: Agentctl, config: Path, environment: dict[str, str]
 ) -> None:
     run_id = kill_while_working(config, environment)
     asked = "UPDATE runs SET cancel_requested_at = 1, cancel_requested_by = 'ann'"
     in_database(config, asked)
-    assert found(inside, config)[0]["remedy"] == "end it as CANCELLED"
-    assert found(inside, config, "--fix", "--yes")[0]["detail"] == "ended as CANCELLED"
-    record = inside("runs", "get", run_id, "-o", "json", "--config", str(config))
+    assert found(agentctl, config)[0]["remedy"] == "end it as CANCELLED"
+    assert found(agentctl, config, "--fix", "--yes")[0]["detail"] == "ended as CANCELLED"
+    record = agentctl("runs", "get", run_id, "-o", "json", "--config", str(config))
     assert json.loads(record.raw)["cancel_reason"] == "The worker was lost"
 
 
-def test_a_run_without_a_session_is_deleted(inside: Agentctl, config: Path, run: str) -> None:
+def test_a_run_without_a_session_is_deleted(agentctl: Agentctl, config: Path, run: str) -> None:
     in_database(config, "INSERT INTO run_events VALUES (?, 0, 0, 'RunStarted {}')", (run,))
     in_database(config, "DELETE FROM sessions")
-    (problem,) = found(inside, config)
+    (problem,) = found(agentctl, config)
     assert (problem["kind"], problem["run_id"], problem["session_id"]) == ("no_session", run, "s1")
-    (fixed,) = found(inside, config, "--fix", "--yes")
+    (fixed,) = found(agentctl, config, "--fix", "--yes")
     assert fixed["detail"] == "deleted the run and 1 batch of its events"
     assert in_database(config, "SELECT count(*) FROM runs") == [(0,)]
     assert in_database(config, "SELECT count(*) FROM run_events") == [(0,)]
 
 
-def test_a_tool_call_without_a_result_gets_one(inside: Agentctl, config: Path, run: str) -> None:
+def test_a_tool_call_without_a_result_gets_one(agentctl: Agentctl, config: Path, run: str) -> None:
     in_database(config, "UPDATE runs SET messages = ?, tools = ?", (CALLS, TOOLS))
-    (problem,) = found(inside, config)
+    (problem,) = found(agentctl, config)
     assert problem["problem"] == "1 tool call without a result: wait"
-    (fixed,) = found(inside, config, "--fix", "--yes")
+    (fixed,) = found(agentctl, config, "--fix", "--yes")
     assert (fixed["outcome"], fixed["detail"]) == ("repaired", 'added 1 result "cancelled"')
-    record = json.loads(inside("runs", "get", run, "-o", "json", "--config", str(config)).raw)
+    record = json.loads(agentctl("runs", "get", run, "-o", "json", "--config", str(config)).raw)
     assert record["messages"][:3] == json.loads(CALLS)
     added = record["messages"][3]
     assert (added["role"], added["tool_call_id"], added["content"]) == ("tool", "c2", "cancelled")
     assert record["tools"][0]["result"] == "cancelled"
-    assert doctor(inside, config).code == 0
+    assert doctor(agentctl, config).code == 0
     again = ("runs", "start", "--agent", "echo", "-m", "more", "--session", "s1")
-    assert inside(*again, "--config", str(config)).stdout == "more\n"
+    assert agentctl(*again, "--config", str(config)).stdout == "more\n"
 
 
-def test_what_cannot_be_repaired_is_left_and_told(inside: Agentctl, config: Path, run: str) -> None:
+def test_what_cannot_be_repaired_is_left_and_told(
+    agentctl: Agentctl, config: Path, run: str
+) -> None:
     in_database(config, """UPDATE runs SET messages = '{"tool_calls": 1}'""")
-    ended = doctor(inside, config, "--fix", "--yes")
+    ended = doctor(agentctl, config, "--fix", "--yes")
     assert (ended.code, ended.lines[1].split("\t")[4]) == (1, "unreadable")
     assert "error: 1 problem found, nothing of it can be repaired from here" in ended.stderr
     assert in_database(config, "SELECT messages FROM runs") == [('{"tool_calls": 1}',)]
 
 
 def test_a_silent_worker_elsewhere_is_suspect_and_left_alone(
-    inside: Agentctl, config: Path, run: str
+    agentctl: Agentctl, config: Path, run: str
 ) -> None:
     beat = int((time.time() - 100) * 1_000_000)
     row = ("far", "elsewhere", "boot/1", 1, 1, beat, beat)
     in_database(config, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     in_database(config, "UPDATE runs SET owner = 'far', status = 'RUNNING', finished_at = NULL")
-    (problem,) = found(inside, config)
+    (problem,) = found(agentctl, config)
     assert (problem["kind"], problem["run_id"], problem["remedy"]) == ("silent", run, None)
     assert problem["problem"].startswith("it is RUNNING, and its worker has been silent for 10")
-    assert doctor(inside, config, "--fix", "--yes").code == 1
+    assert doctor(agentctl, config, "--fix", "--yes").code == 1
     assert in_database(config, "SELECT status FROM runs") == [("RUNNING",)]
     assert in_database(config, "SELECT count(*) FROM workers") == [(1,)]
 
 
 def test_several_things_at_once_and_one_that_stays(
-    inside: Agentctl, config: Path, run: str
+    agentctl: Agentctl, config: Path, run: str
 ) -> None:
     other = ("runs", "start", "--agent", "echo", "-m", "hi", "--session", "s2")
-    inside(*other, "--config", str(config))
+    agentctl(*other, "--config", str(config))
     in_database(config, "UPDATE runs SET messages = ?, tools = NULL WHERE run_id = ?", (CALLS, run))
     broken = """UPDATE runs SET messages = '[{"tool_calls": [1]}]' WHERE run_id <> ?"""
     in_database(config, broken, (run,))
-    ended = doctor(inside, config, "--fix", "--yes")
+    ended = doctor(agentctl, config, "--fix", "--yes")
     assert ended.code == 1
     assert sorted(line.split("\t")[7] for line in ended.lines[1:]) == ["left", "repaired"]
     assert ended.stderr.splitlines()[-2:] == [
@@ -201,9 +203,9 @@ def test_several_things_at_once_and_one_that_stays(
     ]
 
 
-def test_repair_asks(inside: Agentctl, terminal: Terminal, config: Path, run: str) -> None:
+def test_repair_asks(agentctl: Agentctl, terminal: Terminal, config: Path, run: str) -> None:
     in_database(config, "UPDATE runs SET messages = ?", (CALLS,))
-    refused = doctor(inside, config, "--fix")
+    refused = doctor(agentctl, config, "--fix")
     assert (refused.code, refused.stdout) == (2, "")
     assert "--yes" in refused.stderr
     command = ("runs", "doctor", "--fix", "--config", str(config))
@@ -217,11 +219,11 @@ def test_repair_asks(inside: Agentctl, terminal: Terminal, config: Path, run: st
     assert 'added 1 result "cancelled"' in yes.screen
 
 
-def test_one_database_alone(inside: Agentctl, config: Path, run: str) -> None:
+def test_one_database_alone(agentctl: Agentctl, config: Path, run: str) -> None:
     second = '[[databases]]\nid = "second"\nurl = "sqlite:///second.db"\n'
     config.write_text(config.read_text() + second)
     in_database(config, "DELETE FROM sessions")
-    assert doctor(inside, config).code == 7, "the second one is not there"
-    assert doctor(inside, config, "--db", "main", "-o", "name").lines == [run]
-    assert doctor(inside, config, "--db", "nowhere").code == 5
-    assert f"--fix --db main --config {config}" in doctor(inside, config, "--db", "main").stderr
+    assert doctor(agentctl, config).code == 7, "the second one is not there"
+    assert doctor(agentctl, config, "--db", "main", "-o", "name").lines == [run]
+    assert doctor(agentctl, config, "--db", "nowhere").code == 5
+    assert f"--fix --db main --config {config}" in doctor(agentctl, config, "--db", "main").stderr

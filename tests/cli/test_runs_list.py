@@ -20,12 +20,12 @@ def session() -> str:
 
 
 @pytest.fixture
-def two(demo: Demo, session: str, inside: Agentctl) -> Iterator[tuple[str, str]]:
+def two(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[tuple[str, str]]:
     """A run that has ended and one that is at work, in a session of their own."""
     ended = demo.run(session, "hello")
     live = demo.run(session, "one two", agent="slow", leave=True)
     yield ended, live
-    inside("runs", "cancel", live, "--config", str(demo.config))
+    agentctl("runs", "cancel", live, "--config", str(demo.config))
 
 
 @pytest.mark.parametrize(

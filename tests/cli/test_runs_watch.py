@@ -25,11 +25,11 @@ def session() -> str:
 
 
 @pytest.fixture
-def slow(demo: Demo, session: str, inside: Agentctl) -> Iterator[str]:
+def slow(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[str]:
     """A run that is at work, in the background; its id."""
     run_id = demo.run(session, "one two three", agent="slow", leave=True)
     yield run_id
-    inside("runs", "cancel", run_id, "--config", str(demo.config))
+    agentctl("runs", "cancel", run_id, "--config", str(demo.config))
 
 
 def test_a_run_that_ended_is_told_again(through: Agentctl, demo: Demo, session: str) -> None:
@@ -73,13 +73,13 @@ def test_where_it_is_can_be_given(through: Agentctl, demo: Demo, session: str) -
 
 @pytest.mark.parametrize("kind", ["team", "workflow"])
 def test_members_and_steps_are_told_beside_the_answer(
-    inside: Agentctl, demo: Demo, session: str, kind: str
+    agentctl: Agentctl, demo: Demo, session: str, kind: str
 ) -> None:
     name = {"team": "duo", "workflow": "relay"}[kind]
     here = ("--config", str(demo.config))
     start = ("runs", "start", f"--{kind}", name, "-m", "good day", "--session", session)
-    run_id = json.loads(inside(*start, "-o", "jsonl", *here).lines[0])["run_id"]
-    seen = inside("runs", "watch", run_id, *here)
+    run_id = json.loads(agentctl(*start, "-o", "jsonl", *here).lines[0])["run_id"]
+    seen = agentctl("runs", "watch", run_id, *here)
     assert (seen.code, seen.stdout) == (0, "good day\n")
     beside = [line.strip() for line in seen.stderr.splitlines()[1:-1]]
     if kind == "team":
@@ -94,11 +94,11 @@ def test_members_and_steps_are_told_beside_the_answer(
 
 
 def test_what_is_beside_the_answer_is_dim_on_a_terminal(
-    terminal: Terminal, inside: Agentctl, demo: Demo, session: str
+    terminal: Terminal, agentctl: Agentctl, demo: Demo, session: str
 ) -> None:
     here = ("--config", str(demo.config))
     start = ("runs", "start", "--team", "duo", "-m", "good day", "--session", session)
-    run_id = json.loads(inside(*start, "-o", "jsonl", *here).lines[0])["run_id"]
+    run_id = json.loads(agentctl(*start, "-o", "jsonl", *here).lines[0])["run_id"]
     colors = {"NO_COLOR": "", "TERM": "xterm"}
     seen = terminal("runs", "watch", run_id, *here, env=colors)
     assert "\x1b[2m  Echo: good day\x1b[0m\n" in seen.screen
@@ -107,14 +107,14 @@ def test_what_is_beside_the_answer_is_dim_on_a_terminal(
 
 
 def test_who_watches_sees_the_end_that_another_brings(
-    demo: Demo, slow: str, environment: dict[str, str], inside: Agentctl, tmp_path: Path
+    demo: Demo, slow: str, environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     here = ("--config", str(demo.config))
     log = tmp_path / "watch.log"
     with working("runs", "watch", slow, *here, environment=environment, log=log) as process:
         assert process.stdout is not None
         assert process.stdout.read(8) == b"one two "
-        assert inside("runs", "cancel", slow, "--reason", "enough", *here).code == 0
+        assert agentctl("runs", "cancel", slow, "--reason", "enough", *here).code == 0
         assert process.wait(30) == 1
     error = f"error: run {slow} was cancelled\n  cause: enough\n"
     assert log.read_text().endswith(error)
@@ -122,7 +122,7 @@ def test_who_watches_sees_the_end_that_another_brings(
 
 @pytest.mark.parametrize("remotely", [False, True])
 def test_interrupt_leaves_the_run_alive_and_says_so(
-    terminal: Terminal, demo: Demo, slow: str, inside: Agentctl, remotely: bool
+    terminal: Terminal, demo: Demo, slow: str, agentctl: Agentctl, remotely: bool
 ) -> None:
     door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
     variables = {"AGENTCTL_TOKEN": demo.token} if remotely else {}
@@ -132,7 +132,7 @@ def test_interrupt_leaves_the_run_alive_and_says_so(
     assert goes_on.endswith(f"interrupted: run {slow} goes on")
     assert again.startswith(f"look again: agentctl runs watch {slow} --after ")
     assert stop == f"stop it: agentctl runs cancel {slow} {' '.join(door)}"
-    state = inside("runs", "get", slow, "-o", "json", "--config", str(demo.config))
+    state = agentctl("runs", "get", slow, "-o", "json", "--config", str(demo.config))
     assert json.loads(state.raw)["status"] == "RUNNING"
 
 
@@ -156,15 +156,15 @@ def test_the_command_that_is_told_goes_on_without_a_gap(
 
 
 def test_a_run_without_kept_events_is_waited_for(
-    environment: dict[str, str], inside: Agentctl, tmp_path: Path
+    environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     config = lonely_config(tmp_path)
     here = ("--config", str(config))
     start = ("runs", "start", "--agent", "slow", "-m", "word", "--no-stream", "--session", "p")
-    inside("runs", "start", "--agent", "echo", "-m", "x", *here)
+    agentctl("runs", "start", "--agent", "echo", "-m", "x", *here)
     log = tmp_path / "plain.log"
     with working(*start, *here, environment=environment, log=log) as worker:
-        while not (live := inside("runs", "list", "--live", "-o", "name", *here).lines):
+        while not (live := agentctl("runs", "list", "--live", "-o", "name", *here).lines):
             assert worker.poll() is None
         watching = tmp_path / "watch.log"
         with working("runs", "watch", live[0], *here, environment=environment, log=watching) as eye:
@@ -179,7 +179,7 @@ def test_a_run_without_kept_events_is_waited_for(
 
 
 def test_nobody_works_on_it_any_more(
-    environment: dict[str, str], inside: Agentctl, tmp_path: Path
+    environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     config = lonely_config(tmp_path)
     here = ("--config", str(config))
@@ -191,7 +191,7 @@ def test_nobody_works_on_it_any_more(
         worker.kill()
         worker.wait()
     run_id = wait_for_line(log, "started run ").partition("started run ")[2].split()[0]
-    ended = inside("runs", "watch", run_id, *here)
+    ended = agentctl("runs", "watch", run_id, *here)
     assert (ended.code, ended.stdout[:4]) == (1, "word")
     assert f"error: nobody works on run {run_id} any more" in ended.stderr
     assert ended.stderr.endswith(
@@ -200,7 +200,7 @@ def test_nobody_works_on_it_any_more(
 
 
 def test_a_stream_that_is_cut_off_is_gone_on_with(
-    demo: Demo, slow: str, inside: Agentctl, environment: dict[str, str], tmp_path: Path
+    demo: Demo, slow: str, agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:
     log = tmp_path / "watch.log"
     with proxied(demo.url, cut_behind=b"RunContent", times=2) as proxy:
@@ -209,7 +209,7 @@ def test_a_stream_that_is_cut_off_is_gone_on_with(
         with working(*command, environment=token, log=log) as process:
             assert process.stdout is not None
             seen = process.stdout.read(len("one two three one two three one "))
-            inside("runs", "cancel", slow, "--config", str(demo.config))
+            agentctl("runs", "cancel", slow, "--config", str(demo.config))
             assert process.wait(30) == 1
             seen += process.stdout.read()
     words = seen.decode().split()
@@ -220,7 +220,7 @@ def test_a_stream_that_is_cut_off_is_gone_on_with(
 
 
 def test_a_server_that_was_killed_is_waited_for(
-    tmp_path: Path, inside: Agentctl, environment: dict[str, str]
+    tmp_path: Path, agentctl: Agentctl, environment: dict[str, str]
 ) -> None:
     folder = tmp_path / "data"
     log = tmp_path / "watch.log"
@@ -241,12 +241,12 @@ def test_a_server_that_was_killed_is_waited_for(
 
 
 def test_a_server_that_does_not_come_back_is_given_up(
-    inside: Agentctl, demo: Demo, slow: str, monkeypatch: pytest.MonkeyPatch
+    agentctl: Agentctl, demo: Demo, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "RECONNECT_DELAYS", (0.01, 0.02))
     with proxied(demo.url, cut_behind=b"text/event-stream", times=100) as proxy:
         token = {"AGENTCTL_TOKEN": demo.token}
-        ended = inside("runs", "watch", slow, "--url", proxy.url, env=token)
+        ended = agentctl("runs", "watch", slow, "--url", proxy.url, env=token)
     assert ended.code == 7
     assert "error: the stream was cut off, and could not be gone on with" in ended.stderr
     assert f"look again: agentctl runs watch {slow} --" in ended.stderr
@@ -266,7 +266,7 @@ def test_an_idempotency_key_gives_the_run_of_the_first_command(
 
 
 def test_interrupting_a_run_with_a_key_leaves_what_becomes_of_it_to_its_owner(
-    inside: Agentctl, environment: dict[str, str], tmp_path: Path
+    agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:
     here = ("--config", str(lonely_config(tmp_path)))
     start = ("runs", "start", "--agent", "slow", "-m", "word", "--idempotency-key", "k")
@@ -280,7 +280,7 @@ def test_interrupting_a_run_with_a_key_leaves_what_becomes_of_it_to_its_owner(
             guest.send_signal(signal.SIGINT)
             assert guest.wait(30) == 130
         assert "interrupted: see what became of the run: agentctl runs get " in second.read_text()
-        assert len(inside("runs", "list", "--live", "-o", "name", *here).lines) == 1
+        assert len(agentctl("runs", "list", "--live", "-o", "name", *here).lines) == 1
         owner.send_signal(signal.SIGINT)
         assert owner.wait(30) == 130
-    assert inside("runs", "list", *here).lines[1].split("\t")[4] == "CANCELLED"
+    assert agentctl("runs", "list", *here).lines[1].split("\t")[4] == "CANCELLED"

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from agentctl.cli.root import app
-from tests.cli.conftest import Agentctl, Finished
+from tests.cli.conftest import Agentctl, Result
 from tests.cli.demo import Demo
 
 
-def check(finished: Finished, code: int, *parts: str, hint: str | None = None) -> None:
+def check(finished: Result, code: int, *parts: str, hint: str | None = None) -> None:
     """One error of the one shape: what failed, perhaps why and what to do, nothing on stdout."""
     lines = finished.stderr.splitlines()
     assert finished.code == code, finished.stderr

@@ -1,0 +1,74 @@
+"""Run commands of `agentctl` in this process: the real `main`, without starting an interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from agentctl.cli.app import main
+from agentctl.cli.io import IO
+
+__all__ = ["Result", "run_command"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A command that ended: its exit code, and its output as text and as bytes."""
+
+    code: int
+    stdout: str
+    stderr: str
+    raw: bytes
+
+    @property
+    def lines(self) -> list[str]:
+        return self.stdout.splitlines()
+
+
+def run_command(
+    *arguments: str, environment: Mapping[str, str], folder: Path, typed: bytes = b""
+) -> Result:
+    """Run `agentctl ARGUMENTS` to its end, without a terminal.
+
+    Args:
+        environment: all environment variables.
+        folder: the current folder.
+        typed: bytes on stdin.
+    """
+    stdin, stdout, stderr = io.BytesIO(typed), io.BytesIO(), io.BytesIO()
+    streams = IO(*(io.TextIOWrapper(each, "utf-8") for each in (stdin, stdout, stderr)))
+    with (
+        patch.dict(os.environ, environment, clear=True),
+        contextlib.chdir(folder),
+        _forget_tools(),
+    ):
+        code = main(arguments, streams)
+    streams.out.flush()
+    streams.err.flush()
+    raw, error = stdout.getvalue(), stderr.getvalue().decode()
+    assert "Traceback" not in error, error
+    return Result(code, raw.decode(), error, raw)
+
+
+@contextlib.contextmanager
+def _forget_tools() -> Iterator[None]:
+    """Forget the modules of tools, which a command imports from the folder of a configuration.
+
+    The next command may have another folder with modules of the same names.
+    """
+    path, loaded = sys.path.copy(), set(sys.modules)
+    permanent = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - loaded:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and not file.startswith(permanent):
+                del sys.modules[name]
