@@ -1,4 +1,4 @@
-"""Every test starts from the same environment, whatever the shell that started the suite has."""
+"""The environment of every test: the same, regardless of the shell that started the suite."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _unwanted() -> list[str]:
 
 
 def pytest_configure() -> None:
-    """For fixtures of a wider scope, which run before the one below."""
+    """Clean the environment for fixtures of a wider scope, which run before the one below."""
     for name in _unwanted():
         del os.environ[name]
     os.environ.update(_FIXED)
@@ -34,7 +34,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting, credential or user's configuration of the surroundings reaches a test."""
+    """Keep settings, credentials and configuration of the user away from a test."""
     for name in _unwanted():
         monkeypatch.delenv(name)
     for name, value in _FIXED.items():

@@ -1,8 +1,9 @@
-"""An OpenAI-compatible endpoint as a process of its own, for tests; see `tests.endpoint_server`.
+"""An OpenAI-compatible endpoint for tests, in its own process; see `tests.endpoint_server`.
 
-In a conftest: `from tests.endpoint import model_endpoint` (and name it in `__all__`); a test then
-takes `model_endpoint: ModelEndpoint` and puts `model_endpoint.base_url` into a model's `base_url`.
-The name of the model says how it behaves: `echo`, `hang`, `half`, `tool:NAME`, `delegate`, ...
+A conftest imports the fixture with `from tests.endpoint import model_endpoint` (and names it in
+`__all__`). A test takes `model_endpoint: ModelEndpoint` and puts `model_endpoint.base_url` into the
+`base_url` of a model. The name of the model selects the behaviour: `echo`, `hang`, `half`,
+`tool:NAME`, `delegate`, ...
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ START_SECONDS = 10.0
 
 
 class ModelEndpoint:
-    """The endpoint, seen from a test."""
+    """A running endpoint."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process = process
@@ -35,42 +36,42 @@ class ModelEndpoint:
 
     @property
     def base_url(self) -> str:
-        """What goes into `base_url` of a model."""
+        """The URL for `base_url` of a model."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def open_calls(self) -> int:
-        """Calls of models that are open now."""
-        return int(self._request_document("GET", "/open")["open"])
+        """Return the number of model calls that are open now."""
+        return int(self._request("GET", "/open")["open"])
 
     def wait_for_open(self, count: int, seconds: float = 5.0) -> None:
-        """Wait until that many calls are open; fails after `seconds`."""
+        """Wait until `count` calls are open; fail after `seconds`."""
         deadline = time.monotonic() + seconds
         while (open_now := self.open_calls()) != count:
             assert time.monotonic() < deadline, f"{open_now} calls are open, not {count}"
             time.sleep(0.01)
 
     def requests(self, model: str | None = None) -> list[Body]:
-        """The bodies that were sent, newest last; of one model, when given."""
-        sent: list[Body] = self._request_document("GET", "/requests")["requests"]
+        """Return the request bodies received so far, newest last, of one model if given."""
+        sent: list[Body] = self._request("GET", "/requests")["requests"]
         return [body for body in sent if model in (None, body["model"])]
 
     def headers(self, model: str) -> dict[str, str]:
-        """The header fields of the newest request for a model, names in lower case."""
-        sent: list[dict[str, Any]] = self._request_document("GET", "/headers")["headers"]
+        """Return the header fields of the newest request for a model, names in lower case."""
+        sent: list[dict[str, Any]] = self._request("GET", "/headers")["headers"]
         return next(entry["fields"] for entry in reversed(sent) if entry["model"] == model)
 
     def forget(self) -> None:
-        """Start `requests` anew."""
-        self._request_document("DELETE", "/requests")
+        """Forget the requests received so far."""
+        self._request("DELETE", "/requests")
 
     def stop(self) -> None:
-        """End the process."""
+        """Stop the process."""
         self.process.terminate()
         self.process.wait(timeout=5)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
-    def _request_document(self, method: str, path: str) -> dict[str, Any]:
+    def _request(self, method: str, path: str) -> dict[str, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request(method, path)
@@ -81,7 +82,7 @@ class ModelEndpoint:
 
 
 def start_endpoint() -> ModelEndpoint:
-    """Start the process and wait until it listens; the caller ends it with `stop`."""
+    """Start the process and wait until it listens; the caller stops it with `stop`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.endpoint_server"],
         cwd=Path(__file__).parent.parent,
@@ -101,7 +102,7 @@ def start_endpoint() -> ModelEndpoint:
 
 @pytest.fixture(scope="session")
 def model_endpoint() -> Iterator[ModelEndpoint]:
-    """A running endpoint. Import it into a conftest; a test names it as a parameter."""
+    """A running endpoint, shared by the tests of a session."""
     endpoint = start_endpoint()
     yield endpoint
     endpoint.stop()

@@ -1,37 +1,37 @@
-"""The process behind `tests.endpoint`: an OpenAI-compatible endpoint on a free port.
+"""The process of `tests.endpoint`: an OpenAI-compatible endpoint on a free port.
 
-`POST /v1/chat/completions` behaves as the name of the model says:
+`POST /v1/chat/completions` behaves by the name of the model:
 
     echo                answers with the last user message
-    hang                takes the request and never answers
-    trickle             one word at a time, for ever
-    drip                sends comments and no event, for ever
-    endless             one event that never ends
-    arguments           a call of the tool `add` whose arguments never end
-    thoughts            reasons for ever
-    half                streams three words, then stays silent with the connection open
-    no-usage            like echo, and reports no usage
-    http-<status>       refuses with that status
-    http-key            refuses with 401, and repeats the credential that it was sent
-    http-long           refuses with 500 and a text that never ends
+    hang                reads the request and never answers
+    trickle             streams one word at a time, without end
+    drip                sends comments and no event, without end
+    endless             sends one event that never ends
+    arguments           calls the tool `add` with arguments that never end
+    thoughts            streams reasoning without end
+    half                streams three words, then sends nothing with the connection open
+    no-usage            like echo, without reporting usage
+    http-<status>       fails with that status
+    http-key            fails with 401 and repeats the credential of the request
+    http-long           fails with 500 and a text that never ends
     garbage             answers with half a JSON document
     reset               streams a little, then resets the connection
     tool:NAME           calls the tool NAME with the JSON object found in the last user message,
                         then answers with the tool's result
-    tools:NAME          calls it twice at once, then answers with both results
-    broken:NAME         calls it with arguments that are not JSON, then answers with the result
-    again:NAME          calls it over and over
+    tools:NAME          calls the tool twice at once, then answers with both results
+    broken:NAME         calls the tool with invalid JSON as arguments, then answers with the result
+    again:NAME          calls the tool without end
     delegate            calls delegate_task_to_member (or route_to_member), for the member named in
                         the last user message, else the first; then answers with the result
-    history             answers with the roles and texts that it was sent, as JSON
-    exact               answers with the message that the last user message is the JSON of, then
+    history             answers with the roles and texts of the request, as JSON
+    exact               parses the last user message as JSON and answers with that message, then
                         with the results of its calls
 
-`GET /open` tells how many calls of models are open, `GET /requests` what was asked, newest last,
-`GET /headers` with which header fields; `DELETE /requests` forgets both. A call whose client has
-gone counts as open no longer.
+`GET /open` returns the number of open model calls, `GET /requests` the request bodies, newest last,
+and `GET /headers` their header fields; `DELETE /requests` forgets both. A call is closed when its
+client has disconnected.
 
-    python -m tests.endpoint_server   prints its port, then serves until it is told to end
+    python -m tests.endpoint_server   prints its port, then serves until SIGTERM
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Body = dict[str, Any]
 
 
 class _State:
-    """What the process remembers."""
+    """The requests that the process has received."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -75,7 +75,7 @@ class _Server(ThreadingHTTPServer):
     state = _State()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is what many tests are about: no trace of it."""
+        """Write no traceback: in many tests the client disconnects."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Quiet."""
+        """Write no log."""
 
     def do_GET(self) -> None:
         state = self.server.state
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps(answer).encode())
 
     def hang(self, body: Body) -> None:
-        """Wait until the client goes."""
+        """Wait until the client disconnects."""
         while True:
             self._pause(1.0)
 
@@ -243,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _pause(self, seconds: float) -> None:
-        """Wait; raises _Gone as soon as the client has closed the connection."""
+        """Wait for `seconds`; raise _Gone as soon as the client has closed the connection."""
         readable, _, _ = select.select([self.connection], [], [], seconds)
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
             raise _Gone
@@ -337,7 +337,7 @@ def _calls(*calls: tuple[str, str]) -> Body:
 
 
 def _results(body: Body) -> Body | None:
-    """An answer from the results that the tools gave, when these are what was said last."""
+    """Return an answer with the results of tools, if these are the last messages."""
     texts: list[str] = []
     for message in reversed(body["messages"]):
         if message["role"] != "tool":
@@ -389,7 +389,7 @@ def _framed(chunk: Body) -> bytes:
 
 
 def _chunks(body: Body, message: Body, usage: Body | None) -> Iterator[Body]:
-    """A message as a stream: words, or the calls; the usage last, when it was asked for."""
+    """Yield a message as chunks: words or calls, and the usage last if it was requested."""
     calls = message.get("tool_calls", [])
     for word in re.findall(r"\S+\s*|\s+", _text(message)):
         yield _delta(body, {"role": "assistant", "content": word})

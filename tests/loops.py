@@ -1,4 +1,4 @@
-"""Lets a test be a coroutine: each gets an event loop of its own."""
+"""Coroutines as tests: each runs in a new event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["pytest_pyfunc_call", "wait_until"]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Import this into a conftest to have its coroutine tests run."""
+    """Run a test that is a coroutine function. A conftest imports this hook."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -24,7 +24,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 async def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    """Wait for a condition, asked every 5 ms; fails after `seconds`."""
+    """Wait for a condition, checked every 5 ms; fail after `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         met = condition()
@@ -32,5 +32,5 @@ async def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> Non
             met = await met
         if met:
             return
-        assert asyncio.get_running_loop().time() < deadline, "the condition was never met"
+        assert asyncio.get_running_loop().time() < deadline, "the condition was not met in time"
         await asyncio.sleep(0.005)

@@ -32,8 +32,8 @@ from tests.auth.explained import (
     signed,
     signed_for,
 )
+from tests.deployment import Deployment
 from tests.server.hosts import Host, hosting
-from tests.world import Deployment
 
 ADMIN = {"iss": "https://id.example/", "aud": "here", "sub": "boss"}
 ALLOWED = 200

@@ -14,8 +14,8 @@ from agentctl.server import create_app
 from tests.auth.forge import rs, token
 from tests.auth.hostile import CASES, CLAIMS, OURS, RS, signed
 from tests.auth.verifiers import NEW, OLD, bearer, jwks, swap
+from tests.deployment import Deployment
 from tests.server.hosts import Host, hosting
-from tests.world import Deployment
 
 
 def served(folder: Path, given: Authorization) -> Settings:

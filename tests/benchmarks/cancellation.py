@@ -26,9 +26,9 @@ from agentctl.operations import CancelRequest, Operations, RunRequest
 from agentctl.remote.client import RemoteOperations
 from agentctl.service.service import Service
 from tests.benchmarks.measure import Row, at_most, noted
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.process import base_environment, serve_config
-from tests.world import ADMIN, Deployment, create_deployment
 
 AGENT, SESSION = "hang", "s1"
 WAIT_SECONDS = 10.0
@@ -77,9 +77,9 @@ def through(port: Operations) -> Cancel:
     return cancel
 
 
-def by_command(world: Deployment) -> Cancel:
+def by_command(deployment: Deployment) -> Cancel:
     """Cancel with `agentctl runs cancel` on the files."""
-    command = [sys.executable, "-m", "agentctl", "runs", "cancel", "--config", str(world.path)]
+    command = [sys.executable, "-m", "agentctl", "runs", "cancel", "--config", str(deployment.path)]
     command += ["--agent", AGENT, "--session", SESSION, "--yes", "-o", "json"]
 
     def run(run_id: str) -> None:
@@ -94,9 +94,9 @@ def by_command(world: Deployment) -> Cancel:
 
 
 @asynccontextmanager
-async def here(world: Deployment) -> AsyncIterator[Operations]:
+async def here(deployment: Deployment) -> AsyncIterator[Operations]:
     """A service in this process."""
-    async with Service.open(world.settings, create=True) as service:
+    async with Service.open(deployment.settings, create=True) as service:
         await service.prepare()
         yield service.operations_for(local_principal("benchmark"))
 
@@ -118,10 +118,10 @@ async def at_once(
 
 
 async def alone(
-    world: Deployment, endpoint: ModelEndpoint, count: int
+    deployment: Deployment, endpoint: ModelEndpoint, count: int
 ) -> dict[str, list[Cancelled]]:
     """The process that works on the runs cancels them."""
-    async with here(world) as port:
+    async with here(deployment) as port:
         cancel = through(port)
         return {
             "same process, in turn": await in_turn(port, endpoint, count, cancel),
@@ -130,18 +130,18 @@ async def alone(
 
 
 async def apart(
-    world: Deployment, url: str, endpoint: ModelEndpoint, count: int
+    deployment: Deployment, url: str, endpoint: ModelEndpoint, count: int
 ) -> dict[str, list[Cancelled]]:
     """A server works on the runs; who cancels them has only the database in common with it."""
-    token = world.token("benchmark", ADMIN, seconds=3_600)
+    token = deployment.token("benchmark", ADMIN, seconds=3_600)
     async with RemoteOperations(url, token) as server:
-        async with here(world) as other:
+        async with here(deployment) as other:
             cancel = through(other)
             results = {
                 "another process, in turn": await in_turn(server, endpoint, count, cancel),
                 "another process, all at once": await at_once(server, endpoint, count, cancel),
             }
-        command = by_command(world)
+        command = by_command(deployment)
         return results | {"local command, in turn": await in_turn(server, endpoint, count, command)}
 
 
@@ -185,10 +185,10 @@ def run(folder: Path, count: int) -> dict[str, list[Cancelled]]:
     """All measurements."""
     endpoint = start_endpoint()
     try:
-        world = create_deployment(folder, endpoint.base_url)
-        results = asyncio.run(alone(world, endpoint, count))
-        with serve_config(world.path) as server:
-            return results | asyncio.run(apart(world, server.url, endpoint, count))
+        deployment = create_deployment(folder, endpoint.base_url)
+        results = asyncio.run(alone(deployment, endpoint, count))
+        with serve_config(deployment.path) as server:
+            return results | asyncio.run(apart(deployment, server.url, endpoint, count))
     finally:
         endpoint.stop()
 

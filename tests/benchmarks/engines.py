@@ -22,8 +22,8 @@ from tests.benchmarks.places import Place, ours
 from tests.benchmarks.reads import AGENT
 from tests.benchmarks.seeding import seed
 from tests.benchmarks.work import SHORT_RUNS, Work, make_work, many_sessions, sized
+from tests.deployment import Deployment
 from tests.postgres import running_postgres
-from tests.world import Deployment
 
 __all__ = ["beside_each_other"]
 

@@ -13,7 +13,7 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.benchmarks.work import Session, Work
-from tests.world import Deployment
+from tests.deployment import Deployment
 
 __all__ = ["seed"]
 

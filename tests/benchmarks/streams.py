@@ -29,8 +29,8 @@ import httpx2
 from tests.benchmarks.measure import Row, noted
 from tests.benchmarks.paced import word
 from tests.benchmarks.places import endpoint
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import ServerProcess, base_environment, start_server
-from tests.world import ADMIN, Deployment, create_deployment
 
 FILES = 16_384
 """Open files that each process may have."""
@@ -187,7 +187,7 @@ class Place:
 
     server: ServerProcess
     endpoint: str
-    world: Deployment
+    deployment: Deployment
 
     @property
     def port(self) -> int:
@@ -195,7 +195,7 @@ class Place:
 
     @property
     def token(self) -> str:
-        return self.world.token("me", ADMIN, seconds=3_600)
+        return self.deployment.token("me", ADMIN, seconds=3_600)
 
     def streams(self, count: int, asked: Asked) -> list[Stream]:
         """As many runs, each in a session of its own."""
@@ -225,12 +225,12 @@ class Place:
 def placed(folder: Path, url: str) -> Iterator[Place]:
     """A server of its own."""
     folder.mkdir()
-    world = create_deployment(folder, f"{url}/v1", extra=AGENT.format(url=f"{url}/v1"))
-    options = ("--config", str(world.path), "--port", "0")
+    deployment = create_deployment(folder, f"{url}/v1", extra=AGENT.format(url=f"{url}/v1"))
+    options = ("--config", str(deployment.path), "--port", "0")
     with start_server(
         *options, log=folder / "server.log", environment=base_environment()
     ) as server:
-        yield Place(server, url, world)
+        yield Place(server, url, deployment)
 
 
 class AtOnce(NamedTuple):

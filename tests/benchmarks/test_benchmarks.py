@@ -16,7 +16,7 @@ from tests.benchmarks.load import quiet, resident
 from tests.benchmarks.measure import at_least, at_most, compared, noted, text, turns
 from tests.benchmarks.seeding import seed
 from tests.benchmarks.work import make_work, sized
-from tests.world import Deployment
+from tests.deployment import Deployment
 
 
 def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:

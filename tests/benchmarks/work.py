@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.auth.keys.generate import build_public_pem, generate_key, write_private_key
-from tests.world import Deployment
+from tests.deployment import Deployment
 
 __all__ = [
     "SCOPES",

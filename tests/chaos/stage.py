@@ -14,10 +14,10 @@ from pathlib import Path
 
 import asyncpg
 
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.own_postgres import OwnPostgres, own_postgres
 from tests.process import ServerProcess, start_server
-from tests.world import ADMIN, Deployment, create_deployment
 
 __all__ = ["Cluster", "Server", "start_cluster"]
 
@@ -29,9 +29,9 @@ DATABASES = 'url = "{url}"\nsearch_path = "{schema}"'
 class Server:
     """One server: a folder of its own, the keys of both, one port for all its lives."""
 
-    def __init__(self, name: str, world: Deployment) -> None:
+    def __init__(self, name: str, deployment: Deployment) -> None:
         self.name = name
-        self.world = world
+        self.deployment = deployment
         self.lives = 0
         self.url = ""
         self.said = list[Path]()
@@ -52,9 +52,9 @@ class Server:
         """Returns when it listens."""
         self.lives += 1
         port = self.url.rpartition(":")[2] or "0"
-        log = self.world.folder / f"{self.name}-{self.lives}.log"
+        log = self.deployment.folder / f"{self.name}-{self.lives}.log"
         self.said.append(log)
-        options = ("--config", str(self.world.path), "--port", port)
+        options = ("--config", str(self.deployment.path), "--port", port)
         self._served = self._running.enter_context(start_server(*options, log=log))
         self.url = self._served.url
 
@@ -115,7 +115,7 @@ async def start_cluster(*, durable: bool) -> AsyncIterator[Cluster]:
     try:
         with own_postgres(durable=durable) as postgres:
             servers = _servers(folder, endpoint.base_url, postgres.url)
-            token = servers[0].world.token("me", ADMIN, seconds=7_200)
+            token = servers[0].deployment.token("me", ADMIN, seconds=7_200)
             try:
                 for server in servers:
                     await asyncio.to_thread(server.start)
@@ -138,6 +138,6 @@ def _servers(folder: Path, model_url: str, database_url: str) -> list[Server]:
         (folder / name).mkdir()
     databases = {"main": place, "second": second}
     limits = "[limits]\nconcurrent_runs = 1000\n"
-    world = create_deployment(folder / "a", model_url, extra=limits, databases=databases)
+    deployment = create_deployment(folder / "a", model_url, extra=limits, databases=databases)
     shutil.copytree(folder / "a", folder / "b", dirs_exist_ok=True)
-    return [Server("a", world), Server("b", Deployment(folder / "b"))]
+    return [Server("a", deployment), Server("b", Deployment(folder / "b"))]

@@ -13,11 +13,11 @@ import pytest
 
 from tests.contract.doors import Doors
 from tests.contract.places import Places, empty
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.postgres import postgres_url
 from tests.process import serve_config
-from tests.world import create_deployment
 
 __all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
@@ -45,9 +45,9 @@ def shared(
     """Both doors to the same state."""
     folder = tmp_path_factory.mktemp("shared")
     with places.databases() as databases:
-        world = create_deployment(folder, model_endpoint.base_url, databases=databases)
-        with serve_config(world.path) as server:
-            yield Doors(world, world, server.url, places.engine, told)
+        deployment = create_deployment(folder, model_endpoint.base_url, databases=databases)
+        with serve_config(deployment.path) as server:
+            yield Doors(deployment, deployment, server.url, places.engine, told)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from agentctl.operations import Operations
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
 from agentctl.service.service import Service
-from tests.world import Deployment
+from tests.deployment import Deployment
 
 __all__ = ["Ask", "Doors", "Outcome", "asked", "normal"]
 

@@ -12,8 +12,8 @@ import asyncpg
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database as Entry
+from tests.deployment import FILES, Deployment
 from tests.postgres import postgres_schemas
-from tests.world import FILES, Deployment
 
 __all__ = ["Places", "empty"]
 
@@ -41,9 +41,9 @@ class Places:
                 yield lines
 
 
-def empty(world: Deployment) -> None:
+def empty(deployment: Deployment) -> None:
     """Remove all rows that a test may have left, while a server has the databases open."""
-    for entry in world.settings.databases:
+    for entry in deployment.settings.databases:
         if is_sqlite_url(entry.url):
             _empty_file(entry)
         else:

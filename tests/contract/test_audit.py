@@ -18,7 +18,7 @@ from tests.contract.test_changes import (
     runs_story,
     sessions_story,
 )
-from tests.world import ADMIN
+from tests.deployment import ADMIN
 
 _OF_THE_DOOR = ("via", "request_id")
 

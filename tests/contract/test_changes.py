@@ -26,8 +26,8 @@ from agentctl.operations import (
 )
 from agentctl.records.kinds import ComponentKind
 from tests.contract.doors import Ask, Doors, Outcome, asked, normal
+from tests.deployment import ADMIN
 from tests.loops import wait_until
-from tests.world import ADMIN
 
 WRITER = (
     "agents:run", "agents:read", "teams:run", "workflows:run", "sessions:read", "sessions:write",

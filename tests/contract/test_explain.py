@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from agentctl.operations import ExplainRequest, Operations, RunRequest
 from tests.auth.forge import Pair, rs, token
 from tests.contract.doors import Doors, asked
-from tests.world import ADMIN, Deployment
+from tests.deployment import ADMIN, Deployment
 
 REQUESTS = [
     ("GET", "/agents"),
@@ -29,9 +29,9 @@ REQUESTS = [
 ]
 
 
-def signed(world: Deployment, **claims: Any) -> str:
+def signed(deployment: Deployment, **claims: Any) -> str:
     """A token without times, about which there is always the same to say."""
-    pem = (world.folder / "keys" / "signing.pem").read_bytes()
+    pem = (deployment.folder / "keys" / "signing.pem").read_bytes()
     return token({"alg": "RS256"}, claims, rs(Pair(load_pem_private_key(pem, None))))
 
 
@@ -50,17 +50,17 @@ def explained(shared: Doors) -> Doors:
 
 @pytest.mark.parametrize(("method", "path"), REQUESTS)
 async def test_both_doors_explain_alike(explained: Doors, method: str, path: str) -> None:
-    world = explained.there
+    deployment = explained.there
     scopes = ["agents:read", "sessions:explained:read"]
     tokens = {
-        "owner": signed(world, sub="owner", scopes=scopes),
-        "stranger": signed(world, sub="stranger", scopes=scopes),
-        "text": signed(world, sub="owner", scopes="agents:read"),
-        "admin": signed(world, scopes=[ADMIN]),
+        "owner": signed(deployment, sub="owner", scopes=scopes),
+        "stranger": signed(deployment, sub="stranger", scopes=scopes),
+        "text": signed(deployment, sub="owner", scopes="agents:read"),
+        "admin": signed(deployment, scopes=[ADMIN]),
         "bad": "a.b",
         "none": "",
     }
-    admin = world.token("boss", ADMIN)
+    admin = deployment.token("boss", ADMIN)
     async with explained.local(admin) as local, explained.remote(admin) as remote:
         for name, given in tokens.items():
             request = ExplainRequest(method, path, given)

@@ -20,7 +20,7 @@ from agentctl.operations import (
     SessionRunsQuery,
 )
 from tests.contract.doors import Ask, Doors, Outcome, asked, normal
-from tests.world import ADMIN
+from tests.deployment import ADMIN
 
 READER = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",

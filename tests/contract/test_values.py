@@ -21,7 +21,7 @@ from agentctl.operations import (
     SessionPatch,
 )
 from tests.contract.doors import Ask, Doors, Outcome, asked, normal
-from tests.world import ADMIN
+from tests.deployment import ADMIN
 
 NAMES = (
     "Zebra", "apple", "Äpfel", "äpfel", "Apfel", "İstanbul", "straße", "STRASSE", "ss", "\ufb01ne",

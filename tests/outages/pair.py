@@ -20,9 +20,9 @@ import orjson
 from agentctl.auth.keys.generate import build_public_jwks, generate_key, write_private_key
 from agentctl.auth.tokens import mint
 from tests.chaos.stage import Server
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.outages.proxy import ProxyApart, proxied_apart
 from tests.own_postgres import OwnPostgres
-from tests.world import ADMIN, Deployment, create_deployment
 
 __all__ = ["STATEMENT", "WAIT", "Pair", "running_pair"]
 
@@ -51,8 +51,8 @@ class Pair:
     @contextlib.asynccontextmanager
     async def third(self) -> AsyncIterator[Server]:
         """One more server, for what ends it."""
-        folder = self.b.world.folder.parent / f"c{time.monotonic_ns()}"
-        shutil.copytree(self.b.world.folder, folder)
+        folder = self.b.deployment.folder.parent / f"c{time.monotonic_ns()}"
+        shutil.copytree(self.b.deployment.folder, folder)
         server = Server("c", Deployment(folder))
         await asyncio.to_thread(server.start)
         try:
@@ -76,15 +76,17 @@ class Pair:
 
     def second_token(self) -> str:
         """Signed by the key that only the JWKS file has."""
-        settings = self.a.world.settings
-        signing = replace(settings.signing, key_file=self.a.world.folder / "keys" / "second.pem")
+        settings = self.a.deployment.settings
+        signing = replace(
+            settings.signing, key_file=self.a.deployment.folder / "keys" / "second.pem"
+        )
         lifetime = timedelta(minutes=10)
         return mint.mint_token(replace(settings, signing=signing), "me", [ADMIN], lifetime)
 
     def write_jwks(self, *keys: bytes) -> None:
         """What both have in their JWKS file from now on."""
         for server in (self.a, self.b):
-            _write_jwks(server.world.folder, *keys)
+            _write_jwks(server.deployment.folder, *keys)
 
     async def rows(self, sql: str, *values: Any) -> list[asyncpg.Record]:
         """What the main database says itself."""
@@ -141,11 +143,11 @@ def _made(folder: Path, model_url: str, database_url: str) -> Deployment:
         name: f'url = "{database_url}"\nsearch_path = "{schema}"\n{bounds}'
         for name, schema in SCHEMAS.items()
     }
-    world = create_deployment(folder, model_url, databases=databases)
+    deployment = create_deployment(folder, model_url, databases=databases)
     key_file = 'verification_key_files = ["keys/signing.pub.pem"]'
-    text = world.path.read_text()
-    world.path.write_text(text.replace(key_file, f'{key_file}\njwks_file = "{JWKS}"'))
+    text = deployment.path.read_text()
+    deployment.path.write_text(text.replace(key_file, f'{key_file}\njwks_file = "{JWKS}"'))
     second = generate_key("RS256")
     write_private_key(folder / "keys" / "second.pem", second)
     _write_jwks(folder, second)
-    return world
+    return deployment

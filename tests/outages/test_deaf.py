@@ -10,11 +10,11 @@ import asyncpg
 
 from agentctl.operations import RunRequest
 from agentctl.store.postgres.database import PostgresDatabase
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.own_postgres import OwnPostgres
 from tests.service.doors import hosted, running, user
-from tests.world import create_deployment
 
 HEARD_SECONDS = 2.0
 """How long a request may take to be heard of (security.md R16)."""
@@ -31,8 +31,8 @@ async def test_a_cancel_is_found_when_nothing_is_heard(
     databases = {
         name: f'url = "{server.url}"\nsearch_path = "{name}_{own}"' for name in ("main", "second")
     }
-    world = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
-    async with hosted(world) as service:
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
+    async with hosted(deployment) as service:
         port = user(service)
         asked = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x")))
         await running(port)

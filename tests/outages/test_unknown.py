@@ -11,12 +11,12 @@ import pytest
 from agentctl import errors
 from agentctl.operations import RunFilter, RunRequest
 from agentctl.service.service import ServiceOperations
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.outages.proxy import Proxy, proxied
 from tests.own_postgres import OwnPostgres
 from tests.service.doors import hosted, user
-from tests.world import create_deployment
 
 BOUNDS = "wait_seconds = 0.5\nstatement_seconds = 0.5"
 
@@ -58,8 +58,8 @@ async def test_a_run_that_may_be_there(
             name: f'url = "{way.url}"\nsearch_path = "{name}_{uuid4().hex}"\n{BOUNDS}'
             for name in ("main", "second")
         }
-        world = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
-        async with hosted(world) as service:
+        deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
+        async with hosted(deployment) as service:
             port = user(service)
             await port.create_run("agent", "echo", RunRequest("first", session_id="s1"))
             losing(way, when)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.policy.stage import Stage, staged
-from tests.world import create_deployment
 
 __all__ = ["model_endpoint"]
 
@@ -18,6 +18,6 @@ def stage(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Stage]:
     """An application with sessions of several users in it."""
-    world = create_deployment(tmp_path_factory.mktemp("stage"), model_endpoint.base_url)
-    with staged(world) as made:
+    deployment = create_deployment(tmp_path_factory.mktemp("stage"), model_endpoint.base_url)
+    with staged(deployment) as made:
         yield made

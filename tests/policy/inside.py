@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from agentctl.server import running
 from agentctl.server.app import create_app
 from agentctl.service.service import Service
-from tests.world import Deployment
+from tests.deployment import Deployment
 
 __all__ = ["Ask", "Inside", "inside", "told"]
 
@@ -53,7 +53,7 @@ class Inside:
         portal: the way into that loop.
     """
 
-    world: Deployment
+    deployment: Deployment
     app: FastAPI
     service: Service
     client: httpx2.AsyncClient
@@ -94,15 +94,15 @@ def told(answer: httpx2.Response) -> tuple[int, tuple[tuple[str, str], ...], byt
 
 
 @contextlib.contextmanager
-def inside(world: Deployment, app: FastAPI | None = None) -> Iterator[Inside]:
+def inside(deployment: Deployment, app: FastAPI | None = None) -> Iterator[Inside]:
     """Run an application of the world, or this one of it, in a thread's event loop."""
-    running_app = create_app(world.settings) if app is None else app
+    running_app = create_app(deployment.settings) if app is None else app
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(running(running_app)),
         portal.wrap_async_context_manager(_client(running_app, "http://inside")) as client,
     ):
-        yield Inside(world, running_app, running_app.state.door.service, client, portal)
+        yield Inside(deployment, running_app, running_app.state.door.service, client, portal)
 
 
 @contextlib.asynccontextmanager

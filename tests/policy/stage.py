@@ -11,9 +11,9 @@ from typing import Any
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES
 from agentctl.operations import Grant, NewAccount
+from tests.deployment import ADMIN, Deployment
 from tests.policy.inside import Ask, Inside, inside
 from tests.policy.tokens import signed
-from tests.world import ADMIN, Deployment
 
 __all__ = ["ABSENT_RUN", "Stage", "new_account", "staged"]
 
@@ -60,9 +60,9 @@ def new_account(served: Inside, name: str, *scopes: str) -> str:
 
 
 @contextmanager
-def staged(world: Deployment) -> Iterator[Stage]:
+def staged(deployment: Deployment) -> Iterator[Stage]:
     """Run the world's application, with sessions of several users in it."""
-    with inside(world) as served:
+    with inside(deployment) as served:
         bearers = _bearers(served)
         runs = {session: "" for _, _, session in RUNS}
         stage = Stage(served, runs, bearers)
@@ -78,21 +78,21 @@ def staged(world: Deployment) -> Iterator[Stage]:
 
 
 def _bearers(served: Inside) -> dict[str, str | None]:
-    world, everything = served.world, KNOWN_SCOPES
+    deployment, everything = served.deployment, KNOWN_SCOPES
     here = ("theirs", "theirs-team", "theirs-flow", "theirs-live", "absent")
     narrow = [f"sessions:{one}:{act}" for one in here for act in ("read", "write", "delete")]
     return {
         "nobody": None,
         "bad": "not.a.token",
-        "expired": signed(world, "me", *everything, exp=1_000_000_000),
-        "powerless": signed(world, "me"),
-        "me": signed(world, "me", *everything),
-        "other": signed(world, "other", *everything),
-        "no sub": signed(world, None, *everything),
-        "one agent": signed(world, "me", "agents:echo:read", "agents:echo:run"),
-        "their ids": signed(world, "me", *narrow, "agents:run", "agents:read"),
-        "reader": signed(world, "me", "agents:read", "sessions:read", "config:read"),
-        "admin": signed(world, "boss", ADMIN),
+        "expired": signed(deployment, "me", *everything, exp=1_000_000_000),
+        "powerless": signed(deployment, "me"),
+        "me": signed(deployment, "me", *everything),
+        "other": signed(deployment, "other", *everything),
+        "no sub": signed(deployment, None, *everything),
+        "one agent": signed(deployment, "me", "agents:echo:read", "agents:echo:run"),
+        "their ids": signed(deployment, "me", *narrow, "agents:run", "agents:read"),
+        "reader": signed(deployment, "me", "agents:read", "sessions:read", "config:read"),
+        "admin": signed(deployment, "boss", ADMIN),
         "account": new_account(served, "all", *everything),
         "account of one": new_account(served, "one", "agents:echo:read", "sessions:mine:read"),
         "account of admin": new_account(served, "admin", ADMIN),

@@ -21,9 +21,9 @@ from agentctl.records.routes import ROUTES
 from agentctl.server.app import create_app
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.auth.forge import fixed, seal
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.policy.inside import Ask, Inside, inside, told
 from tests.policy.tokens import signed
-from tests.world import ADMIN, Deployment, create_deployment
 
 WITH_IDS = ("agents", "teams", "workflows", "sessions")
 IDS = {
@@ -114,31 +114,31 @@ def asked(operation: str, bearer: str | None, method: str | None = None) -> Ask:
     return Ask(method or given, template.format(**IDS) + query, bearer, body)
 
 
-def identified(world: Deployment) -> Iterator[tuple[str, Caller]]:
+def identified(deployment: Deployment) -> Iterator[tuple[str, Caller]]:
     """Bearers of tokens of the world: one for each scope, and those that hold several or none."""
     for known in KNOWN_SCOPES:
         for scope in forms(known):
-            yield scope, Caller(signed(world, "me", scope), frozenset({scope}))
+            yield scope, Caller(signed(deployment, "me", scope), frozenset({scope}))
     everything = frozenset(KNOWN_SCOPES)
     for known in KNOWN_SCOPES:
         rest = everything - {known} - ({"system:read"} if known == "config:read" else set())
-        yield f"all but {known}", Caller(signed(world, "me", *rest), rest)
-    yield "no scopes", Caller(signed(world, "me"), frozenset())
-    yield "worthless scopes", Caller(signed(world, "me", *WORTHLESS), frozenset())
-    yield "all scopes", Caller(signed(world, "me", *everything), everything)
-    yield "another user", Caller(signed(world, "other", *everything), everything)
-    yield "no sub", Caller(signed(world, None, *everything), everything)
-    yield "admin", Caller(signed(world, "boss", ADMIN), frozenset({ADMIN}))
+        yield f"all but {known}", Caller(signed(deployment, "me", *rest), rest)
+    yield "no scopes", Caller(signed(deployment, "me"), frozenset())
+    yield "worthless scopes", Caller(signed(deployment, "me", *WORTHLESS), frozenset())
+    yield "all scopes", Caller(signed(deployment, "me", *everything), everything)
+    yield "another user", Caller(signed(deployment, "other", *everything), everything)
+    yield "no sub", Caller(signed(deployment, None, *everything), everything)
+    yield "admin", Caller(signed(deployment, "boss", ADMIN), frozenset({ADMIN}))
 
 
-def strangers(world: Deployment) -> Iterator[tuple[str, Caller]]:
+def strangers(deployment: Deployment) -> Iterator[tuple[str, Caller]]:
     """Credentials that hold for nobody, and none."""
-    good = signed(world, "boss", ADMIN)
+    good = signed(deployment, "boss", ADMIN)
     yield "no token", Caller(None, None)
     for name, token in {
         "bad token": "not.a.token",
         "wrong signature": seal(good.rpartition(".")[0], fixed(bytes(255) + b"\1")),
-        "expired": signed(world, "boss", ADMIN, exp=1_000_000_000),
+        "expired": signed(deployment, "boss", ADMIN, exp=1_000_000_000),
         "cut": good[:-4],
         "unsigned": good.rpartition(".")[0] + ".",
         "unknown account": generate_account_token("agentctl"),
@@ -170,21 +170,21 @@ def made(served: Inside, name: str, scopes: frozenset[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     return create_deployment(tmp_path_factory.mktemp("matrix"), "http://127.0.0.1:9/v1")
 
 
 @pytest.fixture(scope="module")
-def served(world: Deployment) -> Iterator[Inside]:
-    with inside(world) as application:
+def served(deployment: Deployment) -> Iterator[Inside]:
+    with inside(deployment) as application:
         yield application
 
 
 @pytest.fixture(scope="module")
 def callers(served: Inside) -> dict[str, Caller]:
     return {
-        **dict(strangers(served.world)),
-        **dict(identified(served.world)),
+        **dict(strangers(served.deployment)),
+        **dict(identified(served.deployment)),
         **dict(accounts(served)),
     }
 
@@ -245,31 +245,31 @@ def test_head_is_allowed_to_whom_get_is(
 )
 def test_what_a_refusal_asks_for_is_enough(served: Inside, operation: str) -> None:
     """Each of the `required_scopes` by itself, as it is written, in the body and the header."""
-    (refused,) = served.answers([asked(operation, signed(served.world, "me"))])
+    (refused,) = served.answers([asked(operation, signed(served.deployment, "me"))])
     required = refused.json()["required_scopes"]
     assert required
     assert f'scope="{" ".join(required)}"' in refused.headers["www-authenticate"]
-    tokens = [signed(served.world, "me", scope) for scope in required]
+    tokens = [signed(served.deployment, "me", scope) for scope in required]
     answers = served.answers([asked(operation, token) for token in tokens])
     assert {answer.status_code for answer in answers} == {behind(operation)}
 
 
 @pytest.mark.parametrize("admin_scope", ["platform:root", "agents:read"])
 def test_another_admin_scope_takes_the_place_of_the_first(
-    served: Inside, world: Deployment, admin_scope: str
+    served: Inside, deployment: Deployment, admin_scope: str
 ) -> None:
     """Also one that is the scope of something."""
-    given = world.settings
+    given = deployment.settings
     settings = replace(given, authorization=replace(given.authorization, admin_scope=admin_scope))
     callers = {
-        name: Caller(signed(world, "boss", scope), frozenset({scope}))
+        name: Caller(signed(deployment, "boss", scope), frozenset({scope}))
         for name, scope in {
             "the new": admin_scope,
             "the old": ADMIN,
             "like it": "x" + admin_scope,
         }.items()
     }
-    with inside(world, create_app(settings)) as other:
+    with inside(deployment, create_app(settings)) as other:
         for operation in ROUTES:
             answers = other.answers([asked(operation, who.bearer) for who in callers.values()])
             wanted = [
@@ -279,12 +279,12 @@ def test_another_admin_scope_takes_the_place_of_the_first(
             assert [answer.status_code for answer in answers] == wanted, operation
 
 
-def test_without_authorization_everybody_is_an_administrator(world: Deployment) -> None:
+def test_without_authorization_everybody_is_an_administrator(deployment: Deployment) -> None:
     """But for what only somebody can do: an account would be nobody's."""
-    given = world.settings
+    given = deployment.settings
     settings = replace(given, authorization=replace(given.authorization, enabled=False))
     somebodys = {name for name in ROUTES if "service_account" in name}
-    with inside(world, create_app(settings)) as other:
+    with inside(deployment, create_app(settings)) as other:
         for bearer in (None, "not.a.token"):
             asks = {name: asked(name, bearer) for name in ROUTES}
             new = b'{"name": "x", "scopes": [{"scope": "agents:read"}]}'

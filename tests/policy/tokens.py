@@ -10,17 +10,17 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tests.auth.forge import Pair, Signer, rs, token
-from tests.world import Deployment
+from tests.deployment import Deployment
 
 __all__ = ["signed"]
 
 
-def signed(world: Deployment, subject: str | None, *scopes: str, **claims: Any) -> str:
+def signed(deployment: Deployment, subject: str | None, *scopes: str, **claims: Any) -> str:
     """A token of a world, good for an hour unless `exp` (seconds since the epoch) is given."""
     given: dict[str, Any] = {"scopes": scopes, "exp": int(time.time()) + 3_600}
     if subject is not None:
         given["sub"] = subject
-    return token({"alg": "RS256", "typ": "JWT"}, given | claims, _signer(world.folder))
+    return token({"alg": "RS256", "typ": "JWT"}, given | claims, _signer(deployment.folder))
 
 
 @cache

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.postgres import postgres_url
 from tests.runs.rig import Rig
-from tests.world import Deployment, create_deployment
 
 __all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
@@ -26,7 +26,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
+def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
     folder = tmp_path / "world"
     folder.mkdir()
     return create_deployment(folder, model_endpoint.base_url)

@@ -13,11 +13,11 @@ import pytest
 
 from agentctl.operations import CancelRequest
 from agentctl.runs.recovery import LOST_SEQ_STEP
+from tests.deployment import ADMIN, Deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, start_server
 from tests.runs.rig import Rig
 from tests.service.doors import boss, hosted
-from tests.world import ADMIN, Deployment
 
 DELTAS = 25
 """Of the model that trickles: half a second of them, so that several batches have been stored."""
@@ -26,16 +26,16 @@ Event = tuple[int, str, dict[str, Any]]
 
 
 @contextlib.contextmanager
-def server(world: Deployment, name: str) -> Iterator[ServerProcess]:
+def server(deployment: Deployment, name: str) -> Iterator[ServerProcess]:
     """One of several servers on the world's databases."""
-    log = world.folder / f"{name}.log"
-    with start_server("--config", str(world.path), "--port", "0", log=log) as served:
+    log = deployment.folder / f"{name}.log"
+    with start_server("--config", str(deployment.path), "--port", "0", log=log) as served:
         yield served
 
 
 @contextlib.contextmanager
-def asking(world: Deployment, served: ServerProcess) -> Iterator[httpx2.Client]:
-    headers = {"Authorization": f"Bearer {world.token('me', ADMIN)}"}
+def asking(deployment: Deployment, served: ServerProcess) -> Iterator[httpx2.Client]:
+    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
     with httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client:
         yield client
 
@@ -82,9 +82,9 @@ def live(client: httpx2.Client) -> list[str]:
 
 
 def test_after_its_own_restart_nothing_of_it_goes_on(
-    world: Deployment, model_endpoint: ModelEndpoint
+    deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
-    with server(world, "first") as first, asking(world, first) as client:
+    with server(deployment, "first") as first, asking(deployment, first) as client:
         crew = in_background(client, "/teams/jam/runs")
         stuck = in_background(client, "/workflows/stuck/runs")
         body = {"message": "hello", "session_id": "s1"}
@@ -99,7 +99,7 @@ def test_after_its_own_restart_nothing_of_it_goes_on(
             first.process.wait()
             delivered += following
     run_id = delivered[0][2]["run_id"]
-    with server(world, "second") as second, asking(world, second) as client:
+    with server(deployment, "second") as second, asking(deployment, second) as client:
         assert live(client) == []
         for lost in (crew, stuck, run_id):
             run = client.get(f"/runs/{lost}").json()
@@ -130,12 +130,12 @@ def check_resume(client: httpx2.Client, run_id: str, delivered: list[Event]) -> 
 
 
 def test_another_server_ends_the_runs_of_a_killed_one(
-    world: Deployment, model_endpoint: ModelEndpoint
+    deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
-    with server(world, "first") as first, server(world, "second") as second:
-        with asking(world, first) as client:
+    with server(deployment, "first") as first, server(deployment, "second") as second:
+        with asking(deployment, first) as client:
             ours = in_background(client, "/agents/hang/runs")
-        with asking(world, second) as client:
+        with asking(deployment, second) as client:
             theirs = in_background(client, "/agents/trickle/runs")
             first.process.kill()
             first.process.wait()
@@ -147,10 +147,10 @@ def test_another_server_ends_the_runs_of_a_killed_one(
 
 @pytest.mark.parametrize("reason", ["no need", None])
 async def test_a_cancel_that_finds_the_worker_dead_ends_the_run(
-    world: Deployment, reason: str | None
+    deployment: Deployment, reason: str | None
 ) -> None:
-    rig = Rig(world.folder)
-    async with hosted(world) as service:
+    rig = Rig(deployment.folder)
+    async with hosted(deployment) as service:
         await service.hosting.databases.open_all()
         other = rig.process()
         try:

@@ -19,16 +19,16 @@ from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Database
 from agentctl.store.repositories import events, sessions
+from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.runs.rig import a_live_run, said
 from tests.service.doors import collect, data, hosted, running, started, user
-from tests.world import Deployment
 
 
 @contextlib.asynccontextmanager
-async def two(world: Deployment) -> AsyncIterator[tuple[Service, Service]]:
+async def two(deployment: Deployment) -> AsyncIterator[tuple[Service, Service]]:
     """Two services on the same files, as two processes are."""
-    async with hosted(world) as owner, hosted(world) as other:
+    async with hosted(deployment) as owner, hosted(deployment) as other:
         yield owner, other
 
 
@@ -71,8 +71,8 @@ def check_numbers(found: list[StreamEvent]) -> None:
     assert [event.seq for event in found] == list(range(len(found)))
 
 
-async def test_who_follows_elsewhere_gets_what_the_starter_gets(world: Deployment) -> None:
-    async with two(world) as (owner, other):
+async def test_who_follows_elsewhere_gets_what_the_starter_gets(deployment: Deployment) -> None:
+    async with two(deployment) as (owner, other):
         port = user(owner)
         async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
             run_id = run["run_id"]
@@ -90,8 +90,8 @@ async def test_who_follows_elsewhere_gets_what_the_starter_gets(world: Deploymen
             assert first[-1].name == "RunCancelled"
 
 
-async def test_a_stream_goes_on_behind_any_of_its_events(world: Deployment) -> None:
-    async with two(world) as (owner, other):
+async def test_a_stream_goes_on_behind_any_of_its_events(deployment: Deployment) -> None:
+    async with two(deployment) as (owner, other):
         whole = await collect(user(owner), "team", "crew", message="ask echo", session_id="s1")
         run_id = str(data(whole[0])["run_id"])
         for service in (owner, other):
@@ -100,13 +100,13 @@ async def test_a_stream_goes_on_behind_any_of_its_events(world: Deployment) -> N
                     user(service), run_id, after, kind="team", component_id="crew"
                 )
                 assert found == whole[after + 1 :]
-    async with hosted(world) as later:
+    async with hosted(deployment) as later:
         found = await resumed(user(later), run_id, 2, kind="team", component_id="crew")
         assert found == whole[3:]
 
 
-async def test_a_live_run_goes_on_behind_any_of_its_events(world: Deployment) -> None:
-    async with two(world) as (owner, other):
+async def test_a_live_run_goes_on_behind_any_of_its_events(deployment: Deployment) -> None:
+    async with two(deployment) as (owner, other):
         port = user(owner)
         async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
             live = owner.hosting.engine.live(run["run_id"])
@@ -127,10 +127,10 @@ async def test_a_live_run_goes_on_behind_any_of_its_events(world: Deployment) ->
 
 
 async def test_a_slow_reader_reads_what_has_left_memory(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2_000)
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         slow = port.stream_run("agent", "trickle", RunRequest("x", "s1"))
         first = await anext(slow)
@@ -147,9 +147,9 @@ async def test_a_slow_reader_reads_what_has_left_memory(
         assert live.stream.since(0) is None
 
 
-async def test_a_long_answer_is_read_in_portions(world: Deployment) -> None:
+async def test_a_long_answer_is_read_in_portions(deployment: Deployment) -> None:
     words = " ".join(f"word{number}" for number in range(1_500))
-    async with two(world) as (owner, other):
+    async with two(deployment) as (owner, other):
         whole = await collect(user(owner), "agent", "echo", message=words, session_id="s1")
         assert sum(len(event.data) for event in whole) > 4 * PORTION_BYTES
         check_numbers(whole)
@@ -160,7 +160,7 @@ async def test_a_long_answer_is_read_in_portions(world: Deployment) -> None:
         assert await resumed(user(other), run_id, 700) == whole[701:]
 
 
-async def test_a_run_that_ends_between_two_looks_loses_nothing(world: Deployment) -> None:
+async def test_a_run_that_ends_between_two_looks_loses_nothing(deployment: Deployment) -> None:
     chance = random.Random(7)
 
     async def one(port: ServiceOperations, elsewhere: ServiceOperations) -> None:
@@ -174,14 +174,14 @@ async def test_a_run_that_ends_between_two_looks_loses_nothing(world: Deployment
                 "RunStarted", "RunCompleted",
             ]  # fmt: skip
 
-    async with two(world) as (owner, other):
+    async with two(deployment) as (owner, other):
         await asyncio.gather(*(one(user(owner), user(other)) for _ in range(40)))
 
 
 async def test_a_run_whose_events_are_not_kept_has_its_content_and_its_end(
-    world: Deployment,
+    deployment: Deployment,
 ) -> None:
-    async with two(world) as (owner, other):
+    async with two(deployment) as (owner, other):
         run = (await user(owner).create_run("agent", "echo", RunRequest("hello", "s1"))).value
         for service in (owner, other):
             found = await resumed(user(service), run["run_id"])
@@ -198,9 +198,9 @@ async def test_a_run_whose_events_are_not_kept_has_its_content_and_its_end(
 
 @pytest.mark.parametrize("here", [True, False])
 async def test_a_live_run_whose_events_are_not_kept_is_waited_for(
-    world: Deployment, here: bool
+    deployment: Deployment, here: bool
 ) -> None:
-    async with two(world) as (owner, other):
+    async with two(deployment) as (owner, other):
         port = user(owner)
         waiting = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x", "s1")))
         run_id = (await running(port))["run_id"]
@@ -215,8 +215,8 @@ async def test_a_live_run_whose_events_are_not_kept_is_waited_for(
         assert data(end)["reason"] == "enough"
 
 
-async def test_a_members_run_is_followed_by_its_content_and_its_end(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_members_run_is_followed_by_its_content_and_its_end(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         whole = await collect(port, "team", "crew", message="ask echo", session_id="s1")
         member = next(data(event) for event in whole if event.name == "RunCompleted")
@@ -226,8 +226,10 @@ async def test_a_members_run_is_followed_by_its_content_and_its_end(world: Deplo
         assert data(found[1])["agent_name"] == "echo"
 
 
-async def test_events_that_are_kept_no_longer_are_told_by_the_record(world: Deployment) -> None:
-    async with two(world) as (owner, other):
+async def test_events_that_are_kept_no_longer_are_told_by_the_record(
+    deployment: Deployment,
+) -> None:
+    async with two(deployment) as (owner, other):
         whole = await collect(user(owner), "agent", "http-500", message="x", session_id="s1")
         run_id = str(data(whole[0])["run_id"])
         assert await main(owner).write(events.delete_older(now() + 1))
@@ -236,8 +238,10 @@ async def test_events_that_are_kept_no_longer_are_told_by_the_record(world: Depl
         assert data(end)["error"] == data(whole[-1])["error"]
 
 
-async def test_the_end_of_a_lost_run_is_told_behind_what_was_delivered(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_the_end_of_a_lost_run_is_told_behind_what_was_delivered(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         database = main(service)
         run = await a_live_run(database, "dead", component_id="echo")
         last = await said(database, run, "one ", "two") - 1
@@ -252,8 +256,8 @@ async def test_the_end_of_a_lost_run_is_told_behind_what_was_delivered(world: De
         assert await late == found[-1:]
 
 
-async def test_a_run_that_is_not_there_is_not_followed(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_run_that_is_not_there_is_not_followed(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         hosting = service.hosting
         with pytest.raises(errors.NotFound):
             await anext(followed(service, "nothing"))
@@ -261,8 +265,8 @@ async def test_a_run_that_is_not_there_is_not_followed(world: Deployment) -> Non
             await wait_until_final(hosting.engine, main(service), hosting.changes, "nothing")
 
 
-async def test_a_run_that_is_deleted_meanwhile_ends_without_an_end(world: Deployment) -> None:
-    async with two(world) as (owner, other), hanging(owner) as run_id:
+async def test_a_run_that_is_deleted_meanwhile_ends_without_an_end(deployment: Deployment) -> None:
+    async with two(deployment) as (owner, other), hanging(owner) as run_id:
         found = followed(other, run_id)
         assert (await anext(found)).name == "RunStarted"
         behind = asyncio.create_task(collected(followed(other, run_id, 0)))
@@ -277,9 +281,11 @@ async def collected(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]:
     return [event async for event in found]
 
 
-async def test_who_follows_another_process_is_let_go_when_this_one_ends(world: Deployment) -> None:
-    async with hosted(world) as owner, hanging(owner) as run_id:
-        async with hosted(world) as other:
+async def test_who_follows_another_process_is_let_go_when_this_one_ends(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as owner, hanging(owner) as run_id:
+        async with hosted(deployment) as other:
             hosting = other.hosting
             following = asyncio.create_task(resumed(user(other), run_id, component_id="hang"))
             waiting = asyncio.create_task(
@@ -293,8 +299,8 @@ async def test_who_follows_another_process_is_let_go_when_this_one_ends(world: D
         assert owner.hosting.engine.live(run_id) is not None
 
 
-async def test_who_follows_a_process_that_ends_is_told_the_end(world: Deployment) -> None:
-    async with two(world) as (owner, other), hanging(owner) as run_id:
+async def test_who_follows_a_process_that_ends_is_told_the_end(deployment: Deployment) -> None:
+    async with two(deployment) as (owner, other), hanging(owner) as run_id:
         follows = [
             asyncio.create_task(resumed(user(service), run_id, component_id="hang"))
             for service in (owner, other)
@@ -305,8 +311,8 @@ async def test_who_follows_a_process_that_ends_is_told_the_end(world: Deployment
             assert [event.name for event in found] == ["RunStarted", "RunCancelled"]
 
 
-async def test_leaving_a_resumed_stream_does_not_stop_the_run(world: Deployment) -> None:
-    async with two(world) as (owner, other), hanging(owner) as run_id:
+async def test_leaving_a_resumed_stream_does_not_stop_the_run(deployment: Deployment) -> None:
+    async with two(deployment) as (owner, other), hanging(owner) as run_id:
         for service in (owner, other):
             follower = user(service)
             found = follower.resume_run("agent", "hang", run_id, ResumeRequest("s1"))
@@ -319,8 +325,8 @@ async def test_leaving_a_resumed_stream_does_not_stop_the_run(world: Deployment)
         assert (await user(owner).get_run(run_id)).value["status"] == "RUNNING"
 
 
-async def test_who_may_not_follow_is_refused(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_who_may_not_follow_is_refused(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
         run_id = run["run_id"]

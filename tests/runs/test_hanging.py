@@ -17,11 +17,11 @@ from agentctl.operations import CancelRequest, RunRequest
 from agentctl.runs import finish
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runs import gate
 from tests.service.doors import hosted, running, user
-from tests.world import Deployment, create_deployment
 
 SOON = 5.0
 """Seconds within which a run is final, on a busy machine; nothing here ends by itself before."""
@@ -70,9 +70,9 @@ def _agent(name: str, more: str = "") -> str:
 
 
 @contextlib.asynccontextmanager
-async def prepared(world: Deployment) -> AsyncIterator[Service]:
+async def prepared(deployment: Deployment) -> AsyncIterator[Service]:
     """The world's service; its runs wait for no import, which takes seconds on a busy machine."""
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         await service.prepare()
         yield service
 
@@ -170,8 +170,8 @@ async def test_a_cancelled_run_is_final_in_time_and_says_what_stopped(
 async def test_a_run_has_only_so_much_time(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
-    world = a_world(tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n")
-    async with prepared(world) as service:
+    deployment = a_world(tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n")
+    async with prepared(deployment) as service:
         port = user(service)
         run_id = await under_way(service, agent)
         run = await final(port, run_id)
@@ -188,8 +188,8 @@ async def test_a_run_has_only_so_much_time(
 async def test_a_run_goes_on_without_a_tool_whose_time_is_up(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
-    world = a_world(tmp_path, model_endpoint, "[runs]\ntool_timeout_seconds = 0.1\n")
-    async with prepared(world) as service:
+    deployment = a_world(tmp_path, model_endpoint, "[runs]\ntool_timeout_seconds = 0.1\n")
+    async with prepared(deployment) as service:
         port = user(service)
         run = dict((await port.create_run("agent", agent, RunRequest("x", "s1"))).value)
         assert run["status"] == "COMPLETED"
@@ -224,8 +224,8 @@ async def test_a_service_that_closes_waits_for_nothing_that_hangs(
 ) -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
-    world = a_world(tmp_path, model_endpoint)
-    async with prepared(world) as service:
+    deployment = a_world(tmp_path, model_endpoint)
+    async with prepared(deployment) as service:
         run_id = await under_way(service, agent)
         live = service.hosting.engine.live(run_id)
         assert live is not None
@@ -236,15 +236,15 @@ async def test_a_service_that_closes_waits_for_nothing_that_hangs(
     await asyncio.sleep(0)
 
     assert complaints == []
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         run = await record(user(service), run_id)
     assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
 
 
 @contextlib.asynccontextmanager
-async def locked(world: Deployment) -> AsyncIterator[None]:
+async def locked(deployment: Deployment) -> AsyncIterator[None]:
     """Another program holds the write lock of the default database."""
-    holder = apsw.Connection(str(world.folder / "main.db"))
+    holder = apsw.Connection(str(deployment.folder / "main.db"))
     holder.set_busy_timeout(5_000)
     try:
         await asyncio.to_thread(holder.execute, "BEGIN IMMEDIATE")
@@ -258,13 +258,13 @@ async def test_work_that_stops_before_its_end_is_stored_is_known_to_have_stopped
 ) -> None:
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
-    world = a_world(tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n")
-    async with prepared(world) as service:
+    deployment = a_world(tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n")
+    async with prepared(deployment) as service:
         port = user(service)
         run_id = await under_way(service, "blocked")
         live = service.hosting.engine.live(run_id)
         assert live is not None
-        async with locked(world):
+        async with locked(deployment):
             await wait_until(lambda: live.transcript.unstopped.pending)
             # The end is on its way: it says that the work goes on.
             await wait_until(lambda: live.transcript.tools[0]["result"] == "cancelled")

@@ -6,17 +6,17 @@ import pytest
 
 from agentctl.operations import ResumeRequest
 from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
+from tests.deployment import Deployment
 from tests.runs.rig import a_live_run, said
 from tests.service.doors import hosted, user
-from tests.world import Deployment
 
 
 @pytest.mark.parametrize("kept", [0, 2])
 @pytest.mark.parametrize("after", [-1, 0, 1, 2, 57])
 async def test_the_end_comes_behind_whatever_was_delivered(
-    world: Deployment, kept: int, after: int
+    deployment: Deployment, kept: int, after: int
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         database = service.hosting.databases["main"]
         run = await a_live_run(database, "dead", component_id="echo")
         stored = await said(database, run, *["word "] * kept) if kept else 0

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from agentctl.server import create_app
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.server.hosts import Host, hosting
 from tests.server.seeds import seed
-from tests.world import Deployment, create_deployment
 
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
@@ -22,8 +22,8 @@ def server(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Host]:
     """A running server with sessions and runs in it."""
-    world = create_deployment(tmp_path_factory.mktemp("served"), model_endpoint.base_url)
-    with hosting(world, create_app(world.settings)) as host:
+    deployment = create_deployment(tmp_path_factory.mktemp("served"), model_endpoint.base_url)
+    with hosting(deployment, create_app(deployment.settings)) as host:
         seed(host)
         yield host
 
@@ -35,7 +35,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpo
 
 
 @pytest.fixture
-def world(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
+def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
     """A configuration of the test's own."""
     folder = tmp_path / "world"
     folder.mkdir()

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from agentctl.server.transport.protocol import HttpProtocol
-from tests.world import Deployment
+from tests.deployment import Deployment
 
 __all__ = ["Host", "hosting"]
 
@@ -32,7 +32,7 @@ class Host:
         ids: names that scenarios use for ids made by the server.
     """
 
-    world: Deployment
+    deployment: Deployment
     url: str
     client: httpx2.Client
     ids: dict[str, str] = field(default_factory=dict)
@@ -43,12 +43,12 @@ class Host:
 
     def bearer(self, subject: str | None, *scopes: str) -> dict[str, str]:
         """Header fields with a token of the world."""
-        return {"Authorization": f"Bearer {self.world.token(subject, *scopes)}"}
+        return {"Authorization": f"Bearer {self.deployment.token(subject, *scopes)}"}
 
 
 @contextlib.contextmanager
 def hosting(
-    world: Deployment,
+    deployment: Deployment,
     app: ASGIApp,
     *,
     lifespan: str = "on",
@@ -73,7 +73,7 @@ def hosting(
         port = _port(server, thread)
         url = f"http://127.0.0.1:{port}"
         with httpx2.Client(base_url=url, timeout=20) as client:
-            yield Host(world, url, client)
+            yield Host(deployment, url, client)
     finally:
         server.should_exit = True
         thread.join(STOP_SECONDS)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import httpx2
 import orjson
 
-from tests.world import ADMIN, Deployment
+from tests.deployment import ADMIN, Deployment
 
 __all__ = ["ENDS", "SECONDS", "Asked", "Event", "calling", "events", "ordered"]
 
@@ -126,10 +126,10 @@ def ordered(found: list[Event], run_id: str) -> None:
 
 @asynccontextmanager
 async def calling(
-    world: Deployment, url: str, subject: str | None = "me", *scopes: str
+    deployment: Deployment, url: str, subject: str | None = "me", *scopes: str
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a server, as many connections as it needs; an administrator without scopes."""
-    token = world.token(subject, *(scopes or (ADMIN,)))
+    token = deployment.token(subject, *(scopes or (ADMIN,)))
     async with httpx2.AsyncClient(
         base_url=url,
         headers={"Authorization": f"Bearer {token}"},

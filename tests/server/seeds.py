@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx2
 
+from tests.deployment import ADMIN
 from tests.server.hosts import Host
-from tests.world import ADMIN
 
 __all__ = ["ALL", "as_caller", "seed", "start"]
 

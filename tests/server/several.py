@@ -13,8 +13,8 @@ import apsw
 import httpx2
 
 from agentctl.operations import StreamEvent
+from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, serve_config
-from tests.world import ADMIN, Deployment
 
 __all__ = ["Several", "alive", "following", "several", "until"]
 
@@ -30,7 +30,7 @@ class Several:
         headers: a token that allows everything.
     """
 
-    world: Deployment
+    deployment: Deployment
     served: ServerProcess
     client: httpx2.Client
     headers: dict[str, str]
@@ -86,7 +86,7 @@ class Several:
 
     def rows(self, sql: str, *values: str) -> list[Any]:
         """Look into the database."""
-        path = str(self.world.folder / "main.db")
+        path = str(self.deployment.folder / "main.db")
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
         try:
             connection.set_busy_timeout(5_000)
@@ -113,14 +113,14 @@ class Several:
 
 
 @contextlib.contextmanager
-def several(world: Deployment, *, program: Sequence[str] | None = None) -> Iterator[Several]:
+def several(deployment: Deployment, *, program: Sequence[str] | None = None) -> Iterator[Several]:
     """Serve a world with two processes; none of them is there any more at the end."""
-    with serve_config(world.path, "--workers", "2", program=program) as served:
-        token = world.token("me", ADMIN)
+    with serve_config(deployment.path, "--workers", "2", program=program) as served:
+        token = deployment.token("me", ADMIN)
         headers = {"Authorization": f"Bearer {token}"}
         fresh = {**headers, "Connection": "close"}
         with httpx2.Client(base_url=served.url, headers=fresh, timeout=30) as client:
-            found = Several(world, served, client, headers)
+            found = Several(deployment, served, client, headers)
             pids = found.workers()
             yield found
             pids += found.workers()

@@ -14,11 +14,11 @@ import pytest
 
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.server import create_app
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 from tests.server.hosts import Host, hosting
 from tests.server.seeds import as_caller
-from tests.world import ADMIN, Deployment, create_deployment
 
 REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTICATED"}
 
@@ -26,8 +26,8 @@ REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTIC
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Host]:
     """A server of this module's own."""
-    world = create_deployment(tmp_path_factory.mktemp("accounts"), model_endpoint.base_url)
-    with hosting(world, create_app(world.settings)) as host:
+    deployment = create_deployment(tmp_path_factory.mktemp("accounts"), model_endpoint.base_url)
+    with hosting(deployment, create_app(deployment.settings)) as host:
         yield host
 
 
@@ -82,7 +82,7 @@ def test_a_jwt_cannot_be_the_principal_of_an_account(host: Host) -> None:
     account = create(host, "imitated", "sessions:read")
     for subject in (f"sa:{account['id']}", f"SA:{account['id']}"):
         with pytest.raises(Exception, match="would not accept"):
-            host.world.token(subject, "sessions:read")
+            host.deployment.token(subject, "sessions:read")
 
 
 def bad_tokens(good: str) -> dict[str, str]:
@@ -168,11 +168,11 @@ def test_a_flood_of_unknown_tokens_keeps_no_account_out(host: Host) -> None:
         assert ask(host, token).status_code == 200
 
 
-def test_without_the_database_it_is_503_and_never_a_pass(world: Deployment) -> None:
-    with hosting(world, create_app(world.settings)) as host:
+def test_without_the_database_it_is_503_and_never_a_pass(deployment: Deployment) -> None:
+    with hosting(deployment, create_app(deployment.settings)) as host:
         token = create(host, "waiting", "agents:read")["token"]
         assert ask(host, token).status_code == 200
-        connection = apsw.Connection(str(world.folder / "main.db"))
+        connection = apsw.Connection(str(deployment.folder / "main.db"))
         connection.set_busy_timeout(5_000)
         connection.execute("ALTER TABLE service_accounts RENAME TO elsewhere")
         deadline = time.monotonic() + 10
@@ -191,14 +191,14 @@ def test_without_the_database_it_is_503_and_never_a_pass(world: Deployment) -> N
         assert ask(host, token).status_code == 200
 
 
-def test_refusals_are_counted_by_what_was_wrong(world: Deployment) -> None:
-    app = create_app(world.settings)
-    with hosting(world, app) as host:
+def test_refusals_are_counted_by_what_was_wrong(deployment: Deployment) -> None:
+    app = create_app(deployment.settings)
+    with hosting(deployment, app) as host:
         account = create(host, "counted", "agents:read")
         revoke(host, account["id"])
         for token in (account["token"], account["token"][:-1], generate_account_token("agentctl")):
             assert [ask(host, token).status_code for _ in range(2)] == [401, 401]
-    with hosting(world, create_app(world.settings)) as host:
+    with hosting(deployment, create_app(deployment.settings)) as host:
         rows = host.client.get("/audit?operation=authenticate", headers=as_caller(host, "admin"))
     reasons = {row["reason"] for row in rows.json()["data"]}
     assert reasons == {"account.revoked: 2", "account.form: 2", "account.known: 2"}
@@ -206,9 +206,11 @@ def test_refusals_are_counted_by_what_was_wrong(world: Deployment) -> None:
 
 def test_a_revocation_reaches_every_process(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     (tmp_path / "several").mkdir()
-    world = create_deployment(tmp_path / "several", model_endpoint.base_url, server="workers = 2")
-    with serve_config(world.path) as server:
-        host = Host(world, server.url, httpx2.Client(base_url=server.url, timeout=20))
+    deployment = create_deployment(
+        tmp_path / "several", model_endpoint.base_url, server="workers = 2"
+    )
+    with serve_config(deployment.path) as server:
+        host = Host(deployment, server.url, httpx2.Client(base_url=server.url, timeout=20))
         with host.client:
             account = create(host, "everywhere", "agents:read")
             for _ in range(12):
@@ -224,9 +226,9 @@ def _apart(host: Host, token: str) -> int:
     return httpx2.get(f"{host.url}/agents", headers=headers, timeout=20).status_code
 
 
-def test_with_authorization_off_nobody_manages_accounts(world: Deployment) -> None:
-    given = replace(world.settings.authorization, enabled=False)
-    with hosting(world, create_app(replace(world.settings, authorization=given))) as host:
+def test_with_authorization_off_nobody_manages_accounts(deployment: Deployment) -> None:
+    given = replace(deployment.settings.authorization, enabled=False)
+    with hosting(deployment, create_app(replace(deployment.settings, authorization=given))) as host:
         body = {"name": "x", "scopes": [{"scope": ADMIN}], "allow_privileged_scopes": True}
         answers = (
             host.client.post("/service-accounts", json=body),

@@ -22,18 +22,18 @@ from agentctl.server import create_app, running
 from agentctl.server.refusals import AuthenticationFailureCounter
 from agentctl.service.audit_log import CHANGING_OPERATIONS
 from agentctl.service.service import Service
+from tests.deployment import ADMIN, Deployment
 from tests.loops import wait_until
 from tests.server.several import several
 from tests.server.test_mounting import bearer, client
-from tests.world import ADMIN, Deployment
 
 FIELDS = ("operation", "resource", "outcome", "status", "reason")
 ROWS = f"SELECT principal, via, request_id, {', '.join(FIELDS)} FROM audit_log ORDER BY seq"
 
 
-def rows(world: Deployment) -> list[tuple[Any, ...]]:
+def rows(deployment: Deployment) -> list[tuple[Any, ...]]:
     """The audit as it is on the disk."""
-    path = world.folder / "main.db"
+    path = deployment.folder / "main.db"
     if not path.exists():
         return []
     with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as file:
@@ -41,10 +41,12 @@ def rows(world: Deployment) -> list[tuple[Any, ...]]:
         return file.execute(ROWS).fetchall()
 
 
-def counted(world: Deployment) -> Counter[str]:
+def counted(deployment: Deployment) -> Counter[str]:
     """What the rows of 401s add up to, by cause."""
     found: Counter[str] = Counter()
-    for principal, via, request_id, operation, resource, outcome, status, reason in rows(world):
+    for principal, via, request_id, operation, resource, outcome, status, reason in rows(
+        deployment
+    ):
         if operation == "authenticate":
             assert (principal, via, request_id, resource) == (None, "http", None, None)
             assert (outcome, status) == ("denied", 401)
@@ -54,41 +56,41 @@ def counted(world: Deployment) -> Counter[str]:
 
 
 @contextlib.asynccontextmanager
-async def served(world: Deployment) -> AsyncIterator[httpx2.AsyncClient]:
-    app = create_app(world.settings)
+async def served(deployment: Deployment) -> AsyncIterator[httpx2.AsyncClient]:
+    app = create_app(deployment.settings)
     async with running(app), client(app) as http:
         yield http
 
 
-async def test_a_row_has_the_request_id_of_the_answer(world: Deployment) -> None:
-    async with served(world) as http:
-        strong = bearer(world, ADMIN)
+async def test_a_row_has_the_request_id_of_the_answer(deployment: Deployment) -> None:
+    async with served(deployment) as http:
+        strong = bearer(deployment, ADMIN)
         ids = []
         for session_id in ("s1", "s2"):
             body = {"session_id": session_id}
             ids.append((await http.post("/sessions", json=body, headers=strong)).headers)
         ids.append((await http.post("/sessions/s1/rename", json={}, headers=strong)).headers)
-        found = rows(world)
+        found = rows(deployment)
         assert [row[2] for row in found] == [headers["x-request-id"] for headers in ids]
         assert {row[:2] for row in found} == {("me", "http")}
 
 
-async def test_every_403_has_a_row(world: Deployment) -> None:
+async def test_every_403_has_a_row(deployment: Deployment) -> None:
     """Whatever the operation, whatever else is wrong with the request."""
     expected = []
-    async with served(world) as http:
+    async with served(deployment) as http:
         for name, (method, template) in ROUTES.items():
             path = template.replace("{", "x-").replace("}", "%2C")
             answer = await http.request(
-                method, f"{path}?limit=x", headers=bearer(world), content=b"{"
+                method, f"{path}?limit=x", headers=bearer(deployment), content=b"{"
             )
             if answer.status_code == 403:
                 wanted = answer.json().get("required_scopes", [])
                 expected.append((answer.headers["x-request-id"], name, len(wanted)))
-        head = await http.head("/sessions/s1", headers=bearer(world))
+        head = await http.head("/sessions/s1", headers=bearer(deployment))
         assert head.status_code == 403
         expected.append((head.headers["x-request-id"], "get_session_by_id", 3))
-    found = rows(world)
+    found = rows(deployment)
     told = []
     for principal, via, request_id, operation, resource, outcome, status, reason in found:
         assert (principal, via, outcome, status) == ("me", "http", "denied", 403)
@@ -99,10 +101,12 @@ async def test_every_403_has_a_row(world: Deployment) -> None:
     assert {name for _, name, _ in told} >= CHANGING_OPERATIONS
 
 
-async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(world: Deployment) -> None:
-    strong = bearer(world, ADMIN)
+async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(
+    deployment: Deployment,
+) -> None:
+    strong = bearer(deployment, ADMIN)
     json = {**strong, "content-type": "application/json"}
-    async with served(world) as http:
+    async with served(deployment) as http:
         await http.post("/sessions", json={"session_id": "s1"}, headers=strong)
         requests: list[tuple[str, str, dict[str, str], bytes]] = [
             ("POST", "/agents/echo/runs", json, b"{"),
@@ -123,7 +127,7 @@ async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(world: Depl
         # Not a change, or nothing at all: no row.
         for method, path in (("GET", "/sessions?limit=0"), ("GET", "/none"), ("PUT", "/sessions")):
             assert (await http.request(method, path, headers=strong)).status_code in (404, 405, 422)
-    found = [row[3:] for row in rows(world)][1:]
+    found = [row[3:] for row in rows(deployment)][1:]
     assert [row[3] for row in found] == statuses
     assert found == [
         ("create_agent_run", "agent:echo", "failed", 400, "BAD_REQUEST"),
@@ -140,11 +144,13 @@ async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(world: Depl
     assert "secret" not in str(found)
 
 
-async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(world: Deployment) -> None:
-    async with served(world) as http:
-        strong = bearer(world, ADMIN)
+async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(
+    deployment: Deployment,
+) -> None:
+    async with served(deployment) as http:
+        strong = bearer(deployment, ADMIN)
         await http.post("/sessions", json={"session_id": "s1"}, headers=strong)
-        with contextlib.closing(apsw.Connection(str(world.folder / "main.db"))) as file:
+        with contextlib.closing(apsw.Connection(str(deployment.folder / "main.db"))) as file:
             file.set_busy_timeout(5_000)
             file.execute("DROP TABLE audit_log")
         answer = await http.post("/sessions/s1/rename", json={"session_name": "x"}, headers=strong)
@@ -158,13 +164,13 @@ async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(world: Depl
         assert (await http.post("/agents/echo/runs", json=body, headers=strong)).status_code == 503
         found = await http.get("/sessions/s1", headers=strong)
         assert (found.json()["session_name"], found.json()["chat_history"]) == ("", [])
-        denied = await http.get("/sessions/s1", headers=bearer(world))
+        denied = await http.get("/sessions/s1", headers=bearer(deployment))
         assert denied.status_code == 403
 
 
-async def test_401s_are_counted_by_cause_and_recorded_at_the_end(world: Deployment) -> None:
-    expired = world.token("me", ADMIN, seconds=1)
-    async with served(world) as http:
+async def test_401s_are_counted_by_cause_and_recorded_at_the_end(deployment: Deployment) -> None:
+    expired = deployment.token("me", ADMIN, seconds=1)
+    async with served(deployment) as http:
         for _ in range(30):
             assert (await http.get("/sessions")).status_code == 401
         for token in ("not.a.token", "x", "a b"):
@@ -174,13 +180,13 @@ async def test_401s_are_counted_by_cause_and_recorded_at_the_end(world: Deployme
             assert (await http.get("/health", headers=headers)).status_code == 200
         strong = {"Authorization": f"Bearer {expired}"}
         await wait_until(_refused(http, strong), 20.0)
-        assert rows(world) == []
-    found = counted(world)
+        assert rows(deployment) == []
+    found = counted(deployment)
     assert found["no credential"] == 30
     assert found["claims.exp"] >= 1
     assert sum(found.values()) == 30 + 6 + found["claims.exp"]
     assert found.keys() <= {"no credential", *CHECKS}
-    assert len(rows(world)) == len(found)
+    assert len(rows(deployment)) == len(found)
 
 
 def _refused(http: httpx2.AsyncClient, headers: dict[str, str]) -> Any:
@@ -190,8 +196,8 @@ def _refused(http: httpx2.AsyncClient, headers: dict[str, str]) -> Any:
     return look
 
 
-async def test_counts_are_recorded_in_turns_and_causes_are_few(world: Deployment) -> None:
-    async with Service.open(world.settings, create=True) as service:
+async def test_counts_are_recorded_in_turns_and_causes_are_few(deployment: Deployment) -> None:
+    async with Service.open(deployment.settings, create=True) as service:
         async with AuthenticationFailureCounter(
             service.hosting.audit, seconds=0.05
         ).flush_on_exit() as refusals:
@@ -199,43 +205,43 @@ async def test_counts_are_recorded_in_turns_and_causes_are_few(world: Deployment
                 refusals.count(InvalidToken("x", check=f"secret {number}"))
                 refusals.count(InvalidToken("secret", check="signature"))
                 refusals.count(Unauthenticated())
-            await wait_until(lambda: len(rows(world)) == 3)
+            await wait_until(lambda: len(rows(deployment)) == 3)
             refusals.count(Unauthenticated())
-            await wait_until(lambda: len(rows(world)) == 4)
+            await wait_until(lambda: len(rows(deployment)) == 4)
             refusals.count(Unauthenticated())
-        assert counted(world) == {"other": 1_000, "signature": 1_000, "no credential": 1_002}
-        assert len(rows(world)) == 5
-        assert "secret" not in str(rows(world))
+        assert counted(deployment) == {"other": 1_000, "signature": 1_000, "no credential": 1_002}
+        assert len(rows(deployment)) == 5
+        assert "secret" not in str(rows(deployment))
 
 
 async def test_counts_that_cannot_be_written_are_kept(
-    world: Deployment, caplog: pytest.LogCaptureFixture
+    deployment: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Service.open(world.settings, create=True) as service:
+    async with Service.open(deployment.settings, create=True) as service:
         audit = service.hosting.audit
         async with AuthenticationFailureCounter(audit, seconds=0.05).flush_on_exit() as refusals:
             assert service.hosting.databases.system.id == "main"  # and it is open
-            with contextlib.closing(apsw.Connection(str(world.folder / "main.db"))) as file:
+            with contextlib.closing(apsw.Connection(str(deployment.folder / "main.db"))) as file:
                 file.set_busy_timeout(5_000)
                 file.execute("ALTER TABLE audit_log RENAME TO elsewhere")
                 refusals.count(Unauthenticated())
                 await wait_until(lambda: "refused credentials are not in the audit" in caplog.text)
                 refusals.count(Unauthenticated())
                 file.execute("ALTER TABLE elsewhere RENAME TO audit_log")
-            await wait_until(lambda: bool(rows(world)))
-        assert counted(world) == {"no credential": 2}
+            await wait_until(lambda: bool(rows(deployment)))
+        assert counted(deployment) == {"no credential": 2}
 
 
-async def test_counting_costs_no_write_a_request(world: Deployment) -> None:
+async def test_counting_costs_no_write_a_request(deployment: Deployment) -> None:
     """However many come at once: a few rows at the end."""
-    async with served(world) as http:
+    async with served(deployment) as http:
         await asyncio.gather(*(http.get("/sessions") for _ in range(500)))
-    assert counted(world) == {"no credential": 500}
-    assert len(rows(world)) == 1
+    assert counted(deployment) == {"no credential": 500}
+    assert len(rows(deployment)) == 1
 
 
-def test_every_worker_records_what_it_refused(world: Deployment) -> None:
-    with several(world) as served:
+def test_every_worker_records_what_it_refused(deployment: Deployment) -> None:
+    with several(deployment) as served:
         workers = set(served.workers())
         assert len(workers) == 2
         asked = 0
@@ -243,22 +249,22 @@ def test_every_worker_records_what_it_refused(world: Deployment) -> None:
             with httpx2.Client(base_url=served.served.url, timeout=30) as fresh:
                 assert fresh.get("/sessions").status_code == 401
                 asked += 1
-        weak = {**bearer(world), "Connection": "close"}
+        weak = {**bearer(deployment), "Connection": "close"}
         ids = [served.client.get("/config", headers=weak).headers["x-request-id"] for _ in range(6)]
-        denied = [row[2] for row in rows(world) if row[5] == "denied"]
+        denied = [row[2] for row in rows(deployment) if row[5] == "denied"]
         assert denied == ids
         page = served.client.get("/audit?outcome=denied&limit=100").json()
         assert [row["request_id"] for row in page["data"]] == ids[::-1]
-    assert counted(world) == {"no credential": asked}
-    assert len(rows(world)) <= 6 + 2
+    assert counted(deployment) == {"no credential": asked}
+    assert len(rows(deployment)) <= 6 + 2
 
 
-async def test_the_audit_is_paged_over_http(world: Deployment) -> None:
-    async with served(world) as http:
+async def test_the_audit_is_paged_over_http(deployment: Deployment) -> None:
+    async with served(deployment) as http:
         for number in range(7):
             body = {"session_id": f"s{number}"}
-            await http.post("/sessions", json=body, headers=bearer(world, ADMIN))
-        auditor = bearer(world, "audit:read")
+            await http.post("/sessions", json=body, headers=bearer(deployment, ADMIN))
+        auditor = bearer(deployment, "audit:read")
         seen: list[str] = []
         query = ""
         for _ in itertools.count():
@@ -272,10 +278,10 @@ async def test_the_audit_is_paged_over_http(world: Deployment) -> None:
         assert seen == [f"session:s{number}" for number in reversed(range(7))]
 
 
-async def test_the_local_door_reads_what_the_other_one_wrote(world: Deployment) -> None:
-    async with served(world) as http:
-        await http.post("/sessions", json={}, headers=bearer(world, ADMIN))
-        async with Service.open(world.settings) as service:
+async def test_the_local_door_reads_what_the_other_one_wrote(deployment: Deployment) -> None:
+    async with served(deployment) as http:
+        await http.post("/sessions", json={}, headers=bearer(deployment, ADMIN))
+        async with Service.open(deployment.settings) as service:
             page = (
                 await service.operations_for(local_principal("ann")).get_audit(AuditFilter())
             ).value

@@ -17,8 +17,8 @@ import pytest
 from fastapi import FastAPI
 
 from agentctl.server import create_app, running
+from tests.deployment import Deployment
 from tests.server.hosts import Host, hosting
-from tests.world import Deployment
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 

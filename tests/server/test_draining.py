@@ -10,11 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.process import ServerProcess, start_server
 from tests.server.load import SECONDS, Asked, calling, ordered
 from tests.server.stored import check_events, check_whole, events_of, looking
-from tests.world import Deployment
 
 DRAIN_SECONDS = 4.0
 
@@ -40,13 +40,15 @@ def asked(number: int, *, stream: bool) -> Asked:
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_server_under_load_ends_in_time_and_leaves_nothing_running(
-    world: Deployment, workers: int
+    deployment: Deployment, workers: int
 ) -> None:
-    text = world.path.read_text()
-    world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {DRAIN_SECONDS}"))
-    options = ("--config", str(world.path), "--port", "0", "--workers", str(workers))
-    with start_server(*options, log=world.folder / "server.log") as served:
-        async with calling(world, served.url) as client:
+    text = deployment.path.read_text()
+    deployment.path.write_text(
+        text.replace("drain_seconds = 1", f"drain_seconds = {DRAIN_SECONDS}")
+    )
+    options = ("--config", str(deployment.path), "--port", "0", "--workers", str(workers))
+    with start_server(*options, log=deployment.folder / "server.log") as served:
+        async with calling(deployment, served.url) as client:
             streams = [asked(number, stream=True) for number in range(RUNS)]
             plain = [asked(number, stream=False) for number in range(RUNS)]
             async with asyncio.TaskGroup() as asking:
@@ -56,12 +58,12 @@ async def test_a_server_under_load_ends_in_time_and_leaves_nothing_running(
                 await wait_until(lambda: all_are_begun(client), SECONDS)
                 began = time.monotonic()
                 served.process.send_signal(signal.SIGTERM)
-                await check_draining(world, served)
+                await check_draining(deployment, served)
         assert await asyncio.to_thread(served.process.wait, SECONDS) == 0
         took = time.monotonic() - began
         assert took < DRAIN_SECONDS + BOUND_SECONDS
         assert "Traceback" not in served.said
-    check_ends(world, streams, plain)
+    check_ends(deployment, streams, plain)
 
 
 async def all_are_begun(client: httpx2.AsyncClient) -> bool:
@@ -71,9 +73,9 @@ async def all_are_begun(client: httpx2.AsyncClient) -> bool:
     return bool(page["meta"]["total_count"] >= 2 * RUNS and live["meta"]["total_count"] == 0)
 
 
-async def check_draining(world: Deployment, served: ServerProcess) -> None:
+async def check_draining(deployment: Deployment, served: ServerProcess) -> None:
     """It says that it is not ready, and takes no new runs, and answers everything else."""
-    headers = {"Authorization": f"Bearer {world.token('me', 'agents:run', 'sessions:read')}"}
+    headers = {"Authorization": f"Bearer {deployment.token('me', 'agents:run', 'sessions:read')}"}
     limits = httpx2.Limits(max_keepalive_connections=0)
     async with httpx2.AsyncClient(
         base_url=served.url, headers=headers, limits=limits, timeout=SECONDS
@@ -90,9 +92,9 @@ async def check_draining(world: Deployment, served: ServerProcess) -> None:
         assert (await probe.get("/health")).status_code == 200
 
 
-def check_ends(world: Deployment, streams: list[Asked], plain: list[Asked]) -> None:
+def check_ends(deployment: Deployment, streams: list[Asked], plain: list[Asked]) -> None:
     """What the callers were told is what is stored."""
-    with looking(world.folder / "main.db") as connection:
+    with looking(deployment.folder / "main.db") as connection:
         check_whole(connection)
         rows: list[Any] = connection.execute(
             "SELECT run_id, status, cancel_requested_by FROM runs"
@@ -106,7 +108,7 @@ def check_ends(world: Deployment, streams: list[Asked], plain: list[Asked]) -> N
             ordered(stream.heard, run_id)
             assert events_of(connection, run_id) == stream.heard
             check_events(stream.heard, run_id, stored[run_id][0])
-    assert list((world.folder / "main.db.workers").iterdir()) == []
+    assert list((deployment.folder / "main.db.workers").iterdir()) == []
     for one in [*streams, *plain]:
         assert one.told == stored[str(one.run_id)][0]
         if one.path != "/agents/tool-wait":

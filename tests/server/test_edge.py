@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 from tests.server.edgecases import CASES, SAMPLE, Case
 from tests.server.hosts import Host
 from tests.server.seeds import ALL
 from tests.server.wire import check_refusal, wire
-from tests.world import Deployment, create_deployment
 
 LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
 def token(server: Host) -> bytes:
-    return server.world.token("me", *ALL).encode()
+    return server.deployment.token("me", *ALL).encode()
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +27,9 @@ def workers(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[tuple[Deployment, int]]:
     """A server of two processes, and its port."""
-    world = create_deployment(tmp_path_factory.mktemp("workers"), model_endpoint.base_url)
-    with serve_config(world.path, "--workers", "2") as served:
-        yield world, int(served.url.rpartition(":")[2])
+    deployment = create_deployment(tmp_path_factory.mktemp("workers"), model_endpoint.base_url)
+    with serve_config(deployment.path, "--workers", "2") as served:
+        yield deployment, int(served.url.rpartition(":")[2])
 
 
 def check(port: int, token: bytes, case: Case) -> None:
@@ -60,5 +60,5 @@ def test_a_case(server: Host, token: bytes, name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_case_with_several_processes(workers: tuple[Deployment, int], name: str) -> None:
-    world, port = workers
-    check(port, world.token("me", *ALL).encode(), CASES[name])
+    deployment, port = workers
+    check(port, deployment.token("me", *ALL).encode(), CASES[name])

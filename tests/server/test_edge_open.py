@@ -9,10 +9,10 @@ import socket
 import httpx2
 import pytest
 
+from tests.deployment import Deployment
 from tests.process import run_agentctl, serve_config
 from tests.server.hosts import Host
 from tests.server.seeds import as_caller
-from tests.world import Deployment
 
 BEYOND = ["0.0.0.0", "::", "0", "::ffff:0.0.0.0", "198.51.100.7", "elsewhere.invalid"]
 """Addresses of every network card in several spellings, one of another machine, and a name."""
@@ -30,9 +30,9 @@ def named_beyond() -> list[str]:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("host", [*BEYOND, *named_beyond()])
 def test_an_open_server_does_not_listen_beyond_this_machine(
-    world: Deployment, host: str, workers: int
+    deployment: Deployment, host: str, workers: int
 ) -> None:
-    place = ("--config", str(world.path), "--host", host, "--port", "0")
+    place = ("--config", str(deployment.path), "--host", host, "--port", "0")
     env = {**os.environ, "AGENTCTL_AUTHORIZATION__ENABLED": "false"}
     ended = run_agentctl("serve", *place, "--workers", str(workers), env=env)
     assert (ended.returncode, ended.stdout) == (2, b"")
@@ -40,13 +40,13 @@ def test_an_open_server_does_not_listen_beyond_this_machine(
     assert f"authorization is off and {host} is open to other machines" in said
     assert "--insecure-no-auth" in said
     assert "listens" not in said
-    assert not (world.folder / "main.db").exists()
+    assert not (deployment.folder / "main.db").exists()
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_it_does_when_that_was_said(world: Deployment, workers: str) -> None:
+def test_it_does_when_that_was_said(deployment: Deployment, workers: str) -> None:
     options = ("--host", "0.0.0.0", "--workers", workers, "--insecure-no-auth")
-    with serve_config(world.path, *options) as served:
+    with serve_config(deployment.path, *options) as served:
         assert "whoever can reach it is an administrator" in served.wait_for("authorization: ")
         port = served.url.rpartition(":")[2]
         url = f"http://127.0.0.1:{port}"

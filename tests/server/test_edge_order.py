@@ -15,9 +15,9 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from tests.deployment import Deployment
 from tests.server.hosts import Host, hosting
 from tests.server.wire import check_refusal, wire
-from tests.world import Deployment
 
 HOST = b"Host: x\r\n"
 CHUNKED = HOST + b"Transfer-Encoding: chunked\r\n\r\n"

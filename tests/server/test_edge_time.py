@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope, Send
 
 from agentctl.config.settings import Limits
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
+from tests.deployment import Deployment
 from tests.process import serve_config
 from tests.server.hosts import Host, hosting
 from tests.server.wire import Wire, check_refusal, wire
-from tests.world import Deployment
 
 SECONDS = 0.5
 """Of every deadline here."""
@@ -70,8 +70,8 @@ def slow() -> Slow:
 def host(slow: Slow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     http = build_protocol_class(Limits(header_seconds=SECONDS, body_seconds=SECONDS))
     http.stalled_seconds = SECONDS
-    world = Deployment(tmp_path_factory.mktemp("slow"))
-    with hosting(world, slow, lifespan="off", http=http) as served:
+    deployment = Deployment(tmp_path_factory.mktemp("slow"))
+    with hosting(deployment, slow, lifespan="off", http=http) as served:
         yield served
 
 
@@ -221,8 +221,8 @@ HUGE = {
 }
 
 
-def test_a_huge_head_costs_no_memory(world: Deployment) -> None:
-    with serve_config(world.path) as served:
+def test_a_huge_head_costs_no_memory(deployment: Deployment) -> None:
+    with serve_config(deployment.path) as served:
         port, pid = int(served.url.rpartition(":")[2]), served.process.pid
         for head in HUGE.values():  # the peak of what this takes anyhow
             fill(port, head, 200_000)
@@ -241,14 +241,14 @@ def fill(port: int, head: bytes, size: int) -> None:
         assert connection.ended()
 
 
-def test_the_limits_are_those_of_the_configuration(world: Deployment) -> None:
-    text = world.path.read_text()
+def test_the_limits_are_those_of_the_configuration(deployment: Deployment) -> None:
+    text = deployment.path.read_text()
     limits = (
         "[limits]\nheader_seconds = 0.3\nbody_seconds = 0.3\n"
         "header_bytes = 8192\nheader_count = 8\n"
     )
-    world.path.write_text(f"{text}\n{limits}")
-    with serve_config(world.path) as served:
+    deployment.path.write_text(f"{text}\n{limits}")
+    with serve_config(deployment.path) as served:
         port = int(served.url.rpartition(":")[2])
         for sent in (b"GET / HTTP/1.1\r\nX: " + b"a" * 8_192, GET[:-2] + b"X: a\r\n" * 8 + b"\r\n"):
             with wire(port) as connection:

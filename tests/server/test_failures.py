@@ -16,20 +16,20 @@ from agentctl.server.authentication import AuthenticationMiddleware
 from agentctl.server.routes.declared import build_operation
 from agentctl.server.routing import Dispatcher
 from agentctl.server.state import Call
+from tests.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
-from tests.world import ADMIN, Deployment
 
 SECRET = "postgresql://user:password@host"
 
 
-async def ask(world: Deployment, failure: Exception) -> httpx2.Response:
+async def ask(deployment: Deployment, failure: Exception) -> httpx2.Response:
     """What is answered when an endpoint fails so."""
 
     async def get_health(call: Call) -> Response:
         """Fail."""
         raise failure
 
-    app = create_app(world.settings)
+    app = create_app(deployment.settings)
     route = build_operation(get_health, tag="System", answers=None)
     async with running(app):
         broken = AuthenticationMiddleware(Dispatcher([route], otherwise=app), app.state.door)
@@ -78,8 +78,8 @@ async def test_a_database_that_is_gone_is_not_ready(settled: Deployment) -> None
 ORIGIN = "https://console.example"
 
 
-def with_origins(world: Deployment) -> Settings:
-    settings = world.settings
+def with_origins(deployment: Deployment) -> Settings:
+    settings = deployment.settings
     return replace(settings, server=replace(settings.server, cors_origins=(ORIGIN,)))
 
 

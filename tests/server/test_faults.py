@@ -19,8 +19,8 @@ import apsw
 import httpx2
 import pytest
 
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import AGENTCTL, ServerProcess, serve_config
-from tests.world import ADMIN, Deployment, create_deployment
 
 MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && ulimit -n 256 && exec "$@"'
 FEW_FILES = 'ulimit -n 256 && exec "$@"'
@@ -29,8 +29,8 @@ LARGE = {"text": "x" * 100_000}
 
 
 @contextlib.contextmanager
-def calling(server: ServerProcess, world: Deployment) -> Iterator[httpx2.Client]:
-    headers = {"Authorization": f"Bearer {world.token('ann', ADMIN)}"}
+def calling(server: ServerProcess, deployment: Deployment) -> Iterator[httpx2.Client]:
+    headers = {"Authorization": f"Bearer {deployment.token('ann', ADMIN)}"}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=30) as client:
         yield client
 
@@ -111,7 +111,7 @@ class Disk:
 class Place:
     """A server on a small disk, with few file descriptors, and a client of it."""
 
-    world: Deployment
+    deployment: Deployment
     disk: Disk
     server: ServerProcess
     client: httpx2.Client
@@ -122,9 +122,12 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_endpoint: Any) -> Iter
     folder = tmp_path_factory.mktemp("faults")
     disk = Disk(folder / "disk")
     files = {"main": 'url = "sqlite:///disk/main.db"', "second": 'url = "sqlite:///second.db"'}
-    world = create_deployment(folder, model_endpoint.base_url, databases=files)
-    with serve_config(world.path, program=disk.program) as server, calling(server, world) as client:
-        yield Place(world, disk, server, client)
+    deployment = create_deployment(folder, model_endpoint.base_url, databases=files)
+    with (
+        serve_config(deployment.path, program=disk.program) as server,
+        calling(server, deployment) as client,
+    ):
+        yield Place(deployment, disk, server, client)
 
 
 def test_on_a_full_disk_reads_go_on_and_writes_come_back_with_room(place: Place) -> None:
@@ -151,7 +154,7 @@ def test_on_a_full_disk_reads_go_on_and_writes_come_back_with_room(place: Place)
 def test_a_lock_that_another_program_holds_is_told_and_over_with_it(place: Place) -> None:
     client = place.client
     assert create(client, "s1", db="second").status_code == 201
-    with closing(apsw.Connection(str(place.world.folder / "second.db"))) as holder:
+    with closing(apsw.Connection(str(place.deployment.folder / "second.db"))) as holder:
         holder.set_busy_timeout(5_000)
         holder.execute("BEGIN IMMEDIATE")
         assert is_unavailable(create(client, "s2", db="second"))
@@ -169,7 +172,7 @@ def test_without_file_descriptors_it_waits_and_comes_back(place: Place) -> None:
         time.sleep(1)
         assert _cpu(pid) - before < 0.5
         assert len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250
-    with calling(place.server, place.world) as client:
+    with calling(place.server, place.deployment) as client:
         until(lambda: _answers(client))
         assert create(client, "crowd").status_code == 201
         assert "crowd" in all_sessions(client)

@@ -116,7 +116,7 @@ def test_two_credentials_are_a_bad_request(server: Host) -> None:
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer"])
 def test_the_scheme_is_read_without_case(server: Host, scheme: str) -> None:
-    token = server.world.token("me", "teams:read")
+    token = server.deployment.token("me", "teams:read")
     headers = {"Authorization": f"{scheme} {token}"}
     assert server.client.get("/teams", headers=headers).status_code == 200
 
@@ -125,7 +125,7 @@ def test_the_scheme_is_read_without_case(server: Host, scheme: str) -> None:
     "form", ["{}", "Basic {}", "Bearer", "Bearer  {}", "Bearer\t{}", "Bearer {} x"]
 )
 def test_other_forms_of_a_credential_are_refused(server: Host, form: str) -> None:
-    headers = {"Authorization": form.format(server.world.token("me", "teams:read"))}
+    headers = {"Authorization": form.format(server.deployment.token("me", "teams:read"))}
     answer = server.client.get("/teams", headers=headers)
     assert answer.status_code == 401
     assert answer.json()["detail"] == "Invalid or expired credential"

@@ -18,11 +18,11 @@ from typing import Any
 import apsw
 import httpx2
 
+from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.process import AGENTCTL, ServerProcess, start_server
 from tests.server.load import SECONDS, Asked, calling, events, ordered
 from tests.server.stored import check_events, check_whole, events_of, looking, statuses
-from tests.world import Deployment
 
 ROUNDS = 120 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 2
 
@@ -70,9 +70,9 @@ class Ledger:
 class Load:
     """Callers of one server until it is gone."""
 
-    def __init__(self, url: str, world: Deployment, label: str, ledger: Ledger) -> None:
+    def __init__(self, url: str, deployment: Deployment, label: str, ledger: Ledger) -> None:
         self._url = url
-        self._world = world
+        self._world = deployment
         self._label = label
         self._ledger = ledger
         self._dice = random.Random(label)
@@ -149,10 +149,10 @@ async def _until_gone(work: Awaitable[None]) -> None:
         await work
 
 
-async def killed_under_load(world: Deployment, served: ServerProcess, label: str) -> Ledger:
+async def killed_under_load(deployment: Deployment, served: ServerProcess, label: str) -> Ledger:
     """Work with a server, kill it at some moment; what its callers know."""
     ledger = Ledger()
-    load = asyncio.create_task(Load(served.url, world, label, ledger).until_gone())
+    load = asyncio.create_task(Load(served.url, deployment, label, ledger).until_gone())
     enough = random.Random(label).randint(*ANSWERS)
     await wait_until(lambda: ledger.answers >= enough or load.done(), SECONDS)
     served.process.kill()
@@ -175,7 +175,10 @@ async def no_run_is_live(
 
 
 async def check(
-    world: Deployment, client: httpx2.AsyncClient, ledger: Ledger, seconds: float = FINAL_SECONDS
+    deployment: Deployment,
+    client: httpx2.AsyncClient,
+    ledger: Ledger,
+    seconds: float = FINAL_SECONDS,
 ) -> None:
     """After a kill: all that was said is so, and what was not answered can be asked again.
 
@@ -184,13 +187,13 @@ async def check(
         seconds: how long runs may still be live.
     """
     await no_run_is_live(client, seconds)
-    check_file(world, ledger)
+    check_file(deployment, ledger)
     await in_parallel([check_stream(client, asked) for asked in ledger.asked if asked.heard])
     await in_parallel([check_name(client, *named) for named in ledger.names.items()])
     await in_parallel([ask_again(client, asked) for asked in ledger.asked if asked.key])
     await in_parallel([create_again(client, session_id) for session_id in ledger.unanswered])
     await no_run_is_live(client, SECONDS)
-    check_file(world, ledger)
+    check_file(deployment, ledger)
     sessions = {asked.body["session_id"] for asked in ledger.asked if asked.run_id is not None}
     await in_parallel([check_session(client, session_id) for session_id in sessions])
 
@@ -199,9 +202,9 @@ async def in_parallel(checks: list[Awaitable[None]]) -> None:
     await asyncio.gather(*checks)
 
 
-def check_file(world: Deployment, ledger: Ledger) -> None:
+def check_file(deployment: Deployment, ledger: Ledger) -> None:
     """What the file holds: each acknowledged run, as it was told; no request made two."""
-    with looking(world.folder / "main.db") as connection:
+    with looking(deployment.folder / "main.db") as connection:
         check_whole(connection)
         stored = statuses(connection)
         twice = (
@@ -303,10 +306,10 @@ async def check_session(client: httpx2.AsyncClient, session_id: str) -> None:
     assert said == asked
 
 
-def killed_at_start(world: Deployment, seconds: float) -> None:
+def killed_at_start(deployment: Deployment, seconds: float) -> None:
     """A server that is killed while it begins: within what it recovers, or before."""
-    with (world.folder / "killed.log").open("wb") as said:
-        line = [*AGENTCTL, "serve", "--config", str(world.path), "--port", "0"]
+    with (deployment.folder / "killed.log").open("wb") as said:
+        line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", "0"]
         process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=said)
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -317,50 +320,50 @@ def killed_at_start(world: Deployment, seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def serving(world: Deployment, name: str) -> Any:
+def serving(deployment: Deployment, name: str) -> Any:
     """A server of the world; several may serve it."""
-    options = ("--config", str(world.path), "--port", "0")
-    with start_server(*options, log=world.folder / f"{name}.log") as served:
+    options = ("--config", str(deployment.path), "--port", "0")
+    with start_server(*options, log=deployment.folder / f"{name}.log") as served:
         yield served
 
 
-async def test_a_killed_server_has_kept_what_it_acknowledged(world: Deployment) -> None:
+async def test_a_killed_server_has_kept_what_it_acknowledged(deployment: Deployment) -> None:
     known: dict[str, Asked] = {}
     with contextlib.ExitStack() as stack:
-        served = stack.enter_context(serving(world, "server-0"))
+        served = stack.enter_context(serving(deployment, "server-0"))
         for number in range(1, ROUNDS + 1):
-            ledger = await killed_under_load(world, served, f"r{number}")
+            ledger = await killed_under_load(deployment, served, f"r{number}")
             if number % 3 == 2:
-                killed_at_start(world, random.Random(number).uniform(0.3, 2.0))
-            served = stack.enter_context(serving(world, f"server-{number}"))
-            async with calling(world, served.url) as client:
-                await check(world, client, ledger)
+                killed_at_start(deployment, random.Random(number).uniform(0.3, 2.0))
+            served = stack.enter_context(serving(deployment, f"server-{number}"))
+            async with calling(deployment, served.url) as client:
+                await check(deployment, client, ledger)
             known |= ledger.acknowledged
-            check_all(world, known)
+            check_all(deployment, known)
         assert served.stop() == 0
         assert "Traceback" not in served.said
     assert known
 
 
-def check_all(world: Deployment, known: dict[str, Asked]) -> None:
+def check_all(deployment: Deployment, known: dict[str, Asked]) -> None:
     """What was acknowledged is as it was; no process is left but the one that lives."""
-    with looking(world.folder / "main.db") as connection:
+    with looking(deployment.folder / "main.db") as connection:
         stored = statuses(connection)
         workers = connection.execute("SELECT worker_id FROM workers").fetchall()
     for run_id, asked in known.items():
         assert asked.told in (None, stored[run_id])
-    locks = [path.stem for path in (world.folder / "main.db.workers").iterdir()]
+    locks = [path.stem for path in (deployment.folder / "main.db.workers").iterdir()]
     assert [(name,) for name in locks] == workers
     assert len(workers) == 1
 
 
-async def test_another_process_ends_what_a_killed_one_left(world: Deployment) -> None:
-    with serving(world, "killed") as killed, serving(world, "other") as other:
-        async with calling(world, other.url) as client:
+async def test_another_process_ends_what_a_killed_one_left(deployment: Deployment) -> None:
+    with serving(deployment, "killed") as killed, serving(deployment, "other") as other:
+        async with calling(deployment, other.url) as client:
             own = Asked("/agents/trickle", {"message": "own", "session_id": "own", "stream": True})
             asking = asyncio.create_task(own.ask(client))
             await wait_until(lambda: own.run_id is not None)
-            ledger = await killed_under_load(world, killed, "two")
+            ledger = await killed_under_load(deployment, killed, "two")
             seen = asyncio.gather(*(follow_on(client, asked) for asked in ledger.asked))
             deadline = time.monotonic() + TAKEOVER_SECONDS
             await no_run_is_live(client, TAKEOVER_SECONDS, besides=own.run_id)
@@ -370,8 +373,8 @@ async def test_another_process_ends_what_a_killed_one_left(world: Deployment) ->
             assert stopped.json()["cancel"] == "stopped"
             await asking
             ordered(own.heard, str(own.run_id))
-            await check(world, client, ledger)
-        check_all(world, ledger.acknowledged | {str(own.run_id): own})
+            await check(deployment, client, ledger)
+        check_all(deployment, ledger.acknowledged | {str(own.run_id): own})
 
 
 async def follow_on(client: httpx2.AsyncClient, asked: Asked) -> None:

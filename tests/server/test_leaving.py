@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.runs.engine import CLIENT_DISCONNECTED, Engine
 from agentctl.server import create_app
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.server.hosts import Host, hosting
 from tests.server.load import SECONDS
 from tests.server.seeds import as_caller
 from tests.server.stored import looking
-from tests.world import Deployment, create_deployment
 
 CLIENTS = 40
 """That leave in one way; there are four, in three of which a provider is called."""
@@ -35,8 +35,8 @@ LISTENS = "0A"
 class Watched:
     """An application that is watched from outside of its event loop."""
 
-    def __init__(self, world: Deployment) -> None:
-        self.app = create_app(world.settings)
+    def __init__(self, deployment: Deployment) -> None:
+        self.app = create_app(deployment.settings)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,13 +117,13 @@ async def leave_while_it_works(host: Host, agent: str, message: str) -> None:
     async with connected(host) as (_, writer):
         writer.write(head + body)
         async with asyncio.timeout(SECONDS):
-            while not has_run(host.world, message):
+            while not has_run(host.deployment, message):
                 await asyncio.sleep(0.1)
 
 
-def has_run(world: Deployment, message: str) -> bool:
+def has_run(deployment: Deployment, message: str) -> bool:
     """Whether there is a run that was asked this."""
-    with looking(world.folder / "main.db") as connection:
+    with looking(deployment.folder / "main.db") as connection:
         sql = "SELECT count(*) FROM runs WHERE input = ?"
         return connection.execute(sql, (message,)).fetchall() != [(0,)]
 
@@ -148,9 +148,9 @@ async def test_clients_that_leave_leave_nothing_behind(
     tmp_path: Path, model_endpoint: ModelEndpoint, on_disconnect: str, agent: str, status: str
 ) -> None:
     server = f'on_disconnect = "{on_disconnect}"'
-    world = create_deployment(tmp_path, model_endpoint.base_url, server=server)
-    watched = Watched(world)
-    with hosting(world, watched) as host:
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, server=server)
+    watched = Watched(deployment)
+    with hosting(deployment, watched) as host:
         await leave(host, agent, "first", 1)
         await wait_until(lambda: not watched.engine.live_runs(), SECONDS)
         await wait_until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
@@ -162,12 +162,12 @@ async def test_clients_that_leave_leave_nothing_behind(
         # What other servers of this process keep open to the endpoint is in `calls`.
         kept = calls if on_disconnect == "cancel" else calls + POOL
         await wait_until(lambda: sockets(model_endpoint.port, remote=True) <= kept, SECONDS)
-    check_runs(world, status)
+    check_runs(deployment, status)
 
 
-def check_runs(world: Deployment, status: str) -> None:
+def check_runs(deployment: Deployment, status: str) -> None:
     """Who sent a whole request has had a run, and only they, unless they left before it began."""
-    with looking(world.folder / "main.db") as connection:
+    with looking(deployment.folder / "main.db") as connection:
         sql = "SELECT input, status, cancel_requested_by, cancel_reason FROM runs"
         ends = {message: end for message, *end in connection.execute(sql)}
     cancelled = ["CANCELLED", "me", CLIENT_DISCONNECTED]

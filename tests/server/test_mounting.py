@@ -13,7 +13,7 @@ from starlette.routing import Mount
 
 from agentctl.server import create_app, running
 from agentctl.server.app import create_app as create
-from tests.world import ADMIN, Deployment
+from tests.deployment import ADMIN, Deployment
 
 
 def client(app: object, base: str = "http://test") -> httpx2.AsyncClient:
@@ -21,8 +21,8 @@ def client(app: object, base: str = "http://test") -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=transport, base_url=base)
 
 
-def bearer(world: Deployment, *scopes: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {world.token('me', *scopes)}"}
+def bearer(deployment: Deployment, *scopes: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {deployment.token('me', *scopes)}"}
 
 
 async def test_without_running_everything_says_what_is_missing(settled: Deployment) -> None:
@@ -46,12 +46,12 @@ async def test_running_ends_with_its_block(settled: Deployment) -> None:
             assert (await http.get("/health")).status_code == 200
 
 
-async def check_refusals_in_order(http: httpx2.AsyncClient, world: Deployment) -> None:
+async def check_refusals_in_order(http: httpx2.AsyncClient, deployment: Deployment) -> None:
     """401, 403, 404, 422, whatever the application is served under."""
     assert (await http.get("health")).status_code == 200
     assert (await http.post("agents/echo/runs", content=b"{")).status_code == 401
     assert (await http.get("nothing")).status_code == 401
-    weak, strong = bearer(world, "teams:read"), bearer(world, ADMIN)
+    weak, strong = bearer(deployment, "teams:read"), bearer(deployment, ADMIN)
     refused = await http.post("agents/echo/runs", content=b"{", headers=weak)
     assert refused.status_code == 403
     assert refused.json()["required_scopes"] == ["agents:echo:run", "agents:*:run", "agents:run"]

@@ -14,11 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas, postgres_url
 from tests.process import serve_config
 from tests.server.several import until
-from tests.world import create_deployment
 
 __all__ = ["postgres_url"]
 
@@ -93,9 +93,9 @@ def test_a_database_that_does_not_answer_is_told_in_time(
 ) -> None:
     with postgres_schemas(postgres_url) as places, hole(postgres_url) as (between, url):
         through = {name: lines.replace(postgres_url, url) for name, lines in places.items()}
-        world = create_deployment(tmp_path, model_endpoint.base_url, databases=through)
+        deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=through)
         with (
-            serve_config(world.path) as served,
+            serve_config(deployment.path) as served,
             httpx2.Client(base_url=served.url, timeout=20) as client,
         ):
             assert client.get("/ready").json()["status"] == "ready"

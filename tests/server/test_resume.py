@@ -12,10 +12,10 @@ import httpx2
 import pytest
 
 from agentctl.server import answers, create_app
+from tests.deployment import Deployment
 from tests.server.hosts import Host, hosting
 from tests.server.seeds import as_caller
 from tests.server.streamed import Event, events, leave, record
-from tests.world import Deployment
 
 Pair = tuple[Host, Host]
 

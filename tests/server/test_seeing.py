@@ -15,12 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from agentctl.cli.root import app
+from tests.deployment import Deployment
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
 from tests.server.several import until
 from tests.server.watched import Watched, watched
 from tests.server.wire import wire
-from tests.world import Deployment
 
 MESSAGE = "words that a user sends to a model"
 ROW = re.compile(r"^\| `(agentctl_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
@@ -312,36 +312,38 @@ def children(parent: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
-def serve(world: Deployment, listen: str, *more: str) -> tuple[int, str]:
+def serve(deployment: Deployment, listen: str, *more: str) -> tuple[int, str]:
     """What a start says that is refused."""
-    text = "\n".join([world.path.read_text(), "[metrics]", f'listen = "{listen}"', *more])
-    world.path.write_text(text)
-    done = CliRunner().invoke(app, ["serve", "--config", str(world.path)], prog_name="agentctl")
+    text = "\n".join([deployment.path.read_text(), "[metrics]", f'listen = "{listen}"', *more])
+    deployment.path.write_text(text)
+    done = CliRunner().invoke(
+        app, ["serve", "--config", str(deployment.path)], prog_name="agentctl"
+    )
     return done.exit_code, done.stderr
 
 
 def test_without_the_package_it_says_which(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    code, said = serve(world, "127.0.0.1:0")
+    code, said = serve(deployment, "127.0.0.1:0")
     assert code == 2
     assert "pip install 'agentctl[metrics]'" in said
     assert "Traceback" not in said
 
 
-def test_an_address_that_is_taken_is_named(world: Deployment) -> None:
+def test_an_address_that_is_taken_is_named(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, said = serve(world, f"127.0.0.1:{port}")
+        code, said = serve(deployment, f"127.0.0.1:{port}")
     assert code != 0
     assert f"port {port} on 127.0.0.1 is in use" in said
     assert "metrics.listen" in said
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9464", "[::]:9464", "example.org:9464"])
-def test_others_are_let_in_only_when_that_is_said(world: Deployment, listen: str) -> None:
-    code, said = serve(world, listen)
+def test_others_are_let_in_only_when_that_is_said(deployment: Deployment, listen: str) -> None:
+    code, said = serve(deployment, listen)
     assert code == 2
     assert "metrics.listen" in said
     assert "allow_remote = true" in said

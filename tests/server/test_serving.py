@@ -19,41 +19,41 @@ from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailab
 from agentctl.server import create_app
 from agentctl.server.processes.listener import base_url, bind_socket
 from agentctl.server.processes.serve import serve
+from tests.deployment import Deployment
 from tests.process import AGENTCTL, ServerProcess, serve_config
 from tests.server.hosts import hosting
-from tests.world import Deployment
 
 
-def headers(world: Deployment) -> dict[str, str]:
-    token = world.token("me", "agents:run", "sessions:read")
+def headers(deployment: Deployment) -> dict[str, str]:
+    token = deployment.token("me", "agents:run", "sessions:read")
     return {"Authorization": f"Bearer {token}"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_cleanly(world: Deployment, number: signal.Signals) -> None:
-    with serve_config(world.path) as served:
+def test_a_signal_stops_it_cleanly(deployment: Deployment, number: signal.Signals) -> None:
+    with serve_config(deployment.path) as served:
         answer = httpx2.get(f"{served.url}/health")
         assert answer.status_code == 200
         assert "server" not in answer.headers
         assert served.stop(number) == 0
         assert "Traceback" not in served.said
-    assert (world.folder / "main.db").exists()
+    assert (deployment.folder / "main.db").exists()
 
 
 @contextlib.contextmanager
-def hanging(world: Deployment, served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
+def hanging(deployment: Deployment, served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
     """A streamed run that does not end: its id, and the lines that follow the first event."""
     url = f"{served.url}/agents/hang/runs"
     body = {"message": "hello", "session_id": "s1"}
-    with httpx2.stream("POST", url, json=body, headers=headers(world)) as answer:
+    with httpx2.stream("POST", url, json=body, headers=headers(deployment)) as answer:
         lines = answer.iter_lines()
         assert next(lines) == "event: RunStarted"
         yield orjson.loads(next(lines).removeprefix("data: "))["run_id"], lines
 
 
-def drain_seconds(world: Deployment, seconds: float) -> None:
-    text = world.path.read_text()
-    world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
+def drain_seconds(deployment: Deployment, seconds: float) -> None:
+    text = deployment.path.read_text()
+    deployment.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
 
 
 def await_draining(served: ServerProcess) -> None:
@@ -64,46 +64,48 @@ def await_draining(served: ServerProcess) -> None:
     assert (ready.status_code, ready.json()["checks"]["runs"]) == (503, "failed")
 
 
-def runs(world: Deployment, url: str) -> list[dict[str, Any]]:
-    listed = httpx2.get(f"{url}/sessions/s1/runs", headers=headers(world))
+def runs(deployment: Deployment, url: str) -> list[dict[str, Any]]:
+    listed = httpx2.get(f"{url}/sessions/s1/runs", headers=headers(deployment))
     found: list[dict[str, Any]] = listed.json()
     return found
 
 
-def test_an_open_stream_ends_with_its_run(world: Deployment) -> None:
-    drain_seconds(world, 0.2)
-    with serve_config(world.path) as served:
-        with hanging(world, served) as (_, lines):
+def test_an_open_stream_ends_with_its_run(deployment: Deployment) -> None:
+    drain_seconds(deployment, 0.2)
+    with serve_config(deployment.path) as served:
+        with hanging(deployment, served) as (_, lines):
             began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             names = [line for line in lines if line.startswith("event: ")]
         assert served.process.wait(15) == 0
         assert time.monotonic() - began < 8
         assert names[-1] == "event: RunCancelled"
-    with hosting(world, create_app(world.settings)) as host:
-        (run,) = runs(world, host.url)
+    with hosting(deployment, create_app(deployment.settings)) as host:
+        (run,) = runs(deployment, host.url)
     assert (run["status"], run["cancel_requested_by"]) == ("CANCELLED", "system:shutdown")
 
 
-def test_while_it_drains_it_answers_but_takes_no_runs(world: Deployment) -> None:
-    drain_seconds(world, 30)
-    with serve_config(world.path) as served, hanging(world, served) as (run_id, lines):
+def test_while_it_drains_it_answers_but_takes_no_runs(deployment: Deployment) -> None:
+    drain_seconds(deployment, 30)
+    with serve_config(deployment.path) as served, hanging(deployment, served) as (run_id, lines):
         served.process.send_signal(signal.SIGTERM)
         await_draining(served)
         body = {"message": "hello", "session_id": "s2"}
-        asked = httpx2.post(f"{served.url}/agents/echo/runs", json=body, headers=headers(world))
+        asked = httpx2.post(
+            f"{served.url}/agents/echo/runs", json=body, headers=headers(deployment)
+        )
         assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
         assert asked.headers["retry-after"]
-        assert [run["status"] for run in runs(world, served.url)] == ["RUNNING"]
+        assert [run["status"] for run in runs(deployment, served.url)] == ["RUNNING"]
         cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1"
-        assert httpx2.post(cancel, headers=headers(world)).json()["cancel"] == "stopped"
+        assert httpx2.post(cancel, headers=headers(deployment)).json()["cancel"] == "stopped"
         assert [line for line in lines if line.startswith("event: ")] == ["event: RunCancelled"]
         assert served.process.wait(10) == 0
 
 
-def test_a_second_signal_does_not_wait(world: Deployment) -> None:
-    drain_seconds(world, 60)
-    with serve_config(world.path) as served, hanging(world, served):
+def test_a_second_signal_does_not_wait(deployment: Deployment) -> None:
+    drain_seconds(deployment, 60)
+    with serve_config(deployment.path) as served, hanging(deployment, served):
         served.process.send_signal(signal.SIGTERM)
         await_draining(served)
         began = time.monotonic()
@@ -111,9 +113,9 @@ def test_a_second_signal_does_not_wait(world: Deployment) -> None:
         assert time.monotonic() - began < 8
 
 
-def test_a_connection_that_stays_open_does_not_keep_it(world: Deployment) -> None:
+def test_a_connection_that_stays_open_does_not_keep_it(deployment: Deployment) -> None:
     with (
-        serve_config(world.path) as served,
+        serve_config(deployment.path) as served,
         socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as idle,
         httpx2.Client(base_url=served.url) as client,
     ):
@@ -124,21 +126,21 @@ def test_a_connection_that_stays_open_does_not_keep_it(world: Deployment) -> Non
         assert idle.recv(1) == b""
 
 
-def test_a_port_in_use_is_said(world: Deployment) -> None:
+def test_a_port_in_use_is_said(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = [*AGENTCTL, "serve", "--config", str(world.path), "--port", str(port)]
+        line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", str(port)]
         done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"error: port {port} on 127.0.0.1 is in use" in done.stderr
     assert "hint:" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (world.folder / "main.db").exists()
+    assert not (deployment.folder / "main.db").exists()
 
 
-def refused(world: Deployment, **server: Any) -> AgentctlError:
+def refused(deployment: Deployment, **server: Any) -> AgentctlError:
     """Why it does not start."""
-    settings = world.settings
+    settings = deployment.settings
     settings = replace(settings, server=replace(settings.server, **server))
     with pytest.raises(AgentctlError) as refusal:
         serve(settings, announce=lambda url: pytest.fail(f"it listens on {url}"))
@@ -152,23 +154,25 @@ def test_a_host_that_is_not_ours_is_said(settled: Deployment, host: str) -> None
     assert "no address of this machine" in refusal.detail
 
 
-def test_a_database_that_cannot_be_opened_is_said(world: Deployment) -> None:
-    (world.folder / "main.db").write_bytes(b"this is no database, and long enough to be seen" * 99)
-    assert isinstance(refused(world), SchemaMismatch | Unavailable)
+def test_a_database_that_cannot_be_opened_is_said(deployment: Deployment) -> None:
+    (deployment.folder / "main.db").write_bytes(
+        b"this is no database, and long enough to be seen" * 99
+    )
+    assert isinstance(refused(deployment), SchemaMismatch | Unavailable)
 
 
-def test_keys_that_are_missing_are_said(world: Deployment) -> None:
-    (world.folder / "keys" / "signing.pub.pem").unlink()
-    refusal = refused(world)
+def test_keys_that_are_missing_are_said(deployment: Deployment) -> None:
+    (deployment.folder / "keys" / "signing.pub.pem").unlink()
+    refusal = refused(deployment)
     assert isinstance(refusal, InvalidKey)
     assert "signing.pub.pem" in str(refusal)
 
 
-def test_what_a_refused_start_had_taken_is_free_again(world: Deployment) -> None:
-    (world.folder / "keys" / "signing.pub.pem").unlink()
+def test_what_a_refused_start_had_taken_is_free_again(deployment: Deployment) -> None:
+    (deployment.folder / "keys" / "signing.pub.pem").unlink()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    refused(world, port=port)
+    refused(deployment, port=port)
     with socket.create_server(("127.0.0.1", port)):
         pass
 

@@ -8,11 +8,11 @@ import httpx2
 import pytest
 
 from agentctl.server import answers, create_app
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.hosts import Host, hosting
 from tests.server.seeds import as_caller
 from tests.server.streamed import events, leave, record, until
-from tests.world import Deployment, create_deployment
 
 
 def test_a_stream_is_events_from_start_to_end(server: Host) -> None:

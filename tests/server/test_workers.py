@@ -20,15 +20,15 @@ import pytest
 
 from agentctl.server.processes.listener import adopt_socket, bind_socket
 from agentctl.server.processes.worker_handle import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, run_agentctl
 from tests.server.several import Several, alive, following, several, until
-from tests.world import Deployment, create_deployment
 
 
-def drain_seconds(world: Deployment, seconds: float) -> None:
-    text = world.path.read_text()
-    world.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
+def drain_seconds(deployment: Deployment, seconds: float) -> None:
+    text = deployment.path.read_text()
+    deployment.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,15 @@ def pair(
     """
     long = "Write plainly. " * 10_000
     extra = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
-    world = create_deployment(tmp_path_factory.mktemp("pair"), model_endpoint.base_url, extra=extra)
-    text = world.path.read_text().replace('verification_key_files = ["keys/signing.pub.pem"]', KEYS)
-    world.path.write_text(text)
-    (world.folder / "keys" / "signing.pem").write_text(SECRET)
-    with several(world, program=AGENTCTL) as server:
+    deployment = create_deployment(
+        tmp_path_factory.mktemp("pair"), model_endpoint.base_url, extra=extra
+    )
+    text = deployment.path.read_text().replace(
+        'verification_key_files = ["keys/signing.pub.pem"]', KEYS
+    )
+    deployment.path.write_text(text)
+    (deployment.folder / "keys" / "signing.pem").write_text(SECRET)
+    with several(deployment, program=AGENTCTL) as server:
         yield server
 
 
@@ -101,9 +105,9 @@ def test_a_stream_goes_on_at_another_worker_without_gap_or_repeat(pair: Several)
     assert orjson.loads(read[-1].data)["content"] == "".join(parts)
 
 
-def test_while_they_drain_they_answer_but_take_no_runs(world: Deployment) -> None:
-    drain_seconds(world, 3)
-    with several(world) as server:
+def test_while_they_drain_they_answer_but_take_no_runs(deployment: Deployment) -> None:
+    drain_seconds(deployment, 3)
+    with several(deployment) as server:
         runs = server.one_each()
         kept = len(server.rows("SELECT * FROM runs"))
         body = {"message": "hello", "session_id": "streamed"}
@@ -126,9 +130,9 @@ def test_while_they_drain_they_answer_but_take_no_runs(world: Deployment) -> Non
 
 
 def test_they_stop_together_so_that_who_follows_through_another_is_told_the_end(
-    world: Deployment,
+    deployment: Deployment,
 ) -> None:
-    with several(world) as server:
+    with several(deployment) as server:
         idle, busy = server.workers()
         with server.through(busy) as there, server.through(idle) as here:
             run_id = server.start("s1", "trickle", through=there)
@@ -143,9 +147,9 @@ def test_they_stop_together_so_that_who_follows_through_another_is_told_the_end(
         assert server.served.said.splitlines()[-1] == "stopped"
 
 
-def test_a_second_signal_does_not_wait(world: Deployment) -> None:
-    drain_seconds(world, 60)
-    with several(world) as server:
+def test_a_second_signal_does_not_wait(deployment: Deployment) -> None:
+    drain_seconds(deployment, 60)
+    with several(deployment) as server:
         server.one_each()
         server.served.process.send_signal(signal.SIGINT)
         server.await_draining()
@@ -155,9 +159,9 @@ def test_a_second_signal_does_not_wait(world: Deployment) -> None:
         assert {status for (status,) in server.rows("SELECT status FROM runs")} == {"CANCELLED"}
 
 
-def test_a_service_manager_may_signal_every_process_at_once(world: Deployment) -> None:
-    drain_seconds(world, 60)
-    with several(world) as server:
+def test_a_service_manager_may_signal_every_process_at_once(deployment: Deployment) -> None:
+    drain_seconds(deployment, 60)
+    with several(deployment) as server:
         (run_id, *others) = server.one_each().values()
         for pid in (*server.workers(), server.parent):
             os.kill(pid, signal.SIGTERM)
@@ -172,9 +176,11 @@ def test_a_service_manager_may_signal_every_process_at_once(world: Deployment) -
         assert server.served.process.wait(10) == 0
 
 
-def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(world: Deployment) -> None:
-    key = world.folder / "keys" / "signing.pub.pem"
-    with several(world) as server:
+def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(
+    deployment: Deployment,
+) -> None:
+    key = deployment.folder / "keys" / "signing.pub.pem"
+    with several(deployment) as server:
         runs = server.one_each()
         dead, living = runs
         with asking(server) as answered:
@@ -238,31 +244,35 @@ def test_the_pause_before_a_replacement_grows_until_one_stays() -> None:
     assert backoff.after(0) == 0.1
 
 
-def break_port(world: Deployment) -> None:
+def break_port(deployment: Deployment) -> None:
     """Every port is free: it is the test that holds one."""
 
 
-def break_key(world: Deployment) -> None:
-    (world.folder / "keys" / "signing.pub.pem").unlink()
+def break_key(deployment: Deployment) -> None:
+    (deployment.folder / "keys" / "signing.pub.pem").unlink()
 
 
-def break_tool(world: Deployment) -> None:
-    (world.folder / "world_tools.py").write_text("import nothing_of_this_name\n")
+def break_tool(deployment: Deployment) -> None:
+    (deployment.folder / "world_tools.py").write_text("import nothing_of_this_name\n")
 
 
-def break_database(world: Deployment) -> None:
-    (world.folder / "main.db").write_bytes(b"this is no database, and long enough to be seen" * 99)
+def break_database(deployment: Deployment) -> None:
+    (deployment.folder / "main.db").write_bytes(
+        b"this is no database, and long enough to be seen" * 99
+    )
 
 
 @pytest.mark.parametrize("wrong", [break_port, break_key, break_tool, break_database])
 def test_what_one_process_refuses_several_refuse_once(
-    world: Deployment, wrong: Callable[[Deployment], None]
+    deployment: Deployment, wrong: Callable[[Deployment], None]
 ) -> None:
-    wrong(world)
+    wrong(deployment)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1] if wrong is break_port else 0
         ended = [
-            run_agentctl("serve", "--config", str(world.path), f"--port={port}", *more, seconds=30)
+            run_agentctl(
+                "serve", "--config", str(deployment.path), f"--port={port}", *more, seconds=30
+            )
             for more in ([], ["--workers", "2"])
         ]
     one, many = [(done.returncode, done.stdout, done.stderr.decode()) for done in ended]
@@ -270,12 +280,12 @@ def test_what_one_process_refuses_several_refuse_once(
     assert one[0] > 0
     assert one[2].startswith("error: ")
     assert one[2].count("error: ") == 1
-    assert (world.folder / "main.db").exists() == (wrong in (break_tool, break_database))
+    assert (deployment.folder / "main.db").exists() == (wrong in (break_tool, break_database))
 
 
-def test_the_end_of_the_parent_is_the_end_of_its_workers(world: Deployment) -> None:
-    drain_seconds(world, 2)
-    with several(world) as server:
+def test_the_end_of_the_parent_is_the_end_of_its_workers(deployment: Deployment) -> None:
+    drain_seconds(deployment, 2)
+    with several(deployment) as server:
         workers, runs = server.workers(), server.one_each()
         port = int(server.served.url.rpartition(":")[2])
         os.kill(server.parent, signal.SIGKILL)
@@ -305,9 +315,9 @@ sys.exit(main())
 """
 
 
-def test_a_worker_that_does_not_end_is_killed_and_that_is_said(world: Deployment) -> None:
-    drain_seconds(world, 0)
-    with several(world, program=(sys.executable, "-c", IMPATIENT)) as server:
+def test_a_worker_that_does_not_end_is_killed_and_that_is_said(deployment: Deployment) -> None:
+    drain_seconds(deployment, 0)
+    with several(deployment, program=(sys.executable, "-c", IMPATIENT)) as server:
         stuck, other = server.workers()
         os.kill(stuck, signal.SIGSTOP)
         assert server.served.stop() == 1
@@ -317,13 +327,13 @@ def test_a_worker_that_does_not_end_is_killed_and_that_is_said(world: Deployment
     assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
 
 
-def test_a_signal_during_the_start_ends_it(world: Deployment) -> None:
-    log = world.folder / "server.log"
-    line = [*AGENTCTL, "serve", "--config", str(world.path), "--port", "0", "--workers", "2"]
+def test_a_signal_during_the_start_ends_it(deployment: Deployment) -> None:
+    log = deployment.folder / "server.log"
+    line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", "0", "--workers", "2"]
     with log.open("wb") as said:
         process = subprocess.Popen(line, stderr=said)
     try:
-        until((world.folder / "main.db").exists)
+        until((deployment.folder / "main.db").exists)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0

@@ -14,8 +14,8 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import ServerProcess, serve_config
-from tests.world import ADMIN, Deployment, create_deployment
 
 __all__ = ["Watched", "watched"]
 
@@ -62,7 +62,7 @@ class Watched:
         anybody: asks whoever is to be asked without a token.
     """
 
-    world: Deployment
+    deployment: Deployment
     served: ServerProcess
     client: httpx2.Client
     anybody: httpx2.Client
@@ -102,11 +102,11 @@ def watched(
     """Serve a world of its own, with the models of an endpoint."""
     tools = "".join(MODEL.format(name=name, url=url) for name in ("hold", "explode"))
     (folder / "watched_tools.py").write_text(TOOLS)
-    world = create_deployment(folder, url, extra=tools + LOG.format(form=form, level=level))
-    headers = {"Authorization": f"Bearer {world.token('me', ADMIN)}"}
+    deployment = create_deployment(folder, url, extra=tools + LOG.format(form=form, level=level))
+    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
     with (
-        serve_config(world.path, *options) as served,
+        serve_config(deployment.path, *options) as served,
         httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client,
         httpx2.Client(timeout=10) as anybody,
     ):
-        yield Watched(world, served, client, anybody)
+        yield Watched(deployment, served, client, anybody)

@@ -13,8 +13,8 @@ from agentctl.auth.principal import Principal, local_principal
 from agentctl.operations import RunFilter, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service, ServiceOperations
+from tests.deployment import Deployment
 from tests.loops import wait_until
-from tests.world import Deployment
 
 __all__ = ["ALL", "boss", "collect", "hosted", "running", "started", "user"]
 
@@ -27,9 +27,9 @@ ALL = frozenset(
 
 
 @contextlib.asynccontextmanager
-async def hosted(world: Deployment) -> AsyncIterator[Service]:
+async def hosted(deployment: Deployment) -> AsyncIterator[Service]:
     """The world's service, its databases made."""
-    async with Service.open(world.settings, create=True) as service:
+    async with Service.open(deployment.settings, create=True) as service:
         yield service
 
 

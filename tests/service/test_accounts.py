@@ -30,9 +30,9 @@ from agentctl.operations import (
 )
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
+from tests.deployment import ADMIN, Deployment
 from tests.loops import wait_until
 from tests.service.doors import boss, hosted
-from tests.world import ADMIN, Deployment
 
 MANAGER = frozenset(
     {"service_accounts:read", "service_accounts:write", "service_accounts:delete", "agents:read"}
@@ -69,8 +69,8 @@ def manager(service: Service, *scopes: str) -> ServiceOperations:
     return service.operations_for(Principal("me", MANAGER | {*scopes}))
 
 
-async def test_an_account_is_made_and_told_once(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_an_account_is_made_and_told_once(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = boss(service)
         record = await made(port, "agents:read", "agents:run", "agents:read")
         token = record.pop("token")
@@ -94,9 +94,9 @@ async def test_an_account_is_made_and_told_once(world: Deployment) -> None:
      ({"never_expires": True}, None)],
 )  # fmt: skip
 async def test_how_long_it_is_good_for(
-    world: Deployment, given: dict[str, Any], days: int | None
+    deployment: Deployment, given: dict[str, Any], days: int | None
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         record = await made(boss(service), **given)
         if days is None:
             assert record["expires_at"] is None
@@ -128,17 +128,17 @@ async def test_how_long_it_is_good_for(
     ],
 )
 async def test_what_is_not_allowed_is_refused(
-    world: Deployment, given: dict[str, Any], told: str
+    deployment: Deployment, given: dict[str, Any], told: str
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         with pytest.raises(errors.ValidationFailed) as refusal:
             await boss(service).create_service_account(replace(an_account(), **given))
         assert told in refusal.value.detail
         assert await listed(boss(service)) == []
 
 
-async def test_nobody_grants_what_they_do_not_hold(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_nobody_grants_what_they_do_not_hold(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         me = manager(service)
         await made(me, "agents:echo:read")
         for scopes in (("agents:run",), ("agents:read", "sessions:read"), (ADMIN,)):
@@ -150,9 +150,9 @@ async def test_nobody_grants_what_they_do_not_hold(world: Deployment) -> None:
         assert (await listed(me))[0]["created_by"] == "me"
 
 
-async def test_an_account_cannot_make_a_stronger_one(world: Deployment) -> None:
+async def test_an_account_cannot_make_a_stronger_one(deployment: Deployment) -> None:
     """F10: what an account makes is a part of what it is."""
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         scopes = ("service_accounts:write", "agents:echo:read")
         parent = await made(boss(service), *scopes, allow_privileged_scopes=True)
         port = await bearer(service, parent["token"])
@@ -165,8 +165,8 @@ async def test_an_account_cannot_make_a_stronger_one(world: Deployment) -> None:
             await listed(port)
 
 
-async def test_privileged_scopes_have_to_be_meant(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_privileged_scopes_have_to_be_meant(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         for scope in ("sessions:write", "sessions:s1:delete", "service_accounts:read", ADMIN):
             with pytest.raises(errors.BadRequest) as refusal:
                 await made(boss(service), "agents:read", scope)
@@ -177,8 +177,8 @@ async def test_privileged_scopes_have_to_be_meant(world: Deployment) -> None:
 
 
 @pytest.mark.parametrize("scope", sorted(MANAGER))
-async def test_each_operation_has_a_scope_of_its_own(world: Deployment, scope: str) -> None:
-    async with hosted(world) as service:
+async def test_each_operation_has_a_scope_of_its_own(deployment: Deployment, scope: str) -> None:
+    async with hosted(deployment) as service:
         account = await made(boss(service))
         port = service.operations_for(Principal("me", frozenset({scope, "agents:run"})))
         asked = {
@@ -195,9 +195,9 @@ async def test_each_operation_has_a_scope_of_its_own(world: Deployment, scope: s
                 assert refusal.value.required_scopes == (needed,)
 
 
-async def test_an_account_has_its_own_data_and_nothing_else(world: Deployment) -> None:
+async def test_an_account_has_its_own_data_and_nothing_else(deployment: Deployment) -> None:
     everything = ("agents:run", "agents:read", "sessions:read", "sessions:write")
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         await boss(service).create_session(NewSession(session_id="theirs"))
         for number, scopes in enumerate((everything, (ADMIN,))):
             account = await made(
@@ -220,8 +220,8 @@ async def test_an_account_has_its_own_data_and_nothing_else(world: Deployment) -
                 await port.cancel_run("agent", "echo", "nothing", CancelRequest(mine))
 
 
-async def test_a_name_that_is_given_again_does_not_inherit(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_name_that_is_given_again_does_not_inherit(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         scopes = ("sessions:read", "sessions:write")
         first = await made(boss(service), *scopes, allow_privileged_scopes=True)
         with pytest.raises(errors.Conflict):
@@ -238,8 +238,8 @@ async def test_a_name_that_is_given_again_does_not_inherit(world: Deployment) ->
             await new.create_session(NewSession(session_id="old"))
 
 
-async def test_a_revoked_token_is_dead_at_once_here(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_revoked_token_is_dead_at_once_here(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         account, other = await made(boss(service)), await made(boss(service), name="other")
         for each in (account, other):
             await bearer(service, each["token"])
@@ -255,8 +255,8 @@ async def test_a_revoked_token_is_dead_at_once_here(world: Deployment) -> None:
         assert states == {"ci": "revoked", "other": "active"}
 
 
-async def test_a_revoked_token_is_dead_within_a_second_elsewhere(world: Deployment) -> None:
-    async with hosted(world) as here, hosted(world) as there:
+async def test_a_revoked_token_is_dead_within_a_second_elsewhere(deployment: Deployment) -> None:
+    async with hosted(deployment) as here, hosted(deployment) as there:
         account = await made(boss(here))
         await bearer(there, account["token"])
         await boss(here).revoke_service_account(account["id"])
@@ -274,9 +274,9 @@ async def test_a_revoked_token_is_dead_within_a_second_elsewhere(world: Deployme
 
 
 async def test_unknown_tokens_are_rationed_and_an_account_in_use_does_not_notice(
-    world: Deployment,
+    deployment: Deployment,
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         account = await made(boss(service))
         await bearer(service, account["token"])
         began = time.monotonic()
@@ -288,8 +288,10 @@ async def test_unknown_tokens_are_rationed_and_an_account_in_use_does_not_notice
         await bearer(service, account["token"])
 
 
-async def test_the_last_use_is_written_once_a_minute_and_not_waited_for(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_the_last_use_is_written_once_a_minute_and_not_waited_for(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         account = await made(boss(service))
 
         async def last_used() -> Any:
@@ -306,9 +308,9 @@ async def test_the_last_use_is_written_once_a_minute_and_not_waited_for(world: D
 
 
 async def test_a_use_that_cannot_be_written_keeps_nobody_out(
-    world: Deployment, caplog: pytest.LogCaptureFixture
+    deployment: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         account = await made(boss(service))
         await execute(
             service,
@@ -333,9 +335,11 @@ async def execute(service: Service, sql: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _gone(world: Deployment) -> AsyncIterator[None]:
+async def _gone(deployment: Deployment) -> AsyncIterator[None]:
     """The database's file is not there for a while."""
-    moved = {path: path.with_name(f"{path.name}.away") for path in world.folder.glob("main.db*")}
+    moved = {
+        path: path.with_name(f"{path.name}.away") for path in deployment.folder.glob("main.db*")
+    }
     for path, away in moved.items():
         path.rename(away)
     try:
@@ -345,26 +349,30 @@ async def _gone(world: Deployment) -> AsyncIterator[None]:
             away.rename(path)
 
 
-async def test_without_the_database_nobody_can_tell(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_without_the_database_nobody_can_tell(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         account = await made(boss(service))
-    async with _gone(world), Service.open(world.settings) as service:
+    async with _gone(deployment), Service.open(deployment.settings) as service:
         for token in (account["token"], generate_account_token("agentctl")):
             with pytest.raises(errors.Unavailable):
                 await bearer(service, token)
         assert await check(service, account["token"][:-1]) == "account.form"
 
 
-async def test_the_files_hold_no_token(world: Deployment, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_files_hold_no_token(
+    deployment: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
     """K05: what is stored of a token does not open anything."""
     with caplog.at_level(logging.DEBUG):
-        async with hosted(world) as service:
+        async with hosted(deployment) as service:
             account = await made(boss(service))
             token = account["token"]
             await bearer(service, token)
             await check(service, token + "x")
             rows = (await boss(service).get_audit(AuditFilter())).raw
-    stored = b"".join(path.read_bytes() for path in world.folder.glob("main.db*") if path.is_file())
+    stored = b"".join(
+        path.read_bytes() for path in deployment.folder.glob("main.db*") if path.is_file()
+    )
     assert hash_token(token).encode() in stored
     for text in (token, token[13:], token[13:40], token[-10:]):
         assert text.encode() not in stored
@@ -372,8 +380,8 @@ async def test_the_files_hold_no_token(world: Deployment, caplog: pytest.LogCapt
         assert text.encode() not in rows
 
 
-async def test_lists_have_pages(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_lists_have_pages(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = boss(service)
         for number in range(5):
             record = await made(port, name=f"n{number % 2}")
@@ -398,8 +406,8 @@ async def test_lists_have_pages(world: Deployment) -> None:
             await listed(port, name="a\x00")
 
 
-async def test_an_expired_account_says_so_and_gives_its_name_back(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_an_expired_account_says_so_and_gives_its_name_back(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         account = await made(boss(service))
         await execute(service, "UPDATE service_accounts SET expires_at = created_at + 1")
         assert await check(service, account["token"]) == "account.expired"
@@ -410,8 +418,8 @@ async def test_an_expired_account_says_so_and_gives_its_name_back(world: Deploym
         assert states == ["active", "revoked"]
 
 
-async def test_changes_and_denials_are_in_the_audit(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_changes_and_denials_are_in_the_audit(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = boss(service)
         account = await made(port)
         for failing in (
@@ -440,9 +448,9 @@ async def test_changes_and_denials_are_in_the_audit(world: Deployment) -> None:
         ]
 
 
-async def test_with_authorization_off_accounts_are_managed_locally(world: Deployment) -> None:
-    given = replace(world.settings.authorization, enabled=False)
-    settings = replace(world.settings, authorization=given)
+async def test_with_authorization_off_accounts_are_managed_locally(deployment: Deployment) -> None:
+    given = replace(deployment.settings.authorization, enabled=False)
+    settings = replace(deployment.settings, authorization=given)
     async with Service.open(settings, create=True) as service:
         nobody, operator = (
             service.operations_for(anonymous_principal()),
@@ -461,10 +469,10 @@ async def test_with_authorization_off_accounts_are_managed_locally(world: Deploy
         await operator.revoke_service_account(account["id"])
 
 
-async def test_tokens_begin_as_configured(world: Deployment) -> None:
-    given = replace(world.settings.authorization, token_prefix="acme")
-    settings = replace(world.settings, authorization=given)
-    async with hosted(world) as before:
+async def test_tokens_begin_as_configured(deployment: Deployment) -> None:
+    given = replace(deployment.settings.authorization, token_prefix="acme")
+    settings = replace(deployment.settings, authorization=given)
+    async with hosted(deployment) as before:
         old = (await made(boss(before)))["token"]
     async with Service.open(settings) as service:
         new = (await made(boss(service), name="new"))["token"]

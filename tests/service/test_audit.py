@@ -34,8 +34,8 @@ from agentctl.runs.sweep import delete_expired
 from agentctl.service.audit_log import CHANGING_OPERATIONS, MAXIMUM_TEXT
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import idempotency
+from tests.deployment import Deployment
 from tests.service.doors import ALL, boss, collect, hosted, started, user
-from tests.world import Deployment
 
 Row = dict[str, Any]
 
@@ -64,16 +64,16 @@ async def told(service: Service) -> list[tuple[Any, ...]]:
 
 
 @contextlib.asynccontextmanager
-async def auditing_reads(world: Deployment) -> AsyncIterator[Service]:
-    settings = replace(world.settings, audit=Audit(reads=True))
+async def auditing_reads(deployment: Deployment) -> AsyncIterator[Service]:
+    settings = replace(deployment.settings, audit=Audit(reads=True))
     async with Service.open(settings, create=True) as service:
         yield service
 
 
 @contextlib.contextmanager
-def in_the_file(world: Deployment, name: str = "main") -> Iterator[apsw.Connection]:
+def in_the_file(deployment: Deployment, name: str = "main") -> Iterator[apsw.Connection]:
     """The database's file, behind the back of the service."""
-    with contextlib.closing(apsw.Connection(str(world.folder / f"{name}.db"))) as connection:
+    with contextlib.closing(apsw.Connection(str(deployment.folder / f"{name}.db"))) as connection:
         connection.set_busy_timeout(5_000)
         yield connection
 
@@ -85,8 +85,8 @@ BREAKS = {
 MENDS = {"refusing": "DROP TRIGGER no", "gone": "ALTER TABLE elsewhere RENAME TO audit_log"}
 
 
-async def test_every_change_of_a_session_has_a_row(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_every_change_of_a_session_has_a_row(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1"))
         made = (await port.create_session(NewSession())).value["agent_session_id"]
@@ -106,8 +106,8 @@ async def test_every_change_of_a_session_has_a_row(world: Deployment) -> None:
         assert "secret" not in str(await rows(service))
 
 
-async def test_a_row_says_who_and_through_which_door_and_when(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_row_says_who_and_through_which_door_and_when(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         began = format_rfc3339(now())
         await service.operations_for(Principal("me", ALL), "request-1").create_session(NewSession())
         one = service.operations_for(local_principal("ann"))
@@ -133,8 +133,8 @@ async def test_a_row_says_who_and_through_which_door_and_when(world: Deployment)
         assert [row["seq"] for row in found] == sorted({row["seq"] for row in found})
 
 
-async def test_a_run_has_one_row_with_its_id_and_its_session(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_run_has_one_row_with_its_id_and_its_session(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service, session_id="claimed")
         run = (await port.create_run("agent", "echo", RunRequest("secret text"))).value
         await collect(port, "team", "crew", message="ask echo", session_id="t1")
@@ -149,9 +149,11 @@ async def test_a_run_has_one_row_with_its_id_and_its_session(world: Deployment) 
         assert "secret" not in str([first, second])
 
 
-async def test_a_repeated_request_is_no_second_run_and_has_no_second_row(world: Deployment) -> None:
+async def test_a_repeated_request_is_no_second_run_and_has_no_second_row(
+    deployment: Deployment,
+) -> None:
     request = RunRequest("x", "s1", idempotency_key="k")
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         for agent in ("echo", "apart"):
             for _ in range(3):
                 await user(service).create_run("agent", agent, request)
@@ -166,13 +168,13 @@ async def test_a_repeated_request_is_no_second_run_and_has_no_second_row(world: 
 
 
 async def test_a_key_that_is_forgotten_meanwhile_starts_no_run_without_a_row(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = RunRequest("x", "s1", idempotency_key="k")
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_run("agent", "apart", request)
-        with in_the_file(world, "second") as file:
+        with in_the_file(deployment, "second") as file:
             expired = now() - idempotency.KEY_LIFETIME - 1
             file.execute("UPDATE idempotency SET created_at = ?", (expired,))
         # The clock of who looks first is behind that of who decides.
@@ -187,8 +189,8 @@ async def test_a_key_that_is_forgotten_meanwhile_starts_no_run_without_a_row(
         assert outcomes == [("allowed", None), ("failed", 503), ("allowed", None)]
 
 
-async def test_a_cancel_has_a_row_whatever_it_stops(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_cancel_has_a_row_whatever_it_stops(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
             run_id = run["run_id"]
@@ -208,8 +210,10 @@ async def test_a_cancel_has_a_row_whatever_it_stops(world: Deployment) -> None:
         ]
 
 
-async def test_a_deletion_that_cancels_has_one_row_before_the_cancels(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_deletion_that_cancels_has_one_row_before_the_cancels(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1"):
             with pytest.raises(errors.Conflict):
@@ -223,8 +227,10 @@ async def test_a_deletion_that_cancels_has_one_row_before_the_cancels(world: Dep
         assert len(await rows(service)) == 3
 
 
-async def test_what_fails_has_a_row_and_nothing_says_that_it_was_allowed(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_what_fails_has_a_row_and_nothing_says_that_it_was_allowed(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1"))
         asks: list[Callable[[], Awaitable[Any]]] = [
@@ -260,9 +266,9 @@ async def test_what_fails_has_a_row_and_nothing_says_that_it_was_allowed(world: 
         ]
 
 
-async def test_a_change_in_another_database_has_its_row_before_it(world: Deployment) -> None:
+async def test_a_change_in_another_database_has_its_row_before_it(deployment: Deployment) -> None:
     second = SessionLocator(db_id="second")
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         other = await user(service, "other").create_run("agent", "apart", RunRequest("x", "theirs"))
         await port.create_session(NewSession(session_id="s1", db_id="second"))
@@ -288,8 +294,8 @@ async def test_a_change_in_another_database_has_its_row_before_it(world: Deploym
         )
 
 
-async def test_every_denial_has_a_row_reads_too(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_every_denial_has_a_row_reads_too(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = service.operations_for(Principal("me", frozenset({"agents:echo:read"})))
         asks: list[Callable[[], Awaitable[Any]]] = [
             lambda: port.get_session_by_id("s1"),
@@ -329,8 +335,8 @@ def _one(resource: str, id: str, action: str) -> str:
     return f"{resource}:{id}:{action}, {resource}:*:{action}, {resource}:{action}"
 
 
-async def test_ids_cannot_pass_for_others_and_are_cut(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_ids_cannot_pass_for_others_and_are_cut(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         for name in ("a,run:b", "é\ud800\0", "x" * 2_000):
             with pytest.raises(errors.AgentctlError):
@@ -345,16 +351,16 @@ async def test_ids_cannot_pass_for_others_and_are_cut(world: Deployment) -> None
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_no_record_no_change(world: Deployment, broken: str) -> None:
+async def test_no_record_no_change(deployment: Deployment, broken: str) -> None:
     """The audit is in the way of every change, in whichever database, and of nothing else."""
     second = SessionLocator(db_id="second")
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         for where in (None, "second"):
             await port.create_session(NewSession(session_id="s1", session_name="old", db_id=where))
         before = await _state(service)
         async with started(port, "agent", "hang", message="x", session_id="busy") as (run, _):
-            with in_the_file(world) as file:
+            with in_the_file(deployment) as file:
                 file.execute(BREAKS[broken])
             asks: list[Callable[[], Awaitable[Any]]] = [
                 lambda: port.create_session(NewSession(session_id="s2")),
@@ -383,7 +389,7 @@ async def test_no_record_no_change(world: Deployment, broken: str) -> None:
                 await port.rename_session("none", "x")
             still = (await port.get_run(run["run_id"])).value
             assert (still["status"], still["cancel_requested_at"]) == ("RUNNING", None)
-            with in_the_file(world) as file:
+            with in_the_file(deployment) as file:
                 file.execute(MENDS[broken])
             await port.delete_session("busy", cancel=True)
         assert await _state(service) == before
@@ -400,9 +406,9 @@ async def _state(service: Service) -> list[bytes]:
     return found
 
 
-async def test_a_change_and_its_row_are_one_transaction(world: Deployment) -> None:
+async def test_a_change_and_its_row_are_one_transaction(deployment: Deployment) -> None:
     """Many at once, of which each fails or not: a row for each, and only of what was done."""
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
 
         async def create(number: int) -> None:
@@ -416,8 +422,8 @@ async def test_a_change_and_its_row_are_one_transaction(world: Deployment) -> No
         assert [row["outcome"] for row in found].count("failed") == 150
 
 
-async def test_a_caller_that_goes_away_leaves_a_row_with_its_change(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_caller_that_goes_away_leaves_a_row_with_its_change(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         for number in range(15):
             task = asyncio.create_task(port.create_session(NewSession(session_id=f"s{number}")))
@@ -431,8 +437,8 @@ async def test_a_caller_that_goes_away_leaves_a_row_with_its_change(world: Deplo
         assert {row["resource"] for row in await rows(service)} == {f"session:{s}" for s in there}
 
 
-async def test_a_fault_of_ours_is_a_failure(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_fault_of_ours_is_a_failure(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1"))
         with pytest.raises(TypeError):
@@ -442,12 +448,12 @@ async def test_a_fault_of_ours_is_a_failure(world: Deployment) -> None:
         ]
 
 
-async def test_reads_have_rows_when_that_is_configured(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_reads_have_rows_when_that_is_configured(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         await user(service).get_components("agent")
         await user(service).get_sessions(SessionFilter())
         assert await rows(service) == []
-    async with auditing_reads(world) as service:
+    async with auditing_reads(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
         await port.get_health()
@@ -473,11 +479,13 @@ async def test_reads_have_rows_when_that_is_configured(world: Deployment) -> Non
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_no_record_no_answer_where_reads_are_recorded(world: Deployment, broken: str) -> None:
-    async with auditing_reads(world) as service:
+async def test_no_record_no_answer_where_reads_are_recorded(
+    deployment: Deployment, broken: str
+) -> None:
+    async with auditing_reads(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
-        with in_the_file(world) as file:
+        with in_the_file(deployment) as file:
             file.execute(BREAKS[broken])
         asks: list[Callable[[], Awaitable[Any]]] = [
             lambda: port.get_session_by_id("s1"),
@@ -489,12 +497,12 @@ async def test_no_record_no_answer_where_reads_are_recorded(world: Deployment, b
             with pytest.raises(errors.Unavailable):
                 await ask()
         assert (await port.get_health()).value["status"] == "ok"
-        with in_the_file(world) as file:
+        with in_the_file(deployment) as file:
             file.execute(MENDS[broken])
 
 
-async def test_pages_filters_and_cursors(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_pages_filters_and_cursors(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port, other = user(service), user(service, "other")
         for number in range(5):
             await port.create_session(NewSession(session_id=f"s{number}"))
@@ -520,8 +528,8 @@ async def test_pages_filters_and_cursors(world: Deployment) -> None:
         assert [row["seq"] for row in later] == seen[::-1][6:]
 
 
-async def test_everybody_with_the_scope_reads_all_of_it(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_everybody_with_the_scope_reads_all_of_it(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         await user(service).create_session(NewSession())
         auditor = service.operations_for(Principal("eve", frozenset({"audit:read"})))
         page = (await auditor.get_audit(AuditFilter())).value
@@ -537,11 +545,11 @@ async def test_everybody_with_the_scope_reads_all_of_it(world: Deployment) -> No
                 await auditor.get_audit(wrong)
 
 
-async def test_old_rows_are_removed(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_old_rows_are_removed(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         for number in range(3):
             await user(service).create_session(NewSession(session_id=f"s{number}"))
-        with in_the_file(world) as file:
+        with in_the_file(deployment) as file:
             file.execute("UPDATE audit_log SET at = at - 40 * 86400000000 WHERE seq < 3")
         databases = service.hosting.databases
         await delete_expired(databases)
@@ -563,8 +571,8 @@ def test_every_operation_that_is_not_a_get_is_a_change_or_known_to_be_none() -> 
     }
 
 
-async def test_a_local_user_who_acts_for_another_is_named(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_local_user_who_acts_for_another_is_named(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port: ServiceOperations = service.operations_for(local_principal("ann", acting_for="bob"))
         run = (await port.create_run("agent", "echo", RunRequest("x", "s1"))).value
         assert run["user_id"] == "bob"

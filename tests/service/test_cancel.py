@@ -12,10 +12,10 @@ from agentctl import errors
 from agentctl.operations import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service
+from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.service.doors import boss, data, hosted, running, started, user
-from tests.world import Deployment
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ from tests.world import Deployment
     ],
 )
 async def test_whatever_hangs_is_stopped_at_once(
-    world: Deployment, agent: str, message: str
+    deployment: Deployment, agent: str, message: str
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", agent, message=message, session_id="s1") as (run, task):
             if agent.startswith("tool"):
@@ -60,9 +60,9 @@ async def _tool_started(service: Service, run_id: str) -> None:
 
 
 async def test_the_call_to_the_model_is_closed(
-    world: Deployment, model_endpoint: ModelEndpoint
+    deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
             await asyncio.to_thread(model_endpoint.wait_for_open, 1)
@@ -71,9 +71,9 @@ async def test_the_call_to_the_model_is_closed(
 
 
 async def test_what_was_said_and_spent_is_kept_and_the_session_stays_usable(
-    world: Deployment,
+    deployment: Deployment,
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         message = '{"seconds": 600}'
         async with started(port, "agent", "tool-wait", message=message, session_id="s1") as (
@@ -91,8 +91,8 @@ async def test_what_was_said_and_spent_is_kept_and_the_session_stays_usable(
         assert again.value["status"] == "COMPLETED"
 
 
-async def test_partial_text_is_kept(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_partial_text_is_kept(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "half", message="x", session_id="s1") as (run, _):
             live = service.hosting.engine.live(run["run_id"])
@@ -105,8 +105,8 @@ async def test_partial_text_is_kept(world: Deployment) -> None:
         assert history[-1]["content"] == stored["content"]
 
 
-async def test_a_finished_run_says_so_and_stays_as_it_is(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_finished_run_says_so_and_stays_as_it_is(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("x", session_id="s1"))).value
         answer = await port.cancel_run("agent", "echo", run["run_id"], CancelRequest("s1"))
@@ -116,8 +116,8 @@ async def test_a_finished_run_says_so_and_stays_as_it_is(world: Deployment) -> N
         assert (await port.get_run(run["run_id"])).value == run
 
 
-async def test_a_second_cancel_finds_the_run_final(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_second_cancel_finds_the_run_final(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
             first = CancelRequest("s1", reason="first")
@@ -129,8 +129,10 @@ async def test_a_second_cancel_finds_the_run_final(world: Deployment) -> None:
         assert answer.value["reason"] == "first"
 
 
-async def test_what_is_not_that_run_is_not_found_and_nothing_is_stored(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_what_is_not_that_run_is_not_found_and_nothing_is_stored(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         port, other = user(service), user(service, "other")
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
             run_id = run["run_id"]
@@ -152,8 +154,8 @@ async def test_what_is_not_that_run_is_not_found_and_nothing_is_stored(world: De
             assert (await port.get_run(run_id)).value["cancel_requested_at"] is None
 
 
-async def test_only_an_administrator_may_leave_the_session_out(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_only_an_administrator_may_leave_the_session_out(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
             with pytest.raises(errors.BadRequest, match="session_id is required"):
@@ -162,8 +164,8 @@ async def test_only_an_administrator_may_leave_the_session_out(world: Deployment
             assert answer.value["cancel"] == "stopped"
 
 
-async def test_the_session_of_the_token_is_the_default(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_the_session_of_the_token_is_the_default(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service, session_id="s1")
         async with started(port, "agent", "hang", message="x") as (run, _):
             assert run["session_id"] == "s1"
@@ -172,8 +174,8 @@ async def test_the_session_of_the_token_is_the_default(world: Deployment) -> Non
 
 
 @pytest.mark.parametrize("wait", [-1, 31, float("nan")])
-async def test_the_wait_has_bounds(world: Deployment, wait: float) -> None:
-    async with hosted(world) as service:
+async def test_the_wait_has_bounds(deployment: Deployment, wait: float) -> None:
+    async with hosted(deployment) as service:
         port, request = user(service), CancelRequest("s", wait=wait)
         with pytest.raises(errors.NotFound):
             await port.cancel_run("agent", "echo", "nothing", request)
@@ -186,9 +188,9 @@ async def test_the_wait_has_bounds(world: Deployment, wait: float) -> None:
     ("kind", "component"), [("team", "crew"), ("team", "jam"), ("workflow", "stuck")]
 )
 async def test_members_and_steps_end_with_what_asked_for_them(
-    world: Deployment, kind: ComponentKind, component: str
+    deployment: Deployment, kind: ComponentKind, component: str
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         message = "ask hang"
         async with started(port, kind, component, message=message, session_id="s1") as (run, task):
@@ -212,8 +214,10 @@ async def _children_running(service: Service, run_id: str) -> None:
     await wait_until(lambda: len(live.children) == wanted)
 
 
-async def test_a_member_alone_can_be_cancelled_and_its_team_hears_of_it(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_member_alone_can_be_cancelled_and_its_team_hears_of_it(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "team", "crew", message="ask hang", session_id="s1") as (_, task):
             member = await running(port, component_type="agent")
@@ -223,9 +227,9 @@ async def test_a_member_alone_can_be_cancelled_and_its_team_hears_of_it(world: D
         assert events[-1].name == "TeamRunCompleted"
 
 
-async def test_a_cancel_from_elsewhere_needs_only_the_database(world: Deployment) -> None:
+async def test_a_cancel_from_elsewhere_needs_only_the_database(deployment: Deployment) -> None:
     """Another opening of the same databases is to the owner what another process is."""
-    async with hosted(world) as owner, hosted(world) as elsewhere:
+    async with hosted(deployment) as owner, hosted(deployment) as elsewhere:
         port = user(owner)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, task):
             answer = await boss(elsewhere).cancel_run(
@@ -236,8 +240,8 @@ async def test_a_cancel_from_elsewhere_needs_only_the_database(world: Deployment
             assert (await task)[-1].name == "RunCancelled"
 
 
-async def test_the_answer_of_a_race_equals_what_is_stored(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_the_answer_of_a_race_equals_what_is_stored(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         outcomes = set()
         for number in range(60):
@@ -261,8 +265,8 @@ async def test_the_answer_of_a_race_equals_what_is_stored(world: Deployment) -> 
         assert outcomes == {"COMPLETED", "CANCELLED"}
 
 
-async def test_nothing_that_waited_is_left_in_the_engine(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_nothing_that_waited_is_left_in_the_engine(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
             await port.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))

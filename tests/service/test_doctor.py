@@ -15,9 +15,9 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import integrity, runs, sessions, workers
 from agentctl.store.repositories.integrity import StoredMessages
 from agentctl.store.repositories.workers import WorkerRow
+from tests.deployment import Deployment
 from tests.service.doors import hosted, started, user
 from tests.store.made import START, a_run, a_session, a_whole_run, an_end
-from tests.world import Deployment
 
 OPEN = '[{"role":"assistant","content":"","tool_calls":[{"id":"c","name":"add","arguments":{}}]}]'
 
@@ -45,24 +45,24 @@ def talked(messages: str) -> Steps[None]:
     yield from a_whole_run(a_run(), an_end(messages=messages))
 
 
-def by_hand(world: Deployment, sql: str) -> None:
+def by_hand(deployment: Deployment, sql: str) -> None:
     """Edit the database with foreign keys off."""
-    connection = apsw.Connection(str(world.folder / "main.db"))
+    connection = apsw.Connection(str(deployment.folder / "main.db"))
     connection.set_busy_timeout(5_000)
     connection.execute(sql).fetchall()
     connection.close()
 
 
-async def test_a_run_that_is_worked_on_is_well(world: Deployment) -> None:
-    async with hosted(world) as service, started(user(service), "agent", "hang", message="x"):
+async def test_a_run_that_is_worked_on_is_well(deployment: Deployment) -> None:
+    async with hosted(deployment) as service, started(user(service), "agent", "hang", message="x"):
         assert await examined(service) == []
 
 
 async def test_the_walk_is_by_pages_and_told(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examination, "PAGE_SIZE", 2)
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         main = service.hosting.databases["main"]
         await main.write(sessions.create(a_session()))
         for number in range(5):
@@ -74,8 +74,8 @@ async def test_the_walk_is_by_pages_and_told(
         assert await RunsDoctor(service.hosting, None).count() == 5
 
 
-async def test_each_database_is_examined_with_the_same_workers(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_each_database_is_examined_with_the_same_workers(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         await service.hosting.databases["second"].write(nobodys())
         assert await examined(service, "main") == []
         (problem,) = await examined(service)
@@ -85,8 +85,8 @@ async def test_each_database_is_examined_with_the_same_workers(world: Deployment
             RunsDoctor(service.hosting, "nowhere")
 
 
-async def test_a_run_that_ended_meanwhile_was_not_repaired(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_run_that_ended_meanwhile_was_not_repaired(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
         found = await examined(service)
@@ -96,8 +96,8 @@ async def test_a_run_that_ended_meanwhile_was_not_repaired(world: Deployment) ->
         ]
 
 
-async def test_a_run_that_another_process_recovers_was_not_repaired(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_run_that_another_process_recovers_was_not_repaired(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
         found = await examined(service)
@@ -107,8 +107,8 @@ async def test_a_run_that_another_process_recovers_was_not_repaired(world: Deplo
         ]
 
 
-async def test_a_run_that_was_deleted_meanwhile_was_not_repaired(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_run_that_was_deleted_meanwhile_was_not_repaired(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
         found = await examined(service)
@@ -116,8 +116,8 @@ async def test_a_run_that_was_deleted_meanwhile_was_not_repaired(world: Deployme
         assert await repaired(service, found) == [("gone", "it was deleted meanwhile")]
 
 
-async def test_runs_that_are_ended_with_the_known_ones_are_told(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_runs_that_are_ended_with_the_known_ones_are_told(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
         found = await examined(service)
@@ -125,9 +125,9 @@ async def test_runs_that_are_ended_with_the_known_ones_are_told(world: Deploymen
         assert [outcome for outcome, _ in await repaired(service, found)] == ["repaired"] * 2
 
 
-async def test_a_worker_that_turns_up_keeps_its_runs(world: Deployment) -> None:
+async def test_a_worker_that_turns_up_keeps_its_runs(deployment: Deployment) -> None:
     async with (
-        hosted(world) as service,
+        hosted(deployment) as service,
         started(user(service), "agent", "hang", message="x") as (
             run,
             _,
@@ -142,8 +142,8 @@ async def test_a_worker_that_turns_up_keeps_its_runs(world: Deployment) -> None:
         assert await repaired(service, [dead]) == [("left", "the worker is there after all")]
 
 
-async def test_calls_that_were_closed_meanwhile_were_not_repaired(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_calls_that_were_closed_meanwhile_were_not_repaired(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         main = service.hosting.databases["main"]
         await main.write(talked(OPEN))
         found = await examined(service)
@@ -156,30 +156,30 @@ async def test_calls_that_were_closed_meanwhile_were_not_repaired(world: Deploym
         assert await repaired(service, found) == [("gone", "the run was deleted meanwhile")]
 
 
-async def test_a_session_that_is_there_again_keeps_its_runs(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_session_that_is_there_again_keeps_its_runs(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         main = service.hosting.databases["main"]
         await main.write(talked("[]"))
-        by_hand(world, "DELETE FROM sessions")
+        by_hand(deployment, "DELETE FROM sessions")
         found = await examined(service)
         assert [problem.kind for problem in found] == ["no_session"]
         await main.write(sessions.create(a_session()))
         assert await repaired(service, found) == [("gone", "it has a session now")]
-        by_hand(world, "DELETE FROM sessions")
-        by_hand(world, "DELETE FROM runs")
+        by_hand(deployment, "DELETE FROM sessions")
+        by_hand(deployment, "DELETE FROM runs")
         assert await repaired(service, found) == [("gone", "it was deleted meanwhile")]
 
 
-async def test_a_run_without_a_session_whose_worker_lives_is_left(world: Deployment) -> None:
-    async with hosted(world) as service, started(user(service), "agent", "hang", message="x"):
-        by_hand(world, "DELETE FROM sessions")
+async def test_a_run_without_a_session_whose_worker_lives_is_left(deployment: Deployment) -> None:
+    async with hosted(deployment) as service, started(user(service), "agent", "hang", message="x"):
+        by_hand(deployment, "DELETE FROM sessions")
         (problem,) = await examined(service)
         assert (problem.kind, problem.remedy) == ("no_session", None)
         assert [outcome for outcome, _ in await repaired(service, [problem])] == ["left"]
 
 
-async def test_a_dead_worker_goes_last_and_once(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_dead_worker_goes_last_and_once(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         databases = service.hosting.databases
         gone = WorkerRow("w1", "nowhere", "", 1, 1, START, START)
         folder = databases.system.lock_folder
@@ -200,8 +200,8 @@ async def test_a_dead_worker_goes_last_and_once(world: Deployment) -> None:
         assert await repaired(service, found[1:]) == [("gone", "its row was removed meanwhile")]
 
 
-async def test_abandoned_is_what_nobody_will_end(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_abandoned_is_what_nobody_will_end(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         main = service.hosting.databases["main"]
         await main.write(nobodys())
         assert await is_orphaned(service.hosting, "r1", None)

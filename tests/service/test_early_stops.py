@@ -10,9 +10,9 @@ import pytest
 from agentctl.operations import RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import ServiceOperations
+from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.service.doors import collect, hosted, user
-from tests.world import Deployment
 
 MOMENTS = 40
 
@@ -37,9 +37,9 @@ async def leave_after(
 
 @pytest.mark.parametrize(("kind", "component_id"), [("agent", "hang"), ("team", "jam")])
 async def test_a_run_that_is_stopped_as_it_begins_keeps_its_question(
-    world: Deployment, kind: ComponentKind, component_id: str
+    deployment: Deployment, kind: ComponentKind, component_id: str
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         asked = [await leave_after(port, kind, component_id, steps) for steps in range(MOMENTS)]
         await wait_until(lambda: not service.hosting.engine.live_runs())

@@ -23,10 +23,10 @@ from agentctl.service import runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.service.doors import boss, collect, data, hosted, running, started, user
-from tests.world import Deployment, create_deployment
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def locked(world: Deployment) -> Iterator[None]:
+def locked(deployment: Deployment) -> Iterator[None]:
     """Another program holds the write lock of the default database."""
-    holder = apsw.Connection(str(world.folder / "main.db"))
+    holder = apsw.Connection(str(deployment.folder / "main.db"))
     holder.set_busy_timeout(5_000)
     try:
         holder.execute("BEGIN IMMEDIATE")
@@ -69,15 +69,15 @@ def live_run(service: Service, run_id: str) -> LiveRun:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_caller_that_leaves_while_the_database_is_locked_still_stops_its_run(
-    world: Deployment,
+    deployment: Deployment,
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         request = RunRequest("x", session_id="s1")
         leaving = asyncio.create_task(port.create_run("agent", "hang", request))
         run_id = (await running(port))["run_id"]
         live = live_run(service, run_id)
-        with locked(world):
+        with locked(deployment):
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
             assert live.stopping is not None
@@ -90,14 +90,14 @@ async def test_a_caller_that_leaves_while_the_database_is_locked_still_stops_its
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_caller_is_not_held_for_as_long_as_an_end_cannot_be_stored(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "STORE_WAIT_SECONDS", 0.1)
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         request = {"message": '{"seconds": 0.2}', "session_id": "s1"}
         async with started(port, "agent", "tool-wait", **request) as (run, events):
-            with locked(world):
+            with locked(deployment):
                 assert "RunCompleted" not in [event.name for event in await events]
                 assert (await port.get_run(run["run_id"])).value["status"] == "RUNNING"
             assert (await ended(port, run["run_id"]))["status"] == "COMPLETED"
@@ -105,23 +105,25 @@ async def test_a_caller_is_not_held_for_as_long_as_an_end_cannot_be_stored(
 
 @pytest.mark.usefixtures("impatient")
 async def test_an_end_that_is_never_taken_is_given_up_when_the_service_closes(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "CLOSE_SECONDS", 0.2)
     tasks = asyncio.all_tasks()
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         request = RunRequest("x", session_id="s1", background=True)
         await port.create_run("agent", "hang", request)
         await running(port)
         lock = contextlib.ExitStack()
-        lock.enter_context(locked(world))
+        lock.enter_context(locked(deployment))
     lock.close()
     assert asyncio.all_tasks() == tasks
 
 
-async def test_what_cannot_be_encoded_does_not_keep_a_run_from_ending(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_what_cannot_be_encoded_does_not_keep_a_run_from_ending(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, events):
             live_run(service, run["run_id"]).transcript.add_user("\ud800")
@@ -131,8 +133,8 @@ async def test_what_cannot_be_encoded_does_not_keep_a_run_from_ending(world: Dep
         assert (stored["status"], stored["messages"]) == ("CANCELLED", [])
 
 
-async def test_a_run_whose_row_is_gone_ends_and_leaves_nothing(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_run_whose_row_is_gone_ends_and_leaves_nothing(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "team", "crew", message="ask hang", session_id="s1") as (run, _):
             live = live_run(service, run["run_id"])
@@ -144,7 +146,7 @@ async def test_a_run_whose_row_is_gone_ends_and_leaves_nothing(world: Deployment
 
 
 async def test_a_run_that_failed_before_its_model_was_asked_keeps_its_question(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     keyless = '[[models]]\nid = "keyless"\nprovider = "openai"\nmodel = "m"\n'
     keyless += '[[agents]]\nid = "keyless"\nname = "Keyless"\nmodel = "keyless"\n'
@@ -159,9 +161,9 @@ async def test_a_run_that_failed_before_its_model_was_asked_keeps_its_question(
         assert [(entry["role"], entry["content"]) for entry in history] == [("user", "why?")]
 
 
-async def test_the_event_tells_the_request_that_counts(world: Deployment) -> None:
+async def test_the_event_tells_the_request_that_counts(deployment: Deployment) -> None:
     """Of two requests the first is recorded, also when the owner has heard of the second first."""
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, events):
             live_run(service, run["run_id"]).stop(cancelled("you", "second"))
@@ -171,16 +173,16 @@ async def test_the_event_tells_the_request_that_counts(world: Deployment) -> Non
         assert last["reason"] == answer.value["reason"] == "first"
 
 
-async def test_closing_waits_for_runs_that_are_about_to_begin(world: Deployment) -> None:
+async def test_closing_waits_for_runs_that_are_about_to_begin(deployment: Deployment) -> None:
     for pause in range(10):
-        async with hosted(world) as service:
+        async with hosted(deployment) as service:
             port = user(service)
             request = RunRequest("x", session_id="s1", background=True)
             beginning = asyncio.create_task(port.create_run("agent", "hang", request))
             for _ in range(pause):
                 await asyncio.sleep(0)
         await asyncio.gather(beginning, return_exceptions=True)
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         found = (await boss(service).get_runs(RunFilter())).value["data"]
     assert found
     assert {(run["status"], run["cancel_requested_by"]) for run in found} == {
@@ -192,8 +194,10 @@ async def test_closing_waits_for_runs_that_are_about_to_begin(world: Deployment)
 async def test_a_run_that_goes_on_does_so_from_its_beginning(
     tmp_path: Path, model_endpoint: ModelEndpoint, pause: int
 ) -> None:
-    world = create_deployment(tmp_path, model_endpoint.base_url, server='on_disconnect = "detach"')
-    async with hosted(world) as service:
+    deployment = create_deployment(
+        tmp_path, model_endpoint.base_url, server='on_disconnect = "detach"'
+    )
+    async with hosted(deployment) as service:
         port = user(service)
         leaving = asyncio.create_task(port.create_run("agent", "echo", RunRequest("x", "s1")))
         for _ in range(pause):
@@ -206,10 +210,10 @@ async def test_a_run_that_goes_on_does_so_from_its_beginning(
 
 
 async def test_a_request_that_could_not_be_read_is_heard_of_later(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "WATCH_RETRY_SECONDS", 0.05)
-    async with hosted(world) as owner, hosted(world) as elsewhere:
+    async with hosted(deployment) as owner, hosted(deployment) as elsewhere:
         port = user(owner)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, events):
             live = live_run(owner, run["run_id"])
@@ -280,13 +284,13 @@ async def _one(port: ServiceOperations, chance: random.Random, number: int) -> N
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_whatever_happens_to_them_all_runs_end(world: Deployment) -> None:
+async def test_whatever_happens_to_them_all_runs_end(deployment: Deployment) -> None:
     chance = random.Random(7)
     async with nothing_complains():
-        async with hosted(world) as service:
+        async with hosted(deployment) as service:
             port = service.operations_for(local_principal("boss"))
             await asyncio.gather(*(_one(port, chance, number) for number in range(80)))
-        async with hosted(world) as service:
+        async with hosted(deployment) as service:
             for status in ("PENDING", "RUNNING"):
                 left = await boss(service).get_runs(RunFilter(status=status))
                 assert left.value["data"] == []

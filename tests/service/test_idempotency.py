@@ -11,8 +11,8 @@ from agentctl.operations import CancelRequest, RunFilter, RunRequest
 from agentctl.records.times import now
 from agentctl.service.service import Service
 from agentctl.store.repositories import sessions
+from tests.deployment import Deployment
 from tests.service.doors import boss, collect, data, hosted, running, user
-from tests.world import Deployment
 
 
 def keyed(message: str = "hello", key: str = "k", **more: object) -> RunRequest:
@@ -24,18 +24,18 @@ async def runs_of(service: Service) -> list[str]:
     return [run["run_id"] for run in page["data"]]
 
 
-async def test_the_same_request_is_answered_with_the_same_run(world: Deployment) -> None:
-    async with hosted(world) as service, hosted(world) as other:
+async def test_the_same_request_is_answered_with_the_same_run(deployment: Deployment) -> None:
+    async with hosted(deployment) as service, hosted(deployment) as other:
         first = await user(service).create_run("agent", "echo", keyed())
         for again in (service, other):
             assert (await user(again).create_run("agent", "echo", keyed())).raw == first.raw
         assert await runs_of(service) == [first.value["run_id"]]
-    async with hosted(world) as later:
+    async with hosted(deployment) as later:
         assert (await user(later).create_run("agent", "echo", keyed())).raw == first.raw
 
 
-async def test_a_hundred_at_once_make_one_run(world: Deployment) -> None:
-    async with hosted(world) as service, hosted(world) as other:
+async def test_a_hundred_at_once_make_one_run(deployment: Deployment) -> None:
+    async with hosted(deployment) as service, hosted(deployment) as other:
         ports = [user(service), user(other)] * 50
         answers = await asyncio.gather(*(p.create_run("agent", "echo", keyed()) for p in ports))
         assert len({answer.raw for answer in answers}) == 1
@@ -43,8 +43,8 @@ async def test_a_hundred_at_once_make_one_run(world: Deployment) -> None:
         assert len(await runs_of(service)) == 1
 
 
-async def test_a_hundred_streams_at_once_are_of_one_run(world: Deployment) -> None:
-    async with hosted(world) as service, hosted(world) as other:
+async def test_a_hundred_streams_at_once_are_of_one_run(deployment: Deployment) -> None:
+    async with hosted(deployment) as service, hosted(deployment) as other:
         given = {"message": "one two", "session_id": "s1", "idempotency_key": "k"}
         ports = [user(service), user(other)] * 50
         told = await asyncio.gather(*(collect(p, "agent", "echo", **given) for p in ports))
@@ -54,8 +54,8 @@ async def test_a_hundred_streams_at_once_are_of_one_run(world: Deployment) -> No
         assert len(await runs_of(service)) == 1
 
 
-async def test_a_background_run_is_told_as_it_stands(world: Deployment) -> None:
-    async with hosted(world) as service, hosted(world) as other:
+async def test_a_background_run_is_told_as_it_stands(deployment: Deployment) -> None:
+    async with hosted(deployment) as service, hosted(deployment) as other:
         port = user(service)
         first = (await port.create_run("agent", "hang", keyed(background=True))).value
         await running(port)
@@ -65,9 +65,9 @@ async def test_a_background_run_is_told_as_it_stands(world: Deployment) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_who_asks_again_does_not_stop_the_run_by_leaving(
-    world: Deployment, streamed: bool
+    deployment: Deployment, streamed: bool
 ) -> None:
-    async with hosted(world) as service, hosted(world) as other:
+    async with hosted(deployment) as service, hosted(deployment) as other:
         port = user(service)
 
         async def ask(again: Service) -> str:
@@ -91,8 +91,8 @@ async def test_who_asks_again_does_not_stop_the_run_by_leaving(
         assert await first == await staying == run_id
 
 
-async def test_another_request_with_the_same_key_is_refused(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_another_request_with_the_same_key_is_refused(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_run("agent", "echo", keyed())
         others = [
@@ -110,8 +110,8 @@ async def test_another_request_with_the_same_key_is_refused(world: Deployment) -
         assert len(await runs_of(service)) == 1
 
 
-async def test_another_callers_same_key_is_another_run(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_another_callers_same_key_is_another_run(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         request = RunRequest("hello", idempotency_key="k")
         answers = [
             (await port.create_run("agent", "echo", request)).value["run_id"]
@@ -121,8 +121,8 @@ async def test_another_callers_same_key_is_another_run(world: Deployment) -> Non
         assert answers[0] == answers[3]
 
 
-async def test_a_request_that_was_refused_leaves_its_key_free(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_request_that_was_refused_leaves_its_key_free(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         await user(service, "other").create_run("agent", "echo", RunRequest("x", "s1"))
         port = user(service)
         with pytest.raises(errors.NotFound):
@@ -132,20 +132,20 @@ async def test_a_request_that_was_refused_leaves_its_key_free(world: Deployment)
 
 
 @pytest.mark.parametrize("key", ["", "a b", "ä", "a\n", "\x7f", "x" * 256])
-async def test_what_is_no_key_is_refused(world: Deployment, key: str) -> None:
-    async with hosted(world) as service:
+async def test_what_is_no_key_is_refused(deployment: Deployment, key: str) -> None:
+    async with hosted(deployment) as service:
         with pytest.raises(errors.ValidationFailed, match="1 to 255 visible ASCII"):
             await user(service).create_run("agent", "echo", keyed(key=key))
 
 
-async def test_the_longest_key_is_one(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_the_longest_key_is_one(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         request = keyed(key="!~" * 127 + "x")
         assert (await user(service).create_run("agent", "echo", request)).value["run_id"]
 
 
-async def test_a_run_that_was_deleted_is_not_made_again(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_run_that_was_deleted_is_not_made_again(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_run("agent", "echo", keyed())
         await port.delete_session("s1")
@@ -158,8 +158,8 @@ async def test_a_run_that_was_deleted_is_not_made_again(world: Deployment) -> No
             await collect(port, "agent", "echo", **given)
 
 
-async def test_a_run_that_is_deleted_while_it_is_waited_for(world: Deployment) -> None:
-    async with hosted(world) as service, hosted(world) as other:
+async def test_a_run_that_is_deleted_while_it_is_waited_for(deployment: Deployment) -> None:
+    async with hosted(deployment) as service, hosted(deployment) as other:
         port = user(service)
         first = asyncio.create_task(port.create_run("agent", "hang", keyed()))
         await running(port)
@@ -173,9 +173,9 @@ async def test_a_run_that_is_deleted_while_it_is_waited_for(world: Deployment) -
 
 
 async def test_after_a_day_the_key_is_free(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         first = (await port.create_run("agent", "echo", keyed())).value["run_id"]
         clock, day = "agentctl.runs.admission.now", 24 * 60 * 60 * 1_000_000
@@ -187,9 +187,9 @@ async def test_after_a_day_the_key_is_free(
         assert (await port.create_run("agent", "echo", keyed())).value["run_id"] == second
 
 
-async def test_a_key_is_of_the_database_of_its_run(world: Deployment) -> None:
+async def test_a_key_is_of_the_database_of_its_run(deployment: Deployment) -> None:
     """The key and the run are written together, so each database has its own keys."""
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         one = (await port.create_run("agent", "echo", keyed())).value["run_id"]
         two = (await port.create_run("agent", "apart", keyed())).value["run_id"]

@@ -15,9 +15,9 @@ import uvloop
 
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.live import LiveRun
+from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.service.doors import collect, hosted, started, user
-from tests.world import Deployment
 
 SECONDS = 30.0
 
@@ -43,10 +43,10 @@ def served(work: Coroutine[None, None, None]) -> None:
     ],
 )
 def test_a_run_that_has_ended_is_forgotten(
-    world: Deployment, kind: ComponentKind, component_id: str, message: str
+    deployment: Deployment, kind: ComponentKind, component_id: str, message: str
 ) -> None:
     async def ended() -> None:
-        async with hosted(world) as service:
+        async with hosted(deployment) as service:
             port, before = user(service), known()
             await asyncio.gather(
                 *(collect(port, kind, component_id, message=message) for _ in range(5))
@@ -56,9 +56,9 @@ def test_a_run_that_has_ended_is_forgotten(
     served(ended())
 
 
-def test_a_run_that_was_stopped_is_forgotten(world: Deployment) -> None:
+def test_a_run_that_was_stopped_is_forgotten(deployment: Deployment) -> None:
     async def stopped() -> None:
-        async with hosted(world) as service:
+        async with hosted(deployment) as service:
             before = known()
             async with started(user(service), "agent", "half", message="x"):
                 assert known() == before + 1

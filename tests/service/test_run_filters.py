@@ -11,8 +11,8 @@ from agentctl import errors
 from agentctl.operations import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.records.times import parse_rfc3339
 from agentctl.service.service import ServiceOperations
+from tests.deployment import Deployment
 from tests.service.doors import boss, hosted, running, user
-from tests.world import Deployment
 
 
 async def ids(port: ServiceOperations, **filters: Any) -> list[str]:
@@ -29,8 +29,8 @@ async def ids(port: ServiceOperations, **filters: Any) -> list[str]:
             return found
 
 
-async def test_what_runs_now_is_listed_and_nothing_else(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_what_runs_now_is_listed_and_nothing_else(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_run("agent", "echo", RunRequest("x", session_id="s1"))
         hanging = asyncio.create_task(
@@ -49,8 +49,8 @@ async def test_what_runs_now_is_listed_and_nothing_else(world: Deployment) -> No
         await hanging
 
 
-async def test_runs_are_found_by_the_time_they_were_created_at(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_runs_are_found_by_the_time_they_were_created_at(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         made = [
             (await port.create_run("agent", "echo", RunRequest(f"{n}", session_id="s1"))).value
@@ -68,8 +68,8 @@ async def test_runs_are_found_by_the_time_they_were_created_at(world: Deployment
         assert [run["run_id"] for run in listed.value["data"]] == of[:1]
 
 
-async def test_live_and_a_status_are_not_asked_for_together(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_live_and_a_status_are_not_asked_for_together(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         both = RunFilter(status="RUNNING", live=True)
         with pytest.raises(errors.ValidationFailed, match="live and status"):
@@ -78,8 +78,8 @@ async def test_live_and_a_status_are_not_asked_for_together(world: Deployment) -
             await port.list_component_runs("agent", "echo", both)
 
 
-async def test_a_run_says_when_its_work_stopped(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_run_says_when_its_work_stopped(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         run = (await user(service).create_run("agent", "echo", RunRequest("x"))).value
         assert run["stopped_at"] == run["finished_at"]
         assert run["late_result"] is None

@@ -9,14 +9,14 @@ import pytest
 
 from agentctl import errors
 from agentctl.operations import RunFilter, RunRequest, SessionRunsQuery
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.service.doors import boss, collect, data, hosted, running, started, user
-from tests.world import Deployment, create_deployment
 
 
-async def test_a_run_is_answered_stored_and_counted(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_run_is_answered_stored_and_counted(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("hello", session_id="s1"))).value
         assert (run["status"], run["content"], run["input"]) == ("COMPLETED", "hello", "hello")
@@ -31,8 +31,10 @@ async def test_a_run_is_answered_stored_and_counted(world: Deployment) -> None:
         assert stored == run
 
 
-async def test_the_events_of_a_stream_are_numbered_and_end_with_the_end(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_the_events_of_a_stream_are_numbered_and_end_with_the_end(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         events = await collect(user(service), "agent", "echo", message="one two", session_id="s1")
         assert [event.seq for event in events] == list(range(len(events)))
         names = [event.name for event in events]
@@ -43,8 +45,10 @@ async def test_the_events_of_a_stream_are_numbered_and_end_with_the_end(world: D
         assert text == data(events[-1])["content"] == "one two"
 
 
-async def test_the_system_message_is_shown_once_while_it_stays_the_same(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_the_system_message_is_shown_once_while_it_stays_the_same(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         for agent in ("echo", "echo", "history", "echo"):
             await port.create_run("agent", agent, RunRequest("hi", session_id="s1"))
@@ -53,8 +57,8 @@ async def test_the_system_message_is_shown_once_while_it_stays_the_same(world: D
         assert systems == ["Be echo.", "Be history.", "Be echo."]
 
 
-async def test_the_last_runs_go_to_the_model_and_no_more(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_the_last_runs_go_to_the_model_and_no_more(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         for number in range(7):
             await port.create_run("agent", "echo", RunRequest(f"turn {number}", session_id="s1"))
@@ -65,8 +69,8 @@ async def test_the_last_runs_go_to_the_model_and_no_more(world: Deployment) -> N
         ]
 
 
-async def test_a_background_run_goes_on_by_itself(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_background_run_goes_on_by_itself(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         request = RunRequest("later", session_id="s1", background=True)
         run_id = (await port.create_run("agent", "echo", request)).value["run_id"]
@@ -77,8 +81,8 @@ async def test_a_background_run_goes_on_by_itself(world: Deployment) -> None:
         await wait_until(done)
 
 
-async def test_a_team_delegates_to_a_member_whose_run_is_a_run(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_team_delegates_to_a_member_whose_run_is_a_run(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         events = await collect(port, "team", "crew", message="ask echo", session_id="t1")
         names = [event.name for event in events]
@@ -94,8 +98,8 @@ async def test_a_team_delegates_to_a_member_whose_run_is_a_run(world: Deployment
         assert session["total_tokens"] == sum(totals)
 
 
-async def test_routing_and_broadcasting_tell_of_members_that_fail(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_routing_and_broadcasting_tell_of_members_that_fail(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         routed = (await port.create_run("team", "desk", RunRequest("to echo"))).value
         assert routed["status"] == "COMPLETED"
@@ -105,8 +109,8 @@ async def test_routing_and_broadcasting_tell_of_members_that_fail(world: Deploym
         assert {run["status"] for run in members} == {"COMPLETED", "ERROR"}
 
 
-async def test_the_steps_of_a_workflow_are_runs_and_feed_each_other(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_the_steps_of_a_workflow_are_runs_and_feed_each_other(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         events = await collect(port, "workflow", "line", message="go", session_id="w1")
         names = [event.name for event in events]
@@ -121,8 +125,8 @@ async def test_the_steps_of_a_workflow_are_runs_and_feed_each_other(world: Deplo
         assert session["workflow_name"] == "Line"
 
 
-async def test_a_failed_step_ends_the_workflow(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_failed_step_ends_the_workflow(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         events = await collect(port, "workflow", "broken", message="go", session_id="w1")
         assert events[-1].name == "WorkflowError"
@@ -134,9 +138,9 @@ async def test_a_failed_step_ends_the_workflow(world: Deployment) -> None:
     ("agent", "code"), [("http-500", "MODEL_UNAVAILABLE"), ("http-401", "MODEL_REJECTED")]
 )
 async def test_a_model_failure_is_an_answer_with_a_code(
-    world: Deployment, agent: str, code: str
+    deployment: Deployment, agent: str, code: str
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", agent, RunRequest("x", session_id="s"))).value
         assert run["status"] == "ERROR"
@@ -148,8 +152,8 @@ async def test_a_model_failure_is_an_answer_with_a_code(
         assert after.value["status"] == "COMPLETED"
 
 
-async def test_runs_of_one_session_at_the_same_time_are_all_kept(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_runs_of_one_session_at_the_same_time_are_all_kept(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         requests = [RunRequest(f"m{number}", session_id="s1") for number in range(20)]
         await asyncio.gather(*(port.create_run("agent", "echo", one) for one in requests))
@@ -159,8 +163,10 @@ async def test_runs_of_one_session_at_the_same_time_are_all_kept(world: Deployme
         assert total == sum(run["metrics"]["total_tokens"] for run in runs)
 
 
-async def test_a_busy_session_refuses_a_component_that_wants_it_alone(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_busy_session_refuses_a_component_that_wants_it_alone(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "alone", message="x", session_id="s1"):
             with pytest.raises(errors.Conflict):
@@ -211,9 +217,9 @@ async def test_one_run_too_many_is_told_so(
 
 
 async def test_what_is_wrong_before_the_row_is_refused_and_stores_nothing(
-    world: Deployment,
+    deployment: Deployment,
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         with pytest.raises(errors.NotFound, match="Agent not found"):
             await port.create_run("agent", "nobody", RunRequest("x"))
@@ -228,8 +234,8 @@ async def test_what_is_wrong_before_the_row_is_refused_and_stores_nothing(
         assert (await boss(service).get_runs(RunFilter())).value["meta"]["total_count"] == 0
 
 
-async def test_another_kind_of_component_cannot_run_in_a_session(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_another_kind_of_component_cannot_run_in_a_session(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_run("agent", "echo", RunRequest("x", session_id="s1"))
         with pytest.raises(errors.Conflict, match="agent runs"):
@@ -238,8 +244,8 @@ async def test_another_kind_of_component_cannot_run_in_a_session(world: Deployme
         assert other.value["status"] == "COMPLETED"
 
 
-async def test_a_caller_that_leaves_stops_its_run(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_caller_that_leaves_stops_its_run(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         leaving = asyncio.create_task(
             port.create_run("agent", "hang", RunRequest("x", session_id="s1"))
@@ -253,8 +259,8 @@ async def test_a_caller_that_leaves_stops_its_run(world: Deployment) -> None:
         assert run["cancel_reason"] == "The client went away"
 
 
-async def test_runs_are_kept_in_the_database_of_their_component(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_runs_are_kept_in_the_database_of_their_component(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "apart", RunRequest("x", session_id="s1"))).value
         with pytest.raises(errors.NotFound):
@@ -264,8 +270,8 @@ async def test_runs_are_kept_in_the_database_of_their_component(world: Deploymen
         assert [found["run_id"] for found in listed.value["data"]] == [run["run_id"]]
 
 
-async def test_part_of_a_sessions_runs(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_part_of_a_sessions_runs(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         for number in range(3):
             await port.create_run("agent", "echo", RunRequest(f"{number}", session_id="s1"))

@@ -20,8 +20,8 @@ from agentctl.operations import (
     SessionPatch,
 )
 from agentctl.service.service import ServiceOperations
+from tests.deployment import Deployment
 from tests.service.doors import ALL, boss, hosted, user
-from tests.world import Deployment
 
 Touch = Callable[[ServiceOperations, str], Awaitable[Any]]
 
@@ -43,9 +43,9 @@ TOUCHES: dict[str, Touch] = {
 @pytest.mark.parametrize("owner", ["owner", None])
 @pytest.mark.parametrize("touch", TOUCHES.values(), ids=TOUCHES)
 async def test_a_foreign_session_reads_like_a_missing_one(
-    world: Deployment, touch: Touch, owner: str | None
+    deployment: Deployment, touch: Touch, owner: str | None
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         await user(service, owner).create_run("agent", "echo", RunRequest("x", "theirs"))
         before = (await boss(service).get_session_by_id("theirs")).raw
         stranger = user(service, "stranger")
@@ -58,8 +58,8 @@ async def test_a_foreign_session_reads_like_a_missing_one(
             assert foreign.value.body() == missing.value.body()
 
 
-async def test_lists_show_the_callers_own_and_user_id_narrows(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_lists_show_the_callers_own_and_user_id_narrows(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         for owner in ("a", "b", None):
             port = user(service, owner)
             await port.create_run("agent", "echo", RunRequest("x", f"of-{owner}"))
@@ -82,8 +82,8 @@ async def _runs(port: ServiceOperations, user_id: str | None = None) -> set[str]
     return {row["session_id"] for row in page.value["data"]}
 
 
-async def test_only_an_administrator_says_who_owns_a_run(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_only_an_administrator_says_who_owns_a_run(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         mine = await user(service).create_run("agent", "echo", RunRequest("x", "s1", "other"))
         assert mine.value["user_id"] == "me"
         theirs = await boss(service).create_run("agent", "echo", RunRequest("x", "s2", "other"))
@@ -94,8 +94,8 @@ async def test_only_an_administrator_says_who_owns_a_run(world: Deployment) -> N
 
 
 @pytest.mark.parametrize("owner", ["", "x" * 256, "a\0b"])
-async def test_nobody_can_be_named_so(world: Deployment, owner: str) -> None:
-    async with hosted(world) as service:
+async def test_nobody_can_be_named_so(deployment: Deployment, owner: str) -> None:
+    async with hosted(deployment) as service:
         port = boss(service)
         with pytest.raises(errors.ValidationFailed, match="user_id"):
             await port.create_run("agent", "echo", RunRequest("x", "s1", owner))
@@ -104,8 +104,10 @@ async def test_nobody_can_be_named_so(world: Deployment, owner: str) -> None:
         assert await _sessions(port) == set()
 
 
-async def test_what_an_administrator_runs_in_a_session_is_its_owners(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_what_an_administrator_runs_in_a_session_is_its_owners(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         port = user(service, "owner")
         await port.create_run("agent", "echo", RunRequest("mine", "s1"))
         run = (await boss(service).create_run("agent", "echo", RunRequest("help", "s1"))).value
@@ -113,16 +115,18 @@ async def test_what_an_administrator_runs_in_a_session_is_its_owners(world: Depl
         assert (await port.get_run(run["run_id"])).value == run
 
 
-async def test_a_session_without_an_owner_is_used_but_never_taken_over(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_session_without_an_owner_is_used_but_never_taken_over(
+    deployment: Deployment,
+) -> None:
+    async with hosted(deployment) as service:
         await user(service, None).create_run("agent", "echo", RunRequest("x", "s1"))
         await boss(service).create_run("agent", "echo", RunRequest("x", "s1"))
         session = (await boss(service).get_session_by_id("s1")).value
         assert session["user_id"] is None
 
 
-async def test_a_taken_id_is_a_conflict_whoever_has_it(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_taken_id_is_a_conflict_whoever_has_it(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         await user(service, "owner").create_session(NewSession(session_id="s1"))
         before = (await boss(service).get_session_by_id("s1")).raw
         for subject in ("owner", "stranger", None):
@@ -131,8 +135,8 @@ async def test_a_taken_id_is_a_conflict_whoever_has_it(world: Deployment) -> Non
         assert (await boss(service).get_session_by_id("s1")).raw == before
 
 
-async def test_acting_for_a_user_locally_scopes_reads_and_owns_runs(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_acting_for_a_user_locally_scopes_reads_and_owns_runs(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         await user(service, "other").create_run("agent", "echo", RunRequest("x", "theirs"))
         port = service.operations_for(local_principal("boss", acting_for="me"))
         run = await port.create_run("agent", "echo", RunRequest("x", "mine"))
@@ -140,8 +144,8 @@ async def test_acting_for_a_user_locally_scopes_reads_and_owns_runs(world: Deplo
         assert await _sessions(port) == {"mine"}
 
 
-async def test_without_isolation_a_caller_sees_everybody(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_without_isolation_a_caller_sees_everybody(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         await user(service, "other").create_run("agent", "echo", RunRequest("x", "theirs"))
         port = service.operations_for(Principal("me", ALL, everyone=True))
         assert await _sessions(port) == {"theirs"}
@@ -164,8 +168,8 @@ UNSPEAKABLE: dict[str, Touch] = {
 
 
 @pytest.mark.parametrize("touch", UNSPEAKABLE.values(), ids=UNSPEAKABLE)
-async def test_text_that_no_database_takes_is_refused(world: Deployment, touch: Touch) -> None:
-    async with hosted(world) as service:
+async def test_text_that_no_database_takes_is_refused(deployment: Deployment, touch: Touch) -> None:
+    async with hosted(deployment) as service:
         await user(service).create_session(NewSession(session_id="s1"))
         with pytest.raises(errors.ValidationFailed, match=r"surrogates|session_id must be"):
             await touch(user(service), "\udcff")
@@ -173,9 +177,9 @@ async def test_text_that_no_database_takes_is_refused(world: Deployment, touch: 
 
 @pytest.mark.parametrize("scopes", [(), ("agents:read",), ("sessions:s2:read",)])
 async def test_the_policy_holds_at_the_port_itself(
-    world: Deployment, scopes: tuple[str, ...]
+    deployment: Deployment, scopes: tuple[str, ...]
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = service.operations_for(Principal("me", frozenset(scopes)))
         for refused in (
             port.get_session_by_id("s1"),
@@ -189,8 +193,8 @@ async def test_the_policy_holds_at_the_port_itself(
             assert refusal.value.required_scopes
 
 
-async def test_a_list_shows_what_single_scopes_allow(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_list_shows_what_single_scopes_allow(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = service.operations_for(Principal("me", frozenset({"agents:echo:read"})))
         assert [agent["id"] for agent in (await port.get_components("agent")).value] == ["echo"]
         assert (await port.get_component("agent", "echo")).value["id"] == "echo"

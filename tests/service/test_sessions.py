@@ -26,9 +26,9 @@ from agentctl.service import sessions as service_sessions
 from agentctl.service.service import ServiceOperations
 from agentctl.store.repositories import runs, workers
 from agentctl.store.repositories.workers import WorkerRow
+from tests.deployment import Deployment
 from tests.service.doors import boss, hosted, started, user
 from tests.store.made import a_run
-from tests.world import Deployment
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -62,8 +62,10 @@ COMPONENT: dict[ComponentKind, str] = {"agent": "echo", "team": "crew", "workflo
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-async def test_every_field_is_there_with_its_type(world: Deployment, kind: ComponentKind) -> None:
-    async with hosted(world) as service:
+async def test_every_field_is_there_with_its_type(
+    deployment: Deployment, kind: ComponentKind
+) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_run(kind, COMPONENT[kind], RunRequest("ask  echo\n please", "s1"))
         await port.update_session(
@@ -103,8 +105,10 @@ def _check_content(kind: ComponentKind, session: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-async def test_an_empty_session_has_the_same_fields(world: Deployment, kind: ComponentKind) -> None:
-    async with hosted(world) as service:
+async def test_an_empty_session_has_the_same_fields(
+    deployment: Deployment, kind: ComponentKind
+) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         made = (await port.create_session(NewSession(type=kind))).value
         found = (await port.get_session_by_id(made["session_id"])).value
@@ -114,9 +118,9 @@ async def test_an_empty_session_has_the_same_fields(world: Deployment, kind: Com
 
 
 async def test_an_empty_session_takes_the_component_and_the_name_of_its_first_run(
-    world: Deployment,
+    deployment: Deployment,
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1", metadata={"kept": True}))
         await port.create_run("agent", "echo", RunRequest("x" * 100, "s1"))
@@ -126,8 +130,8 @@ async def test_an_empty_session_takes_the_component_and_the_name_of_its_first_ru
         assert session["metadata"] == {"kept": True}
 
 
-async def test_a_name_that_was_given_stays(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_name_that_was_given_stays(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1", session_name="given"))
         await port.create_run("agent", "echo", RunRequest("hello", "s1"))
@@ -137,8 +141,8 @@ async def test_a_name_that_was_given_stays(world: Deployment) -> None:
         assert (await port.get_session_by_id("s1")).value == renamed
 
 
-async def test_where_must_hold(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_where_must_hold(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = boss(service)
         await port.create_run("agent", "echo", RunRequest("x", "s1", "me"))
         for where in (
@@ -161,8 +165,8 @@ async def _ids(port: ServiceOperations, **filters: Any) -> list[str]:
     return [row["session_id"] for row in page["data"]]
 
 
-async def test_filters_and_orders_of_the_list(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_filters_and_orders_of_the_list(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = boss(service)
         await port.create_run("agent", "echo", RunRequest("Alpha one", "s1", "a"))
         await port.create_run("team", "crew", RunRequest("alpha two", "s2", "b"))
@@ -179,8 +183,8 @@ async def test_filters_and_orders_of_the_list(world: Deployment) -> None:
         assert await _ids(port, session_name="%") == []
 
 
-async def test_pages_and_cursors_reach_every_session_once(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_pages_and_cursors_reach_every_session_once(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         made = [f"s{number}" for number in range(7)]
         for session_id in made:
@@ -216,14 +220,16 @@ async def test_pages_and_cursors_reach_every_session_once(world: Deployment) -> 
         (Page(cursor="é"), "cursor"),
     ],
 )
-async def test_a_page_that_cannot_be_is_refused(world: Deployment, page: Page, named: str) -> None:
-    async with hosted(world) as service:
+async def test_a_page_that_cannot_be_is_refused(
+    deployment: Deployment, page: Page, named: str
+) -> None:
+    async with hosted(deployment) as service:
         with pytest.raises(errors.ValidationFailed, match=named):
             await user(service).get_sessions(SessionFilter(page=page))
 
 
-async def test_a_cursor_is_bound_to_its_list_and_order(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_cursor_is_bound_to_its_list_and_order(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         for session_id in ("s1", "s2"):
             await port.create_session(NewSession(session_id=session_id))
@@ -244,8 +250,8 @@ FORGED = [
 ]  # fmt: skip
 
 
-async def test_a_forged_cursor_is_refused(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_a_forged_cursor_is_refused(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         for text in FORGED:
             cursor = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
             for wrong in (cursor, f"{cursor}!", f" {cursor}"):
@@ -254,9 +260,9 @@ async def test_a_forged_cursor_is_refused(world: Deployment) -> None:
 
 
 async def test_a_session_with_a_live_run_is_not_deleted_unless_that_is_cancelled(
-    world: Deployment,
+    deployment: Deployment,
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, task):
             with pytest.raises(errors.Conflict, match=run["run_id"]):
@@ -270,11 +276,11 @@ async def test_a_session_with_a_live_run_is_not_deleted_unless_that_is_cancelled
 
 
 async def test_a_deletion_waits_for_all_runs_together(
-    world: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs whose worker lives and does not end them; each is waited for, all at once."""
     monkeypatch.setattr(service_sessions, "DELETION_WAIT", 0.3)
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         await port.create_session(NewSession(session_id="s1"))
         database = service.hosting.databases["main"]
@@ -293,8 +299,8 @@ async def test_a_deletion_waits_for_all_runs_together(
         assert {run["cancel_reason"] for run in stored} == {"The session is deleted"}
 
 
-async def test_bulk_deletion_is_all_or_nothing(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_bulk_deletion_is_all_or_nothing(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         port = user(service)
         for session_id in ("s1", "s2"):
             await port.create_session(NewSession(session_id=session_id))
@@ -318,9 +324,9 @@ async def test_bulk_deletion_is_all_or_nothing(world: Deployment) -> None:
     ],
 )
 async def test_a_value_that_is_not_kept_is_refused(
-    world: Deployment, patch: dict[str, Any]
+    deployment: Deployment, patch: dict[str, Any]
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         before = (await port.create_session(NewSession(session_id="s1"))).raw
         with pytest.raises(errors.ValidationFailed):

@@ -11,24 +11,24 @@ from agentctl import errors
 from agentctl.operations import RunRequest
 from agentctl.records.runs import RunRecord
 from agentctl.service.service import Service, ServiceOperations
+from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.service.doors import hosted, running, user
-from tests.world import Deployment
 
 
-async def test_closing_cancels_what_runs_as_a_recorded_request(world: Deployment) -> None:
-    async with hosted(world) as service:
+async def test_closing_cancels_what_runs_as_a_recorded_request(deployment: Deployment) -> None:
+    async with hosted(deployment) as service:
         request = RunRequest("x", session_id="s1", background=True)
         run_id = (await user(service).create_run("agent", "hang", request)).value["run_id"]
         await running(user(service))
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         run = (await user(service).get_run(run_id)).value
         assert run["status"] == "CANCELLED"
         assert run["cancel_requested_by"] == "system:shutdown"
 
 
-async def test_draining_lets_a_run_finish_and_takes_no_new_one(world: Deployment) -> None:
-    settings = world.settings
+async def test_draining_lets_a_run_finish_and_takes_no_new_one(deployment: Deployment) -> None:
+    settings = deployment.settings
     patient = replace(settings, server=replace(settings.server, drain_seconds=30))
     async with Service.open(patient, create=True) as service:
         port = user(service)
@@ -47,9 +47,9 @@ async def test_draining_lets_a_run_finish_and_takes_no_new_one(world: Deployment
 
 
 async def test_a_caller_that_leaves_before_its_run_has_begun_leaves_nothing_behind(
-    world: Deployment,
+    deployment: Deployment,
 ) -> None:
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         port = user(service)
         for pause in range(12):
             request = RunRequest("x", session_id="s1")
@@ -59,7 +59,7 @@ async def test_a_caller_that_leaves_before_its_run_has_begun_leaves_nothing_behi
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
     # The service that closed has waited for all that was on its way.
-    async with hosted(world) as service:
+    async with hosted(deployment) as service:
         runs = await _runs(user(service))
     assert {run["status"] for run in runs} <= {"CANCELLED"}
     assert {run["cancel_requested_by"] for run in runs} <= {"me"}

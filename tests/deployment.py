@@ -1,4 +1,4 @@
-"""A place to test in: a configuration with keys, models on the stub endpoint, and its tokens."""
+"""A folder to test in: a configuration with keys and models on the stub endpoint, and tokens."""
 
 from __future__ import annotations
 
@@ -55,11 +55,10 @@ MODELS = (
     "echo", "hang", "trickle", "half", "history", "http-500", "http-401", "delegate",
     "tool:add", "tool:wait", "tool:block", "tool:stubborn",
 )  # fmt: skip
-"""Behaviours of the stub endpoint; the agent of each has its name with `-` for `:`."""
-
+"""Behaviours of the stub endpoint. The agent for each has the same name with `-` for `:`."""
 
 FILES = {"main": 'url = "sqlite:///main.db"', "second": 'url = "sqlite:///second.db"'}
-"""Two databases of SQLite in the folder."""
+"""Settings of two SQLite databases in the folder."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,12 @@ class Deployment:
     def token(
         self, subject: str | None, *scopes: str, session_id: str | None = None, seconds: int = 600
     ) -> str:
-        """A token of the world's own key."""
+        """Mint a token with the signing key of the folder."""
         lifetime = timedelta(seconds=seconds)
         return mint.mint_token(self.settings, subject, scopes, lifetime, session_id=session_id)
 
     def principal(self, token: str) -> Principal:
-        """Whom the server would take the bearer of the token for."""
+        """Verify a token as the server does and return its principal."""
         return Verifier(self.settings).principal(f"Bearer {token}")
 
 
@@ -101,8 +100,9 @@ def create_deployment(
     Args:
         folder: an existing, empty folder.
         model_url: base URL of the stub endpoint.
-        extra: more TOML at the end; `server`: more lines for `[server]`.
-        databases: the lines of `main` and of `second` that say where they are.
+        extra: TOML to append.
+        server: settings to append to `[server]`.
+        databases: the settings of the databases `main` and `second`.
     """
     private = generate_key("RS256")
     write_private_key(folder / "keys" / "signing.pem", private)
