@@ -42,7 +42,7 @@ _MEANINGS = {
     "models.model": 'what the provider calls it; with "demo": "echo", "slow" or "leader"',
     "agents.id": "its name in paths, commands and the other tables",
     "agents.model": "which model answers",
-    "agents.tools": "what the model may call: [Python functions](../quickstart.md#make-it-yours)",
+    "agents.tools": "what the model may call: [Python functions](../quickstart.md#your-own-configuration)",
     "agents.description": "for people, and for a team's leader",
     "agents.instructions": "the system message",
     "teams.id": "its name in paths, commands and the other tables; never that of an agent",
