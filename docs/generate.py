@@ -1,7 +1,7 @@
-"""Makes the pages of `docs/reference` from the code: `python docs/generate.py [--check]`.
+"""Generate the pages of `docs/reference` from the code: `python docs/generate.py [--check]`.
 
-With `--check` nothing is written; the exit code is 1 when a page is not what the code says, and
-stderr names it. The pages depend on the code alone, not on a terminal or an environment.
+With `--check` nothing is written; the exit code is 1 if a page is not current, and stderr names it.
+The pages depend on the code only, not on a terminal or an environment.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ __all__ = ["REFERENCE", "main", "pages", "stale"]
 
 
 def pages() -> Mapping[str, Callable[[], str]]:
-    """The pages by name, and what makes each."""
-    from pages import cli, configuration, failures, interface
+    """Return the function that builds each page, by the name of the page."""
+    from pages import cli, configuration, errors, operations
 
     return {
         "cli.md": cli.page,
         "configuration.md": configuration.page,
-        "errors.md": failures.page,
-        "openapi.json": interface.document,
-        "operations.md": interface.operations_page,
-        "scopes.md": interface.scopes_page,
+        "errors.md": errors.page,
+        "openapi.json": operations.document,
+        "operations.md": operations.operations_page,
+        "scopes.md": operations.scopes_page,
     }
 
 
 def stale(folder: Path, made: Mapping[str, str]) -> list[str]:
-    """The names of files in `folder` that are missing, differ from `made`, or are none of it."""
+    """Return the names of files in `folder` that are missing, differ from `made`, or are extra."""
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     differing = [
         name
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     wrong = stale(REFERENCE, made)
     if arguments:
         for name in wrong:
-            sys.stderr.write(f"docs/reference/{name} is not what the code says: run `make docs`\n")
+            sys.stderr.write(f"docs/reference/{name} is not current: run `make docs`\n")
         return 1 if wrong else 0
     REFERENCE.mkdir(exist_ok=True)
     for name in wrong:
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # The pages say nothing of this machine: neither its variables nor its files are looked at.
+    # The pages must not depend on the variables of this machine.
     for variable in [name for name in os.environ if name.startswith(("AGENTCTL_", "JWT_"))]:
         del os.environ[variable]
     sys.exit(main(sys.argv[1:]))

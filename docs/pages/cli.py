@@ -1,4 +1,4 @@
-"""The commands, from the Typer tree."""
+"""`cli.md`: the commands, from the Typer tree."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pages.markdown import code, made_from, sentence, table
 __all__ = ["commands", "page"]
 
 PROGRAM = "agentctl"
-SHARED = "options-of-every-command-that-can-talk-to-a-server"
+SHARED = "connection-options"
 
 _INTRODUCTION = f"""# Commands
 
 {made_from("the commands in agentctl/cli")}
 
-`-h` and `--help` of each command print the same. [The page on the command line](../cli.md) has what
-they have in common: where a command talks, forms of output, exit codes, variables.
+`-h` and `--help` of each command print the same. [Command line](../cli.md) describes their common
+behaviour: targets, output formats, exit codes, environment variables.
 """
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command and group with its path: `agentctl`, `agentctl init`, `agentctl runs`, ..."""
+    """Yield every command and group with its path: `agentctl`, `agentctl init`, ..."""
     import typer
 
     from agentctl.cli.root import app
@@ -33,7 +33,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def page() -> str:
-    """`cli.md`."""
+    """Build `cli.md`."""
     found = list(commands())
     lines = [_INTRODUCTION, *_overview(found), ""]
     for path, command in found:
@@ -54,7 +54,7 @@ def _overview(found: list[tuple[str, Any]]) -> list[str]:
         for path, command in found
         if not hasattr(command, "commands")
     ]
-    return table(("command", "what it does"), rows)
+    return table(("command", "description"), rows)
 
 
 def _summary(command: Any) -> str:
@@ -69,7 +69,7 @@ def _section(path: str, command: Any) -> list[str]:
         lines += ["```text", _usage(path, command), "```", ""]
     rows = [_row(parameter) for parameter in _own(command)]
     if rows:
-        lines += [*table(("argument or option", "what it is", "default"), rows), ""]
+        lines += [*table(("argument or option", "description", "default"), rows), ""]
     if _is_remote(command):
         names = ", ".join(code(parameter.opts[-1]) for parameter in _shared(command))
         lines += [f"Also [{names}](#{SHARED}).", ""]
@@ -79,7 +79,7 @@ def _section(path: str, command: Any) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Help text as paragraphs."""
+    """Return the paragraphs of a help text."""
     return [line for each in text.strip().split("\n\n") for line in (sentence(each), "")]
 
 
@@ -97,11 +97,11 @@ def _row(parameter: Any) -> tuple[str, str, str]:
         flags = [*parameter.opts, *parameter.secondary_opts]
         long_first = sorted(flags, key=lambda flag: not flag.startswith("--"))
         name = ", ".join(code(flag) for flag in long_first) + (f" {code(value)}" if value else "")
-    told = [sentence(parameter.help)] if parameter.help else []
-    told += ["Required."] if parameter.required else []
-    told += ["May be repeated."] if parameter.multiple and "repeated" not in str(told) else []
-    told += [_bounds(parameter)] if _bounds(parameter) else []
-    return name, " ".join(told), code(_default(parameter))
+    text = [sentence(parameter.help)] if parameter.help else []
+    text += ["Required."] if parameter.required else []
+    text += ["May be repeated."] if parameter.multiple and "repeated" not in str(text) else []
+    text += [_bounds(parameter)] if _bounds(parameter) else []
+    return name, " ".join(text), code(_default(parameter))
 
 
 def _bounds(parameter: Any) -> str:
@@ -144,4 +144,4 @@ def _shared_section(found: list[tuple[str, Any]]) -> list[str]:
     command = next(command for _, command in found if _is_remote(command))
     rows = [_row(parameter) for parameter in _shared(command)]
     title = SHARED.replace("-", " ").capitalize()
-    return [f"## {title}", "", *table(("option", "what it is", "default"), rows)]
+    return [f"## {title}", "", *table(("option", "description", "default"), rows)]

@@ -1,4 +1,4 @@
-"""The configuration keys, from the settings classes and the comments of the sample."""
+"""`configuration.md`: the keys, from the settings classes and the comments of the sample."""
 
 from __future__ import annotations
 
@@ -15,56 +15,57 @@ _INTRODUCTION = f"""# Configuration keys
 
 {made_from("agentctl/config/settings.py and agentctl/config/sample.toml")}
 
-The file is TOML. It is looked for in this order: `--config FILE`, the variable `AGENTCTL_CONFIG`,
+The file is TOML. It is searched in this order: `--config FILE`, the variable `AGENTCTL_CONFIG`,
 `agentctl.toml` in the current folder, `agentctl.toml` in the user's configuration directory. It is
-read at start only, the key files that it names excepted. Relative paths are relative to the file.
+read at start; key files and the JWKS are watched. Relative paths are relative to the file.
 
-Keys of the first eight tables can be set by the environment, which wins over the file. A list is
-written there as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A variable
-of this form that names no key is refused, as is every key that is unknown, of the wrong type, a
-reference to nothing, or without effect.
+Keys of the first eight tables can be set by environment variables, which override the file. A list
+is written as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A variable of
+this form that names no key is rejected, and so is every key that is unknown, has a wrong type,
+refers to nothing, or has no effect.
 """
 
 _MEANINGS = {
-    "authorization.verification_key_files": "files with such keys",
-    "databases.id": "its name in the other tables, and `db_id` in the interface",
-    "databases.url": "where it is; made when a server or a run needs it and it is not there",
-    "databases.pool_size": "PostgreSQL: connections of each process, at most",
-    "databases.wait_seconds": "PostgreSQL: for a free connection, or a new one; then 503",
-    "databases.statement_seconds": "PostgreSQL: for one statement; then 503",
-    "databases.password_env": "PostgreSQL: the variable that holds the password",
-    "databases.search_path": "PostgreSQL: the schema; empty: the one of the user",
-    "databases.tls": "PostgreSQL: as `sslmode` of its own programs",
-    "databases.tls_ca_file": 'PostgreSQL: certificates to trust, with "verify-ca", "verify-full"',
-    "models.id": "its name in the other tables",
-    "models.provider": '"openai": any endpoint that speaks OpenAI\'s interface; '
-    '"demo": built in and offline',
-    "models.model": 'what the provider calls it; with "demo": "echo", "slow" or "leader"',
-    "agents.id": "its name in paths, commands and the other tables",
-    "agents.model": "which model answers",
-    "agents.tools": "what the model may call: [Python functions](../quickstart.md#your-own-configuration)",
-    "agents.description": "for people, and for a team's leader",
+    "authorization.verification_key_files": "files with verification keys",
+    "databases.id": "id in the other tables, and `db_id` in the HTTP API",
+    "databases.url": "location; a missing SQLite file is created by `serve`, `runs start` and "
+    "`db migrate`",
+    "databases.pool_size": "PostgreSQL: maximum number of connections of each process",
+    "databases.wait_seconds": "PostgreSQL: wait for a free or new connection; then 503",
+    "databases.statement_seconds": "PostgreSQL: time of one statement; then 503",
+    "databases.password_env": "PostgreSQL: the variable that contains the password",
+    "databases.search_path": "PostgreSQL: the schema; empty: the default of the user",
+    "databases.tls": "PostgreSQL: as `sslmode` of its client programs",
+    "databases.tls_ca_file": 'PostgreSQL: trusted certificates, with "verify-ca", "verify-full"',
+    "models.id": "id in the other tables",
+    "models.provider": '"openai": any OpenAI-compatible endpoint; "demo": built in and offline',
+    "models.model": 'name of the model at the provider; with "demo": "echo", "slow" or "leader"',
+    "agents.id": "id in paths, commands and the other tables",
+    "agents.model": "model of the agent",
+    "agents.tools": "tools of the model: "
+    "[Python functions](../quickstart.md#your-own-configuration)",
+    "agents.description": "description for people, and for the leader of a team",
     "agents.instructions": "the system message",
-    "teams.id": "its name in paths, commands and the other tables; never that of an agent",
-    "teams.model": "which model leads",
+    "teams.id": "id in paths, commands and the other tables; never that of an agent",
+    "teams.model": "model of the leader",
     "teams.name": "empty: the id",
-    "teams.description": "for people, and for another team's leader",
-    "teams.instructions": "the leader's system message begins with it",
-    "teams.history_runs": "how many earlier runs of the session the leader gets to see",
-    "teams.tools": "the leader's own, beside the one to delegate with",
+    "teams.description": "description for people, and for the leader of another team",
+    "teams.instructions": "beginning of the leader's system message",
+    "teams.history_runs": "number of earlier runs of the session that the leader receives",
+    "teams.tools": "tools of the leader, in addition to the one for delegation",
     "teams.database": "empty: the first one",
     "teams.on_busy": '"reject": one run at a time in a session',
-    "workflows.id": "its name in paths and commands",
+    "workflows.id": "id in paths and commands",
     "workflows.name": "empty: the id",
-    "workflows.description": "for people",
-    "workflows.steps": "run in order, each given what the one before said",
+    "workflows.description": "description for people",
+    "workflows.steps": "steps, in order; each receives the output of the previous one",
     "workflows.database": "empty: the first one",
     "workflows.on_busy": '"reject": one run at a time in a session',
-    "steps.name": "its name in events; unique in the workflow",
-    "steps.agent": "the agent that does it",
-    "steps.team": "or the team that does it; exactly one of the two",
+    "steps.name": "name in events; unique in the workflow",
+    "steps.agent": "the agent of the step",
+    "steps.team": "or the team of the step; exactly one of the two",
 }
-"""What the sample's comments leave to a longer text, or to the eye."""
+"""Meanings of keys that have no comment in the sample, or a shorter one."""
 
 _ALSO = {
     "authorization.verification_keys": "`JWT_VERIFICATION_KEY` adds one",
@@ -76,14 +77,14 @@ _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 
 
 def page() -> str:
-    """`configuration.md`."""
+    """Build `configuration.md`."""
     from agentctl.config.settings import Step
     from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 
     comments = _comments()
     lines = [_INTRODUCTION]
     for name, cls in SECTIONS.items():
-        lines += [f"## [{name}]", "", *_told(comments.get(name, ""))]
+        lines += [f"## [{name}]", "", *_paragraph(comments.get(name, ""))]
         lines += [*_table(name, cls, comments, variables=True), ""]
     for name, cls in ENTRY_TABLES.items():
         lines += [f"## [[{name}]]", "", *_table(name, cls, comments, variables=False), ""]
@@ -92,7 +93,7 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(comment: str) -> list[str]:
+def _paragraph(comment: str) -> list[str]:
     return [f"{comment[:1].upper()}{comment[1:]}.", ""] if comment else []
 
 
@@ -148,7 +149,7 @@ def _meaning(key: str, comments: dict[str, str]) -> str:
 
 
 def _comments() -> dict[str, str]:
-    """The comments of the sample by key (`server.port`) and by table (`runs`)."""
+    """Return the comments of the sample by key (`server.port`) and by table (`runs`)."""
     from agentctl.config.load import SAMPLE_CONFIG
 
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The little Markdown that the pages need."""
+"""Markdown for the generated pages."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ __all__ = ["code", "made_from", "sentence", "table"]
 
 
 def made_from(*sources: str) -> str:
-    """The note at the top of a page: what it is made from."""
-    return f"<!-- Made from {', '.join(sources)} by docs/generate.py; do not edit. -->"
+    """Return the note at the top of a page that names its sources."""
+    return f"<!-- Generated from {', '.join(sources)} by docs/generate.py; do not edit. -->"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table; a cell is Markdown of one line."""
+    """Return the lines of a table; a cell is Markdown of one line."""
     lines = [_row(heads), _row(["---"] * len(heads))]
     return [*lines, *map(_row, rows)]
 
 
 def code(text: str) -> str:
-    """`text` as code; nothing for nothing."""
+    """Return `text` as code, or an empty text unchanged."""
     return f"`{text}`" if text else ""
 
 
 def sentence(text: str) -> str:
-    """`text` with a capital letter and a full stop."""
+    """Return `text` with a capital letter and a period."""
     text = " ".join(text.split())
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", "]")) else ".")
 

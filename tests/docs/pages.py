@@ -1,4 +1,4 @@
-"""The pages of the project, taken apart: blocks of code, headings, links."""
+"""The pages of the project: code blocks, commands, headings, links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: its language, its text, and the line of the page it begins at."""
+    """A code block: language, text, and its first line in the page."""
 
     language: str
     text: str
@@ -28,16 +28,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """A line to type, and the lines that the page shows below it."""
+    """A command, the output that the page shows for it, and its line in the page."""
 
     text: str
-    shown: tuple[str, ...]
+    output: tuple[str, ...]
     line: int
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page. `name` is its path from the top of the project."""
+    """A page. `name` is its path relative to the project."""
 
     name: str
 
@@ -57,28 +57,28 @@ class Page:
         ]
 
     def commands(self) -> list[Command]:
-        """Every line of a `console` block that begins with a dollar sign."""
+        """Return the lines of `console` blocks that begin with a dollar sign."""
         return [command for block in self.blocks("console") for command in _commands(block)]
 
     def anchors(self) -> set[str]:
-        """What a link to a heading of this page may end with."""
+        """Return the anchors of the headings."""
         prose = _BLOCK.sub("", self.text)
         return {_anchor(match["title"]) for match in _HEADING.finditer(prose)}
 
     def links(self) -> list[str]:
-        """The targets of links that stay in the project."""
+        """Return the targets of the links within the project."""
         prose = _BLOCK.sub("", self.text)
         targets = (match["target"] for match in _LINK.finditer(prose))
         return [target for target in targets if not re.match(r"[a-z]+:", target)]
 
 
 def page(name: str) -> Page:
-    """The page of this path."""
+    """Return the page with this path."""
     return Page(name)
 
 
 def pages() -> list[Page]:
-    """Every page of the project."""
+    """Return every page of the project."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return [Page(str(path.relative_to(ROOT))) for path in sorted(found)]
 
@@ -87,11 +87,11 @@ def _commands(block: Block) -> Iterator[Command]:
     lines = block.text.splitlines()
     starts = [index for index, line in enumerate(lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        shown = tuple(line for line in lines[start + 1 : end] if line.strip())
-        yield Command(lines[start].removeprefix("$ "), shown, block.line + start)
+        output = tuple(line for line in lines[start + 1 : end] if line.strip())
+        yield Command(lines[start].removeprefix("$ "), output, block.line + start)
 
 
 def _anchor(title: str) -> str:
-    """The anchor that a heading gets: lower case, dashes for spaces, no punctuation."""
+    """Return the anchor of a heading: lower case, dashes for spaces, no punctuation."""
     kept = re.sub(r"[^\w\- ]", "", title.strip().lower())
     return kept.replace(" ", "-")

@@ -1,4 +1,4 @@
-"""A shell at a terminal, as a reader of the pages has one."""
+"""A bash process at a terminal."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _END = re.compile(rb"\x1e(\d+)\x1e")
 
 
 class Shell:
-    """A fresh bash without anybody's settings. What it runs writes to a terminal.
+    """A new bash without user settings, with a pseudo terminal as its output.
 
     Args:
-        folder: an empty one; it becomes the home, and `work` in it the current folder.
-        variables: beside those that every shell has.
+        folder: an empty folder; `home` in it becomes the home, `work` the current folder.
+        variables: environment variables in addition to the usual ones.
     """
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         work, home = folder / "work", folder / "home"
         work.mkdir(parents=True)
         home.mkdir()
-        self._screen, terminal = os.openpty()
-        typed, self._typing = os.pipe()
+        self._output, terminal = os.openpty()
+        stdin, self._stdin = os.pipe()
         self._process = subprocess.Popen(
-            ["bash", "--noprofile", "--norc", f"/dev/fd/{typed}"],
+            ["bash", "--noprofile", "--norc", f"/dev/fd/{stdin}"],
             cwd=work,
             env={
                 "HOME": str(home),
@@ -45,10 +45,10 @@ class Shell:
             stdin=subprocess.DEVNULL,
             stdout=terminal,
             stderr=terminal,
-            pass_fds=[typed],
+            pass_fds=[stdin],
         )
         os.close(terminal)
-        os.close(typed)
+        os.close(stdin)
 
     def __enter__(self) -> Shell:
         return self
@@ -59,22 +59,22 @@ class Shell:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        os.close(self._typing)
+        os.close(self._stdin)
         try:
             self._process.wait(TIMEOUT if kind is None else 0.1)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        os.close(self._screen)
+        os.close(self._output)
 
     def run(self, command: str) -> tuple[int, str]:
-        """Run a line to its end; returns its exit code and everything that was to be seen."""
-        os.write(self._typing, f"{command}\nprintf '\\036%d\\036' $?\n".encode())
-        seen = b""
+        """Run a command and return its exit code and its output."""
+        os.write(self._stdin, f"{command}\nprintf '\\036%d\\036' $?\n".encode())
+        output = b""
         deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
-            if select.select([self._screen], [], [], 0.5)[0]:
-                seen += os.read(self._screen, 65536)
-            if found := _END.search(seen):
-                return int(found[1]), seen[: found.start()].decode().replace("\r\n", "\n")
-        raise AssertionError(f"still running: {command}\n{seen!r}")
+            if select.select([self._output], [], [], 0.5)[0]:
+                output += os.read(self._output, 65536)
+            if found := _END.search(output):
+                return int(found[1]), output[: found.start()].decode().replace("\r\n", "\n")
+        raise AssertionError(f"still running: {command}\n{output!r}")

@@ -1,4 +1,4 @@
-"""What the pages tell a reader to type works, and shows what they say that it shows."""
+"""The commands of the pages work and print the output that the pages show."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ URL = "http://127.0.0.1:7777"
 BINARIES = "/home/you/agentctl/.venv/bin"
 FOLDER = "/home/you/agentctl/.agentctl-demo"
 
-NOT_RUN = {
-    "make demo": "installs for minutes; the tests start the same server by the same command",
-    "make test": "is what runs these tests",
-    "agentctl serve": "runs until Ctrl-C; every page here is run against such a server",
-    "agentctl serve --config my-server/agentctl.toml": "likewise",
+NOT_EXECUTED = {
+    "make demo": "installs for minutes; the tests start the same server with the same command",
+    "agentctl serve": "runs until Ctrl-C; the pages are tested against such a server",
+    "agentctl serve --config my-server/agentctl.toml": "runs until Ctrl-C",
     "agentctl --install-completion": "changes the settings of the shell that starts it",
 }
-"""The lines that no test runs, and why."""
+"""Commands that no test executes, with the reason."""
 
 DEMO_PAGES = (
     "README.md",
@@ -36,7 +35,7 @@ DEMO_PAGES = (
     "docs/cli.md",
     "docs/databases.md",
 )
-OTHER_PAGES = ("docs/authorization.md",)
+PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{6})?Z")
@@ -46,7 +45,7 @@ _RUN_ID = re.compile(r"(?<![$\w])RUN_ID(?![\w=])")
 
 @dataclass(frozen=True)
 class Demo:
-    """A demo server: its URL, its folder, and the lines that it printed."""
+    """A demo server: its URL, its folder, and its output."""
 
     url: str
     folder: Path
@@ -54,34 +53,34 @@ class Demo:
 
     @property
     def export(self) -> str:
-        """The line that puts agentctl on the PATH."""
+        """The command that puts agentctl on the PATH."""
         return next(line for line in self.printed if line.startswith("export PATH="))
 
-    def general(self, text: str) -> str:
-        """A text of this server as the pages have it: their folder and their port."""
+    def as_documented(self, text: str) -> str:
+        """Replace the folders and the port of this server by those of the pages."""
         text = text.replace(str(self.folder), FOLDER).replace(self.url, URL)
         return text.replace(str(Path(sys.executable).parent), BINARIES)
 
 
 @contextmanager
-def demo_server(folder: Path) -> Iterator[Demo]:
-    """What `make demo` starts, on a free port and in another folder."""
+def start_demo(folder: Path) -> Iterator[Demo]:
+    """Start the server of `make demo` on a free port and in another folder."""
     options = ("--demo", "--port", "0", "--demo-dir", str(folder))
     with start_server(*options, log=folder.parent / "demo.log") as server:
-        said = server.wait_for("runs start")
-        yield Demo(server.url, folder, said.splitlines())
+        output = server.wait_for("runs start")
+        yield Demo(server.url, folder, output.splitlines())
 
 
-def normal(text: str) -> str:
-    """Text without what differs from one time to the next: ids, times, the width of columns."""
+def normalize(text: str) -> str:
+    """Replace ids and times, and collapse the width of columns."""
     text = _TIME.sub("<time>", _UUID.sub("<id>", text))
     return re.sub(r"[ \t]+", " ", text).strip()
 
 
-def missing(shown: tuple[str, ...], seen: str) -> str | None:
-    """The first line of `shown` that is not in `seen`, below the line before it."""
-    rest = [normal(line) for line in seen.splitlines()]
-    for line in map(normal, shown):
+def first_missing_line(expected: tuple[str, ...], output: str) -> str | None:
+    """Return the first expected line that is not in the output, after the line before it."""
+    rest = [normalize(line) for line in output.splitlines()]
+    for line in map(normalize, expected):
         at = next((index for index, candidate in enumerate(rest) if line in candidate), None)
         if at is None:
             return line
@@ -89,60 +88,63 @@ def missing(shown: tuple[str, ...], seen: str) -> str | None:
     return None
 
 
-def run_page(tested: Page, shell: Shell, demo: Demo | None) -> None:
-    """Type every line of the page, in order, and compare what is to be seen."""
+def run_commands(tested: Page, shell: Shell, demo: Demo | None) -> None:
+    """Execute every command of the page, in order, and compare the output."""
     run_id = ""
     for command in tested.commands():
-        if command.text in NOT_RUN:
+        if command.text in NOT_EXECUTED:
             continue
         text = _RUN_ID.sub(run_id, command.text)
         if demo is not None:
             is_export = text.startswith("export PATH=")
             text = demo.export if is_export else text.replace(URL, demo.url)
-        code, seen = shell.run(text)
-        if found := _STARTED.search(seen):
+        code, output = shell.run(text)
+        if found := _STARTED.search(output):
             run_id = found[1]
-        general = seen if demo is None else demo.general(seen)
-        check(tested, command, code, general)
+        check(tested, command, code, output if demo is None else demo.as_documented(output))
 
 
-def check(tested: Page, command: Command, code: int, seen: str) -> None:
-    """A line whose output begins with an error or a refusal fails; every other one succeeds."""
-    where = f"{tested.name}:{command.line}: {command.text}\n{seen}"
-    fails = bool(command.shown) and command.shown[0].startswith(("error:", "401:", "403:"))
-    assert (code != 0) == fails, f"exit code {code}: {where}"
-    assert missing(command.shown, seen) is None, f"{missing(command.shown, seen)!r} not in {where}"
+def check(tested: Page, command: Command, code: int, output: str) -> None:
+    """Compare the result of a command with the page.
+
+    The exit code is 0 unless the page shows an error or a denial as the first line of the output.
+    """
+    place = f"{tested.name}:{command.line}: {command.text}\n{output}"
+    fails = bool(command.output) and command.output[0].startswith(("error:", "401:", "403:"))
+    assert (code != 0) == fails, f"exit code {code}: {place}"
+    missing = first_missing_line(command.output, output)
+    assert missing is None, f"{missing!r} is not in {place}"
 
 
 @pytest.mark.parametrize("name", DEMO_PAGES)
-def test_the_lines_of_a_page_work_against_the_demo(name: str, tmp_path: Path) -> None:
+def test_commands_of_a_page_work_against_the_demo(name: str, tmp_path: Path) -> None:
     tested = page(name)
     if "curl " in tested.text and shutil.which("curl") is None:
-        pytest.skip("this page is about curl, which is not installed")
-    with demo_server(tmp_path / "demo") as demo, Shell(tmp_path / "shell", {}) as shell:
+        pytest.skip("the page needs curl, which is not installed")
+    with start_demo(tmp_path / "demo") as demo, Shell(tmp_path / "shell", {}) as shell:
         if not any(command.text.startswith("export PATH=") for command in tested.commands()):
             assert shell.run(demo.export)[0] == 0
             token = "agentctl token mint --sub me --scope agent_os:admin --yes"
             assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0
-        run_page(tested, shell, demo)
+        run_commands(tested, shell, demo)
 
 
-@pytest.mark.parametrize("name", OTHER_PAGES)
-def test_the_lines_of_a_page_work_by_themselves(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PAGES_WITHOUT_SERVER)
+def test_commands_of_a_page_work_without_a_server(name: str, tmp_path: Path) -> None:
     with Shell(tmp_path / "shell", {}) as shell:
         binaries = Path(sys.executable).parent
         assert shell.run(f"export PATH='{binaries}':\"$PATH\"") == (0, "")
-        run_page(page(name), shell, None)
+        run_commands(page(name), shell, None)
 
 
-def test_no_page_has_lines_that_nothing_runs() -> None:
-    with_lines = {tested.name for tested in pages() if tested.commands()}
-    assert with_lines == {*DEMO_PAGES, *OTHER_PAGES}
-    typed = {command.text for tested in pages() for command in tested.commands()}
-    assert typed >= NOT_RUN.keys()
+def test_every_page_with_commands_is_tested() -> None:
+    with_commands = {tested.name for tested in pages() if tested.commands()}
+    assert with_commands == {*DEMO_PAGES, *PAGES_WITHOUT_SERVER}
+    commands = {command.text for tested in pages() for command in tested.commands()}
+    assert commands >= NOT_EXECUTED.keys()
 
 
-def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
-    with demo_server(tmp_path / "demo") as demo:
-        printed = demo.general("\n".join(demo.printed)).strip()
+def test_readme_shows_the_output_of_the_demo(tmp_path: Path) -> None:
+    with start_demo(tmp_path / "demo") as demo:
+        printed = demo.as_documented("\n".join(demo.printed)).strip()
     assert page("README.md").blocks("text")[0].text.strip() == printed

@@ -1,4 +1,4 @@
-"""The examples of the pages in TOML, JSON and Python are good ones."""
+"""The TOML, JSON and Python examples of the pages are valid."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def examples(language: str) -> list[Any]:
     ]
 
 
-def completed(document: dict[str, Any]) -> dict[str, Any]:
-    """The configuration, with what it refers to and does not hold."""
+def with_references(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the agents and models that the configuration refers to and does not define."""
     agents, teams = document.setdefault("agents", []), document.setdefault("teams", [])
     flows, models = document.setdefault("workflows", []), document.setdefault("models", [])
     steps = [step for flow in flows for step in flow["steps"]]
@@ -46,35 +46,32 @@ def _demo_model(name: str) -> dict[str, str]:
     return {"id": name, "provider": "demo", "model": "echo"}
 
 
-def loaded(block: Block, folder: Path) -> Settings:
+def load_example(block: Block, folder: Path) -> Settings:
     file = folder / "agentctl.toml"
-    file.write_text(tomli_w.dumps(completed(tomllib.loads(block.text))))
+    file.write_text(tomli_w.dumps(with_references(tomllib.loads(block.text))))
     return load_settings(file, {})
 
 
 @pytest.mark.parametrize(("tested", "block"), examples("toml"))
-def test_toml_is_configuration(tested: Page, block: Block, tmp_path: Path) -> None:
-    loaded(block, tmp_path)
+def test_toml_examples_are_valid_configuration(tested: Page, block: Block, tmp_path: Path) -> None:
+    load_example(block, tmp_path)
 
 
-def test_json_is_json() -> None:
+def test_json_examples_are_valid() -> None:
     for tested in pages():
         for block in tested.blocks("json"):
             assert json.loads(block.text), f"{tested.name}:{block.line}"
 
 
 @pytest.mark.parametrize(("tested", "block"), examples("python"))
-def test_python_is_python(tested: Page, block: Block) -> None:
+def test_python_examples_compile(tested: Page, block: Block) -> None:
     ast.parse(block.text)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md"])
-def test_the_tool_of_a_page_is_one(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tested = page(name)
+def test_tool_of_the_quick_start_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = page("docs/quickstart.md")
     block = next(each for each in tested.blocks("toml") if "tools = " in each.text)
-    settings = loaded(block, tmp_path)
+    settings = load_example(block, tmp_path)
     [agent] = settings.agents
     module, _, function = agent.tools[0].partition(":")
     (tmp_path / f"{module}.py").write_text(tested.blocks("python")[0].text)
@@ -88,9 +85,7 @@ def test_the_tool_of_a_page_is_one(
     assert "in euros" in tool["description"]
 
 
-def test_the_application_can_be_mounted_as_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mounting_example_serves_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.testclient import TestClient
 
     monkeypatch.setenv("AGENTCTL_CONFIG", str(make_project(tmp_path)))

@@ -1,4 +1,4 @@
-"""What holds for every page: its links, what it must not name, and the versions."""
+"""Links, local paths, line lengths and versions of every page."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.docs.pages import ROOT, Page, page, pages
 
 every_page = pytest.mark.parametrize("tested", pages(), ids=lambda tested: tested.name)
 
-OTHERS_PLACES = re.compile(r"(?<![\w.])/(?:(?:work|root|tmp)(?!\w)|home/(?!you\b|me\b))")
+LOCAL_PATHS = re.compile(r"(?<![\w.])/(?:(?:work|root|tmp)(?!\w)|home/(?!you\b|me\b))")
 
 
 @every_page
-def test_links_lead_somewhere(tested: Page) -> None:
-    broken = [link for link in tested.links() if not leads_somewhere(tested, link)]
+def test_links_resolve(tested: Page) -> None:
+    broken = [link for link in tested.links() if not resolves(tested, link)]
     assert broken == []
 
 
-def leads_somewhere(tested: Page, link: str) -> bool:
+def resolves(tested: Page, link: str) -> bool:
     path, _, anchor = link.partition("#")
     target = (tested.path.parent / path).resolve() if path else tested.path
     if not target.exists():
@@ -30,7 +30,7 @@ def leads_somewhere(tested: Page, link: str) -> bool:
     return not anchor or anchor in Page(str(target.relative_to(ROOT))).anchors()
 
 
-def test_the_index_leads_to_every_page() -> None:
+def test_index_links_every_page() -> None:
     index = page("docs/README.md")
     linked = {(index.path.parent / link.partition("#")[0]).resolve() for link in index.links()}
     decisions = (ROOT / "docs" / "decisions").glob("0*.md")
@@ -38,7 +38,7 @@ def test_the_index_leads_to_every_page() -> None:
     assert wanted - linked == set()
 
 
-def test_the_list_of_decisions_leads_to_every_one() -> None:
+def test_list_of_decisions_is_complete() -> None:
     links = page("docs/decisions/README.md").links()
     there = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("0*.md"))
     assert links == there
@@ -48,14 +48,14 @@ def test_the_list_of_decisions_leads_to_every_one() -> None:
 
 
 @every_page
-def test_no_page_names_a_place_of_this_machine(tested: Page) -> None:
+def test_pages_contain_no_local_paths(tested: Page) -> None:
     own = {str(ROOT), str(Path.home())} - {"/"}
     assert [place for place in own if place in tested.text] == []
-    assert OTHERS_PLACES.findall(tested.text) == []
+    assert LOCAL_PATHS.findall(tested.text) == []
 
 
 @every_page
-def test_lines_of_text_are_short(tested: Page) -> None:
+def test_text_lines_are_short(tested: Page) -> None:
     if tested.path.parent.name == "reference":
         return
     prose = re.sub(r"^```.*?^```$", "", tested.text, flags=re.MULTILINE | re.DOTALL)
@@ -63,12 +63,12 @@ def test_lines_of_text_are_short(tested: Page) -> None:
     assert long == []
 
 
-def test_the_newest_version_is_the_package_s() -> None:
+def test_changelog_has_the_package_version() -> None:
     versions = re.findall(r"^## \[(\d[^\]]*)\]", page("CHANGELOG.md").text, re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert versions[0] == agentctl.__version__ == project["version"]
 
 
-def test_the_pages_name_the_version_of_the_interface() -> None:
+def test_pages_name_the_interface_version() -> None:
     for name in ("README.md", "CHANGELOG.md", "docs/api.md"):
         assert agentctl.INTERFACE_VERSION in page(name).text

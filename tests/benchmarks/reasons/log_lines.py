@@ -7,17 +7,14 @@ ends the line.
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
-from agentctl.server.log import FIELDS, log_to_stderr
-
 from agentctl.config.settings import Log
+from agentctl.server.observability.log import FIELDS_ATTRIBUTE, log_to_stderr
 
 LINES = 20_000
 ROUNDS = 7
@@ -41,7 +38,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, FIELDS, {}),
+            **getattr(record, FIELDS_ATTRIBUTE, {}),
         }
         return json.dumps(line)
 
@@ -53,7 +50,7 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = getattr(record, FIELDS, {})
+        fields = getattr(record, FIELDS_ATTRIBUTE, {})
         return super().format(record) + "".join(f" {name}={fields[name]}" for name in fields)
 
 
@@ -86,7 +83,7 @@ def cost(handler: logging.Handler) -> float:
     logger.addHandler(handler)
     began = time.process_time()
     for _ in range(LINES):
-        logger.info("request finished", extra={FIELDS: VALUES})
+        logger.info("request finished", extra={FIELDS_ATTRIBUTE: VALUES})
     return (time.process_time() - began) / LINES * 1_000_000
 
 
@@ -94,7 +91,7 @@ def forged(handler: logging.Handler) -> bool:
     """Return True if a value with a line feed begins a second line."""
     record = logging.makeLogRecord(
         {"name": "agentctl.runs", "levelno": logging.INFO, "levelname": "INFO", "msg": "%s"}
-        | {"args": (FORGED,), FIELDS: {"session_id": FORGED}}
+        | {"args": (FORGED,), FIELDS_ATTRIBUTE: {"session_id": FORGED}}
     )
     return "\n" in handler.format(record)
 
@@ -105,7 +102,6 @@ def main() -> None:
     for _ in range(ROUNDS):
         for name, build in WAYS.items():
             rounds[name].append(cost(build()))
-    sys.stdout = sys.stdout or io.StringIO()
     print("| formatter | us a line | a value can forge a line |\n| --- | --- | --- |")
     for name, took in rounds.items():
         answer = "yes" if forged(WAYS[name]()) else "no"

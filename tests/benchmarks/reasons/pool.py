@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-from agentctl.store.postgres_pool import Pool
 
 from agentctl.config.settings import Database
+from agentctl.store.postgres.pool import Pool
 from tests.own_postgres import own_postgres
 
 ROUNDS = 20
@@ -85,7 +85,7 @@ async def measure(server: Path, folder: Path) -> dict[str, Counter[tuple[str, in
         ours = Pool(Database(id="main", url=url))
         theirs = await asyncpg.create_pool(url, min_size=0, max_size=10)
         for _ in range(ROUNDS):
-            for name, block in (("asyncpg", theirs.acquire()), ("agentctl", ours.borrowed())):
+            for name, block in (("asyncpg", theirs.acquire()), ("agentctl", ours.borrow())):
                 await direct.execute("TRUNCATE t")
                 raised = await insert(block)
                 found[name][raised, await direct.fetchval("SELECT count(*) FROM t")] += 1

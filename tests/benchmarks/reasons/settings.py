@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentctl.config.tables import LISTS, SECTIONS
+from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 
 ROUNDS = 15
 SAMPLE = Path(__file__).parents[3] / "sample-config.toml"
@@ -51,9 +51,9 @@ def with_tomllib(path: Path) -> object:
 
 def with_agentctl(path: Path) -> object:
     """Load the file as every command does."""
-    from agentctl.config import load
+    from agentctl.config import load_settings
 
-    return load(path, {})
+    return load_settings(path, {})
 
 
 def with_pydantic(path: Path) -> object:
@@ -94,7 +94,10 @@ def with_msgspec(path: Path) -> object:
 def _each_table(path: Path, read: Callable[..., object]) -> object:
     document = tomllib.loads(path.read_text())
     one = [read(cls, document.get(name, {}), many=False) for name, cls in SECTIONS.items()]
-    return [*one, *(read(cls, document.get(name, []), many=True) for name, cls in LISTS.items())]
+    return [
+        *one,
+        *(read(cls, document.get(name, []), many=True) for name, cls in ENTRY_TABLES.items()),
+    ]
 
 
 WAYS: Mapping[str, Read] = {

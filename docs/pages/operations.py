@@ -1,4 +1,4 @@
-"""The operations, the scopes and the OpenAPI document, from the routes and the policy table."""
+"""Operations, scopes and the OpenAPI document, from the routes and the policy."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ _OPERATIONS = f"""# Operations
 
 {made_from("the routes in agentctl/server and agentctl/auth/policy.py")}
 
-Every operation of the REST interface, and what it needs: any one of the scopes named suffices, and
-the admin scope (`authorization.admin_scope`, by default `agent_os:admin`) always does. `*` stands
-for every id. [openapi.json](openapi.json) has parameters, bodies and answers;
-[the page on the interface](../api.md) has the rest.
+Every operation of the REST interface with its requirement: one of the listed scopes suffices, and
+the admin scope (`authorization.admin_scope`, by default `agent_os:admin`) always does. `*` means
+every id. [openapi.json](openapi.json) has parameters, bodies and responses; [HTTP API](../api.md)
+describes their use.
 """
 
 _SCOPES = f"""# Scopes
 
 {made_from("agentctl/auth/policy.py and agentctl/auth/scopes.py")}
 
-A token's `scopes` claim is an array of these. `resource:action` holds for everything of its kind,
-`resource:<id>:action` for one thing, `resource:*:action` for everything again. They are compared
-exactly; what is not known grants nothing, and `agentctl token mint` refuses it. A list that is
-marked "in part" shows the holder of scopes for single ids only those.
+A token's `scopes` claim is an array of these. `resource:action` is for all resources of a kind,
+`resource:<id>:action` for one of them, `resource:*:action` for all again. They are compared
+exactly; an unknown scope grants nothing, and `agentctl token mint` rejects it. In a list that is
+marked "in part", a caller with scopes for single ids sees only those.
 """
 
 _ADMIN = """## The admin scope
 
-`agent_os:admin`, or what `authorization.admin_scope` says, allows every operation on the data of
-every user, and these operations alone: {alone}.
+`agent_os:admin`, or the value of `authorization.admin_scope`, allows every operation on the data of
+every user. Only this scope allows: {alone}.
 
 ## Without a scope
 
-Public operations look at no credential:
+Public operations read no credential:
 """
 
 
 def document() -> str:
-    """`openapi.json`: what `/openapi.json` answers, sorted and indented."""
+    """Build `openapi.json`: the document of `/openapi.json`, sorted and indented."""
     from agentctl.server.openapi.document import build_document
 
     served = json.loads(build_document(_operations()))
@@ -50,7 +50,7 @@ def document() -> str:
 
 
 def operations_page() -> str:
-    """`operations.md`."""
+    """Build `operations.md`."""
     by_tag: dict[str, list[Any]] = {}
     for operation in _operations():
         by_tag.setdefault(str(operation.tags[0]), []).append(operation)
@@ -69,14 +69,14 @@ def operations_page() -> str:
         lines += [
             f"## {tag}",
             "",
-            *table(("route", "operation", "what it does", "needs"), rows),
+            *table(("route", "operation", "description", "requirement"), rows),
             "",
         ]
     return "\n".join(lines[:-1]) + "\n"
 
 
 def scopes_page() -> str:
-    """`scopes.md`."""
+    """Build `scopes.md`."""
     from agentctl.auth.policy import POLICY, Admin, Authenticated, Public
     from agentctl.auth.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS
 
@@ -116,7 +116,7 @@ def _needs(operation: str) -> str:
 
     rule = POLICY[operation]
     if isinstance(rule, Public):
-        return "nothing: public"
+        return "public"
     if isinstance(rule, Authenticated):
         return "any valid token"
     if isinstance(rule, Admin):
@@ -128,7 +128,7 @@ def _needs(operation: str) -> str:
 
 
 def _allowed_by(resource: str, action: str) -> Iterator[tuple[str, str]]:
-    """The operations that a scope allows, and what is left of each with a scope for one id."""
+    """Yield the operations that a scope allows, and their extent with a scope for one id."""
     from agentctl.auth.policy import POLICY, NeedsScope
     from agentctl.auth.scopes import sufficient_scopes
 

@@ -1,4 +1,4 @@
-"""Failures and exit codes, from the tree of agentctl/errors.py."""
+"""`errors.md`: the errors and exit codes, from the classes of agentctl/errors.py."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pages.markdown import code, made_from, sentence, table
 
 __all__ = ["page"]
 
-_INTRODUCTION = f"""# Failures and exit codes
+_INTRODUCTION = f"""# Errors and exit codes
 
 {made_from("agentctl/errors.py and agentctl/runtime/failures.py")}
 
-Over HTTP a failure is `{{"detail": …, "error_code": …}}` with the status below; a 403 has
-`required_scopes` beside them. `detail` is a text for people out of a fixed catalogue: decide by
-status and `error_code`. The log has the rest, under the id in the header `X-Request-ID`. On the
-terminal the same failure is text on stderr and an exit code.
+Over HTTP an error is `{{"detail": …, "error_code": …}}` with the status below; a 403 has
+`required_scopes` as well. `detail` is a text for people from a fixed catalogue: decide by status
+and `error_code`. The server's log has more, under the id of the header `X-Request-ID`. On the
+terminal the same error is text on stderr and an exit code.
 
 ## Over HTTP
 """
@@ -28,37 +28,37 @@ _TERMINAL = """
 """
 
 _RUNS = """
-## How a run fails
+## Failures of a run
 
-A run that was accepted answers with its record, whatever becomes of it. With `status` ERROR,
-`error` is `{"code": …, "detail": …}`:
+The response to an accepted run is its record, for any final status. With `status` ERROR, `error` is
+`{"code": …, "detail": …}`:
 """
 
 _EXITS = """
 ## Exit codes
 
-Beside these, `0` says that it is done (an empty list too), and `130` that Ctrl-C interrupted it.
+Other exit codes are `0`, done (an empty list too), and `130`, interrupted by Ctrl-C.
 """
 
 _EXIT_MEANINGS = {
-    1: "failed, or the answer is no; a run that ended as ERROR or was cancelled, part of several "
-    "failed, the port is taken, a database of another version",
-    2: "the command line, the configuration or a key is refused; not confirmed",
+    1: "failed, or the result is no; a run ended as ERROR or was cancelled, a part of several "
+    "failed, the port is in use, the schema version differs",
+    2: "the command line, the configuration or a key is rejected; not confirmed",
     4: "not authenticated, or not allowed",
     5: "not found",
-    6: "in conflict with what is there",
+    6: "conflict with the current state",
     7: "the database or the server is not available",
-    8: "asked for, and not done within `--wait`",
+    8: "requested, and not finished within `--wait`",
 }
 _ENGINE = {
-    "RUN_TIMEOUT": "It took longer than `runs.timeout_seconds`",
-    "WORKER_LOST": "The process that worked on it ended without its end, or was taken for dead",
+    "RUN_TIMEOUT": "The run took longer than `runs.timeout_seconds`",
+    "WORKER_LOST": "The worker of the run died",
 }
-"""What ends a run from outside of its work (agentctl/runs)."""
+"""Codes of runs that the engine ends (agentctl/runs)."""
 
 
 def page() -> str:
-    """`errors.md`."""
+    """Build `errors.md`."""
     from agentctl.runtime.failures import DETAILS
 
     kinds = _kinds()
@@ -73,13 +73,13 @@ def page() -> str:
         _RUNS,
         *table(("code", "meaning"), [(code(name), sentence(text)) for name, text in runs.items()]),
         _EXITS,
-        *table(("exit code", "meaning", "failures"), _exit_rows(kinds)),
+        *table(("exit code", "meaning", "errors"), _exit_rows(kinds)),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _kinds() -> list[Any]:
-    """The classes that a user can tell apart; the commands have one of their own."""
+    """Return the error classes with a code, those that the commands define included."""
     from agentctl.errors import InternalError, iter_error_classes
 
     list(commands())
@@ -89,7 +89,7 @@ def _kinds() -> list[Any]:
 
 
 def _has_status(kind: Any) -> bool:
-    """Whether HTTP can answer it: a status of its own, or the 500 of the root."""
+    """Return True if a server responds with the error: it has a status, or is the 500."""
     from agentctl.errors import AgentctlError
 
     return bool(kind.status != AgentctlError.status or kind.error_code == AgentctlError.error_code)
@@ -100,7 +100,7 @@ def _http_row(kind: Any) -> tuple[str, ...]:
 
 
 def _row(kind: Any) -> tuple[str, ...]:
-    """The first sentence of the docstring, without the status: the table has a column for it."""
+    """Return code, exit code and the first sentence of the docstring, without the status."""
     text = " ".join((inspect.getdoc(kind) or "").split())
     first = re.split(r"(?<=\.) ", re.sub(r" \(\d{3}\b[^)]*\)", "", text))[0]
     return code(kind.error_code), str(kind.exit_code), first
@@ -111,6 +111,6 @@ def _exit_rows(kinds: list[Any]) -> list[tuple[str, ...]]:
     for number in sorted({kind.exit_code for kind in kinds}):
         names = dict.fromkeys(code(kind.error_code) for kind in kinds if kind.exit_code == number)
         if number not in _EXIT_MEANINGS:
-            raise SystemExit(f"docs: exit code {number} has no meaning in docs/pages/failures.py")
+            raise SystemExit(f"docs: exit code {number} has no meaning in docs/pages/errors.py")
         rows.append((str(number), _EXIT_MEANINGS[number], ", ".join(names)))
     return rows
