@@ -46,17 +46,6 @@ def certificate() -> str:
     return builder.sign(RSA.private, hashes.SHA256()).public_bytes(PEM).decode()
 
 
-def roca_modulus() -> int:
-    """A number with the mark: a power of 65537 by every small prime."""
-    product = 1
-    for prime in range(3, 168):
-        if all(prime % divisor for divisor in range(2, prime)):
-            product *= prime
-    residue = pow(65537, 12345, product)
-    modulus = (1 << 2047) // product * product + product + residue
-    return modulus if modulus % 2 else modulus + product
-
-
 def numbers_pem(modulus: int, exponent: int) -> str:
     public = rsa.RSAPublicNumbers(exponent, modulus).public_key()
     form = serialization.PublicFormat.SubjectPublicKeyInfo
@@ -154,7 +143,6 @@ REFUSED_TEXTS: dict[str, tuple[str, str]] = {
     "A11 RSA 2047": (numbers_pem(MODULUS >> 1 | 1, 65537), "RS256"),
     "A11 RSA over 8192": (numbers_pem((1 << 8200) + 1, 65537), "RS256"),
     "A11 e = 3": (rsa_pair(exponent=3).pem, "RS256"),
-    "A11 ROCA": (numbers_pem(roca_modulus(), 65537), "RS256"),
     "A11 P-384 for ES256": (P384.pem, "ES256"),
     "A11 P-256 for ES384": (EC.pem, "ES384"),
     "RSA for ES256": (RSA.pem, "ES256"),
@@ -259,7 +247,6 @@ def test_texts_that_are_accepted(name: str) -> None:
         ("secret for RS256", "a JWKS goes into jwks_file"),
         ("A11 explicit curve of its own", "is not a readable PEM public key"),
         ("A11 RSA 2047", "an RSA key of 2047 bits"),
-        ("A11 ROCA", "CVE-2017-15361"),
         ("A11 e = 3", "an unsound exponent"),
         ("A11 exponent of 65 bits", "an unsound exponent"),
         ("EC for RS256", "Key 1 is not a key for RS256"),

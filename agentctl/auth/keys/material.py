@@ -15,8 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from agentctl.auth.keys.edwards import is_sound_point
-from agentctl.auth.keys.roca import has_roca_mark
 from agentctl.auth.keys.shared_secret import check_secret, encode_secret
 from agentctl.auth.tokens.algorithms import AlgorithmSpec
 from agentctl.errors import InvalidKey
@@ -117,8 +115,6 @@ def check_public_key(key: object, spec: AlgorithmSpec, label: str) -> PublicKey:
             raise InvalidKey(f"{label} is not on the curve {spec.curve} that {spec.name} demands")
         return key
     if spec.family == "OKP" and isinstance(key, Ed25519PublicKey):
-        if not is_sound_point(key.public_bytes_raw()):
-            raise InvalidKey(f"{label} is not a valid Ed25519 key")
         return key
     raise InvalidKey(f"{label} is not a key for {spec.name}")
 
@@ -135,8 +131,6 @@ def _check_rsa(key: RSAPublicKey, label: str) -> None:
             hint=f"use {_MINIMUM_RSA_BITS} to {_MAXIMUM_RSA_BITS} bits",
         )
     numbers = key.public_numbers()
-    if has_roca_mark(numbers.n):
-        raise InvalidKey(f"{label} is an RSA key that can be factored (CVE-2017-15361)")
     if numbers.n % 2 == 0:
         raise InvalidKey(f"{label} is not a valid RSA key")
     short, long = numbers.e < _MINIMUM_EXPONENT, numbers.e.bit_length() > _MAXIMUM_EXPONENT_BITS
