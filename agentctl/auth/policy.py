@@ -43,6 +43,7 @@ __all__ = [
     "authorize_request",
     "build_scope_table",
     "check_path_params",
+    "describe_grant",
     "find_operation",
     "operation_ids",
     "operations_granted_by",
@@ -74,13 +75,13 @@ class NeedsScope:
         resource: first part of the scope.
         action: last part of the scope.
         id_param: the path parameter that names the one thing acted on, or None.
-        listed: a list that callers with scopes for single ids get a part of.
+        filters_list: a list that callers with scopes for single ids get a part of.
     """
 
     resource: str
     action: str
     id_param: str | None = None
-    listed: bool = False
+    filters_list: bool = False
 
 
 Requirement = Public | Authenticated | Admin | NeedsScope
@@ -91,7 +92,7 @@ def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
     read = NeedsScope(names.path, "read", names.id_field)
     run = NeedsScope(names.path, "run", names.id_field)
     return {
-        ids.list: NeedsScope(names.path, "read", listed=True),
+        ids.list: NeedsScope(names.path, "read", filters_list=True),
         ids.get: read,
         ids.create_run: run,
         ids.list_runs: read,
@@ -191,6 +192,28 @@ def authorize(principal: Principal | None, operation: str, path_params: Mapping[
     raise _denial(operation, path_params)
 
 
+def describe_grant(principal: Principal | None, match: RouteMatch) -> str:
+    """Describe the grant of a caller that `authorize` let pass.
+
+    Args:
+        principal: the caller, or None for a public operation without a valid credential.
+        match: the operation and its path parameters.
+    """
+    rule = POLICY[match.operation]
+    if isinstance(rule, Public):
+        return "public: credentials are ignored"
+    assert principal is not None
+    if isinstance(rule, Authenticated):
+        return "allowed for every valid token"
+    if principal.admin:
+        return "the caller is an administrator"
+    granting = [scope for scope in required_scopes(*match) if scope in principal.scopes]
+    if granting:
+        return f"granted by {granting[0]}"
+    ids = sorted(allowed_ids(principal, match.operation) or ())
+    return f"granted in part, for {', '.join(ids)}"
+
+
 def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
     """Which ids of a list the caller may see; None: all of them.
 
@@ -205,7 +228,9 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
     if is_action_allowed(principal.scopes, rule.resource, rule.action):
         return None
     ids = (
-        ids_in_scopes(principal.scopes, rule.resource, rule.action) if rule.listed else frozenset()
+        ids_in_scopes(principal.scopes, rule.resource, rule.action)
+        if rule.filters_list
+        else frozenset()
     )
     if not ids:
         raise _denial(operation, {})
@@ -224,7 +249,7 @@ def operations_granted_by(scope: str) -> Iterator[str]:
     for operation, rule in POLICY.items():
         if not isinstance(rule, NeedsScope):
             continue
-        one = identifier if rule.id_param or rule.listed else None
+        one = identifier if rule.id_param or rule.filters_list else None
         if is_action_allowed({scope}, rule.resource, rule.action, one):
             yield operation
 
@@ -233,7 +258,7 @@ def _has_scope(principal: Principal, rule: NeedsScope, path_params: Mapping[str,
     identifier = _path_identifier(rule, path_params)
     if is_action_allowed(principal.scopes, rule.resource, rule.action, identifier):
         return True
-    return rule.listed and bool(ids_in_scopes(principal.scopes, rule.resource, rule.action))
+    return rule.filters_list and bool(ids_in_scopes(principal.scopes, rule.resource, rule.action))
 
 
 def _path_identifier(rule: NeedsScope, path_params: Mapping[str, str]) -> str | None:

@@ -18,7 +18,7 @@ class Principal:
         subject: `sub` of the token (spec.md "Authentication" 4), exposed as user_id; None: none.
         scopes: the well-formed scopes it holds.
         admin: whether every operation is allowed to it.
-        everyone: whether it sees the data of all users; else only its own (contract.md 6).
+        sees_all_users: whether it sees the data of all users; else only its own (contract.md 6).
         via: the door it came through.
         session_id: the token's `session_id` claim: the default session of runs and cancels.
         caller: who really calls, where that is not `subject`, who is acted for.
@@ -27,7 +27,7 @@ class Principal:
     subject: str | None
     scopes: frozenset[str] = frozenset()
     admin: bool = False
-    everyone: bool = False
+    sees_all_users: bool = False
     via: Via = "http"
     session_id: str | None = None
     caller: str | None = None
@@ -45,7 +45,7 @@ class Principal:
 
 def anonymous_principal() -> Principal:
     """The caller when authorization is switched off: an administrator without a name."""
-    return Principal(subject=None, admin=True, everyone=True)
+    return Principal(subject=None, admin=True, sees_all_users=True)
 
 
 def local_principal(user: str, *, acting_for: str | None = None) -> Principal:
@@ -58,4 +58,4 @@ def local_principal(user: str, *, acting_for: str | None = None) -> Principal:
     name = f"local:{user}"
     if acting_for is not None:
         return Principal(subject=acting_for, admin=True, via="local", caller=name)
-    return Principal(subject=name, admin=True, everyone=True, via="local")
+    return Principal(subject=name, admin=True, sees_all_users=True, via="local")

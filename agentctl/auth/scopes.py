@@ -6,6 +6,8 @@ import re
 from collections.abc import Set
 from functools import lru_cache
 
+from agentctl.records.text import suggest_name
+
 __all__ = [
     "KNOWN_SCOPES",
     "RESOURCES_WITH_IDS",
@@ -126,13 +128,11 @@ def suggest_scope(scope: str, *others: str) -> str | None:
         scope: what was given.
         others: scopes that are known too, such as the admin scope.
     """
-    import difflib
-
     parts = scope.split(":")
     asked = f"{parts[0]}:{parts[-1]}".lower()
-    names = difflib.get_close_matches(asked, (*others, *KNOWN_SCOPES), n=1)
-    if not names or len(parts) != 3 or names[0] in others:
-        return names[0] if names else None
-    resource, action = names[0].split(":")
+    near = suggest_name(asked, (*others, *KNOWN_SCOPES), cutoff=0.6)
+    if near is None or len(parts) != 3 or near in others:
+        return near
+    resource, action = near.split(":")
     with_id = f"{resource}:{parts[1]}:{action}"
-    return with_id if is_known_scope(with_id) else names[0]
+    return with_id if is_known_scope(with_id) else near

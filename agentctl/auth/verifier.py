@@ -252,6 +252,6 @@ def build_principal(claims: Claims, given: Authorization) -> Principal:
         subject=claims.subject,
         scopes=claims.scopes,
         admin=admin,
-        everyone=admin or not given.user_isolation,
+        sees_all_users=admin or not given.user_isolation,
         session_id=claims.session_id,
     )

@@ -132,7 +132,7 @@ def find_context(contexts: Contexts, name: str) -> Context:
     found = contexts.by_name.get(name)
     if found is not None:
         return found
-    from agentctl.config.places import suggest_name
+    from agentctl.records.text import suggest_name
 
     guess = suggest_name(name, contexts.by_name)
     raise errors.UsageError(

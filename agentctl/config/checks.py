@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import get_args
 
 from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
-from agentctl.config.places import Place, join_quoted, suggest_name
+from agentctl.config.places import Place, join_quoted
 from agentctl.config.settings import Database, DemoModel, Settings, Step, Team
 from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference, key_types, quote_text
+from agentctl.records.text import suggest_name
 
 __all__ = ["check_settings"]
 

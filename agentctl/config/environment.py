@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agentctl.config.places import Place, suggest_name
+from agentctl.config.places import Place
+from agentctl.records.text import suggest_name
 
 __all__ = [
     "JWKS_FILE_VARIABLE",

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from agentctl.errors import InvalidConfiguration
 
-__all__ = ["KeyPath", "Place", "join_quoted", "line_numbers", "suggest_name"]
+__all__ = ["KeyPath", "Place", "join_quoted", "line_numbers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,6 @@ def join_quoted(names: Iterable[str]) -> str:
     """Names for a sentence, in quotes: `"a", "b" or "c"`."""
     quoted = [f'"{name}"' for name in names]
     return " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]])) if quoted else "none"
-
-
-def suggest_name(name: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that a slip of the hand could have turned into `name`, or None."""
-    from difflib import get_close_matches
-
-    return next(iter(get_close_matches(name, list(names), n=1, cutoff=0.75)), None)
 
 
 KeyPath = tuple[str | int, ...]

@@ -9,8 +9,9 @@ from typing import Any
 
 from agentctl.config import settings
 from agentctl.config.environment import Variable
-from agentctl.config.places import KeyPath, Place, suggest_name
+from agentctl.config.places import KeyPath, Place
 from agentctl.config.types import ValueType, convert_value, key_types, parse_variable, quote_text
+from agentctl.records.text import suggest_name
 
 __all__ = ["ENTRY_TABLES", "SECTIONS", "TableReader", "section_keys"]
 

@@ -6,8 +6,9 @@ PostgreSQL stores no NUL, UTF-8 has no lone surrogates, and terminals obey contr
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-__all__ = ["escape_controls", "is_storable", "replace_unstorable"]
+__all__ = ["escape_controls", "is_storable", "replace_unstorable", "suggest_name"]
 
 _CONTROLS = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
@@ -43,3 +44,16 @@ def escape_controls(text: str, *, lines: bool = False) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def suggest_name(name: str, names: Iterable[str], *, cutoff: float = 0.75) -> str | None:
+    """Return the one of `names` that is most similar to `name`, for "did you mean"; else None.
+
+    Args:
+        name: an unknown name.
+        names: the known names.
+        cutoff: the least similarity, from 0 to 1.
+    """
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)

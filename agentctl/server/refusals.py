@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextvars import Context
 
-from agentctl.auth.explain.steps import ACCOUNT_CHECKS, CHECKS
+from agentctl.auth.explain.checks import CHECKS
 from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
 from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.rate_limited_log import RateLimitedLog
@@ -86,8 +86,7 @@ class AuthenticationFailureCounter:
 def _cause_of(failure: Unauthenticated) -> str:
     if not isinstance(failure, InvalidToken):
         return NO_CREDENTIAL
-    known = failure.check in CHECKS or failure.check in ACCOUNT_CHECKS
-    return failure.check if known else OTHER_CAUSE
+    return failure.check if failure.check in CHECKS else OTHER_CAUSE
 
 
 def _build_entry(cause: str, count: int) -> NewAuditEntry:

@@ -121,14 +121,14 @@ class Access:
     @property
     def visibility(self) -> Visibility:
         """Whose data the principal sees (contract.md 6)."""
-        return Visibility(everyone=self.principal.everyone, user_id=self.principal.subject)
+        return Visibility(everyone=self.principal.sees_all_users, user_id=self.principal.subject)
 
     @property
     def _may_set_owner(self) -> bool:
         """Whether the principal may say who owns something: administrators, unless they act for a
         user. Seeing everybody's data (`user_isolation` off) does not do.
         """
-        return self.principal.admin and self.principal.everyone
+        return self.principal.admin and self.principal.sees_all_users
 
     def owner(self, asked_for: str | None) -> str | None:
         """Who is to own what the principal makes: its subject, unless it may say (contract.md 5).

@@ -236,7 +236,7 @@ def _locator_from_query(query: Query) -> SessionLocator:
 def _describe_visibility(access: Access) -> str:
     """Whose data a caller sees (contract.md 6)."""
     principal: Principal = access.principal
-    if principal.everyone:
+    if principal.sees_all_users:
         return "the caller sees the data of everybody"
     return (
         f"the caller sees only {_describe_owned(principal.subject)} (authorization.user_isolation)"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.auth import grants
-from agentctl.auth.explain.steps import ACCOUNT_CHECKS
+from agentctl.auth.explain.checks import ACCOUNT_CHECKS
 from agentctl.auth.policy import POLICY, NeedsScope
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.auth.scopes import KNOWN_SCOPES, is_action_allowed, is_covered
@@ -199,7 +199,7 @@ def refused(tokens: AccountTokens, token: str) -> str:
     with pytest.raises(InvalidToken) as refusal:
         ask(tokens, token)
     assert token[13:] not in f"{refusal.value.reason}{refusal.value.detail}{refusal.value!r}"
-    assert refusal.value.check in ACCOUNT_CHECKS
+    assert refusal.value.check in {check.name for check in ACCOUNT_CHECKS}
     return refusal.value.check
 
 
@@ -207,14 +207,14 @@ def test_who_an_account_is(tokens: AccountTokens, stored: Stored) -> None:
     token = stored.add(id="x")
     expected = Principal(subject="sa:x", scopes=frozenset({"agents:read"}))
     assert ask(tokens, token) == expected
-    assert (expected.admin, expected.everyone, expected.session_id) == (False, False, None)
+    assert (expected.admin, expected.sees_all_users, expected.session_id) == (False, False, None)
 
 
 def test_an_account_sees_its_own_also_as_an_administrator(
     tokens: AccountTokens, stored: Stored
 ) -> None:
     principal = ask(tokens, stored.add(scopes=frozenset({ADMIN})))
-    assert (principal.admin, principal.everyone) == (True, False)
+    assert (principal.admin, principal.sees_all_users) == (True, False)
 
 
 def test_a_wrong_checksum_is_not_looked_up(tokens: AccountTokens, stored: Stored) -> None:

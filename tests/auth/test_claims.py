@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.explain.steps import CHECKS
 from agentctl.auth.tokens.claims import (
     ClaimRules,
     Claims,
@@ -19,6 +18,7 @@ from agentctl.config.settings import Authorization, Server, Settings
 from agentctl.errors import InvalidToken
 from tests.auth.badclaims import BAD, FINE, RULES
 from tests.auth.forge import NOW, compact
+from tests.auth.verifiers import JWT_CHECK_NAMES
 
 PLAIN = ClaimRules()
 
@@ -51,7 +51,7 @@ def test_bad_claims(name: str) -> None:
     with pytest.raises(InvalidToken) as refusal:
         checked(claims, rules_of(rules))
     assert refusal.value.check == step
-    assert step in CHECKS
+    assert step in JWT_CHECK_NAMES
 
 
 def test_exp_has_no_leeway_and_the_boundary_is_exact() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.explain.diagnosis import diagnose
+from agentctl.auth.explain.checks import diagnose
+from agentctl.auth.explain.credential import collect_facts
 from agentctl.auth.explain.explain import Explanation, explain_request
-from agentctl.auth.explain.findings import collect_facts, join_some
-from agentctl.auth.explain.suggestions import describe_difference, quote_value
+from agentctl.auth.explain.suggestions import describe_difference, join_some, quote_value
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_lookup import AccountTokens, StoredAccount
 from agentctl.auth.tokens.account_tokens import generate_account_token
@@ -75,7 +75,7 @@ def test_the_word_bearer_and_nothing_behind_it() -> None:
     assert decided(told("")) == (
         401,
         "transport",
-        "not Bearer and one token | nothing follows the word Bearer",
+        "not Bearer and one token | no token follows the word Bearer",
     )
 
 
@@ -122,9 +122,9 @@ def test_keys_that_are_refused_meanwhile(tmp_path: Path) -> None:
         return asyncio.run(explain_request(verifier, settings, "GET", "/auth/me", given))
 
     steps = {step.name: step.found for step in ask("old").steps}
-    assert "these are the ones before" in steps["key"]
+    assert "these are the previous keys" in steps["key"]
     failed = next(step for step in ask("new").steps if step.outcome == "failed")
-    assert "changed key files are refused" in (failed.remedy or "")
+    assert "fix the changed key files" in (failed.remedy or "")
     assert str(tmp_path) not in str(ask("new").record())
 
 
@@ -150,13 +150,13 @@ def test_a_step_that_has_no_words_yet() -> None:
     verifier = Verifier(SETTINGS)
     assert verifier.keys is not None
     facts = collect_facts("x", SETTINGS, verifier.keys, stale=False, now=NOW)
-    assert diagnose("future", "it fails", facts) == ("", "it fails", "have a new token issued")
+    assert diagnose("future", "it fails", facts) == ("", "it fails", "request a new token")
 
 
 def test_isolation_is_told_of_every_caller() -> None:
     off = replace(SETTINGS, authorization=replace(SETTINGS.authorization, enabled=False))
     found = told("anything", "/agents", off)
-    assert found.principal == Principal(subject=None, admin=True, everyone=True)
+    assert found.principal == Principal(subject=None, admin=True, sees_all_users=True)
     outcomes = {step.name: step.outcome for step in found.steps}
     assert (outcomes["authorization"], outcomes["signature"]) == ("passed", "skipped")
 
@@ -168,7 +168,7 @@ def test_isolation_is_told_of_every_caller() -> None:
         ("A", "a", "upper and lower"),
         (" a", "a", "white space"),
         ("http://a", "https://a/", "before ://"),
-        ("ab", "a", "more in it"),
+        ("ab", "a", "extra text"),
         ("a", "ab", "only a part"),
         ("x", "y", None),
         ("", "y", None),

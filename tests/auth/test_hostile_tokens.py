@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from agentctl.auth.explain.steps import CHECKS
 from agentctl.auth.keys.material import VerificationKey
 from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.jwk import public_jwk
@@ -24,6 +23,7 @@ from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, compact, ec_pair, ed_pair, es, rs, rsa_pair, token
 from tests.auth.hostile import CASES, CLAIMS, DOORS, OURS, RS, THEIRS, padded, signed
 from tests.auth.hostilesignatures import JWKS, SIGNATURES, SIGNERS, door, high_s, right_block, sets
+from tests.auth.verifiers import JWT_CHECK_NAMES
 
 TABLE = [*CASES, *SIGNATURES, *dict(sets())]
 
@@ -44,7 +44,7 @@ def refusal(act: Callable[[], object], text: str) -> InvalidToken:
         act()
     error = caught.value
     assert type(error) is InvalidToken
-    assert error.check in CHECKS
+    assert error.check in JWT_CHECK_NAMES
     assert 0 < len(error.reason) < 100
     assert error.reason.isprintable()
     told = f"{error} {error.reason} {error.detail} {error.cause} {error.hint}"

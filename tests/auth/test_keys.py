@@ -494,7 +494,7 @@ def test_what_is_for_something_else_is_left_out_and_listed() -> None:
         algorithm="RS256",
     )
     assert [key.kid for key in keys.keys] == ["good"]
-    assert keys.left_out == (
+    assert keys.skipped == (
         SkippedKey("enc", "it is for another use"),
         SkippedKey("ops", "its key_ops do not allow to verify"),
         SkippedKey("alg", "it is for another algorithm"),
@@ -506,13 +506,13 @@ def test_what_is_for_something_else_is_left_out_and_listed() -> None:
 def test_a_key_without_kid_beside_others_is_left_out() -> None:
     keys = KeySet.from_jwks({"keys": [ENTRY, OTHER_JWK]}, algorithm="RS256")
     assert [key.kid for key in keys.keys] == ["a"]
-    assert keys.left_out == (SkippedKey(None, "it has no kid and the set has several keys"),)
+    assert keys.skipped == (SkippedKey(None, "it has no kid and the set has several keys"),)
 
 
 def test_another_curve_is_left_out() -> None:
     entries = [named(public_jwk(P384.public), "p384"), named(EC_JWK, "p256")]
     keys = KeySet.from_jwks({"keys": entries}, algorithm="ES256")
-    assert keys.left_out == (SkippedKey("p384", "it is on another curve"),)
+    assert keys.skipped == (SkippedKey("p384", "it is on another curve"),)
 
 
 def test_the_kid_chooses() -> None:
@@ -561,7 +561,7 @@ def test_joined_sets_keep_everything_of_both() -> None:
         KeySet.from_jwks({"keys": [named(jwk, kid), named(EC_JWK, f"ec {kid}")]}, algorithm="RS256")
         for jwk, kid in ((RSA_JWK, "a"), (OTHER_JWK, "b"))
     )
-    assert [entry.kid for entry in one.merge(two).left_out] == ["ec a", "ec b"]
+    assert [entry.kid for entry in one.merge(two).skipped] == ["ec a", "ec b"]
     pems = [KeySet.from_pems([pair.pem], "RS256") for pair in (RSA, OTHER)]
     joined = pems[0].merge(pems[1])
     assert joined.unnamed == (*pems[0].unnamed, *pems[1].unnamed)
@@ -572,7 +572,7 @@ def test_only_the_nameless_ones_of_several_are_left_out() -> None:
     third = named(public_jwk(rsa_pair(3).public), "c")
     found = KeySet.from_jwks({"keys": [ENTRY, OTHER_JWK, third]}, algorithm="RS256")
     assert [key.kid for key in found.keys] == ["a", "c"]
-    assert [entry.kid for entry in found.left_out] == [None]
+    assert [entry.kid for entry in found.skipped] == [None]
 
 
 def test_a_refusal_says_which_key_of_a_set() -> None:

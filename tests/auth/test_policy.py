@@ -217,4 +217,4 @@ def test_how_callers_are_named() -> None:
 
 def test_a_local_caller_may_act_for_a_user() -> None:
     principal = local_principal("root", acting_for="ann")
-    assert (principal.subject, principal.admin, principal.everyone) == ("ann", True, False)
+    assert (principal.subject, principal.admin, principal.sees_all_users) == ("ann", True, False)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentctl.auth.explain.steps import CHECKS
 from agentctl.auth.tokens import claims, jws
 from agentctl.auth.tokens.claims import ClaimRules
 from agentctl.auth.verifier import parse_bearer
@@ -19,6 +18,7 @@ from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, SECRET
 from tests.auth.hostile import CASES, DOORS, OURS, RS, THEIRS, signed
 from tests.auth.test_fuzz import claim_names, names, values
+from tests.auth.verifiers import JWT_CHECK_NAMES
 
 bounded = settings(max_examples=100, deadline=None, derandomize=True)
 any_text = st.text(st.characters(codec=None))
@@ -126,8 +126,8 @@ def walked(header: str, door: str) -> Iterator[tuple[str, Callable[[], Any]]]:
 
         return name, run
 
+    yield keep("length", lambda: jws.check_length(header, len("Bearer ") + maximum))
     yield keep("transport", lambda: parse_bearer(header, maximum))
-    yield keep("length", lambda: jws.check_length(found["transport"], maximum))
     yield keep("form", lambda: jws.parse_token(found["transport"], maximum=maximum))
     yield keep("header", lambda: jws.check_header(found["form"].header, keys.spec))
     yield keep("key", lambda: jws.find_candidate_keys(found["form"].header, keys))
@@ -152,7 +152,7 @@ def test_step_by_step_a_token_ends_where_the_verifier_ends_it() -> None:
 
 
 def test_the_order_is_that_of_the_names() -> None:
-    assert [name for name, _ in walked("Bearer x", "RS256")] == list(CHECKS)
+    assert [name for name, _ in walked("Bearer x", "RS256")] == list(JWT_CHECK_NAMES)
 
 
 def test_the_key_that_verified_is_told() -> None:

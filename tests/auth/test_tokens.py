@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.explain.steps import CHECKS
 from agentctl.auth.keys import generate
 from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.mint import (
@@ -25,6 +24,7 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings, Signing
 from agentctl.errors import InvalidKey, InvalidToken, UsageError
 from tests.auth.forge import NOW, fixed, hs, token
+from tests.auth.verifiers import JWT_CHECK_NAMES
 
 HOUR = timedelta(hours=1)
 
@@ -196,7 +196,7 @@ def test_a_report_says_why_not(
     own = generate.read_private_key(given.signing.key_file).strip()
     report = build_verification_report(token({"alg": "HS256"}, claims, hs(secret or own)), given)
     assert (report["verified"], report["reason"]) == (False, reason)
-    assert report["check"] in CHECKS
+    assert report["check"] in JWT_CHECK_NAMES
     assert report["cause"]
     assert report["remedy"]
 
@@ -204,12 +204,12 @@ def test_a_report_says_why_not(
 def test_minting_does_not_load_what_only_verifying_needs(tmp_path: Path) -> None:
     given = settings(tmp_path)
     script = (
-        "import sys; from pathlib import Path; from agentctl.auth.tokens.mint import mint;"
+        "import sys; from pathlib import Path; from agentctl.auth.tokens.mint import mint_token;"
         "from agentctl.config.settings import *;"
         "light = {'jwt', 'cryptography'} & sys.modules.keys();"
         f"s = Settings(authorization=Authorization(algorithm='EdDSA'),"
         f"signing=Signing(Path({str(given.signing.key_file)!r})));"
-        "mint(s, 'me'); print(light, 'jwt' in sys.modules)"
+        "mint_token(s, 'me'); print(light, 'jwt' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -137,7 +137,7 @@ def test_the_set_of_rfc_7517() -> None:
     signing = {**A2_KEY, "alg": "RS256", "kid": "2011-04-29"}
     keys = KeySet.from_jwks({"keys": [A1_7517, signing]})
     assert [key.kid for key in keys.keys] == ["2011-04-29"]
-    assert keys.left_out == (SkippedKey("1", "it is for another use"),)
+    assert keys.skipped == (SkippedKey("1", "it is for another use"),)
 
 
 @pytest.mark.parametrize(

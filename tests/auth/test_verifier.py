@@ -34,16 +34,16 @@ def test_who_it_is(clock: Clock) -> None:
     principal = verifier(clock, pem_only()).principal(bearer(claims))
     assert (principal.subject, principal.session_id) == ("me", "s1")
     assert principal.scopes == {"agents:read"}
-    assert (principal.admin, principal.everyone, principal.via) == (False, False, "http")
+    assert (principal.admin, principal.sees_all_users, principal.via) == (False, False, "http")
 
 
 def test_admin_and_isolation(clock: Clock) -> None:
     admin = bearer({"sub": "root", "scopes": ["agent_os:admin"]})
     plain = bearer({"sub": "me", "scopes": ["agents:read"]})
     principal = verifier(clock, pem_only()).principal(admin)
-    assert (principal.admin, principal.everyone) == (True, True)
+    assert (principal.admin, principal.sees_all_users) == (True, True)
     principal = verifier(clock, pem_only(user_isolation=False)).principal(plain)
-    assert (principal.admin, principal.everyone) == (False, True)
+    assert (principal.admin, principal.sees_all_users) == (False, True)
     principal = verifier(clock, pem_only(admin_scope="agents:read")).principal(plain)
     assert principal.admin
     assert not verifier(clock, pem_only(admin_scope="other:admin")).principal(admin).admin
@@ -108,7 +108,7 @@ def test_with_authorization_off_everybody_is_an_anonymous_administrator(clock: C
     assert (off.mode, off.keys, off.problem) == ("none", None, None)
     for header in (None, "", "Bearer x", bearer({"sub": "me"})):
         principal = off.principal(header)
-        assert (principal.subject, principal.admin, principal.everyone) == (None, True, True)
+        assert (principal.subject, principal.admin, principal.sees_all_users) == (None, True, True)
 
 
 def test_authorization_without_a_key_is_refused(clock: Clock) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from agentctl.auth.explain.checks import JWT_CHECKS
 from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings
@@ -52,3 +53,7 @@ def swap(path: Path, text: str) -> None:
     beside = path.with_suffix(".new")
     beside.write_text(text)
     beside.replace(path)
+
+
+JWT_CHECK_NAMES = tuple(check.name for check in JWT_CHECKS)
+"""The names of the checks of a JWT, in order."""

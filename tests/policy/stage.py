@@ -53,7 +53,7 @@ class Stage:
 
 def new_account(served: Inside, name: str, *scopes: str) -> str:
     """The token of a new service account."""
-    boss = served.service.operations_for(Principal("boss", admin=True, everyone=True))
+    boss = served.service.operations_for(Principal("boss", admin=True, sees_all_users=True))
     new = NewAccount(name, tuple(map(Grant, scopes)), allow_privileged_scopes=True)
     document = served.call(lambda: boss.create_service_account(new))
     return str(document.value["token"])

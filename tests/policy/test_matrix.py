@@ -82,7 +82,7 @@ def opens(scope: str, rule: NeedsScope, path: Mapping[str, str]) -> bool:
         return False
     if not middle or middle == ["*"]:
         return True
-    return rule.listed or (rule.id_param is not None and path[rule.id_param] == middle[0])
+    return rule.filters_list or (rule.id_param is not None and path[rule.id_param] == middle[0])
 
 
 def expected(operation: str, caller: Caller, admin_scope: str = ADMIN) -> int:
@@ -162,7 +162,7 @@ def accounts(served: Inside) -> Iterator[tuple[str, Caller]]:
 
 def made(served: Inside, name: str, scopes: frozenset[str]) -> str:
     """The token of a new account."""
-    port = served.service.operations_for(Principal("boss", admin=True, everyone=True))
+    port = served.service.operations_for(Principal("boss", admin=True, sees_all_users=True))
     grants = tuple(map(Grant, sorted(scopes)))
     new = NewAccount(name, grants, allow_privileged_scopes=True)
     document = served.call(lambda: port.create_service_account(new))

@@ -13,7 +13,7 @@ import apsw
 import httpx2
 import pytest
 
-from agentctl.auth.explain.steps import CHECKS
+from agentctl.auth.explain.checks import CHECKS
 from agentctl.auth.principal import local_principal
 from agentctl.errors import InvalidToken, Unauthenticated
 from agentctl.operations import AuditFilter

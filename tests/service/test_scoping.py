@@ -147,7 +147,7 @@ async def test_acting_for_a_user_locally_scopes_reads_and_owns_runs(deployment: 
 async def test_without_isolation_a_caller_sees_everybody(deployment: Deployment) -> None:
     async with hosted(deployment) as service:
         await user(service, "other").create_run("agent", "echo", RunRequest("x", "theirs"))
-        port = service.operations_for(Principal("me", ALL, everyone=True))
+        port = service.operations_for(Principal("me", ALL, sees_all_users=True))
         assert await _sessions(port) == {"theirs"}
         run = await port.create_run("agent", "echo", RunRequest("x", "mine", user_id="other"))
         assert run.value["user_id"] == "me"

@@ -1,31 +1,30 @@
-"""What a request would be answered, and why: the chain of checks that the server itself runs.
+"""Explain the response to a request: every check that the server runs, in its order.
 
-The decisions are made by the server's own functions, the verifier, the table of routes and the
-policy, in its own order; here they are only told (contract.md 2: 401, 403, 404).
+The verifier, the table of routes and the policy decide, as for a real request, in the order 401,
+403, 404 (docs/contract.md "Errors"). This module describes their decisions.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentctl.auth import policy
-from agentctl.auth.explain.diagnosis import NO_CREDENTIAL, diagnose
-from agentctl.auth.explain.findings import (
-    ACCOUNT_TOKEN_CHECKS,
-    FOUND,
+from agentctl.auth.explain.checks import (
+    ACCOUNT_CHECKS,
     JWT_CHECKS,
-    CredentialFacts,
-    collect_facts,
-    describe_keys,
-    join_some,
+    MISSING_CREDENTIAL,
+    Check,
+    diagnose,
 )
-from agentctl.auth.explain.missing_scopes import describe_requirement, explain_denial
+from agentctl.auth.explain.credential import CredentialFacts, collect_facts, describe_keys
 from agentctl.auth.explain.suggestions import (
     decode_path,
-    describe_grant,
+    describe_requirement,
+    explain_denial,
+    join_some,
     quote_value,
     routable_path,
     suggest_path,
@@ -49,15 +48,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ExplainedCheck", "Explanation", "explain_request"]
 
-_ENCODED_SLASH = "there is an encoded slash in it, %2F, and no path has one"
-
 ALLOWED = 200
-"""What stands for any success."""
+"""Represents any successful status."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCheck:
-    """One check, as in `records.authorization.ExplainStep`."""
+    """The outcome of one check, as in `records.authorization.ExplainStep`."""
 
     name: str
     outcome: CheckOutcome
@@ -66,7 +63,7 @@ class ExplainedCheck:
     remedy: str | None = None
 
     def record(self) -> ExplainStep:
-        """The step as it crosses the port."""
+        """Return the step of the record."""
         return ExplainStep(
             name=self.name,
             outcome=self.outcome,
@@ -78,16 +75,16 @@ class ExplainedCheck:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a request comes to.
+    """The explained response to a request.
 
     Attributes:
-        method: GET for HEAD.
-        path: decoded, without a query.
-        match: the operation, or None where there is none.
-        principal: who was identified, or None.
-        steps: the chain, as far as it goes without what is stored.
-        status: that would be answered; 200 for any success.
-        decided_by: name of the step that decides.
+        method: the HTTP method, GET for HEAD.
+        path: the decoded path, without a query.
+        match: the operation; None if no route matches.
+        principal: the identified caller, or None.
+        steps: the checks, as far as they need no stored data.
+        status: the HTTP status of the response; 200 represents any success.
+        decided_by: the name of the check that decides.
     """
 
     method: str
@@ -100,18 +97,18 @@ class Explanation:
 
     @property
     def allowed(self) -> bool:
-        """Whether every check is passed."""
+        """True if every check passed."""
         return self.status == ALLOWED
 
     def with_check(self, step: ExplainedCheck, status: int = ALLOWED) -> Explanation:
-        """With one more check; where it failed, it decides, with the status."""
+        """Return the explanation with one more check; a failed one decides, with `status`."""
         steps = (*self.steps, step)
         if step.outcome != "failed":
             return replace(self, steps=steps)
         return replace(self, steps=steps, status=status, decided_by=step.name)
 
     def record(self) -> ExplainRecord:
-        """The whole as it crosses the port."""
+        """Return the record of `POST /auth/explain`."""
         match = self.match
         return ExplainRecord(
             method=self.method,
@@ -128,7 +125,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class _Identification:
-    """Who calls, or why nobody does; and what there is to say of the credential."""
+    """The caller, or the failure to identify one, and the checks of the credential."""
 
     principal: Principal | None
     failure: Unauthenticated | Unavailable | None
@@ -145,170 +142,148 @@ async def explain_request(
     *,
     now: float | None = None,
 ) -> Explanation:
-    """What a request would be answered, as far as that can be told without what is stored.
+    """Explain a request as far as possible without stored sessions, runs and accounts.
 
     Args:
-        verifier: the one that is in use.
-        settings: the configuration that it was made of.
-        method: HTTP method, in upper case.
-        path: as in a request target, percent-encoded; what follows `?` is not looked at.
-        token: the credential without the word Bearer; None: there is none.
-        now: for words like "4 min ago", seconds since the epoch; None: the present.
+        verifier: the verifier in use.
+        settings: its configuration.
+        method: the HTTP method, in upper case.
+        path: a percent-encoded request target; the part from `?` is ignored.
+        token: the credential without the word Bearer, or None.
+        now: the current time for texts such as "4 min ago", in seconds since the epoch.
     """
     now = time.time() if now is None else now
     caller = await _identify(verifier, settings, token, now)
     method = "GET" if method == "HEAD" else method
     plain, served = decode_path(path), routable_path(path)
-    begun = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
+    found = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
     try:
         match = policy.find_operation(route_table(), method, served, caller.failure)
     except AgentctlError as refusal:
-        near = suggest_path(route_table(), method, plain) if served else _ENCODED_SLASH
-        return _explain_missing_route(begun, near or "nothing is near it", refusal, caller)
+        encoded = "it contains an encoded slash, %2F, and no path does"
+        cause = suggest_path(route_table(), method, plain) if served else encoded
+        return _explain_missing_route(found, cause or "no path is similar", refusal, caller)
     route = ROUTES[match.operation]
-    found = f"{match.operation}, {route.method} {route.template}"
-    begun = replace(begun, match=match).with_check(ExplainedCheck("route", "passed", found))
+    text = f"{match.operation}, {route.method} {route.template}"
+    found = replace(found, match=match).with_check(ExplainedCheck("route", "passed", text))
     try:
         policy.authorize_request(caller.principal, caller.failure, *match)
     except AgentctlError as refusal:
-        return _explain_policy(begun, match, refusal, caller, settings)
-    return _explain_parameters(
-        begun.with_check(
-            ExplainedCheck("policy", "passed", describe_grant(match, caller.principal))
-        ),
-        match,
-    )
+        return _explain_denial(found, match, refusal, caller, settings)
+    grant = policy.describe_grant(caller.principal, match)
+    return _explain_parameters(found.with_check(ExplainedCheck("policy", "passed", grant)), match)
 
 
 async def _identify(
     verifier: Verifier, settings: Settings, token: str | None, now: float
 ) -> _Identification:
-    keys = verifier.keys
+    keys, jwt_skipped = verifier.keys, tuple(_skip(JWT_CHECKS))
     if keys is None:
-        found = "off: everybody is an administrator without a name"
-        steps = [
-            ExplainedCheck("authorization", "passed", found),
-            *_skip(["credential", *JWT_CHECKS]),
-        ]
-        return _Identification(await verifier.identify(None), None, tuple(steps), None)
-    begun = ExplainedCheck(
-        "authorization", "passed", f"on: {keys.spec.name}, with {describe_keys(keys)}"
-    )
+        text = "off: every caller is an administrator without a name"
+        first = ExplainedCheck("authorization", "passed", text)
+        steps = (first, ExplainedCheck("credential", "skipped"), *jwt_skipped)
+        return _Identification(await verifier.identify(None), None, steps, None)
+    text = f"on: {keys.spec.name}, with {describe_keys(keys)}"
+    first = ExplainedCheck("authorization", "passed", text)
     if token is None:
-        told = ExplainedCheck("credential", "failed", *NO_CREDENTIAL)
-        return _Identification(None, Unauthenticated(), (begun, told, *_skip(JWT_CHECKS)), None)
-    stale = verifier.problem is not None
-    facts = collect_facts(token, settings, keys, stale=stale, now=now)
+        missing = ExplainedCheck("credential", "failed", *MISSING_CREDENTIAL)
+        return _Identification(None, Unauthenticated(), (first, missing, *jwt_skipped), None)
+    facts = collect_facts(token, settings, keys, stale=verifier.problem is not None, now=now)
+    principal, failure = None, None
     try:
         principal = await verifier.identify(f"Bearer {token}")
-    except (InvalidToken, Unavailable) as failure:
-        return _Identification(
-            None, failure, (begun, *_explain_verification(facts, failure)), facts
-        )
-    return _Identification(principal, None, (begun, *_explain_verification(facts, None)), facts)
+    except (InvalidToken, Unavailable) as error:
+        failure = error
+    steps = (first, *_explain_verification(facts, failure))
+    return _Identification(principal, failure, steps, facts)
 
 
 def _explain_verification(
     facts: CredentialFacts, failure: InvalidToken | Unavailable | None
 ) -> Iterator[ExplainedCheck]:
-    """The steps of verification: passed up to the one that failed, not come to behind it."""
-    names = ACCOUNT_TOKEN_CHECKS if facts.of_account else JWT_CHECKS
-    check, reason = None, ""
+    """Yield the checks of a credential: passed, then the one that failed, then skipped."""
+    checks, kind = JWT_CHECKS, "to be verified as a JWT"
+    if facts.is_for_account:
+        checks, kind = ACCOUNT_CHECKS, "of a service account, to be looked up"
+    failed, reason = None, ""
     if isinstance(failure, InvalidToken):
-        check, reason = failure.check, failure.reason
+        failed, reason = failure.check, failure.reason
     elif failure is not None:
-        check, reason = "account.known", failure.detail
-    end = names.index(check) if check in names else len(names)
-    kind = (
-        "of a service account, to be looked up" if facts.of_account else "to be verified as a JWT"
-    )
+        failed, reason = "account.known", failure.detail
+    names = [check.name for check in checks]
+    end = names.index(failed) if failed in names else len(names)
     yield ExplainedCheck("credential", "passed", f"a token, {kind}")
-    for name in names[:end]:
-        yield ExplainedCheck(name, "passed", _describe_found(name, facts))
-    if check is not None:
-        yield ExplainedCheck(check, "failed", *diagnose(check, reason, facts))
-        yield from _skip(names[end + 1 :])
+    for check in checks[:end]:
+        try:
+            found = check.found(facts)
+        except InvalidToken:  # The keys changed after the verification.
+            found = ""
+        yield ExplainedCheck(check.name, "passed", found)
+    if failed is not None:
+        yield ExplainedCheck(failed, "failed", *diagnose(failed, reason, facts))
+        yield from _skip(checks[end + 1 :])
 
 
-def _describe_found(name: str, facts: CredentialFacts) -> str:
-    """In words; a set of keys that has changed meanwhile leaves nothing to say."""
-    try:
-        return FOUND[name](facts)
-    except InvalidToken:
-        return ""
-
-
-def _skip(names: Iterable[str]) -> Iterator[ExplainedCheck]:
-    return (ExplainedCheck(name, "skipped") for name in names)
+def _skip(checks: tuple[Check, ...]) -> Iterator[ExplainedCheck]:
+    return (ExplainedCheck(check.name, "skipped") for check in checks)
 
 
 def _explain_missing_route(
-    begun: Explanation, near: str, refusal: AgentctlError, caller: _Identification
+    found: Explanation, cause: str, refusal: AgentctlError, caller: _Identification
 ) -> Explanation:
-    """There is no such operation."""
-    nothing = ExplainedCheck("policy", "skipped")
+    skipped = ExplainedCheck("policy", "skipped")
     if refusal is caller.failure:
-        found = "none with this method and path, which only an identified caller is told"
-        return _decided_by_credential(
-            begun.with_check(ExplainedCheck("route", "skipped", found)).with_check(nothing), caller
-        )
+        text = "no operation has this method and path; only identified callers get a 404 or 405"
+        step = ExplainedCheck("route", "skipped", text)
+        return _decide_by_credential(found.with_check(step).with_check(skipped), caller)
+    path = quote_value(found.path)
     if isinstance(refusal, MethodNotAllowed):
         allowed = ", ".join(refusal.allow)
-        step = ExplainedCheck(
-            "route",
-            "failed",
-            f"{quote_value(begun.path)} is not there for {begun.method}",
-            f"the path has {allowed}",
-            f"ask with {allowed.replace(', ', ' or ')}",
-        )
+        remedy = f"use {allowed.replace(', ', ' or ')}"
+        text, cause = f"{path} does not support {found.method}", f"the path has {allowed}"
     else:
-        remedy = "`agentctl auth scopes` lists what there is"
-        found = f"{quote_value(begun.path)} is no path of the interface"
-        step = ExplainedCheck("route", "failed", found, near, remedy)
-    return begun.with_check(step, refusal.status).with_check(nothing)
+        remedy = "`agentctl auth scopes` lists the operations and their paths"
+        text = f"{path} is not a path of the HTTP API"
+    step = ExplainedCheck("route", "failed", text, cause, remedy)
+    return found.with_check(step, refusal.status).with_check(skipped)
 
 
-def _explain_parameters(begun: Explanation, match: RouteMatch) -> Explanation:
-    """What the path names, as far as that is no matter of what there is."""
+def _explain_parameters(found: Explanation, match: RouteMatch) -> Explanation:
+    """Add the check of the path parameters, if there are any."""
     if not match.path_params:
-        return begun
-    found = ", ".join(f"{name} {quote_value(value)}" for name, value in match.path_params.items())
+        return found
+    text = ", ".join(f"{name} {quote_value(value)}" for name, value in match.path_params.items())
     try:
         policy.check_path_params(match.path_params)
     except NotFound as refusal:
-        cause = "one of them can name nothing: controls, what is no UTF-8, . or .."
-        step = ExplainedCheck("parameters", "failed", found, cause, "ask with an id")
-        return begun.with_check(step, refusal.status)
-    return begun.with_check(ExplainedCheck("parameters", "passed", found))
+        cause = "no id can be so: it has control characters or invalid UTF-8, or is . or .."
+        step = ExplainedCheck("parameters", "failed", text, cause, "use an id")
+        return found.with_check(step, refusal.status)
+    return found.with_check(ExplainedCheck("parameters", "passed", text))
 
 
-def _explain_policy(
-    begun: Explanation,
+def _explain_denial(
+    found: Explanation,
     match: RouteMatch,
     refusal: AgentctlError,
     caller: _Identification,
     settings: Settings,
 ) -> Explanation:
-    """The operation is there, and not for this caller."""
-    asked = describe_requirement(match, settings.authorization.admin_scope)
-    if not isinstance(refusal, Forbidden):
-        return _decided_by_credential(
-            begun.with_check(ExplainedCheck("policy", "skipped", f"needs {asked}")), caller
-        )
-    assert caller.principal is not None
-    held = (
-        join_some([quote_value(scope) for scope in sorted(caller.principal.scopes)]) or "no scopes"
-    )
-    claims = {} if caller.facts is None else caller.facts.claims or {}
+    """Add the failed check of the policy, or the skipped one if no caller is identified."""
     admin_scope = settings.authorization.admin_scope
+    needed = describe_requirement(match, admin_scope)
+    if not isinstance(refusal, Forbidden):
+        step = ExplainedCheck("policy", "skipped", f"needs {needed}")
+        return _decide_by_credential(found.with_check(step), caller)
+    assert caller.principal is not None
+    granted = join_some([quote_value(scope) for scope in sorted(caller.principal.scopes)])
+    claims = {} if caller.facts is None else caller.facts.claims or {}
     cause, remedy = explain_denial(match, caller.principal, claims, admin_scope)
-    found = f"needs {asked}; held: {held}"
-    return begun.with_check(
-        ExplainedCheck("policy", "failed", found, cause, remedy), refusal.status
-    )
+    text = f"needs {needed}; granted: {granted or 'no scopes'}"
+    return found.with_check(ExplainedCheck("policy", "failed", text, cause, remedy), refusal.status)
 
 
-def _decided_by_credential(begun: Explanation, caller: _Identification) -> Explanation:
+def _decide_by_credential(found: Explanation, caller: _Identification) -> Explanation:
     assert caller.failure is not None
-    failed = next(step.name for step in begun.steps if step.outcome == "failed")
-    return replace(begun, status=caller.failure.status, decided_by=failed)
+    failed = next(step.name for step in found.steps if step.outcome == "failed")
+    return replace(found, status=caller.failure.status, decided_by=failed)

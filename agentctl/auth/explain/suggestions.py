@@ -1,6 +1,6 @@
-"""What was probably meant: texts, scopes and paths that are nearly right.
+"""Suggestions for credentials and requests that are almost right.
 
-Nothing is decided here; these are words for the operator about what was decided elsewhere.
+The texts are for operators and explain decisions that are made elsewhere; nothing here decides.
 """
 
 from __future__ import annotations
@@ -11,43 +11,44 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from agentctl.auth.policy import (
-    POLICY,
-    Authenticated,
-    NeedsScope,
-    Public,
-    allowed_ids,
-    required_scopes,
-)
+from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, required_scopes
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import is_well_formed, suggest_scope
+from agentctl.auth.tokens.claims import MAXIMUM_SCOPES, RawClaims
 from agentctl.records.routes import ROUTES, RouteMatch, RouteTable, has_encoded_slash
+from agentctl.records.text import suggest_name
 
 __all__ = [
     "decode_path",
     "describe_difference",
-    "describe_grant",
-    "explain_scopes",
+    "describe_requirement",
+    "describe_unread_permissions",
+    "explain_denial",
     "find_unread_permissions",
+    "join_some",
     "quote_value",
     "routable_path",
     "suggest_path",
 ]
 
 _MAXIMUM_SHOWN = 100
-"""Characters of a value that are shown."""
+"""Characters of a quoted value at most."""
+
+_MAXIMUM_LISTED = 8
+"""Names in one sentence at most."""
+
+_MAXIMUM_SENTENCES = 3
+"""Sentences about one denial at most."""
 
 _OTHER_CLAIMS = ("scope", "scp", "permissions", "roles", "groups", "authorities")
 _NESTED_CLAIMS = (("realm_access", "roles"), ("resource_access", "roles"))
 _SEPARATORS = re.compile(r"[:./\s]+")
-_MAXIMUM_SENTENCES = 3
-"""Sentences about one refusal."""
 
 
 def quote_value(value: object) -> str:
-    """A value of a token or a request as JSON in one line, cut where it is long.
+    """Return a value of a token or request as JSON on one line, cut at 100 characters.
 
-    What could not be seen, or turns text around, is written as an escape.
+    Invisible characters, and those that change the direction of text, are escaped.
     """
     text = json.dumps(value, ensure_ascii=False)
     if not text.isprintable():
@@ -55,18 +56,24 @@ def quote_value(value: object) -> str:
     return text if len(text) <= _MAXIMUM_SHOWN else f"{text[:_MAXIMUM_SHOWN]}..."
 
 
+def join_some(texts: list[str]) -> str:
+    """Join the first texts of a list for a sentence: `a, b and 3 more`."""
+    more = len(texts) - _MAXIMUM_LISTED
+    return ", ".join(texts[:_MAXIMUM_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
 def describe_difference(given: str, wanted: str) -> str | None:
-    """In what small thing two texts differ; None: they are different altogether."""
+    """Describe the difference of two similar texts; None if they are not similar."""
     if given.strip() == wanted.strip():
-        return "it has white space around it"
+        return "it has white space at an end"
     if given.rstrip("/") == wanted.rstrip("/"):
-        return "it differs by the slash at its end"
+        return "only the slash at the end differs"
     if given.casefold() == wanted.casefold():
-        return "it differs in upper and lower case"
+        return "only upper and lower case differ"
     if _without_scheme(given) == _without_scheme(wanted):
-        return "it differs in what stands before ://"
+        return "only the part before :// differs"
     if wanted and (given.startswith(wanted) or given.endswith(wanted)):
-        return "there is more in it"
+        return "it has extra text"
     if given and (wanted.startswith(given) or wanted.endswith(given)):
         return "it is only a part"
     return None
@@ -77,7 +84,10 @@ def _without_scheme(text: str) -> str:
 
 
 def find_unread_permissions(claims: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Claims that other systems keep permissions in: name and value. They are not read here."""
+    """Yield name and value of claims in which other systems keep permissions.
+
+    This server reads the claim `scopes` only.
+    """
     for name in _OTHER_CLAIMS:
         if name in claims:
             yield name, claims[name]
@@ -90,165 +100,166 @@ def find_unread_permissions(claims: Mapping[str, Any]) -> Iterator[tuple[str, An
             yield name, value
 
 
-def explain_scopes(
-    given: Sequence[str], operation: str, path_params: Mapping[str, str], admin_scope: str
-) -> list[str]:
-    """What is nearly right among the scopes of a refused caller, a sentence each.
+def describe_unread_permissions(claims: RawClaims) -> str | None:
+    """Describe permissions in claims that are not read here; None if there are none."""
+    found = [f"{name} ({quote_value(value)})" for name, value in find_unread_permissions(claims)]
+    return f"not read: {join_some(found)}" if found else None
+
+
+def describe_requirement(match: RouteMatch, admin_scope: str) -> str:
+    """Describe the requirement of an operation.
 
     Args:
-        given: the scopes as they stand in the credential, malformed ones too.
-        operation: that was refused.
-        path_params: of the request.
-        admin_scope: that of the configuration.
+        match: the operation.
+        admin_scope: `authorization.admin_scope`.
     """
-    rule = POLICY[operation]
-    found = list[str]()
+    requirement = POLICY[match.operation]
+    if isinstance(requirement, Authenticated):
+        return "any valid token"
+    if isinstance(requirement, Admin):
+        return f"{admin_scope} (authorization.admin_scope)"
+    return " or ".join(required_scopes(*match))
+
+
+def explain_denial(
+    match: RouteMatch, principal: Principal, claims: RawClaims, admin_scope: str
+) -> tuple[str, str]:
+    """Return cause and remedy of a denial.
+
+    Args:
+        match: the operation.
+        principal: the caller that the policy denied.
+        claims: the claims of its token; empty for other credentials.
+        admin_scope: `authorization.admin_scope`.
+    """
+    raw = claims.get("scopes", sorted(principal.scopes))
+    remedy = f"grant one of: {describe_requirement(match, admin_scope)}"
+    if isinstance(raw, str):
+        example = ", ".join(map(quote_value, raw.split()[:3]))
+        cause = f"the claim scopes is a text, {quote_value(raw)}, and grants nothing"
+        return cause, f"configure the issuer to write an array: [{example}]"
+    given = raw if isinstance(raw, list) else []
+    if len(given) > MAXIMUM_SCOPES:
+        cause = f"the token has more than {MAXIMUM_SCOPES} scopes: none counts"
+        return cause, "grant fewer scopes: * in the middle matches every id"
+    texts = [scope for scope in given if isinstance(scope, str)]
+    sentences = _explain_scopes(texts, match, admin_scope)
+    unread = describe_unread_permissions(claims)
+    if unread is not None:
+        sentences.append(unread)
+        if not principal.scopes:
+            remedy = "configure the issuer to put the scopes into an array named scopes"
+    nothing = "none of its scopes allows it" if texts else "the caller has no scopes"
+    return "; ".join(sentences) or nothing, remedy
+
+
+def _explain_scopes(given: Sequence[str], match: RouteMatch, admin_scope: str) -> list[str]:
+    """Return a sentence about each scope that is almost right, malformed ones too."""
+    requirement = POLICY[match.operation]
+    sentences = list[str]()
     for scope in given:
-        told = _explain_admin_scope(scope, admin_scope)
-        if told is None and isinstance(rule, NeedsScope):
-            told = _explain_scope(scope, operation, rule, path_params)
-        if told is not None:
-            found.append(told)
-    return found[:_MAXIMUM_SENTENCES]
+        sentence = _explain_admin_scope(scope, admin_scope)
+        if sentence is None and isinstance(requirement, NeedsScope):
+            sentence = _explain_scope(scope, match, requirement)
+        if sentence is not None:
+            sentences.append(sentence)
+    return sentences[:_MAXIMUM_SENTENCES]
 
 
 def _explain_admin_scope(scope: str, admin_scope: str) -> str | None:
+    quoted, admin = quote_value(scope), quote_value(admin_scope)
     if scope.casefold().strip() == admin_scope.casefold():
-        return (
-            f"{quote_value(scope)} is not the admin scope {quote_value(admin_scope)}: "
-            f"{_admin_difference(scope)}"
-        )
+        is_padded = scope != scope.strip()
+        small = "it has white space at an end" if is_padded else "upper and lower case differ"
+        return f"{quoted} is not the admin scope {admin}: {small}"
     if scope.casefold() in ("admin", "*", "*:*", "agent_os:admin", "agent_os:*"):
-        return (
-            f"{quote_value(scope)} is not the admin scope, which is {quote_value(admin_scope)} here"
-        )
+        return f"{quoted} is not the admin scope, which is {admin} here"
     return None
 
 
-def _admin_difference(scope: str) -> str:
-    return (
-        "there is white space around it" if scope != scope.strip() else "it is compared by its case"
-    )
-
-
-def _explain_scope(
-    scope: str, operation: str, rule: NeedsScope, path_params: Mapping[str, str]
-) -> str | None:
-    needed = required_scopes(operation, path_params)
-    for wanted in needed:
-        small = (
-            describe_difference(scope, wanted)
-            if scope.casefold().strip() == wanted.casefold()
-            else None
-        )
-        if small is not None:
-            return f"{quote_value(scope)} is not {quote_value(wanted)}: {small}"
+def _explain_scope(scope: str, match: RouteMatch, requirement: NeedsScope) -> str | None:
+    for wanted in required_scopes(*match):
+        if scope.casefold().strip() == wanted.casefold() and scope != wanted:
+            difference = describe_difference(scope, wanted)
+            return f"{quote_value(scope)} is not {quote_value(wanted)}: {difference}"
     if is_well_formed(scope):
-        return _explain_well_formed(scope, rule, path_params)
-    return _explain_malformed(scope, rule)
+        return _explain_well_formed(scope, requirement, match.path_params)
+    return _explain_malformed(scope, requirement)
 
 
 def _explain_well_formed(
-    scope: str, rule: NeedsScope, path_params: Mapping[str, str]
+    scope: str, requirement: NeedsScope, path_params: Mapping[str, str]
 ) -> str | None:
-    resource, *middle, action = scope.split(":")
-    if (resource, action) == (rule.action, rule.resource):
-        return f"{quote_value(scope)} has resource and action the other way round"
-    if resource == rule.resource and action != rule.action:
-        return f"{quote_value(scope)} allows {action}, not {rule.action}"
-    if resource == rule.resource:
-        return _explain_other_id(scope, middle[0] if middle else "*", rule, path_params)
+    quoted, (resource, *middle, action) = quote_value(scope), scope.split(":")
+    if (resource, action) == (requirement.action, requirement.resource):
+        return f"{quoted} has resource and action in the wrong order"
+    if resource == requirement.resource and action != requirement.action:
+        return f"{quoted} allows {action}, not {requirement.action}"
+    if resource == requirement.resource:
+        return _explain_other_id(quoted, middle[0] if middle else "*", requirement, path_params)
     wanted = suggest_scope(scope)
-    if wanted is not None and not middle and wanted == f"{rule.resource}:{rule.action}":
-        return f"{quote_value(scope)} is no scope: {quote_value(wanted)} is meant"
+    if not middle and wanted == f"{requirement.resource}:{requirement.action}":
+        return f"{quoted} is not a scope: did you mean {quote_value(wanted)}?"
     return None
 
 
 def _explain_other_id(
-    scope: str, other: str, rule: NeedsScope, path_params: Mapping[str, str]
+    quoted: str, other: str, requirement: NeedsScope, path_params: Mapping[str, str]
 ) -> str:
-    """It is for one thing, `other`, which is not what is asked for."""
-    one = rule.resource.removesuffix("s")
-    wanted = path_params.get(rule.id_param) if rule.id_param is not None else None
+    """Explain a scope for the id `other`, which is not the requested one."""
+    noun = requirement.resource.removesuffix("s")
+    wanted = path_params.get(requirement.id_param) if requirement.id_param is not None else None
     if wanted is None:
-        return f"{quote_value(scope)} is for one {one}, and this is about all of them"
-    small = describe_difference(other, wanted)
-    return f"{quote_value(scope)} is for another {one}, not {quote_value(wanted)}" + (
-        f": {small}" if small else ""
-    )
+        return f"{quoted} is for one {noun}, and this operation is about all of them"
+    difference = describe_difference(other, wanted)
+    text = f"{quoted} is for another {noun}, not {quote_value(wanted)}"
+    return f"{text}: {difference}" if difference else text
 
 
-def _explain_malformed(scope: str, rule: NeedsScope) -> str | None:
-    if "*" in scope and scope.startswith(rule.resource):
-        star = f"{rule.resource}:*:{rule.action}"
-        return (
-            f"{quote_value(scope)} is not well-formed: * stands in the middle only, "
-            f"{quote_value(star)}"
-        )
+def _explain_malformed(scope: str, requirement: NeedsScope) -> str | None:
+    quoted, resource, action = quote_value(scope), requirement.resource, requirement.action
+    if "*" in scope and scope.startswith(resource):
+        star = quote_value(f"{resource}:*:{action}")
+        return f"{quoted} is not well-formed: * is allowed in the middle only, {star}"
     words = _SEPARATORS.split(scope.strip().casefold())
-    if words[:1] == [rule.resource] and words[-1] == rule.action:
-        return f"{quote_value(scope)} is not well-formed: its parts are joined with one : each"
-    if rule.resource in words and rule.action in words:
-        return f"{quote_value(scope)} is one text: each scope is an entry of its own"
+    if words[:1] == [resource] and words[-1] == action:
+        return f"{quoted} is not well-formed: one : separates two parts"
+    if resource in words and action in words:
+        return f"{quoted} is one text: each scope is a separate entry"
     return None
 
 
 def decode_path(target: str) -> str:
-    """The path of a request target: decoded, without query and fragment."""
+    """Return the decoded path of a request target, without query and fragment."""
     return unquote(target.partition("#")[0].partition("?")[0])
 
 
 def routable_path(target: str) -> str:
-    """The path that a server matches for a request target; empty for what it takes for none."""
+    """Return the path that a server matches for a request target.
+
+    It is empty for a path with an encoded slash, which matches no route.
+    """
     raw = target.partition("#")[0].partition("?")[0]
     return "" if has_encoded_slash(raw.encode("utf-8", "surrogatepass")) else decode_path(target)
 
 
 def suggest_path(table: RouteTable, method: str, path: str) -> str | None:
-    """What is wrong with a path that nobody knows; None: nothing is near it."""
+    """Describe the mistake in a path that matches no route; None if no route is similar."""
+
+    def is_known(candidate: str) -> bool:
+        return table.find(method, candidate) is not None or bool(table.methods(candidate))
+
     candidates = {
-        "there is no slash at the end": path.rstrip("/"),
-        "there is one slash between two parts": re.sub(r"/+", "/", path),
+        "paths have no slash at the end": path.rstrip("/"),
+        "paths have one slash between two parts": re.sub(r"/+", "/", path),
         "paths are in lower case": path.lower(),
     }
-    for told, candidate in candidates.items():
-        if candidate != path and _is_known_path(table, method, candidate):
-            return f"{told}: {quote_value(candidate)}"
+    for rule, candidate in candidates.items():
+        if candidate != path and is_known(candidate):
+            return f"{rule}: {quote_value(candidate)}"
     for cut in range(2, path.count("/") + 1):
         rest = "/" + "/".join(path.split("/")[cut:])
-        if rest != "/" and _is_known_path(table, method, rest):
-            return (
-                f"{quote_value(rest)} is known: "
-                "a root_path, or what a proxy is reached under, is no part"
-            )
-    return _nearest_path(path)
-
-
-def _is_known_path(table: RouteTable, method: str, path: str) -> bool:
-    return table.find(method, path) is not None or bool(table.methods(path))
-
-
-def _nearest_path(path: str) -> str | None:
-    import difflib
-
-    templates = {route.template for route in ROUTES.values()}
-    near = difflib.get_close_matches(path, templates, n=1, cutoff=0.75)
-    return f"the nearest is {near[0]}" if near else None
-
-
-def describe_grant(match: RouteMatch, principal: Principal | None) -> str:
-    """By what the policy lets the caller pass."""
-    rule = POLICY[match.operation]
-    if isinstance(rule, Public):
-        return "public: no credential is looked at"
-    assert principal is not None
-    if isinstance(rule, Authenticated):
-        return "open to every identified caller"
-    if principal.admin:
-        return "the caller is an administrator"
-    opening = [scope for scope in required_scopes(*match) if scope in principal.scopes]
-    if opening:
-        return f"opened by {opening[0]}"
-    assert isinstance(rule, NeedsScope)
-    ids = sorted(allowed_ids(principal, match.operation) or ())
-    return f"opened in part, for {', '.join(ids)}"
+        if rest != "/" and is_known(rest):
+            return f"{quote_value(rest)} is known: omit the root_path or the prefix of a proxy"
+    near = suggest_name(path, sorted({route.template for route in ROUTES.values()}))
+    return f"did you mean {near}?" if near else None

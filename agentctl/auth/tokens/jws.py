@@ -53,13 +53,13 @@ class KeySet:
         spec: the algorithm, the only one that a token may name.
         by_kid: keys of a JWKS; a token's `kid` chooses. None is the name of one without `kid`.
         in_turn: PEM keys and secrets, which have no name.
-        left_out: entries of the JWKS that are for something else.
+        skipped: entries of the JWKS that are for something else.
     """
 
     spec: AlgorithmSpec
     by_kid: Mapping[str | None, VerificationKey]
     unnamed: tuple[VerificationKey, ...] = ()
-    left_out: tuple[SkippedKey, ...] = ()
+    skipped: tuple[SkippedKey, ...] = ()
 
     @classmethod
     def from_jwks(cls, mapping: Mapping[str, Any], *, algorithm: str | None = None) -> KeySet:
@@ -98,7 +98,7 @@ class KeySet:
         by_kid = {key.kid: key for key in found}
         if len(by_kid) != len(found):
             raise InvalidKey("The JWKS has two keys with the same kid")
-        return cls(spec, by_kid, left_out=tuple(skipped))
+        return cls(spec, by_kid, skipped=tuple(skipped))
 
     @classmethod
     def from_pems(cls, texts: Iterable[str], algorithm: str) -> KeySet:
@@ -141,7 +141,7 @@ class KeySet:
             self.spec,
             {**self.by_kid, **other.by_kid},
             (*self.unnamed, *other.unnamed),
-            (*self.left_out, *other.left_out),
+            (*self.skipped, *other.skipped),
         )
 
     @property

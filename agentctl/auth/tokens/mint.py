@@ -186,8 +186,8 @@ def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
     Raises:
         InvalidKey: the configured keys are refused.
     """
-    from agentctl.auth.explain.diagnosis import diagnose
-    from agentctl.auth.explain.findings import collect_facts
+    from agentctl.auth.explain.checks import diagnose
+    from agentctl.auth.explain.credential import collect_facts
     from agentctl.auth.verifier import Verifier
 
     given = replace(settings.authorization, enabled=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.auth import policy
-from agentctl.auth.explain.suggestions import describe_grant, routable_path, suggest_path
+from agentctl.auth.explain.suggestions import routable_path, suggest_path
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES, find_covering_scope
 from agentctl.auth.tokens.mint import check_mintable_scopes
@@ -37,6 +37,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import LocalRules, Target, TargetOptions, open_target, with_target
 from agentctl.errors import Forbidden, UsageError
 from agentctl.records.routes import ROUTES, RouteMatch, route_table
+from agentctl.records.text import suggest_name
 
 if TYPE_CHECKING:
     from agentctl.records.authorization import ExplainRecord
@@ -310,12 +311,10 @@ def _reject_unused_ids(ids: Mapping[str, str], named: Any, what: str) -> None:
 
 
 def _nearest_operation(what: str) -> str | None:
-    import difflib
-
     if what.upper() in {route.method for route in ROUTES.values()} | {"HEAD"}:
         return f"name a path too: agentctl auth can-i {what.upper()} /agents"
-    near = difflib.get_close_matches(what, [*policy.POLICY, *KNOWN_SCOPES], n=1)
-    return f"did you mean {near[0]!r}?" if near else None
+    near = suggest_name(what, [*policy.POLICY, *KNOWN_SCOPES], cutoff=0.6)
+    return f"did you mean {near!r}?" if near else None
 
 
 def answer_question(asked: Question, me: MeRecord) -> dict[str, Any]:
@@ -338,7 +337,7 @@ def answer_question(asked: Question, me: MeRecord) -> dict[str, Any]:
         policy.authorize(principal, *asked.match)
     except Forbidden:
         return told | needed
-    return told | needed | {"allowed": True, "by": describe_grant(asked.match, principal)}
+    return told | needed | {"allowed": True, "by": policy.describe_grant(principal, asked.match)}
 
 
 def _answer_about_scope(scope: str, principal: Principal) -> dict[str, Any]:
@@ -348,4 +347,4 @@ def _answer_about_scope(scope: str, principal: Principal) -> dict[str, Any]:
     if principal.admin:
         return {"allowed": True, "by": "the caller is an administrator", **needed}
     by = find_covering_scope(principal.scopes, scope)
-    return needed if by is None else {"allowed": True, "by": f"opened by {by}", **needed}
+    return needed if by is None else {"allowed": True, "by": f"granted by {by}", **needed}

@@ -103,7 +103,7 @@ def _jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
 
     marks = file.removal_times()
     reasons = [reason_to_skip(entry, keys.spec, "") for entry in file.entries]
-    nameless = keys.left_out[len(list(filter(None, reasons))) :]
+    nameless = keys.skipped[len(list(filter(None, reasons))) :]
     for entry, why in zip(file.entries, reasons, strict=True):
         kid, whole = entry.get("kid"), entry_thumbprint(entry)
         name = None if entry["kty"] == "oct" else whole

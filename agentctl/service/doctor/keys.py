@@ -75,7 +75,7 @@ def _check_key_set(keys: KeySet) -> Iterator[Finding]:
     count = len(keys.keys)
     number = "1 key verifies" if count == 1 else f"{count} keys verify"
     yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
-    for entry in keys.left_out:
+    for entry in keys.skipped:
         name = "one without kid" if entry.kid is None else f"{entry.kid!r}"
         yield note(_CHECK, f"of the JWKS {name} is left out: {entry.reason}", "agentctl keys list")
 

@@ -1,0 +1,500 @@
+"""The checks of a credential, in the order in which a token passes them.
+
+`JWT_CHECKS` and `ACCOUNT_CHECKS` are the tables. A `Check` names one step of `auth.verifier` and
+describes, in words for an operator, the value that a credential has there and, for a failed step,
+the cause and the remedy. The functions of the verifier decide if a step passes; nothing here does.
+No text contains the credential itself, and of a key only its id or thumbprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentctl.auth.explain.credential import (
+    CredentialFacts,
+    describe_distance,
+    describe_key,
+    describe_keys,
+)
+from agentctl.auth.explain.suggestions import (
+    describe_difference,
+    describe_unread_permissions,
+    join_some,
+    quote_value,
+)
+from agentctl.auth.scopes import is_well_formed
+from agentctl.auth.tokens.account_tokens import account_token_prefix, is_account_token
+from agentctl.auth.tokens.algorithms import ALGORITHMS
+from agentctl.auth.tokens.claims import check_scopes, is_reserved_subject
+from agentctl.auth.tokens.jws import check_signature, find_candidate_keys
+from agentctl.records.times import format_rfc3339
+
+__all__ = [
+    "ACCOUNT_CHECKS",
+    "CHECKS",
+    "JWT_CHECKS",
+    "MISSING_CREDENTIAL",
+    "Check",
+    "Diagnosis",
+    "diagnose",
+]
+
+_MILLISECONDS = 100_000_000_000
+"""A NumericDate above this is in milliseconds: in seconds it would be in the year 5138."""
+
+_COPY_AGAIN = "copy the whole token again, as one line"
+_NEW_ACCOUNT = "create another service account: `agentctl accounts create`"
+
+
+class Diagnosis(NamedTuple):
+    """A failed check: the value that was found, the cause, and a setting or claim that fixes it."""
+
+    found: str
+    cause: str
+    remedy: str
+
+
+def _diagnose_by_reason(facts: CredentialFacts, reason: str) -> Diagnosis:
+    return Diagnosis("", reason, "request a new token")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One step of the verification of a credential.
+
+    Attributes:
+        name: the name of the step, as in `InvalidToken.check`.
+        demands: the condition that a credential must satisfy.
+        found: describes the value of a credential that passed.
+        diagnose: explains a failure, given the reason that the step raised.
+    """
+
+    name: str
+    demands: str
+    found: Callable[[CredentialFacts], str]
+    diagnose: Callable[[CredentialFacts, str], Diagnosis] = _diagnose_by_reason
+
+
+def diagnose(check: str, reason: str, facts: CredentialFacts) -> Diagnosis:
+    """Explain a failed check to an operator.
+
+    Args:
+        check: the name of the check, `InvalidToken.check`.
+        reason: `InvalidToken.reason`.
+        facts: the credential and its rules.
+    """
+    known = CHECKS.get(check)
+    return (_diagnose_by_reason if known is None else known.diagnose)(facts, reason)
+
+
+def _found_length(facts: CredentialFacts) -> str:
+    return f"{len(facts.token)} of at most {facts.settings.limits.token_bytes} bytes"
+
+
+def _diagnose_length(facts: CredentialFacts, reason: str) -> Diagnosis:
+    return Diagnosis(
+        f"{len(facts.token)} bytes",
+        f"a token may have {facts.settings.limits.token_bytes} bytes (limits.token_bytes)",
+        "request a token with fewer claims or scopes, or raise limits.token_bytes",
+    )
+
+
+MISSING_CREDENTIAL = Diagnosis(
+    "no Authorization header",
+    "the request has no credential",
+    "send `Authorization: Bearer <token>`; `agentctl token mint` creates a token",
+)
+"""The diagnosis of a request without a credential, which no check of a token can describe."""
+
+
+def _diagnose_transport(facts: CredentialFacts, reason: str) -> Diagnosis:
+    token = facts.token
+    found = "not Bearer and one token"
+    if token.lower().startswith("bearer"):
+        cause = "the token itself starts with Bearer, so the header repeats the word"
+        return Diagnosis(found, cause, "pass the token alone, without the word Bearer")
+    if not token:
+        return Diagnosis(found, "no token follows the word Bearer", MISSING_CREDENTIAL.remedy)
+    if not token.isascii():
+        return Diagnosis(found, "the token has characters outside ASCII", _COPY_AGAIN)
+    return Diagnosis(found, "the token contains white space", _COPY_AGAIN)
+
+
+def _diagnose_form(facts: CredentialFacts, reason: str) -> Diagnosis:
+    token, dots = facts.token, facts.token.count(".")
+    found = f"{dots + 1} segments"
+    if is_account_token(token):
+        prefix = account_token_prefix(facts.settings.authorization.token_prefix)
+        cause = f"it is a service account token of another deployment: tokens here start {prefix}"
+        remedy = "use a token of this deployment, or set authorization.token_prefix"
+        return Diagnosis("a service account token", cause, remedy)
+    if token[:1] in "\"'" or token[-1:] in "\"'":
+        return Diagnosis(found, "the token is in quotation marks", "send it without them")
+    if any(map(str.isspace, token)):
+        return Diagnosis(found, "the token contains white space", _COPY_AGAIN)
+    if dots == 4:
+        cause = "it is an encrypted token (JWE), which is not accepted"
+        return Diagnosis(found, cause, "configure the issuer to send signed tokens (JWS)")
+    if dots == 0:
+        cause = "it is an opaque token, not a JWT: only its issuer can read it"
+        remedy = "request a JWT from the identity provider, usually by naming an audience or API"
+        return Diagnosis(found, cause, remedy)
+    if dots != 2:
+        return Diagnosis(found, f"{reason}: it is cut off or has extra text", _COPY_AGAIN)
+    if "=" in token:
+        cause = f"{reason}: it is padded with = (RFC 7515 2 has no padding)"
+        return Diagnosis(found, cause, "configure the issuer to omit the padding")
+    if "+" in token or "/" in token:
+        cause = f"{reason}: + and / belong to base64, not to base64url"
+        return Diagnosis(found, cause, "configure the issuer to use base64url (RFC 7515 2)")
+    return Diagnosis(found, reason, _COPY_AGAIN)
+
+
+def _found_header(facts: CredentialFacts) -> str:
+    named = {name: facts.header[name] for name in ("alg", "kid", "typ") if name in facts.header}
+    return ", ".join(f"{name} {quote_value(value)}" for name, value in named.items())
+
+
+def _diagnose_header(facts: CredentialFacts, reason: str) -> Diagnosis:
+    if facts.parts is None:
+        return Diagnosis("no header", reason, _COPY_AGAIN)
+    header, wanted, found = facts.header, facts.keys.spec.name, _found_header(facts)
+    if header.get("alg") != wanted:
+        return _diagnose_algorithm(found, header.get("alg"), wanted)
+    if "typ" in header and "typ" in reason:
+        cause = f"typ is {quote_value(header['typ'])}: the token has another purpose"
+        remedy = "send the access token; its typ is JWT, at+jwt or absent"
+        return Diagnosis(found, cause, remedy)
+    return Diagnosis(found, reason, "configure the issuer to omit that header member")
+
+
+def _diagnose_algorithm(found: str, alg: object, wanted: str) -> Diagnosis:
+    cause = f"authorization.algorithm is {wanted}, the alg of the token is {quote_value(alg)}"
+    remedy = f"have the token signed with {wanted}"
+    if isinstance(alg, str) and alg.casefold() == "none":
+        return Diagnosis(found, f"{cause}: it is not signed", remedy)
+    if isinstance(alg, str) and alg in ALGORITHMS:
+        remedy = f'{remedy}, or set authorization.algorithm = "{alg}" and keys for it'
+    elif isinstance(alg, str) and alg.upper() in ALGORITHMS:
+        cause = f"{cause}: upper and lower case differ"
+    return Diagnosis(found, cause, remedy)
+
+
+def _found_key(facts: CredentialFacts) -> str:
+    found = find_candidate_keys(facts.header, facts.keys)
+    kid = facts.header.get("kid")
+    named = f"of kid {quote_value(kid)}" if kid is not None else "for a token without kid"
+    stale = "; the changed key files are rejected, these are the previous keys"
+    return f"{named}: {join_some(list(map(describe_key, found)))}{stale if facts.stale else ''}"
+
+
+def _diagnose_key(facts: CredentialFacts, reason: str) -> Diagnosis:
+    kid = facts.header.get("kid")
+    known = f"known keys: {describe_keys(facts.keys)}"
+    remedy = "have the token signed with one of these, or add its key to authorization.jwks_file"
+    if facts.stale:
+        remedy = (
+            "fix the changed key files, which are rejected: the log of the server has the error"
+        )
+    if kid is None:
+        cause = f"the token has no kid to select a key; {known}"
+        return Diagnosis("no kid", cause, "configure the issuer to put the kid into the header")
+    found = f"kid {quote_value(kid)}"
+    for entry in facts.keys.skipped:
+        if entry.kid == kid:
+            cause = f"the key with this kid is skipped: {entry.reason}; {known}"
+            return Diagnosis(
+                found, cause, f"publish it as a signing key for {facts.keys.spec.name}"
+            )
+    for name in facts.keys.by_kid:
+        if name and (difference := describe_difference(kid, name)):
+            cause = f"no key has the token's kid; {known}; similar to {quote_value(name)}"
+            return Diagnosis(found, f"{cause}: {difference}", remedy)
+    return Diagnosis(found, f"no key has the token's kid; {known}", remedy)
+
+
+def _found_signature(facts: CredentialFacts) -> str:
+    assert facts.parts is not None
+    key = check_signature(facts.parts, find_candidate_keys(facts.header, facts.keys))
+    return f"valid, with {describe_key(key)}"
+
+
+def _diagnose_signature(facts: CredentialFacts, reason: str) -> Diagnosis:
+    assert facts.parts is not None
+    tried = ", ".join(map(describe_key, find_candidate_keys(facts.header, facts.keys)))
+    size, expected = len(facts.parts.signature), _signature_size(facts)
+    found = f"{size} bytes, tried with {tried}"
+    if size == 0:
+        return Diagnosis(found, "the token is not signed", _COPY_AGAIN)
+    is_der = facts.parts.signature.startswith(b"\x30") and size != expected
+    if facts.keys.spec.family == "EC" and is_der:
+        cause = "the signature is in DER form; a JWS has r and s side by side (RFC 7518 3.4)"
+        return Diagnosis(found, cause, "configure the issuer to use the JWS form")
+    if expected is not None and size != expected:
+        cause = f"signatures of these keys have {expected} bytes: cut off, or from another key"
+        return Diagnosis(found, cause, f"{_COPY_AGAIN}, or add the key that signed it")
+    kid = facts.header.get("kid")
+    named = f"; the token names kid {quote_value(kid)}" if isinstance(kid, str) else ""
+    cause = f"the token was signed with another key or changed afterwards{named}"
+    return Diagnosis(found, cause, "add the key that signed it; `agentctl keys list` shows yours")
+
+
+def _signature_size(facts: CredentialFacts) -> int | None:
+    """Return the bytes of a signature of the candidate keys; None if they differ."""
+    spec = facts.keys.spec
+    if spec.family == "oct":
+        return spec.hash_bits // 8
+    if spec.family == "OKP":
+        return 64
+    sizes = {
+        (getattr(key.material, "key_size", 0) + 7) // 8
+        for key in find_candidate_keys(facts.header, facts.keys)
+    }
+    size = sizes.pop() if len(sizes) == 1 else None
+    return None if size is None else size * 2 if spec.family == "EC" else size
+
+
+def _diagnose_claims(facts: CredentialFacts, reason: str) -> Diagnosis:
+    return Diagnosis("no claims", reason, "configure the issuer to sign one JSON object in UTF-8")
+
+
+def _describe_time(value: float, facts: CredentialFacts) -> str:
+    return f"{format_rfc3339(int(value * 1_000_000))}, {describe_distance(value, facts.now)}"
+
+
+def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
+    """Build the check of a claim that is a NumericDate."""
+
+    def found(facts: CredentialFacts) -> str:
+        value = (facts.claims or {}).get(name)
+        return absent if value is None else _describe_time(value, facts)
+
+    def diagnose_time(facts: CredentialFacts, reason: str) -> Diagnosis:
+        claims = facts.claims or {}
+        if name not in claims:
+            cause = f"{reason}, and authorization.require_{name} is on"
+            return Diagnosis("none", cause, f"configure the issuer to add {name}")
+        value = claims[name]
+        quoted, issuer = quote_value(value), "configure the issuer to write seconds"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return Diagnosis(quoted, f"{reason}: it is {quoted}", f"{issuer} since 1970")
+        if abs(value) > _MILLISECONDS or value < 0:
+            cause = f"{reason}: it is not in seconds since 1970"
+            return Diagnosis(quoted, cause, f"{issuer}, not milliseconds")
+        span = describe_distance(value, facts.now)
+        leeway = f"authorization.leeway_seconds is {facts.rules.leeway:g}"
+        causes = {
+            "exp": f"it expired {span}; exp has no leeway",
+            "nbf": f"it is not valid for another {span.removeprefix('in ')}; {leeway}",
+            "iat": f"it was issued {span}, by the clock here; {leeway}",
+        }
+        return Diagnosis(_describe_time(value, facts), causes[name], remedy)
+
+    return Check(f"claims.{name}", demands, found, diagnose_time)
+
+
+def _compared(name: str, setting: str) -> Callable[[CredentialFacts], str]:
+    """Describe a claim that the server compares only if it is configured."""
+
+    def found(facts: CredentialFacts) -> str:
+        value = quote_value((facts.claims or {}).get(name))
+        wanted = facts.rules.issuer if name == "iss" else facts.rules.audience
+        return f"{value}, not compared: {setting}" if wanted is None else value
+
+    return found
+
+
+def _diagnose_iss(facts: CredentialFacts, reason: str) -> Diagnosis:
+    value, wanted = (facts.claims or {}).get("iss"), str(facts.rules.issuer)
+    cause = f"authorization.issuer is {quote_value(wanted)}{_difference(value, wanted)}"
+    if value is None:
+        return Diagnosis("none", cause, "configure the issuer to add iss")
+    return Diagnosis(quote_value(value), cause, "set authorization.issuer to the iss of tokens")
+
+
+def _diagnose_aud(facts: CredentialFacts, reason: str) -> Diagnosis:
+    claims, wanted = facts.claims or {}, facts.rules.audience
+    value = claims.get("aud")
+    if wanted is None or "configured" not in reason:
+        remedy = "configure the issuer to write a string, or an array of at most 16 strings"
+        return Diagnosis(quote_value(value), reason, remedy)
+    default = "" if facts.settings.authorization.audience else ", which is server.id"
+    near = [value] if isinstance(value, str) else value or []
+    small = next(filter(None, (_difference(name, wanted) for name in near)), "")
+    cause = f"the audience here is {quote_value(wanted)}{default}{small}"
+    for name in ("azp", "client_id", "resource"):
+        if claims.get(name) == wanted:
+            cause = f"{cause}; the claim {name} has it, but is not read"
+            break
+    if value is None:
+        return Diagnosis("none", cause, "configure the issuer to add aud")
+    remedy = f"request a token for {quote_value(wanted)}, or set authorization.audience"
+    return Diagnosis(quote_value(value), cause, remedy)
+
+
+def _difference(value: object, wanted: str) -> str:
+    difference = describe_difference(value, wanted) if isinstance(value, str) else None
+    return f": {difference}" if difference else ""
+
+
+def _found_sub(facts: CredentialFacts) -> str:
+    claims = facts.claims or {}
+    return quote_value(claims["sub"]) if "sub" in claims else "none: the caller has no name"
+
+
+def _diagnose_sub(facts: CredentialFacts, reason: str) -> Diagnosis:
+    claims = facts.claims or {}
+    if "sub" not in claims:
+        cause = f"{reason}, and authorization.require_sub is on"
+        return Diagnosis("none", cause, "configure the issuer to add sub")
+    value = claims["sub"]
+    if isinstance(value, str) and is_reserved_subject(value.strip()):
+        cause = f"{reason}: only the server uses names that start so"
+        return Diagnosis(quote_value(value), cause, "request a token with another sub")
+    return Diagnosis(quote_value(value), reason, "configure the issuer to write a plain name")
+
+
+def _found_scopes(facts: CredentialFacts) -> str:
+    unread = describe_unread_permissions(facts.claims or {})
+    found = _describe_scopes((facts.claims or {}).get("scopes"), facts)
+    return f"{found}; {unread}" if unread else found
+
+
+def _describe_scopes(value: object, facts: CredentialFacts) -> str:
+    """Return the scopes that count, and those that do not."""
+    if value is None:
+        return "none"
+    if not isinstance(value, list):
+        return f"{quote_value(value)} is not an array: it grants nothing"
+    valid = sorted(check_scopes(facts.claims or {}, facts.rules, facts.now))
+    ignored = [
+        entry
+        for entry in value
+        if not isinstance(entry, str)
+        or (not is_well_formed(entry) and entry != facts.rules.admin_scope)
+    ]
+    if value and not valid and len(ignored) < len(value):
+        return f"{len(value)} entries are too many: none counts"
+    text = join_some(valid) if valid else "none"
+    malformed = join_some(list(map(quote_value, ignored)))
+    return f"{text}; not well-formed: {malformed}" if ignored else text
+
+
+def _found_session_id(facts: CredentialFacts) -> str:
+    claims = facts.claims or {}
+    return quote_value(claims["session_id"]) if "session_id" in claims else "none"
+
+
+def _diagnose_session_id(facts: CredentialFacts, reason: str) -> Diagnosis:
+    value = (facts.claims or {}).get("session_id")
+    remedy = "use 1 to 128 characters of A-Z, a-z, 0-9 and . _ ~ @ -, or omit the claim"
+    return Diagnosis(quote_value(value), reason, remedy)
+
+
+def _account_check(name: str, demands: str, remedy: str, found: str = "") -> Check:
+    """Build a check of a service account, which the database decides."""
+    return Check(
+        f"account.{name}",
+        demands,
+        lambda facts: found,
+        lambda facts, reason: Diagnosis("", reason, remedy),
+    )
+
+
+_LENGTH = Check(
+    "length",
+    "the token is not longer than limits.token_bytes",
+    _found_length,
+    _diagnose_length,
+)
+_TRANSPORT = Check(
+    "transport",
+    "the Authorization header is Bearer and one token",
+    lambda facts: "Bearer and one token",
+    _diagnose_transport,
+)
+
+JWT_CHECKS: tuple[Check, ...] = (
+    _LENGTH,
+    _TRANSPORT,
+    Check(
+        "form",
+        "the token has three segments of canonical base64url",
+        lambda facts: "three segments of base64url",
+        _diagnose_form,
+    ),
+    Check(
+        "header",
+        "the header is that of an access token with the configured algorithm",
+        _found_header,
+        _diagnose_header,
+    ),
+    Check("key", "a key for the token's kid is in use", _found_key, _diagnose_key),
+    Check("signature", "the signature is valid", _found_signature, _diagnose_signature),
+    Check(
+        "claims.form",
+        "the payload is one strict JSON object",
+        lambda facts: join_some(list(map(quote_value, facts.claims or ()))) or "no claims",
+        _diagnose_claims,
+    ),
+    _time_check(
+        "exp",
+        "exp is in the future",
+        "none: the token never expires",
+        "request a new token; `agentctl token mint` creates one",
+    ),
+    _time_check(
+        "nbf",
+        "nbf is in the past",
+        "none",
+        "wait until then, synchronize the clocks, or raise the leeway",
+    ),
+    _time_check(
+        "iat",
+        "iat is in the past",
+        "none",
+        "synchronize the clocks of issuer and server, or raise the leeway",
+    ),
+    Check(
+        "claims.iss",
+        "iss is the configured issuer",
+        _compared("iss", "authorization.issuer is empty"),
+        _diagnose_iss,
+    ),
+    Check(
+        "claims.aud",
+        "aud contains the configured audience",
+        _compared("aud", "authorization.verify_audience is off"),
+        _diagnose_aud,
+    ),
+    Check("claims.sub", "sub is a plain name that is not reserved", _found_sub, _diagnose_sub),
+    Check("claims.scopes", "scopes are well-formed; others grant nothing", _found_scopes),
+    Check(
+        "claims.session_id", "session_id is a session id", _found_session_id, _diagnose_session_id
+    ),
+)
+"""The checks of a JWT, in order."""
+
+ACCOUNT_CHECKS: tuple[Check, ...] = (
+    _LENGTH,
+    _TRANSPORT,
+    _account_check(
+        "form",
+        "a service account token has its length, alphabet and checksum",
+        _COPY_AGAIN,
+        "length, alphabet and checksum are correct",
+    ),
+    _account_check(
+        "known",
+        "a service account has the token",
+        "search for it with `agentctl accounts list`, in the same database",
+    ),
+    _account_check("revoked", "the service account is not revoked", _NEW_ACCOUNT),
+    _account_check("expired", "the service account has not expired", _NEW_ACCOUNT),
+)
+"""The checks of a service account token, in order."""
+
+CHECKS: dict[str, Check] = {check.name: check for check in (*JWT_CHECKS, *ACCOUNT_CHECKS)}
+"""Every check by name: the values of `InvalidToken.check`, of the audit log and of metrics."""
