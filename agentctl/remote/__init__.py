@@ -1,4 +1,4 @@
-"""The port, over HTTP."""
+"""The remote backend: the operations of a server, over HTTP."""
 
 from agentctl.remote.client import RemoteOperations
 

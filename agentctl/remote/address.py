@@ -1,4 +1,4 @@
-"""Where a server is: reading, comparing and guarding its URL."""
+"""The URL of a server: parse it, and check where a token may be sent."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The URL of a server, taken apart.
+    """A parsed URL of a server.
 
     Attributes:
-        origin: scheme, host and port (RFC 6454 4): `http://127.0.0.1:7777`. A credential belongs
-            to an origin and goes to no other.
-        prefix: path that the server is mounted under, without a slash at its end; mostly empty.
-        encrypted: whether the scheme is https.
-        loopback: whether the host is this machine by its very name.
+        origin: scheme, host and port (RFC 6454 4): `http://127.0.0.1:7777`. A token belongs to
+            one origin and is sent to no other.
+        prefix: the path under which the server is mounted, without a slash at the end.
+        encrypted: True for https.
+        loopback: True for `localhost` and loopback addresses.
     """
 
     origin: str
@@ -36,29 +36,29 @@ class Address:
 
     @property
     def base(self) -> str:
-        """The URL that paths are appended to."""
+        """The URL to which paths are appended."""
         return self.origin + self.prefix
 
 
 def parse_address(url: str) -> Address:
-    """Take the URL of a server apart.
+    """Parse the URL of a server.
 
     Raises:
-        errors.UsageFailed: it is no http or https URL, or carries what a server's URL must not:
-            a user name or password, a query, a fragment.
+        errors.UsageError: it is not an http or https URL, or it has a user name or password, a
+            query or a fragment.
     """
     parts = _split_url(url)
     if parts.scheme not in _DEFAULT_PORTS:
-        raise _invalid_url("it does not begin with http:// or https://")
+        raise _invalid_url("it does not start with http:// or https://")
     if "@" in parts.netloc:
         raise _invalid_url(
-            "it holds a user name or password",
-            hint="give the token by --token-file or AGENTCTL_TOKEN",
+            "it has a user name or password",
+            hint="pass the token with --token-file or AGENTCTL_TOKEN",
         )
     if parts.query or parts.fragment or "?" in url or "#" in url:
         raise _invalid_url("it has a query or a fragment")
     if not _PATH.fullmatch(parts.path) or {".", ".."} & set(parts.path.split("/")):
-        raise _invalid_url("its path holds characters that belong in no path")
+        raise _invalid_url("its path has characters that are not allowed in a path")
     host = _parse_host(parts)
     return Address(
         origin=f"{parts.scheme}://{host}{_parse_port(parts)}",
@@ -69,22 +69,22 @@ def parse_address(url: str) -> Address:
 
 
 def check_credential(address: Address, token: str, *, allow_insecure: bool) -> None:
-    """Refuse to send `token` where it could be read on the way, or one that no header can carry.
+    """Reject a token that would be sent in plain text or that does not fit into a header.
 
     Raises:
-        errors.UsageFailed: plain http to another machine, unless `allow_insecure`; or a token
-            with white space, control or non-ASCII characters (RFC 6750 2.1).
+        errors.UsageError: plain http to another machine, unless `allow_insecure`; or a token with
+            white space, control or non-ASCII characters (RFC 6750 2.1).
     """
     if not _TOKEN.fullmatch(token):
         raise errors.UsageError(
-            "The token holds characters that no token has",
-            hint="it is one line of ASCII without white space: look at its file or variable",
+            "The token has characters that are not allowed in a token",
+            hint="a token is one line of ASCII without white space: check its file or variable",
         )
     if not (address.encrypted or address.loopback or allow_insecure):
         raise errors.UsageError(
             "A token is not sent over plain http to another machine",
-            cause=f"{address.origin} is not encrypted: anyone on the way could read the token",
-            hint="use https://, or --insecure-http when the network itself is trusted",
+            cause=f"{address.origin} is not encrypted: others in the network could read the token",
+            hint="use https://, or --insecure-http if you trust the network",
         )
 
 
@@ -92,19 +92,19 @@ def _split_url(url: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError:
-        raise _invalid_url("it cannot be taken apart") from None
+        raise _invalid_url("it cannot be parsed") from None
 
 
 def _parse_host(parts: SplitResult) -> str:
     name = parts.hostname or ""
     if not name:
-        raise _invalid_url("it names no host")
+        raise _invalid_url("it has no host")
     if not name.isascii():
-        # The two encodings of such names disagree on some letters: a token could go astray.
-        raise _invalid_url("its host name is not in ASCII", hint="write it in its xn-- form")
+        # IDNA 2003 and 2008 encode some letters differently: the token could reach another host.
+        raise _invalid_url("its host name is not ASCII", hint="write it in the xn-- form")
     host = f"[{name}]" if ":" in name else name
     if not _HOST.fullmatch(host) or ".." in host:
-        raise _invalid_url("its host name is not one")
+        raise _invalid_url("its host name is not valid")
     return host
 
 
@@ -130,4 +130,4 @@ def _is_loopback(host: str) -> bool:
 def _invalid_url(
     cause: str, hint: str = "write it like http://127.0.0.1:7777 or https://example.com/prefix"
 ) -> errors.UsageError:
-    return errors.UsageError("The URL is not that of a server", cause=cause, hint=hint)
+    return errors.UsageError("The URL of the server is not valid", cause=cause, hint=hint)

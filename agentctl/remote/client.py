@@ -1,4 +1,4 @@
-"""The port, over HTTP: every operation is one request (contract.md 1)."""
+"""The remote backend: every operation is one HTTP request (docs/contract.md "Routes")."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from agentctl.operations import (
 )
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
-from agentctl.remote import queries
 from agentctl.remote.address import check_credential, parse_address
 from agentctl.remote.connection import (
     Connection,
@@ -43,6 +42,16 @@ from agentctl.remote.connection import (
     build_path,
 )
 from agentctl.remote.events import EventParser, ServerEvent
+from agentctl.remote.queries import (
+    Query,
+    build_account_body,
+    build_explain_body,
+    build_query,
+    build_run_body,
+    build_run_headers,
+    build_session_body,
+    query_of,
+)
 
 if TYPE_CHECKING:
     from agentctl.records.accounts import AccountPage, NewAccountRecord
@@ -70,19 +79,19 @@ _SEQUENCE = re.compile(r"[0-9]{1,18}")
 
 
 class RemoteOperations:
-    """`operations.Operations` of the server at a URL. Use it as an async context manager.
+    """The `operations.Operations` of the server at a URL, as an async context manager.
 
     Args:
-        url: of the server, with the path that it is mounted under, if any.
-        token: bearer credential, sent to the origin of `url` only; None: none is sent.
+        url: the URL of the server, with the path under which it is mounted, if any.
+        token: a bearer token, sent to the origin of `url` only; None sends none.
         connect_timeout: seconds to wait for a connection.
-        read_timeout: seconds to wait for an answer; a cancel's own wait comes on top, and a run
-            that is waited for may take as long as it likes.
-        stream_timeout: seconds without a byte, comments included, after which a stream is lost.
+        read_timeout: seconds to wait for a response. The wait of a cancel is added; a run in the
+            foreground has no limit.
+        stream_timeout: seconds without a byte, comments included, until a stream counts as lost.
         allow_insecure: send the token over plain http to another machine.
 
     Raises:
-        errors.UsageFailed: the URL is not one, or the token must not or cannot be sent.
+        errors.UsageError: the URL is not valid, or the token must not or cannot be sent.
     """
 
     def __init__(
@@ -116,7 +125,7 @@ class RemoteOperations:
     ) -> None:
         await self._connection.close()
 
-    # What the instance says of itself
+    # System
 
     async def get_api(self) -> Document[ApiRecord]:
         return await self._get(build_path("get_api"))
@@ -125,7 +134,7 @@ class RemoteOperations:
         return await self._get(build_path("get_health"))
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
-        # Not ready is a 503 whose body is the record, not an error.
+        # A server that is not ready responds with 503 and the record, not with an error body.
         return await self._request_document(
             Request("GET", build_path("get_readiness"), accepted_status=503)
         )
@@ -143,11 +152,11 @@ class RemoteOperations:
         return await self._get(build_path("get_me"))
 
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
-        body = queries.build_explain_body(request)
+        body = build_explain_body(request)
         return await self._request_document(Request("POST", build_path("explain_auth"), body=body))
 
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
-        return await self._get(build_path("get_audit"), queries.build_audit_query(filter))
+        return await self._get(build_path("get_audit"), query_of(filter))
 
     # Components
 
@@ -163,9 +172,9 @@ class RemoteOperations:
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> Document[RunRecord]:
         path = _component_path(operation_ids(kind).create_run, kind, component_id)
-        body = queries.build_run_body(request, stream=False)
+        body = build_run_body(request, stream=False)
         wait = 0.0 if request.background else None
-        headers = queries.build_run_headers(request)
+        headers = build_run_headers(request)
         asked = Request("POST", path, body=body, headers=headers, extra_wait=wait)
         return await self._request_document(asked)
 
@@ -173,8 +182,8 @@ class RemoteOperations:
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         path = _component_path(operation_ids(kind).create_run, kind, component_id)
-        body = queries.build_run_body(request, stream=True)
-        asked = Request("POST", path, body=body, headers=queries.build_run_headers(request))
+        body = build_run_body(request, stream=True)
+        asked = Request("POST", path, body=body, headers=build_run_headers(request))
         event: StreamEvent | None = None
         async with contextlib.aclosing(self._events(asked, BEFORE_FIRST_EVENT)) as events:
             async for event in events:
@@ -186,18 +195,20 @@ class RemoteOperations:
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         path = _component_path(operation_ids(kind).resume_run, kind, component_id, run_id)
-        asked = Request("POST", path, queries.build_resume_query(request))
+        after = None if request.after == BEFORE_FIRST_EVENT else request.after
+        query = build_query(session_id=request.session_id, last_event_index=after)
+        asked = Request("POST", path, query)
         event: StreamEvent | None = None
         async with contextlib.aclosing(self._events(asked, request.after)) as events:
             async for event in events:
                 yield event
-        # Behind the last event of a run there is none: that nothing came need be no fault.
+        # After the last event of a run there are none, so an empty stream is complete.
         complete = request.after > BEFORE_FIRST_EVENT if event is None else _is_final(kind, event)
         if not complete:
             raise _interrupted_stream()
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
-        """What a stream brings, numbered from `after` on where the server numbers nothing."""
+        """Yield the events of a stream; if the server sends no numbers, count from `after`."""
         async with self._connection.stream(request) as chunks:
             parser = EventParser()
             async for chunk in chunks:
@@ -207,40 +218,40 @@ class RemoteOperations:
                     yield event
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
-        return await self._get(build_path("get_runs"), queries.build_runs_query(filter))
+        return await self._get(build_path("get_runs"), query_of(filter, without=("sort_by",)))
 
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
-        return await self._get(
-            build_path("get_run", run_id=run_id), queries.build_query(db_id=db_id)
-        )
+        return await self._get(build_path("get_run", run_id=run_id), build_query(db_id=db_id))
 
     async def list_component_runs(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]:
         path = _component_path(operation_ids(kind).list_runs, kind, component_id)
-        return await self._get(path, queries.build_component_runs_query(filter))
+        return await self._get(
+            path, query_of(filter, without=("component_type", "component_id", "sort_by"))
+        )
 
     async def get_component_run(
         self, kind: ComponentKind, component_id: str, run_id: str, *, session_id: str | None = None
     ) -> Document[RunRecord]:
         path = _component_path(operation_ids(kind).get_run, kind, component_id, run_id)
-        return await self._get(path, queries.build_query(session_id=session_id))
+        return await self._get(path, build_query(session_id=session_id))
 
     async def cancel_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
     ) -> Document[CancelRecord]:
         path = _component_path(operation_ids(kind).cancel_run, kind, component_id, run_id)
-        query = queries.build_cancel_query(request)
+        query = query_of(request)
         return await self._request_document(Request("POST", path, query, extra_wait=request.wait))
 
     # Sessions
 
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
-        return await self._get(build_path("get_sessions"), queries.build_sessions_query(filter))
+        return await self._get(build_path("get_sessions"), query_of(filter))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
-        query = queries.build_query(type=session.type, db_id=session.db_id)
-        body = queries.build_session_body(session)
+        query = build_query(type=session.type, db_id=session.db_id)
+        body = build_session_body(session)
         return await self._request_document(
             Request("POST", build_path("create_session"), query, body)
         )
@@ -249,35 +260,31 @@ class RemoteOperations:
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         path = build_path("get_session_by_id", session_id=session_id)
-        return await self._get(path, queries.build_where_query(where))
+        return await self._get(path, query_of(where))
 
     async def update_session(
         self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         path = build_path("update_session", session_id=session_id)
-        return await self._request_document(
-            Request("PATCH", path, queries.build_where_query(where), patch.changes)
-        )
+        return await self._request_document(Request("PATCH", path, query_of(where), patch.changes))
 
     async def rename_session(
         self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         path = build_path("rename_session", session_id=session_id)
         body = {"session_name": session_name}
-        return await self._request_document(
-            Request("POST", path, queries.build_where_query(where), body)
-        )
+        return await self._request_document(Request("POST", path, query_of(where), body))
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
     ) -> None:
-        query = queries.build_where_query(where) + queries.build_query(cancel=cancel or None)
+        query = query_of(where) + build_query(cancel=cancel or None)
         wait = DELETION_WAIT if cancel else 0.0
         path = build_path("delete_session", session_id=session_id)
         await self._connection.send(Request("DELETE", path, query, extra_wait=wait))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
-        query = queries.build_query(db_id=deletion.db_id)
+        query = build_query(db_id=deletion.db_id)
         body = {"session_ids": list(deletion.session_ids)}
         await self._connection.send(Request("DELETE", build_path("delete_sessions"), query, body))
 
@@ -285,34 +292,32 @@ class RemoteOperations:
         self, session_id: str, query: SessionRunsQuery = ALL_RUNS
     ) -> Document[list[RunRecord]]:
         path = build_path("get_session_runs", session_id=session_id)
-        return await self._get(path, queries.build_session_runs_query(query), shape="array")
+        return await self._get(path, query_of(query), shape="array")
 
     async def get_session_run(
         self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[RunRecord]:
         path = build_path("get_session_run", session_id=session_id, run_id=run_id)
-        return await self._get(path, queries.build_where_query(where))
+        return await self._get(path, query_of(where))
 
     # Service accounts
 
     async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
-        body = queries.build_account_body(account)
+        body = build_account_body(account)
         return await self._request_document(
             Request("POST", build_path("create_service_account"), body=body)
         )
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
         return await self._get(
-            build_path("list_service_accounts"), queries.build_accounts_query(filter)
+            build_path("list_service_accounts"), query_of(filter, without=("sort_by",))
         )
 
     async def revoke_service_account(self, account_id: str) -> None:
         path = build_path("revoke_service_account", account_id=account_id)
         await self._connection.send(Request("DELETE", path))
 
-    async def _get(
-        self, path: str, query: queries.Query = (), *, shape: Shape = "object"
-    ) -> Document[Any]:
+    async def _get(self, path: str, query: Query = (), *, shape: Shape = "object") -> Document[Any]:
         return await self._request_document(Request("GET", path, query), shape)
 
     async def _request_document(self, request: Request, shape: Shape = "object") -> Document[Any]:
@@ -322,12 +327,12 @@ class RemoteOperations:
 def _component_path(
     operation: str, kind: ComponentKind, component_id: str, run_id: str = ""
 ) -> str:
-    """The path of an operation on a component, or with an id on a run of it."""
+    """Build the path of an operation on a component, or with `run_id` on one of its runs."""
     return build_path(operation, **{KINDS[kind].id_field: component_id}, run_id=run_id)
 
 
 def _number_event(received: ServerEvent, before: int) -> StreamEvent:
-    """The event with its number; a server that numbers none has them counted here."""
+    """Add the number that the server sent, or the one after `before`."""
     given = received.id or ""
     seq = int(given) if _SEQUENCE.fullmatch(given) else before + 1
     return StreamEvent(seq, received.name, received.data)
@@ -341,6 +346,6 @@ def _is_final(kind: ComponentKind, event: StreamEvent) -> bool:
 def _interrupted_stream() -> errors.Unavailable:
     return errors.Unavailable(
         "The stream ended before the run did",
-        cause="the server, or something on the way to it, closed the connection",
-        hint="see what became of the run with: agentctl runs list",
+        cause="the server, or a proxy in front of it, closed the connection",
+        hint="check the status of the run with: agentctl runs list",
     )

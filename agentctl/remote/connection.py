@@ -1,7 +1,4 @@
-"""A document as another machine sent it.
-
-One server over HTTP: requests out, bytes or a failure back.
-"""
+"""The HTTP connection to one server: it sends requests and returns bytes or raises errors."""
 
 from __future__ import annotations
 
@@ -40,25 +37,25 @@ _SPACE = b" \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class ReceivedDocument(Document[Record]):
-    """A document that is parsed late, and whose sender may have sent something else."""
+    """A document from a server, parsed on demand; its JSON may be malformed."""
 
     @property
     def value(self) -> Record:
         """The parsed record.
 
         Raises:
-            errors.Unavailable: it is no JSON after all.
+            errors.Unavailable: the bytes are not JSON.
         """
         import orjson
 
         try:
             return cast(Record, orjson.loads(self.raw))
         except orjson.JSONDecodeError:
-            raise errors.Unavailable("The server's answer is not the JSON that is due") from None
+            raise errors.Unavailable("The response of the server is not valid JSON") from None
 
 
 def has_shape(raw: bytes, shape: Shape) -> bool:
-    """Whether `raw` begins and ends as an object or an array does, at the cost of two bytes."""
+    """Return True if the first and last bytes are those of a JSON object or array."""
     first, last = _BRACKETS[shape]
     trimmed = raw.strip(_SPACE) if raw[:1].isspace() or raw[-1:].isspace() else raw
     return trimmed.startswith(first) and trimmed.endswith(last)
@@ -66,7 +63,7 @@ def has_shape(raw: bytes, shape: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long to wait, in seconds: for a connection, an answer, the next bytes of a stream."""
+    """Timeouts in seconds: for a connection, for a response, for the next bytes of a stream."""
 
     connect: float = 5.0
     read: float = 30.0
@@ -75,16 +72,16 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request.
+    """An HTTP request.
 
     Attributes:
-        path: below the address's prefix, quoted (see `path_to`).
-        query: names and values in order.
-        body: what is sent as JSON; None for no body.
-        headers: further header fields, names in lower case.
-        extra_wait: seconds that the server may take on purpose, on top of the read timeout;
-            None: as long as it likes.
-        also_answers: a status above 400 that comes with a record instead of an error body.
+        method: the HTTP method.
+        path: the quoted path below the prefix of the address (see `build_path`).
+        query: names and values, in order.
+        body: the JSON body, or None.
+        headers: additional headers, names in lower case.
+        extra_wait: seconds to add to the read timeout; None waits without a limit.
+        accepted_status: a status from 400 that has a record instead of an error body.
     """
 
     method: str
@@ -97,9 +94,9 @@ class Request:
 
 
 def build_path(operation: str, **ids: str) -> str:
-    """The path of an operation with these ids in it, each percent-quoted whole (RFC 3986 3.3).
+    """Build the path of an operation with percent-quoted ids (RFC 3986 3.3).
 
-    Segments of dots are quoted too: they would be read as steps up and down.
+    The ids `.` and `..` are quoted too, because clients and proxies remove dot segments.
     """
     segments = ROUTES[operation].template.split("/")
     return "/".join(
@@ -109,7 +106,7 @@ def build_path(operation: str, **ids: str) -> str:
 
 
 class Connection:
-    """A client for one address. The token goes there and nowhere else: redirects end here."""
+    """An HTTP client for one address. It follows no redirects, so the token stays there."""
 
     def __init__(self, address: Address, token: str | None, timeouts: Timeouts) -> None:
         self.address = address
@@ -121,20 +118,20 @@ class Connection:
         return f"Connection({self.address.base!r})"
 
     async def open(self) -> None:
-        """Make the client. No connection is made yet."""
+        """Create the client; it connects with the first request."""
         self._client = _create_client(self.address, self._token)
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close all connections."""
         if self._client is not None:
             await self._client.aclose()
 
     async def fetch(self, request: Request, shape: Shape) -> bytes:
-        """The JSON that the server answers, as it was sent.
+        """Send a request and return the JSON bytes of the response.
 
         Raises:
-            errors.AgentctlError: what the server refused, or that it cannot be reached, or that
-                the answer is no JSON of this shape.
+            errors.AgentctlError: the error of the response; or the server cannot be reached, or
+                the response is not JSON of this shape.
         """
         response = await self._request(request)
         if _media_type(response) != "application/json" or not has_shape(response.content, shape):
@@ -142,12 +139,12 @@ class Connection:
         return response.content
 
     async def send(self, request: Request) -> None:
-        """Like `fetch` for what is answered without a body (204)."""
+        """Send a request whose response has no body (204); see `fetch`."""
         await self._request(request)
 
     @contextlib.asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The chunks of an event stream. A refusal is raised before the first."""
+        """Open an event stream and yield its chunks; an error response raises before that."""
         outgoing = self._build_request(request, "text/event-stream", self._timeouts.stream)
         response = await self._sent(outgoing, stream=True)
         try:
@@ -237,15 +234,15 @@ def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
             headers=headers,
             follow_redirects=False,
-            # Certificates are loaded only where TLS is spoken: that costs some 20 ms.
+            # Load certificates for https only: it takes about 20 ms.
             verify=True if address.encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            # A proxy has no business between this machine and itself.
+            # Never use a proxy for this machine.
             trust_env=not address.loopback,
         )
     except (ValueError, ImportError, OSError, httpx2.InvalidURL):
         raise errors.UsageError(
             "The environment names a proxy or certificates that cannot be used",
-            hint="look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
+            hint="check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
         ) from None
 
 
@@ -264,10 +261,10 @@ def _encode_query(query: tuple[tuple[str, str], ...]) -> str:
 
 
 def _encode_utf8(text: str) -> bytes:
-    """UTF-8, lone surrogates included: it is the server that refuses them (contract.md 7)."""
+    """Encode as UTF-8, lone surrogates included: the server rejects those."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def _encode_json(body: dict[str, Any]) -> bytes:
-    # The standard library can write lone surrogates, as escapes; the server refuses them.
+    # The standard library escapes lone surrogates, so that the server can reject them.
     return json.dumps(body, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Server-sent events, read as they arrive (WHATWG HTML 9.2.6), bytes in, bytes out."""
+"""Parse server-sent events from chunks of bytes (WHATWG HTML 9.2.6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentctl import errors
 __all__ = ["MAXIMUM_EVENT_BYTES", "EventParser", "ServerEvent"]
 
 MAXIMUM_EVENT_BYTES = 134_217_728
-"""An event beyond this size is no event of a run: a whole run is kept to `limits.run_bytes`."""
+"""Bytes of the largest event: no event of a run is larger, because of `limits.run_bytes`."""
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -18,7 +18,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """One event as it was sent. `id` is the last one given, None before any."""
+    """One event. `id` is that of this event or of the last one that had an id, else None."""
 
     id: str | None
     name: str
@@ -26,10 +26,10 @@ class ServerEvent:
 
 
 class EventParser:
-    """Turns chunks of a stream, cut anywhere, into events.
+    """A parser that turns the chunks of a stream, cut at any byte, into events.
 
-    Lines end in LF, CR or CRLF. Comments and `retry` say nothing to us; an event without data is
-    none; one that the end of the stream cut off is dropped.
+    Lines end in LF, CR or CRLF. Comments, `retry` fields and events without data are ignored. An
+    event that the end of the stream cuts off is dropped.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class EventParser:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
-        """The events that `chunk` completes.
+        """Return the events that `chunk` completes.
 
         Raises:
             errors.Unavailable: an event grows beyond MAXIMUM_EVENT_BYTES.
@@ -53,7 +53,7 @@ class EventParser:
             if event is not None:
                 events.append(event)
         if self._size + len(self._line) > MAXIMUM_EVENT_BYTES:
-            raise errors.Unavailable("The server sent an event that is too large to be one")
+            raise errors.Unavailable("The server sent an event that is too large")
         return events
 
     def _lines(self, chunk: bytes) -> list[bytes]:

@@ -1,7 +1,6 @@
-"""What goes wrong between here and a server, told as our own failures.
+"""Errors of connections and responses, as errors of this package.
 
-The texts are ours: an exception of the HTTP library decides the class and the cause, its own text
-is not shown.
+The exception of the HTTP library selects the class and the cause; its text is never shown.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ __all__ = [
 ]
 
 _CLEAR_WITHOUT_JSON = frozenset({401, 403, 413, 429, 431})
-"""Statuses that mean the same whoever answers, a proxy in front of the server included."""
+"""Statuses with the same meaning from a proxy as from the server."""
 
 _MAXIMUM_TEXT = 500
 
 
 def build_connection_error(address: Address, error: Exception) -> errors.Unavailable:
-    """The failure of a connection or of an exchange over it."""
+    """Build the error of a connection that failed or broke."""
     import httpx2
 
     if isinstance(error, httpx2.ConnectTimeout | httpx2.ConnectError | httpx2.ProxyError):
@@ -41,12 +40,12 @@ def build_connection_error(address: Address, error: Exception) -> errors.Unavail
         return errors.Unavailable("Cannot reach the server", cause=cause, hint=hint)
     if isinstance(error, httpx2.TimeoutException):
         return errors.Unavailable(
-            "The server did not answer in time",
-            cause=f"{address.base} kept silent for too long",
-            hint="what was asked for may still have happened: look before asking again",
+            "The server did not respond in time",
+            cause=f"{address.base} sent nothing for too long",
+            hint="it may have processed the request: check before you retry",
         )
     if isinstance(error, httpx2.RemoteProtocolError | httpx2.DecodingError):
-        cause = f"{address.base} broke off its answer, or does not speak HTTP"
+        cause = f"{address.base} cut off its response, or does not speak HTTP"
     else:
         cause = f"the connection to {address.base} broke"
     return errors.Unavailable(
@@ -57,7 +56,7 @@ def build_connection_error(address: Address, error: Exception) -> errors.Unavail
 def build_response_error(
     address: Address, response: httpx2.Response, *, with_token: bool
 ) -> errors.AgentctlError:
-    """The failure that an answer with a status of 400 or more, read to its end, stands for."""
+    """Build the error of a complete response with a status from 400."""
     body = _parse_error_body(response.content)
     if body is None and not _is_clear_without_json(response.status_code):
         return build_unexpected_response_error(address, response)
@@ -67,12 +66,14 @@ def build_response_error(
         failure.hint = _credential_hint(failure, with_token)
     request_id = response.headers.get("x-request-id")
     if isinstance(failure, errors.InternalError) and request_id:
-        failure.cause = f"the server's log has it under request id {to_printable_line(request_id)}"
+        failure.cause = (
+            f"the log of the server has details for request {to_printable_line(request_id)}"
+        )
     return failure
 
 
 def has_error_body(response: httpx2.Response) -> bool:
-    """Whether an answer, read to its end, is an error or nothing of ours, and no record."""
+    """Return True if a complete response is an error or not from agentctl, and not a record."""
     body = _parse_error_body(response.content)
     return body is None or "detail" in body
 
@@ -80,25 +81,25 @@ def has_error_body(response: httpx2.Response) -> bool:
 def build_unexpected_response_error(
     address: Address, response: httpx2.Response
 ) -> errors.Unavailable:
-    """The failure of an answer that no server of ours, or like ours, gives."""
+    """Build the error of a response that agentctl does not send."""
     status = response.status_code
     where = f"{response.request.method} {to_printable_line(str(response.request.url.path))}"
     if 300 <= status < 400:
         return errors.Unavailable(
-            "The server sends us elsewhere, and redirects are not followed",
+            "The server sent a redirect, which is not followed",
             cause=f"{address.base} answered {where} with {status} to {_redirect_origin(response)}",
-            hint="if that is the right server, name it with --url",
+            hint="if that is the right server, use its URL with --url",
         )
     kind = response.headers.get("content-type", "no content type").partition(";")[0]
     return errors.Unavailable(
-        "The URL does not look like that of such a server",
+        "The URL is not that of an agentctl server",
         cause=f"{address.base} answered {where} with {status} and {to_printable_line(kind)}",
-        hint="check --url, its path included",
+        hint="check --url, including its path",
     )
 
 
 def to_printable_line(text: str) -> str:
-    """One line of `text` that is safe on a terminal: no control characters, bounded."""
+    """Return `text` as one line for a terminal: without control characters, at most 500 long."""
     line = "".join(character if character.isprintable() else " " for character in text)
     return line if len(line) <= _MAXIMUM_TEXT else line[:_MAXIMUM_TEXT] + "…"
 
@@ -108,21 +109,21 @@ def _explain_connect_error(address: Address, error: Exception) -> tuple[str, str
 
     base = address.base
     if isinstance(error, httpx2.ProxyError):
-        return f"the proxy on the way to {base} refused", "check HTTPS_PROXY and NO_PROXY"
+        return f"the proxy for {base} refused the connection", "check HTTPS_PROXY and NO_PROXY"
     if isinstance(error, httpx2.ConnectTimeout):
-        return f"{base} took no connection in time", "check the URL and the network"
+        return f"{base} did not accept a connection in time", "check the URL and the network"
     for step in _walk_causes(error):
         if isinstance(step, socket.gaierror):
-            return f"the host of {base} is not known", "check the URL for a misspelt name"
+            return f"the host name of {base} cannot be resolved", "check the spelling of the URL"
         if isinstance(step, ssl.SSLCertVerificationError):
             return (
-                f"the certificate of {base} is not one to trust",
-                "name its authority with SSL_CERT_FILE, or check the host name in the URL",
+                f"the certificate of {base} is not trusted",
+                "set SSL_CERT_FILE to its certificate authority, or check the host name",
             )
         if isinstance(step, ssl.SSLError):
-            return f"{base} does not speak TLS", "check whether it should be http://"
+            return f"{base} does not speak TLS", "check if the URL should start with http://"
         if isinstance(step, ConnectionRefusedError):
-            return f"nothing listens at {base}", "start it with: agentctl serve"
+            return f"no server listens at {base}", "start one with: agentctl serve"
     return f"no connection to {base}", "check the URL and that the server runs"
 
 
@@ -158,12 +159,12 @@ def _credential_hint(failure: errors.AgentctlError, with_token: bool) -> str | N
     if not isinstance(failure, errors.Unauthenticated):
         return None
     if with_token:
-        return "`agentctl token inspect` tells what the token says, `agentctl token mint` makes one"
-    return "give a token by --token-file or AGENTCTL_TOKEN; `agentctl token mint` makes one"
+        return "`agentctl token inspect` shows the token, `agentctl token mint` creates a new one"
+    return "pass a token with --token-file or AGENTCTL_TOKEN; `agentctl token mint` creates one"
 
 
 def _redirect_origin(response: httpx2.Response) -> str:
-    """Origin of a redirect only: its path or query may hold what is not for the screen."""
+    """Return the origin of a redirect; its path and query may contain secrets."""
     try:
         parts = urlsplit(response.headers.get("location", ""))
         host = parts.netloc.rpartition("@")[2]

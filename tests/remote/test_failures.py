@@ -83,7 +83,7 @@ def test_nothing_listens() -> None:
     failure = _failure(url)
     assert isinstance(failure, errors.Unavailable)
     assert failure.detail == "Cannot reach the server"
-    assert failure.cause == f"nothing listens at {url}"
+    assert failure.cause == f"no server listens at {url}"
     assert failure.hint
     assert failure.exit_code == 7
 
@@ -91,7 +91,7 @@ def test_nothing_listens() -> None:
 def test_an_unknown_host() -> None:
     failure = _failure("https://no-such-host.invalid")
     assert isinstance(failure, errors.Unavailable)
-    assert failure.cause == "the host of https://no-such-host.invalid is not known"
+    assert failure.cause == "the host name of https://no-such-host.invalid cannot be resolved"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_certificate_of_nobody(tmp_path: Any) -> None:
         stop.set()
         thread.join()
     assert isinstance(failure, errors.Unavailable)
-    assert failure.cause == f"the certificate of {url} is not one to trust"
+    assert failure.cause == f"the certificate of {url} is not trusted"
 
 
 def _self_signed(folder: Any) -> ssl.SSLContext:
@@ -180,7 +180,7 @@ def test_silence(serve: Serve) -> None:
     server = serve(None)
     failure = _failure(server.url, read_timeout=0.05)
     assert isinstance(failure, errors.Unavailable)
-    assert failure.detail == "The server did not answer in time"
+    assert failure.detail == "The server did not respond in time"
 
 
 def test_a_cancel_may_take_its_wait(serve: Serve) -> None:
@@ -199,7 +199,7 @@ def test_a_run_may_take_its_time_and_its_row_may_not(serve: Serve) -> None:
     server = serve(None, answer())
     request = RunRequest("hi", background=True)
     failure = _failure(server.url, lambda o: o.create_run("agent", "a", request), read_timeout=0.1)
-    assert failure.detail == "The server did not answer in time"
+    assert failure.detail == "The server did not respond in time"
     threading.Timer(0.3, server.release.set).start()
 
     async def run() -> bytes:
@@ -267,7 +267,7 @@ def test_the_hints_of_a_401(serve: Serve) -> None:
 def test_the_request_id_of_a_500(serve: Serve) -> None:
     headers = {"X-Request-ID": "abc-1"}
     failure = _failure(serve(answer(500, b'{"detail": "Oh"}', headers=headers)).url)
-    assert failure.cause == "the server's log has it under request id abc-1"
+    assert failure.cause == "the log of the server has details for request abc-1"
 
 
 @pytest.mark.parametrize("body", [b'{"detail": {"a": 1}}', b'{"detail": null}', b"{}"])
@@ -304,7 +304,11 @@ def test_some_other_server(serve: Serve, status: int, body: bytes, content_type:
     failure = _failure(server.url)
     assert isinstance(failure, errors.Unavailable)
     told = f"{failure.detail} {failure.cause}"
-    assert "does not look like" in told or "elsewhere" in told or "does not speak HTTP" in told
+    assert (
+        "not that of an agentctl server" in told
+        or "redirect" in told
+        or "does not speak HTTP" in told
+    )
     assert server.url in told
     assert "\x1b" not in told
 
@@ -330,7 +334,7 @@ def test_json_that_is_none_inside(serve: Serve) -> None:
 
     document = asyncio.run(teams())
     assert document.raw == b"[nonsense]"
-    with pytest.raises(errors.Unavailable, match="not the JSON"):
+    with pytest.raises(errors.Unavailable, match="not valid JSON"):
         _ = document.value
 
 
@@ -338,7 +342,7 @@ def test_a_body_that_is_cut_off(serve: Serve) -> None:
     whole = answer(body=b"[" + b"1," * 100 + b"1]")
     failure = _failure(serve(whole[:-20]).url)
     assert isinstance(failure, errors.Unavailable)
-    assert "broke off" in (failure.cause or "")
+    assert "cut off" in (failure.cause or "")
 
 
 def test_a_body_that_is_no_gzip(serve: Serve) -> None:
@@ -377,7 +381,7 @@ def test_a_proxy_that_refuses(
     monkeypatch.setenv("HTTPS_PROXY", speak(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"))
     failure = _failure("https://host.invalid")
     assert isinstance(failure, errors.Unavailable)
-    assert failure.cause == "the proxy on the way to https://host.invalid refused"
+    assert failure.cause == "the proxy for https://host.invalid refused the connection"
 
 
 def test_every_failure_of_a_connection_has_a_text_of_ours() -> None:

@@ -55,7 +55,7 @@ READS: list[tuple[Call, str]] = [
         lambda o: o.get_runs(
             RunFilter("RUNNING", "team", "t", "s", "u", "d", Page(cursor="c=", sort_order="asc"))
         ),
-        "/runs?component_type=team&component_id=t&status=RUNNING&session_id=s&user_id=u&db_id=d"
+        "/runs?status=RUNNING&component_type=team&component_id=t&session_id=s&user_id=u&db_id=d"
         "&cursor=c%3D&sort_order=asc",
     ),
     (
@@ -81,7 +81,7 @@ READS: list[tuple[Call, str]] = [
     (
         lambda o: o.get_sessions(SessionFilter(WHERE, "t", "pre fix", PAGE)),
         "/sessions?type=team&user_id=u%2F1&db_id=other&table=sessions&component_id=t"
-        "&session_name=pre%20fix&limit=5&page=2&sort_order=asc&sort_by=updated_at",
+        "&session_name=pre%20fix&limit=5&page=2&sort_by=updated_at&sort_order=asc",
     ),
     (lambda o: o.get_session_by_id(ODD), f"/sessions/{ODD_QUOTED}"),
     (

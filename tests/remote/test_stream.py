@@ -96,7 +96,7 @@ def test_a_connection_that_breaks(serve: Serve) -> None:
 def test_a_stream_that_falls_silent(serve: Serve) -> None:
     server = serve(stream_head(), b"event: RunStarted\ndata: {}\n\n", None)
     failure = _failure(server.url, stream_timeout=0.1)
-    assert failure.detail == "The server did not answer in time"
+    assert failure.detail == "The server did not respond in time"
 
 
 @pytest.mark.parametrize(
