@@ -1,4 +1,4 @@
-"""Servers and their database killed under load, and an audit of the truth behind it.
+"""Servers and their database are killed under load; then stored data is compared with responses.
 
 python -m tests.chaos --minutes 5 --clients 64
 """

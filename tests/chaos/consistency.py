@@ -1,10 +1,9 @@
-"""Holds what the callers were told against what is stored, when all is quiet again."""
+"""Compare the responses that clients received with the stored data, after the load."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,21 +11,21 @@ import httpx2
 import orjson
 
 from agentctl.runs.event_format import LOST_SEQ_STEP
+from tests.chaos.cluster import Cluster
 from tests.chaos.ledger import Ledger, RunNote
-from tests.chaos.stage import Cluster
 from tests.server.load import ENDS, Event
 
-__all__ = ["SETTLE_SECONDS", "check_consistency", "wait_until_idle"]
+__all__ = ["IDLE_SECONDS", "check_consistency", "wait_until_idle"]
 
-SETTLE_SECONDS = 25.0
-"""How long a run may be live when nobody wants it any more."""
+IDLE_SECONDS = 25.0
+"""Maximum time from the end of the load until no run is live."""
 
 _RUNS = "SELECT run_id, status, input, attempt FROM runs"
 
 _LIVE = "status IN ('PENDING', 'RUNNING')"
 
 _MUST_BE_EMPTY = {
-    "requests that made two runs": (
+    "requests that created two runs": (
         "SELECT input FROM runs WHERE parent_run_id IS NULL GROUP BY input HAVING count(*) > 1"
     ),
     "sessions whose runs are not numbered from 1 on": (
@@ -34,23 +33,23 @@ _MUST_BE_EMPTY = {
         " GROUP BY s.session_id"
         " HAVING s.run_count <> count(r.run_id) OR s.run_count <> coalesce(max(r.seq), 0)"
     ),
-    "keys without their run": (
+    "idempotency keys without their run": (
         "SELECT key FROM idempotency i LEFT JOIN runs r ON r.run_id = i.run_id"
         " WHERE r.run_id IS NULL"
     ),
-    "runs that are final without an end": (
+    "final runs without an end time": (
         f"SELECT run_id FROM runs WHERE ({_LIVE}) = (finished_at IS NOT NULL)"
     ),
-    "members that outlived their run's end": (
+    "live members of final runs": (
         "SELECT c.run_id FROM runs c JOIN runs p ON p.run_id = c.parent_run_id"
         f" WHERE c.{_LIVE} AND p.status NOT IN ('PENDING', 'RUNNING')"
     ),
-    "events of runs that are not there": (
+    "events without their run": (
         "SELECT e.run_id FROM run_events e LEFT JOIN runs r ON r.run_id = e.run_id"
         " WHERE r.run_id IS NULL"
     ),
 }
-"""Statements that must find nothing."""
+"""Queries that must return no row."""
 
 _COMPARED_FIELDS = (
     "status",
@@ -61,80 +60,81 @@ _COMPARED_FIELDS = (
     "session_id",
     "metrics",
 )
-"""Of a record that was answered, what is to be found in it later."""
+"""Fields of a final record that never change."""
 
 
-async def wait_until_idle(stage: Cluster, ledger: Ledger) -> float:
-    """Cancel what has no end, and wait until no run is live; the seconds that it took."""
-    live = await stage.rows(f"SELECT run_id FROM runs WHERE {_LIVE}")
-    endless = [told for told in ledger.acknowledged if told.run_id in {row[0] for row in live}]
+async def wait_until_idle(cluster: Cluster, ledger: Ledger) -> float:
+    """Cancel the live runs and wait until they have stopped; return the seconds taken."""
+    live = {row[0] for row in await cluster.rows(f"SELECT run_id FROM runs WHERE {_LIVE}")}
     began = time.monotonic()
-    async with _client(stage) as client:
-        for told in endless:
-            path = f"{told.path}/runs/{told.run_id}/cancel?session_id={told.session_id}&wait=0"
-            await client.post(path)
-    while live := await stage.rows(f"SELECT run_id, status, owner FROM runs WHERE {_LIVE}"):
-        # A run that nobody was told of, and that has no end of its own, is nobody's to wait for.
-        if time.monotonic() > began + SETTLE_SECONDS:
-            ledger.wrong["runs that are still live"] += len(live)
+    async with _client(cluster) as client:
+        for note in ledger.acknowledged:
+            if note.run_id in live:
+                path = f"{note.path}/runs/{note.run_id}/cancel?session_id={note.session_id}&wait=0"
+                await client.post(path)
+    while rows := await cluster.rows(f"SELECT run_id, status, owner FROM runs WHERE {_LIVE}"):
+        if time.monotonic() > began + IDLE_SECONDS:
+            ledger.violations["runs that are still live"] += len(rows)
             break
-        await _cancel_unnamed(stage, [row[0] for row in live])
+        # The response with the id of a run may be lost: no client cancels such a run.
+        await _cancel_live_runs(cluster, [row[0] for row in rows])
         await asyncio.sleep(0.5)
     return time.monotonic() - began
 
 
-async def _cancel_unnamed(stage: Cluster, run_ids: list[str]) -> None:
-    found = await stage.rows(
+async def _cancel_live_runs(cluster: Cluster, run_ids: list[str]) -> None:
+    rows = await cluster.rows(
         "SELECT run_id, session_id, component_type, component_id FROM runs"
         f" WHERE {_LIVE} AND parent_run_id IS NULL AND cancel_requested_at IS NULL"
     )
-    async with _client(stage) as client:
-        for run_id, session_id, kind, component_id in found:
+    async with _client(cluster) as client:
+        for run_id, session_id, kind, component_id in rows:
             if run_id in run_ids:
                 path = f"/{kind}s/{component_id}/runs/{run_id}/cancel"
                 await client.post(f"{path}?session_id={session_id}&wait=0")
 
 
-async def check_consistency(stage: Cluster, ledger: Ledger) -> None:
-    """Add whatever is not so to `ledger.wrong`."""
-    for what, sql in _MUST_BE_EMPTY.items():
-        if found := await stage.rows(sql):
-            ledger.wrong[f"{what}, such as {found[0][0]}"] += len(found)
-    stored = {row[0]: row for row in await stage.rows(_RUNS)}
-    for told in ledger.acknowledged:
-        _check_row(ledger, told, stored.get(told.run_id or ""))
-    await _check_names(stage, ledger)
-    await _check_events(stage, ledger, {row[0] for row in stored.values() if row["attempt"] > 1})
-    async with _client(stage) as client:
+async def check_consistency(cluster: Cluster, ledger: Ledger) -> None:
+    """Add every violated guarantee to `ledger.violations`."""
+    for violation, sql in _MUST_BE_EMPTY.items():
+        if rows := await cluster.rows(sql):
+            ledger.violations[f"{violation}, for example {rows[0][0]}"] += len(rows)
+    stored = {row[0]: row for row in await cluster.rows(_RUNS)}
+    for note in ledger.acknowledged:
+        _check_row(ledger, note, stored.get(note.run_id or ""))
+    await _check_names(cluster, ledger)
+    restarted = {row[0] for row in stored.values() if row["attempt"] > 1}
+    await _check_events(cluster, ledger, restarted)
+    async with _client(cluster) as client:
         await _check_records(client, ledger)
         await _check_keys(client, ledger)
 
 
-def _check_row(ledger: Ledger, told: RunNote, row: Any) -> None:
+def _check_row(ledger: Ledger, note: RunNote, row: Any) -> None:
     if row is None:
-        ledger.wrong["acknowledged runs that are lost"] += 1
+        ledger.violations["acknowledged runs that are lost"] += 1
         return
-    if told.status not in (None, row["status"]):
-        ledger.wrong[f"told {told.status}, stored {row['status']}"] += 1
-    if row["input"] != told.message:
-        ledger.wrong["runs with another message"] += 1
+    if note.status not in (None, row["status"]):
+        ledger.violations[f"received {note.status}, stored {row['status']}"] += 1
+    if row["input"] != note.message:
+        ledger.violations["runs with another message"] += 1
 
 
-async def _check_names(stage: Cluster, ledger: Ledger) -> None:
-    rows = await stage.rows("SELECT session_id, session_name FROM sessions")
+async def _check_names(cluster: Cluster, ledger: Ledger) -> None:
+    rows = await cluster.rows("SELECT session_id, session_name FROM sessions")
     stored = {row[0]: row[1] for row in rows}
     for session_id, names in ledger.names.items():
         if stored.get(session_id) not in names:
-            ledger.wrong["sessions that are lost, or have an old name"] += 1
+            ledger.violations["sessions that are lost, or have an old name"] += 1
 
 
-async def _check_events(stage: Cluster, ledger: Ledger, lost: set[str]) -> None:
-    """Those of a run follow each other from the first to its end, and are what was heard.
+async def _check_events(cluster: Cluster, ledger: Ledger, orphaned: set[str]) -> None:
+    """Check that stored events have no gaps, and that clients received the same events.
 
     Args:
-        lost: runs whose server was killed.
+        orphaned: ids of runs whose worker was killed.
     """
-    rows = await stage.rows(
+    rows = await cluster.rows(
         "SELECT e.run_id, e.first_seq, e.last_seq, e.events, r.status"
         " FROM run_events e JOIN runs r ON r.run_id = e.run_id ORDER BY e.run_id, e.first_seq"
     )
@@ -144,74 +144,79 @@ async def _check_events(stage: Cluster, ledger: Ledger, lost: set[str]) -> None:
         lines = text.split("\n")[:-1]
         statuses[run_id] = status
         if len(lines) != last - first + 1:
-            ledger.wrong["batches of another length"] += 1
+            ledger.violations["batches of another length"] += 1
         for number, line in enumerate(lines, first):
             name, _, data = line.partition(" ")
             stored.setdefault(run_id, []).append(Event(number, name, orjson.loads(data)))
-    for run_id, found in stored.items():
-        _check_order(ledger, run_id, found, statuses[run_id])
-    for told in ledger.acknowledged:
-        if told.recorded:
-            found = {event.number: event for event in stored.get(told.run_id or "", [])}
-            _check_heard(ledger, told, found, told.run_id in lost)
+    for run_id, events in stored.items():
+        _check_order(ledger, run_id, events, statuses[run_id])
+    for note in ledger.acknowledged:
+        if note.recorded:
+            by_number = {event.number: event for event in stored.get(note.run_id or "", [])}
+            _check_received(ledger, note, by_number, note.run_id in orphaned)
 
 
-def _check_order(ledger: Ledger, run_id: str, found: list[Event], status: str) -> None:
-    numbers = [event.number for event in found]
-    whole = list(range(len(numbers)))
-    lost = [*whole[:-1], whole[-1] - 1 + LOST_SEQ_STEP]
-    if numbers not in (whole, lost):
-        ledger.wrong["runs with gaps in their events"] += 1
-    ends = [event for event in found if event.name in ENDS and event.data["run_id"] == run_id]
-    if [ENDS[event.name] for event in ends] != [status] or found[-1] is not ends[-1]:
-        ledger.wrong["runs whose last event is not their end"] += 1
+def _check_order(ledger: Ledger, run_id: str, events: list[Event], status: str) -> None:
+    numbers = [event.number for event in events]
+    complete = list(range(len(numbers)))
+    orphaned = [*complete[:-1], complete[-1] - 1 + LOST_SEQ_STEP]
+    if numbers not in (complete, orphaned):
+        ledger.violations["runs with gaps in their events"] += 1
+    ends = [event for event in events if event.name in ENDS and event.data["run_id"] == run_id]
+    if [ENDS[event.name] for event in ends] != [status] or events[-1] is not ends[-1]:
+        ledger.violations["runs whose last event is not their end"] += 1
 
 
-def _check_heard(ledger: Ledger, told: RunNote, stored: dict[int, Event], lost: bool) -> None:
-    """What was heard is stored. A killed server may have told more than it could store yet."""
-    for event in told.heard:
+def _check_received(
+    ledger: Ledger, note: RunNote, stored: dict[int, Event], orphaned: bool
+) -> None:
+    """Check that received events are stored; a killed server may not have stored the last ones."""
+    for event in note.events:
         same = stored.get(event.number)
-        if same is None and lost:
+        if same is None and orphaned:
             continue
         if same != event:
-            ledger.wrong[f"told {event}, stored {same}, as the last {max(stored, default=-1)}"] += 1
+            last = max(stored, default=-1)
+            ledger.violations[f"received {event}, stored {same}, the last is {last}"] += 1
             return
 
 
 async def _check_records(client: httpx2.AsyncClient, ledger: Ledger) -> None:
-    """Every final answer is what a later one says."""
-    finals = [told for told in ledger.acknowledged if told.record is not None]
-    async for told, record in _fetch_records(client, finals):
-        assert told.record is not None
+    """Check that final records are the same when they are read again."""
+    final = [note for note in ledger.acknowledged if note.record is not None]
+    async for note, record in _fetch_records(client, final):
+        assert note.record is not None
         for name in _COMPARED_FIELDS:
-            if record.get(name) != told.record.get(name):
-                ledger.wrong[f"records with another {name}"] += 1
+            if record.get(name) != note.record.get(name):
+                ledger.violations[f"records with another {name}"] += 1
 
 
 async def _fetch_records(
-    client: httpx2.AsyncClient, runs: list[RunNote]
+    client: httpx2.AsyncClient, notes: list[RunNote]
 ) -> AsyncIterator[tuple[RunNote, dict[str, Any]]]:
-    for first in range(0, len(runs), 16):
-        some = runs[first : first + 16]
-        answers = await asyncio.gather(*(client.get(f"/runs/{told.run_id}") for told in some))
-        for told, answer in zip(some, answers, strict=True):
-            yield told, answer.json()
+    for first in range(0, len(notes), 16):
+        some = notes[first : first + 16]
+        responses = await asyncio.gather(*(client.get(f"/runs/{note.run_id}") for note in some))
+        for note, response in zip(some, responses, strict=True):
+            yield note, response.json()
 
 
 async def _check_keys(client: httpx2.AsyncClient, ledger: Ledger) -> None:
-    """A key that has a run has it for everybody who asks again; some are asked."""
-    keyed = [told for told in ledger.acknowledged if told.key is not None and not told.heard]
-    seen = Counter[str]()
-    for told in keyed[-50:]:
-        body = {"message": told.message, "session_id": told.session_id, "stream": False}
-        again = {"background": told.recorded, **body}
-        headers = {"Idempotency-Key": told.key or ""}
-        answer = await client.post(f"{told.path}/runs", json=again, headers=headers)
-        seen[str(answer.json().get("run_id") == told.run_id)] += 1
-    if seen["False"]:
-        ledger.wrong["keys that were given another run"] += seen["False"]
+    """Repeat requests with an idempotency key; each must return the same run again."""
+    keyed = [note for note in ledger.acknowledged if note.key is not None and not note.events]
+    for note in keyed[-50:]:
+        body = {
+            "message": note.message,
+            "session_id": note.session_id,
+            "stream": False,
+            "background": note.recorded,
+        }
+        headers = {"Idempotency-Key": note.key or ""}
+        response = await client.post(f"{note.path}/runs", json=body, headers=headers)
+        if response.json().get("run_id") != note.run_id:
+            ledger.violations["keys that returned another run"] += 1
 
 
-def _client(stage: Cluster) -> httpx2.AsyncClient:
-    headers = {"Authorization": f"Bearer {stage.token}"}
-    return httpx2.AsyncClient(base_url=stage.servers[1].url, headers=headers, timeout=30)
+def _client(cluster: Cluster) -> httpx2.AsyncClient:
+    headers = {"Authorization": f"Bearer {cluster.token}"}
+    return httpx2.AsyncClient(base_url=cluster.servers[1].url, headers=headers, timeout=30)

@@ -1,4 +1,4 @@
-"""One run of chaos, from an empty database to the audit."""
+"""A chaos experiment, from an empty database to the consistency check."""
 
 from __future__ import annotations
 
@@ -6,53 +6,56 @@ import asyncio
 import sys
 import time
 
-from tests.chaos.audit import check_consistency, wait_until_idle
 from tests.chaos.clients import Client
+from tests.chaos.cluster import Cluster, start_cluster
+from tests.chaos.consistency import check_consistency, wait_until_idle
+from tests.chaos.faults import inject_faults
 from tests.chaos.ledger import Ledger
 from tests.chaos.report import Result
-from tests.chaos.stage import Cluster, start_cluster
-from tests.chaos.trouble import inject_faults
 
 __all__ = ["run_chaos"]
 
 LATE_SECONDS = 90.0
-"""How long a client may take to finish what it began."""
+"""Time that clients have to finish their last action after the load."""
 
-LAST_SECONDS = 3.0
-"""How long before the end of the load nothing new goes wrong."""
+CALM_SECONDS = 3.0
+"""Time without new faults at the end of the load."""
 
 
 async def run_chaos(seconds: float, clients: int, *, pause: float, durable: bool = True) -> Result:
-    """Have clients work while things go wrong, then look what is true.
+    """Run clients while faults are injected, then check the stored data.
 
     Args:
-        seconds: of load.
-        pause: between two outages.
-        durable: whether the database writes to the disk what it acknowledges.
+        seconds: duration of the load.
+        clients: number of concurrent clients.
+        pause: average number of seconds between two faults.
+        durable: True if the database flushes commits to disk.
     """
     ledger = Ledger()
-    async with start_cluster(durable=durable) as there:
+    async with start_cluster(durable=durable) as cluster:
         until = time.monotonic() + seconds
-        work = [Client(number, there, ledger).work(until) for number in range(clients)]
-        trouble = asyncio.create_task(inject_faults(there, until - LAST_SECONDS, pause))
-        running = [asyncio.create_task(one) for one in work]
-        done, late = await asyncio.wait(running, timeout=seconds + LATE_SECONDS)
+        faults = asyncio.create_task(inject_faults(cluster, until - CALM_SECONDS, pause))
+        tasks = [
+            asyncio.create_task(Client(number, cluster, ledger).work(until))
+            for number in range(clients)
+        ]
+        done, late = await asyncio.wait(tasks, timeout=seconds + LATE_SECONDS)
         for task in done:
             task.result()
         for task in late:
-            ledger.wrong["clients that hang"] += 1
+            ledger.violations["clients that hang"] += 1
             task.print_stack(limit=4)
             task.cancel()
-        outages = await trouble
-        quiet = await wait_until_idle(there, ledger)
-        await check_consistency(there, ledger)
-        lines, tracebacks = _said(there)
-    return Result(seconds, clients, ledger, outages, quiet, lines, tracebacks)
+        outages = await faults
+        idle_after = await wait_until_idle(cluster, ledger)
+        await check_consistency(cluster, ledger)
+        lines, tracebacks = _count_log_lines(cluster)
+    return Result(seconds, clients, ledger, outages, idle_after, lines, tracebacks)
 
 
-def _said(there: Cluster) -> tuple[int, int]:
-    """Lines and tracebacks in the logs of all lives of the servers."""
-    texts = [log.read_text() for server in there.servers for log in server.said]
+def _count_log_lines(cluster: Cluster) -> tuple[int, int]:
+    """Return the numbers of lines and tracebacks in all server logs; print each traceback."""
+    texts = [log.read_text() for server in cluster.servers for log in server.logs]
     for text in texts:
         if "Traceback" in text:
             print(text[max(text.index("Traceback") - 500, 0) :][:4_000], file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What goes wrong on the way, and how long it takes until a request is answered again."""
+"""Faults injected into the cluster, and the time until it answers again."""
 
 from __future__ import annotations
 
@@ -10,72 +10,72 @@ from itertools import cycle
 
 import httpx2
 
-from tests.chaos.stage import Cluster, Server
+from tests.chaos.cluster import Cluster, Server
 
 __all__ = ["BACK_SECONDS", "Outage", "inject_faults"]
 
 BACK_SECONDS = 5.0
-"""How long after its return a database may be of no use (security.md R19)."""
+"""Maximum time from the return of a database to the first response (docs/security-cases.md R19)."""
 
 
 @dataclass(frozen=True)
 class Outage:
-    """One thing that went wrong.
+    """An injected fault.
 
     Attributes:
-        what: which.
-        at: seconds from the beginning.
-        back: seconds from the return of what was away to the first answer with data, at each server
-            that was up.
+        fault: description of the fault.
+        at: seconds since the start of the experiment.
+        back: seconds from the return of the database or server until every running server
+            answered a request with data.
     """
 
-    what: str
+    fault: str
     at: float
     back: float
 
 
-async def inject_faults(stage: Cluster, until: float, pause: float) -> list[Outage]:
-    """Kill servers, crash the database and cut connections by turns, until that time.
+async def inject_faults(cluster: Cluster, until: float, pause: float) -> list[Outage]:
+    """Kill servers, crash the database and cut connections in turn.
 
     Args:
-        until: of `time.monotonic`; nothing begins after that.
-        pause: seconds between two, and half of that at least.
+        until: time of `time.monotonic` after which no fault is injected.
+        pause: average number of seconds between two faults.
     """
-    dice, began = random.Random(5), time.monotonic()
-    seen = list[Outage]()
-    a, b = stage.servers
-    for what in cycle(("database", a, "cut", "database", b, "both")):
+    dice, started_at = random.Random(5), time.monotonic()
+    outages = list[Outage]()
+    a, b = cluster.servers
+    for fault in cycle(("database", a, "cut", "database", b, "both")):
         await asyncio.sleep(pause * dice.uniform(0.5, 1.5))
         if time.monotonic() >= until:
-            return seen
-        at = time.monotonic() - began
-        if what == "database":
-            away = dice.choice((0.0, 0.5, 2.0))
-            back = await _database_crashes(stage, away)
-            seen.append(Outage(f"database crashed, away for {away:g} s", at, back))
-        elif what == "cut":
-            await stage.rows(
+            return outages
+        at = time.monotonic() - started_at
+        if fault == "database":
+            down = dice.choice((0.0, 0.5, 2.0))
+            back = await _crash_database(cluster, down)
+            outages.append(Outage(f"database crashed, down for {down:g} s", at, back))
+        elif fault == "cut":
+            await cluster.rows(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE application_name = 'agentctl'"
             )
-            seen.append(Outage("all connections cut", at, await _answering(stage)))
-        elif what == "both":
-            dying = asyncio.create_task(_server_dies(stage, a, dice))
-            await _database_crashes(stage, 0.5)
-            seen.append(Outage("server a and the database", at, await dying))
-        elif isinstance(what, Server):
-            back = await _server_dies(stage, what, dice)
-            seen.append(Outage(f"server {what.name} killed", at, back))
+            outages.append(Outage("all connections cut", at, await _wait_for_answers(cluster)))
+        elif fault == "both":
+            restart = asyncio.create_task(_restart_server(a, dice))
+            await _crash_database(cluster, 0.5)
+            outages.append(Outage("server a and the database", at, await restart))
+        elif isinstance(fault, Server):
+            back = await _restart_server(fault, dice)
+            outages.append(Outage(f"server {fault.name} killed", at, back))
     raise AssertionError("a cycle never ends")
 
 
-async def _database_crashes(stage: Cluster, seconds: float) -> float:
-    await stage.crash_database(seconds)
-    return await _answering(stage)
+async def _crash_database(cluster: Cluster, seconds: float) -> float:
+    await cluster.crash_database(seconds)
+    return await _wait_for_answers(cluster)
 
 
-async def _server_dies(stage: Cluster, server: Server, dice: random.Random) -> float:
-    """Time from the start of the new one until it answers: it listens when it can."""
+async def _restart_server(server: Server, dice: random.Random) -> float:
+    """Kill a server and start it again; return the seconds from the start until it listens."""
     await asyncio.to_thread(server.kill)
     await asyncio.sleep(dice.uniform(0.0, 3.0))
     began = time.monotonic()
@@ -84,7 +84,7 @@ async def _server_dies(stage: Cluster, server: Server, dice: random.Random) -> f
 
 
 def _start(server: Server) -> None:
-    """A server that finds no database ends; whoever runs it starts it again."""
+    """Start a server until it stays up, as a supervisor does: without a database it exits."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -95,14 +95,14 @@ def _start(server: Server) -> None:
             return
 
 
-async def _answering(stage: Cluster) -> float:
-    """Seconds until every server that is up has answered with what is stored."""
+async def _wait_for_answers(cluster: Cluster) -> float:
+    """Return the seconds until every running server has answered with stored data."""
     began = time.monotonic()
     async with httpx2.AsyncClient(
-        headers={"Authorization": f"Bearer {stage.token}"}, timeout=30
+        headers={"Authorization": f"Bearer {cluster.token}"}, timeout=30
     ) as client:
-        for server in [server for server in stage.servers if server.up]:
-            while server.up and not await _answers(client, server):
+        for server in [server for server in cluster.servers if server.is_running]:
+            while server.is_running and not await _answers(client, server):
                 await asyncio.sleep(0.02)
     return time.monotonic() - began
 

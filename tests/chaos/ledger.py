@@ -1,4 +1,4 @@
-"""What the callers were told, and how they were served."""
+"""The responses and events that clients received, and the violations that were found."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ __all__ = ["Ledger", "RequestCounts", "RunNote"]
 
 @dataclass
 class RunNote:
-    """A run that was asked for, and what its caller has heard of it.
+    """A run that a client requested, and all that the client knows about it.
 
     Attributes:
-        message: like no other.
-        key: its Idempotency-Key, if it has one.
-        recorded: whether its events are kept.
-        run_id: once an answer named it.
-        status: a final one, once an answer gave it.
-        record: the answer that gave it.
-        heard: events that came.
+        path: path of the component.
+        message: the message, unique per run.
+        key: the Idempotency-Key, if the request has one.
+        recorded: True if the events of the run are stored.
+        run_id: the run id, once a response or event has it.
+        status: the final status, once a response or event has it.
+        record: the response with the final status.
+        events: the events received.
     """
 
     path: str
@@ -33,42 +34,43 @@ class RunNote:
     run_id: str | None = None
     status: str | None = None
     record: dict[str, Any] | None = None
-    heard: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 @dataclass
 class RequestCounts:
-    """How often one thing was done, and how that went.
+    """The results of one kind of request.
 
     Attributes:
-        seconds: how long each answer took that was no refusal.
-        refused: how often the answer was 503.
-        broken: how often there was none, or half of one.
+        seconds: durations of the successful requests.
+        unavailable: number of 503 responses.
+        broken: number of requests without a complete response.
     """
 
     seconds: list[float] = field(default_factory=list)
-    refused: int = 0
+    unavailable: int = 0
     broken: int = 0
 
 
 @dataclass
 class Ledger:
-    """All of it.
+    """The observations of all clients.
 
     Attributes:
-        runs: every one that was asked for.
-        names: of sessions that were acknowledged: those that each may have now.
-        wrong: what must not have happened.
+        runs: every requested run.
+        names: the names that each acknowledged session may have, by session id.
+        requests: results by kind of request.
+        violations: number of occurrences of each violated guarantee.
     """
 
     runs: list[RunNote] = field(default_factory=list)
     names: dict[str, list[str]] = field(default_factory=dict)
-    tried: defaultdict[str, RequestCounts] = field(
+    requests: defaultdict[str, RequestCounts] = field(
         default_factory=lambda: defaultdict(RequestCounts)
     )
-    wrong: Counter[str] = field(default_factory=Counter)
+    violations: Counter[str] = field(default_factory=Counter)
 
     @property
     def acknowledged(self) -> list[RunNote]:
-        """Runs that an answer has named."""
-        return [told for told in self.runs if told.run_id is not None]
+        """The runs with a known run id."""
+        return [note for note in self.runs if note.run_id is not None]

@@ -19,7 +19,7 @@ import orjson
 
 from agentctl.auth.keys.generate import build_public_jwks, generate_key, write_private_key
 from agentctl.auth.tokens import mint
-from tests.chaos.stage import Server
+from tests.chaos.cluster import Server
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.outages.proxy import ProxyApart, proxied_apart
 from tests.own_postgres import OwnPostgres
@@ -58,7 +58,7 @@ class Pair:
         try:
             yield server
         finally:
-            if server.up:
+            if server.is_running:
                 await asyncio.to_thread(server.stop)
 
     @contextlib.asynccontextmanager
@@ -130,7 +130,7 @@ def running_pair(model_url: str, postgres: OwnPostgres) -> Iterator[Pair]:
                     server.stop()
             finally:
                 for server in servers:
-                    if server.up:
+                    if server.is_running:
                         server.kill()
     finally:
         shutil.rmtree(folder)

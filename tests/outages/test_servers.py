@@ -134,7 +134,6 @@ async def is_final(pair: Pair, run_id: str) -> bool:
 async def test_a_server_drains_while_the_other_serves(pair: Pair) -> None:
     async with pair.third() as c, pair.client(c) as leaving, pair.client(pair.b) as b:
         run_id = await background(leaving, "half", "drained")
-        assert c.process is not None
         c.process.send_signal(signal.SIGTERM)
         while c.process.poll() is None:
             answer = await b.post("/agents/echo/runs", json=body("served"))
@@ -247,7 +246,7 @@ async def test_runs_under_way_survive_a_crash_of_the_database(pair: Pair) -> Non
         assert (answer.status_code, answer.json()["status"]) == (200, "COMPLETED")
         assert await pair.rows("SELECT worker_id FROM workers ORDER BY worker_id") == before
     for server in (pair.a, pair.b):
-        said = server.said[-1].read_text()
+        said = server.logs[-1].read_text()
         assert "Traceback" not in said
         assert len(said.splitlines()) < 60, said
 
