@@ -45,7 +45,7 @@ def _summary(result: Result) -> Iterator[str]:
     yield f"- {result.clients} clients for {result.seconds:.0f} s"
     yield f"- {len(ledger.runs)} runs requested, {len(known)} acknowledged ({keyed} with an"
     yield f"  idempotency key), {final} with a final status; {events} events"
-    yield f"- {len(result.outages)} outages; all runs final {result.idle_after:.1f} s after the load"
+    yield f"- {len(result.outages)} outages; idle {result.idle_after:.1f} s after the load"
     yield f"- {result.lines} lines in the server logs, {result.tracebacks} tracebacks"
     if not ledger.violations:
         yield "- the check is clean: nothing lost, nothing doubled, nothing stuck, no 500"
