@@ -27,16 +27,23 @@ from tests.benchmarks import (
     verification,
 )
 from tests.benchmarks.load import require_wrk
-from tests.benchmarks.measure import Row, text
-from tests.benchmarks.places import AGENTOS_PYTHON, agentos, endpoint, floors, ours, seed_agentos
-from tests.benchmarks.report import write
-from tests.benchmarks.seeding import seed
-from tests.benchmarks.work import SHORT_RUNS, Session, make_work, many_sessions, sized
+from tests.benchmarks.measure import Row, format_text
+from tests.benchmarks.places import (
+    AGENTOS_PYTHON,
+    seed_agentos,
+    serve_agentctl,
+    serve_agentos,
+    serve_endpoint,
+    serve_floors,
+)
+from tests.benchmarks.report import write_document
+from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.work import SHORT_RUNS, Session, create_work, listed_sessions, sized_sessions
 
 OLD = 1_500_000_000
 
 
-class Bench(NamedTuple):
+class Setup(NamedTuple):
     """Where the benchmarks work: a folder of their own, and a model's endpoint."""
 
     folder: Path
@@ -47,84 +54,84 @@ class Bench(NamedTuple):
         return f"{self.endpoint}/v1"
 
 
-def beside_agentos(bench: Bench) -> Iterator[Row]:
+def compare_with_agentos(bench: Setup) -> Iterator[Row]:
     """Both servers on the same work, and the floors, all of them up for as long as this takes."""
-    sessions = [*sized(), Session("append-999", 999, OLD), *many_sessions()]
-    work = make_work(bench.folder / "work", bench.model_url, sessions)
-    seed(work)
+    sessions = [*sized_sessions(), Session("append-999", 999, OLD), *listed_sessions()]
+    work = create_work(bench.folder / "work", bench.model_url, sessions)
+    seed_database(work)
     seed_agentos(work)
-    with ours(work) as one, agentos(work) as other, floors(work) as floor:
+    with serve_agentctl(work) as one, serve_agentos(work) as other, serve_floors(work) as floor:
         memory = processes.Memory(one, other)
-        yield from reads.against_agentos(one, other)
-        yield from reads.against_floors(one, floor)
-        yield from runs.rates(one, other)
+        yield from reads.compare_with_agentos(one, other)
+        yield from reads.compare_with_floors(one, floor)
+        yield from runs.compare_rates(one, other)
         yield from memory.rows()
-        yield from runs.first_words(one, other, bench.endpoint)
-        yield from runs.appends(one, other)
-    yield from processes.starts(work)
+        yield from runs.compare_first_words(one, other, bench.endpoint)
+        yield from runs.compare_appends(one, other)
+    yield from processes.compare_starts(work)
 
 
-def long_sessions(bench: Bench) -> Iterator[Row]:
+def measure_long_sessions(bench: Setup) -> Iterator[Row]:
     """What a session of 10,000 runs costs."""
-    sessions = [*sized((1, 1_000, 10_000)), *many_sessions(400, SHORT_RUNS)]
-    work = make_work(bench.folder / "long", bench.model_url, sessions)
-    seed(work)
-    with ours(work) as place:
-        yield from reads.long_session(place)
-        yield from runs.long_append(place)
+    sessions = [*sized_sessions((1, 1_000, 10_000)), *listed_sessions(400, SHORT_RUNS)]
+    work = create_work(bench.folder / "long", bench.model_url, sessions)
+    seed_database(work)
+    with serve_agentctl(work) as place:
+        yield from reads.measure_long_session(place)
+        yield from runs.measure_long_session(place)
 
 
-def two_workers(bench: Bench) -> Iterator[Row]:
+def compare_workers(bench: Setup) -> Iterator[Row]:
     """One worker against two."""
-    work = make_work(bench.folder / "workers", bench.model_url, sized((1,)))
-    seed(work)
-    yield from processes.workers(work)
+    work = create_work(bench.folder / "workers", bench.model_url, sized_sessions((1,)))
+    seed_database(work)
+    yield from processes.compare_workers(work)
 
 
-def hung_calls(bench: Bench) -> Iterator[Row]:
+def measure_hung_calls(bench: Setup) -> Iterator[Row]:
     """Cancels of runs whose model does not answer."""
     (folder := bench.folder / "cancels").mkdir()
-    yield from cancellation.of_hung_calls(folder, 30)
+    yield from cancellation.measure_hung_calls(folder, 30)
 
 
-def many_streams(bench: Bench) -> Iterator[Row]:
+def measure_streams(bench: Setup) -> Iterator[Row]:
     """A thousand streams at once."""
-    yield from streams.concurrent(bench.folder / "streams", bench.endpoint)
+    yield from streams.measure_streams(bench.folder / "streams", bench.endpoint)
 
 
-def starts_of_commands(bench: Bench) -> Iterator[Row]:
+def compare_commands(bench: Setup) -> Iterator[Row]:
     """Commands beside a bare Typer program."""
     (folder := bench.folder / "commands").mkdir()
-    yield from commands.against_typer(folder)
+    yield from commands.compare_with_typer(folder)
 
 
-def tokens(_: Bench) -> Iterator[Row]:
+def compare_verification(_: Setup) -> Iterator[Row]:
     """The verification of a token."""
-    yield from verification.against_pyjwt()
+    yield from verification.compare_with_pyjwt()
 
 
-def both_engines(bench: Bench) -> Iterator[Row]:
+def compare_engines(bench: Setup) -> Iterator[Row]:
     """PostgreSQL beside SQLite."""
-    yield from engines.beside_each_other(bench.folder, bench.model_url)
+    yield from engines.compare_engines(bench.folder, bench.model_url)
 
 
-PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
-    "agentos": beside_agentos,
-    "long": long_sessions,
-    "streams": many_streams,
-    "cancels": hung_calls,
-    "commands": starts_of_commands,
-    "tokens": tokens,
-    "workers": two_workers,
-    "engines": both_engines,
+PARTS: dict[str, Callable[[Setup], Iterator[Row]]] = {
+    "agentos": compare_with_agentos,
+    "long": measure_long_sessions,
+    "streams": measure_streams,
+    "cancels": measure_hung_calls,
+    "commands": compare_commands,
+    "tokens": compare_verification,
+    "workers": compare_workers,
+    "engines": compare_engines,
 }
 
 
-def measured(parts: list[str]) -> Iterator[Row]:
+def measure_parts(parts: list[str]) -> Iterator[Row]:
     """The rows of some parts, each when it is known."""
-    with tempfile.TemporaryDirectory() as directory, endpoint() as url:
+    with tempfile.TemporaryDirectory() as directory, serve_endpoint() as url:
         for part in parts:
-            yield from PARTS[part](Bench(Path(directory), url))
+            yield from PARTS[part](Setup(Path(directory), url))
 
 
 def main(parts: list[str]) -> None:
@@ -135,16 +142,16 @@ def main(parts: list[str]) -> None:
     for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
         del os.environ[name]
     start, rows = time.monotonic(), list[Row]()
-    for row in measured(parts or list(PARTS)):
+    for row in measure_parts(parts or list(PARTS)):
         rows.append(row)
         print(
             f"{time.monotonic() - start:>5.0f} s  {' | '.join(row.cells)}",
             file=sys.stderr,
             flush=True,
         )
-    print(text(rows))
+    print(format_text(rows))
     if not parts:
-        write(rows, time.monotonic() - start)
+        write_document(rows, time.monotonic() - start)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ from agno.team import Team
 Work = dict[str, Any]
 
 
-def database(work: Work) -> SqliteDb:
+def open_database(work: Work) -> SqliteDb:
     """The database in the file of the work."""
     return SqliteDb(id="main", db_file=work["database"])
 
 
-def agents(work: Work, db: SqliteDb) -> list[Agent]:
+def build_agents(work: Work, db: SqliteDb) -> list[Agent]:
     """The agents, all on the stub of a model."""
     return [
         Agent(
@@ -50,7 +50,7 @@ def agents(work: Work, db: SqliteDb) -> list[Agent]:
     ]
 
 
-def teams(work: Work, members: list[Agent], db: SqliteDb) -> list[Team]:
+def build_teams(work: Work, members: list[Agent], db: SqliteDb) -> list[Team]:
     """The teams, each of all agents."""
     return [
         Team(
@@ -67,16 +67,16 @@ def teams(work: Work, members: list[Agent], db: SqliteDb) -> list[Team]:
     ]
 
 
-def serve(work: Work) -> None:
+def run_server(work: Work) -> None:
     """One worker, as `AgentOS.serve` has it, without a line for each request."""
     import uvicorn
 
-    db = database(work)
-    hosted = agents(work, db)
+    db = open_database(work)
+    hosted = build_agents(work, db)
     system = AgentOS(
         id="benchmark",
         agents=hosted,
-        teams=teams(work, hosted, db),
+        teams=build_teams(work, hosted, db),
         db=db,
         authorization=True,
         authorization_config=AuthorizationConfig(
@@ -93,16 +93,16 @@ def serve(work: Work) -> None:
     )
 
 
-def seed(work: Work) -> None:
+def seed_database(work: Work) -> None:
     """The sessions of the work, written with `upsert_session`."""
-    db = database(work)
+    db = open_database(work)
     for session in work["sessions"]:
-        db.upsert_session(_session(work, session))
+        db.upsert_session(_build_session(work, session))
 
 
-def _session(work: Work, session: Work) -> AgentSession:
+def _build_session(work: Work, session: Work) -> AgentSession:
     agent = work["agents"][0]
-    runs = [_run(work, session, number) for number in range(session["runs"])]
+    runs = [_build_run(work, session, number) for number in range(session["runs"])]
     return AgentSession(
         session_id=session["session_id"],
         agent_id=agent["id"],
@@ -123,7 +123,7 @@ def _session(work: Work, session: Work) -> AgentSession:
     )
 
 
-def _run(work: Work, session: Work, number: int) -> RunOutput:
+def _build_run(work: Work, session: Work, number: int) -> RunOutput:
     agent, created = work["agents"][0], session["created_at"] + number
     used = {"input_tokens": 20, "output_tokens": 40, "total_tokens": 60}
     said = Message(role="assistant", content=work["answer"], created_at=created)
@@ -150,4 +150,6 @@ def _run(work: Work, session: Work, number: int) -> RunOutput:
 
 
 if __name__ == "__main__":
-    {"seed": seed, "serve": serve}[sys.argv[1]](json.loads(Path(sys.argv[2]).read_text()))
+    {"seed": seed_database, "serve": run_server}[sys.argv[1]](
+        json.loads(Path(sys.argv[2]).read_text())
+    )

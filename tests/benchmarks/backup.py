@@ -37,14 +37,17 @@ async def _measure(folder: Path, megabytes: int) -> None:
     path, copy, box = folder / "agentctl.db", folder / "copy.db", folder / "box.db"
     database = open_sqlite("main", path, create=True)
     for first in range(0, megabytes * 1_000_000 // BYTES, ROWS):
-        await database.write(_many(first))
-    writing = asyncio.create_task(_write(database))
+        await database.write(_write_sessions(first))
+    writing = asyncio.create_task(_keep_writing(database))
     made = await back_up(path, copy, lambda *_: None)
     writing.cancel()
     began = time.monotonic()
     shutil.copy(copy, box)
     copied = time.monotonic() - began
-    found = [each async for each in check_integrity(Database("box", f"sqlite:///{box}"), _nobody)]
+    found = [
+        each
+        async for each in check_integrity(Database("box", f"sqlite:///{box}"), _ignore_progress)
+    ]
     checked = time.monotonic() - began - copied
     again = await back_up(box, folder / "again.db", lambda *_: None)
     await database.close()
@@ -56,12 +59,12 @@ async def _measure(folder: Path, megabytes: int) -> None:
     print(f"  restore {copied / size:.1f}, db check {checked / size:.1f}")
 
 
-def _nobody(what: str, done: int, total: int | None) -> None:
+def _ignore_progress(what: str, done: int, total: int | None) -> None:
     """Is not interested in how far it is."""
 
 
 @unit
-def _many(first: int) -> Steps[None]:
+def _write_sessions(first: int) -> Steps[None]:
     for number in range(first, first + ROWS):
         yield from sessions.create(a_session(f"s{number}"))
         yield from runs.create(a_run(f"r{number}", f"s{number}"))
@@ -69,7 +72,7 @@ def _many(first: int) -> Steps[None]:
         yield from runs.finish(an_end(f"r{number}", content="x" * BYTES))
 
 
-async def _write(database: SqliteDatabase) -> None:
+async def _keep_writing(database: SqliteDatabase) -> None:
     for number in range(1_000_000):
         await database.write(sessions.create(a_session(f"more{number}")))
 

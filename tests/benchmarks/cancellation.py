@@ -25,10 +25,10 @@ from agentctl.auth.principal import local_principal
 from agentctl.operations import CancelRequest, Operations, RunRequest
 from agentctl.remote.client import RemoteOperations
 from agentctl.service.service import Service
-from tests.benchmarks.measure import Row, at_most, noted
-from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.benchmarks.measure import Row, at_most, build_figure_row
 from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.process import base_environment, serve_config
+from tests.deployment import ADMIN, Deployment, create_deployment
 
 AGENT, SESSION = "hang", "s1"
 WAIT_SECONDS = 10.0
@@ -37,7 +37,7 @@ OPEN_SECONDS = 120.0
 Cancel = Callable[[str], Awaitable[None]]
 
 
-class Cancelled(NamedTuple):
+class CancelTimes(NamedTuple):
     """One cancel, in milliseconds: until its answer, and between the two times of the row."""
 
     answer: float
@@ -45,7 +45,7 @@ class Cancelled(NamedTuple):
     final: bool
 
 
-async def hung(port: Operations, endpoint: ModelEndpoint, count: int) -> list[str]:
+async def start_hung_runs(port: Operations, endpoint: ModelEndpoint, count: int) -> list[str]:
     """Start runs, and wait until each waits for its model."""
     request = RunRequest("x", session_id=SESSION, background=True)
     started = [await port.create_run("agent", AGENT, request) for _ in range(count)]
@@ -53,22 +53,22 @@ async def hung(port: Operations, endpoint: ModelEndpoint, count: int) -> list[st
     return [run.value["run_id"] for run in started]
 
 
-async def measured(port: Operations, run_id: str, cancel: Cancel) -> Cancelled:
+async def measure_cancel(port: Operations, run_id: str, cancel: Cancel) -> CancelTimes:
     """Cancel a run and read what is stored of it."""
     start = time.perf_counter()
     await cancel(run_id)
     answer = time.perf_counter() - start
     run = (await port.get_run(run_id)).value
     asked, ended = run["cancel_requested_at"], run["finished_at"]
-    row = _moment(ended) - _moment(asked) if asked and ended else float("inf")
-    return Cancelled(answer * 1000, row * 1000, run["status"] == "CANCELLED")
+    row = _timestamp(ended) - _timestamp(asked) if asked and ended else float("inf")
+    return CancelTimes(answer * 1000, row * 1000, run["status"] == "CANCELLED")
 
 
-def _moment(text: str) -> float:
+def _timestamp(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def through(port: Operations) -> Cancel:
+def cancel_through(port: Operations) -> Cancel:
     """Cancel through a port."""
 
     async def cancel(run_id: str) -> None:
@@ -77,7 +77,7 @@ def through(port: Operations) -> Cancel:
     return cancel
 
 
-def by_command(deployment: Deployment) -> Cancel:
+def cancel_by_command(deployment: Deployment) -> Cancel:
     """Cancel with `agentctl runs cancel` on the files."""
     command = [sys.executable, "-m", "agentctl", "runs", "cancel", "--config", str(deployment.path)]
     command += ["--agent", AGENT, "--session", SESSION, "--yes", "-o", "json"]
@@ -94,69 +94,73 @@ def by_command(deployment: Deployment) -> Cancel:
 
 
 @asynccontextmanager
-async def here(deployment: Deployment) -> AsyncIterator[Operations]:
+async def open_local_operations(deployment: Deployment) -> AsyncIterator[Operations]:
     """A service in this process."""
     async with Service.open(deployment.settings, create=True) as service:
         await service.prepare()
         yield service.operations_for(local_principal("benchmark"))
 
 
-async def in_turn(
+async def cancel_in_turn(
     owner: Operations, endpoint: ModelEndpoint, count: int, cancel: Cancel
-) -> list[Cancelled]:
+) -> list[CancelTimes]:
     """One cancel after the other."""
-    runs = await hung(owner, endpoint, count)
-    return [await measured(owner, run_id, cancel) for run_id in runs]
+    runs = await start_hung_runs(owner, endpoint, count)
+    return [await measure_cancel(owner, run_id, cancel) for run_id in runs]
 
 
-async def at_once(
+async def cancel_at_once(
     owner: Operations, endpoint: ModelEndpoint, count: int, cancel: Cancel
-) -> list[Cancelled]:
+) -> list[CancelTimes]:
     """All cancels at the same time."""
-    runs = await hung(owner, endpoint, count)
-    return list(await asyncio.gather(*(measured(owner, run_id, cancel) for run_id in runs)))
+    runs = await start_hung_runs(owner, endpoint, count)
+    return list(await asyncio.gather(*(measure_cancel(owner, run_id, cancel) for run_id in runs)))
 
 
-async def alone(
+async def measure_same_process(
     deployment: Deployment, endpoint: ModelEndpoint, count: int
-) -> dict[str, list[Cancelled]]:
+) -> dict[str, list[CancelTimes]]:
     """The process that works on the runs cancels them."""
-    async with here(deployment) as port:
-        cancel = through(port)
+    async with open_local_operations(deployment) as port:
+        cancel = cancel_through(port)
         return {
-            "same process, in turn": await in_turn(port, endpoint, count, cancel),
-            "same process, all at once": await at_once(port, endpoint, count, cancel),
+            "same process, in turn": await cancel_in_turn(port, endpoint, count, cancel),
+            "same process, all at once": await cancel_at_once(port, endpoint, count, cancel),
         }
 
 
-async def apart(
+async def measure_other_process(
     deployment: Deployment, url: str, endpoint: ModelEndpoint, count: int
-) -> dict[str, list[Cancelled]]:
+) -> dict[str, list[CancelTimes]]:
     """A server works on the runs; who cancels them has only the database in common with it."""
     token = deployment.token("benchmark", ADMIN, seconds=3_600)
     async with RemoteOperations(url, token) as server:
-        async with here(deployment) as other:
-            cancel = through(other)
+        async with open_local_operations(deployment) as other:
+            cancel = cancel_through(other)
             results = {
-                "another process, in turn": await in_turn(server, endpoint, count, cancel),
-                "another process, all at once": await at_once(server, endpoint, count, cancel),
+                "another process, in turn": await cancel_in_turn(server, endpoint, count, cancel),
+                "another process, all at once": await cancel_at_once(
+                    server, endpoint, count, cancel
+                ),
             }
-        command = by_command(deployment)
-        return results | {"local command, in turn": await in_turn(server, endpoint, count, command)}
+        command = cancel_by_command(deployment)
+        return results | {
+            "local command, in turn": await cancel_in_turn(server, endpoint, count, command)
+        }
 
 
-def lines(results: dict[str, list[Cancelled]]) -> Iterator[str]:
+def format_lines(results: dict[str, list[CancelTimes]]) -> Iterator[str]:
     """One line for each way of cancelling."""
     yield f"{'cancelled by':<32}{'runs':>5}{'late':>6}{'answer ms':>22}{'row ms':>22}"
     yield f"{'':<43}{'p50    p99    max':>22}{'p50    p99    max':>22}"
     for name, cancels in results.items():
         late = sum(not cancelled.final for cancelled in cancels)
-        answer = _spread([cancelled.answer for cancelled in cancels])
-        row = _spread([cancelled.row for cancelled in cancels])
+        answer = _format_spread([cancelled.answer for cancelled in cancels])
+        row = _format_spread([cancelled.row for cancelled in cancels])
         yield f"{name:<32}{len(cancels):>5}{late:>6}{answer:>22}{row:>22}"
 
 
-def _spread(values: list[float]) -> str:
+def _format_spread(values: list[float]) -> str:
     return f"{statistics.median(values):>7.0f}{_p99(values):>7.0f}{max(values):>7.0f}"
 
 
@@ -172,23 +176,25 @@ GOALS = {
 """Milliseconds of the row, p99 (design.md 4)."""
 
 
-def of_hung_calls(folder: Path, count: int) -> Iterator[Row]:
+def measure_hung_calls(folder: Path, count: int) -> Iterator[Row]:
     """What the goals are for, as rows; the figure is the p99 of so many cancels."""
-    results = run(folder, count)
+    results = measure_all(folder, count)
     for name, goal in GOALS.items():
         work = f"cancel of a hung call, by {name.partition(',')[0]}: p99"
         assert all(cancelled.final for cancelled in results[name]), name
-        yield noted(work, [_p99([one.row for one in results[name]])], " ms", at_most(goal))
+        yield build_figure_row(
+            work, [_p99([one.row for one in results[name]])], " ms", at_most(goal)
+        )
 
 
-def run(folder: Path, count: int) -> dict[str, list[Cancelled]]:
+def measure_all(folder: Path, count: int) -> dict[str, list[CancelTimes]]:
     """All measurements."""
     endpoint = start_endpoint()
     try:
         deployment = create_deployment(folder, endpoint.base_url)
-        results = asyncio.run(alone(deployment, endpoint, count))
+        results = asyncio.run(measure_same_process(deployment, endpoint, count))
         with serve_config(deployment.path) as server:
-            return results | asyncio.run(apart(deployment, server.url, endpoint, count))
+            return results | asyncio.run(measure_other_process(deployment, server.url, endpoint, count))
     finally:
         endpoint.stop()
 
@@ -197,5 +203,7 @@ if __name__ == "__main__":
     for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
         del os.environ[name]
     with tempfile.TemporaryDirectory() as directory:
-        for line in lines(run(Path(directory), int(sys.argv[1]) if sys.argv[1:] else 100)):
+        for line in format_lines(
+            measure_all(Path(directory), int(sys.argv[1]) if sys.argv[1:] else 100)
+        ):
             print(line)

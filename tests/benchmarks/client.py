@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlencode
 
-__all__ = ["Client", "build_request"]
+__all__ = ["Client", "build_message"]
 
 
-def build_request(words: int, size: int = 8, seconds: float = 0, *, gate: bool = False) -> str:
+def build_message(words: int, size: int = 8, seconds: float = 0, *, gate: bool = False) -> str:
     """A message that tells the stub of the model what to say (`tests.benchmarks.paced`)."""
     return json.dumps({"words": words, "size": size, "seconds": seconds, "gate": gate})
 
@@ -75,5 +75,5 @@ class Client:
 
 def encode_form(session_id: str | None = None, *, stream: bool, words: int = 3) -> str:
     """The body of a request for a run, as both sides take it."""
-    fields = {"message": build_request(words), "stream": str(stream).lower()}
+    fields = {"message": build_message(words), "stream": str(stream).lower()}
     return urlencode(fields | ({} if session_id is None else {"session_id": session_id}))

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.benchmarks.measure import Act, Row, at_most, compared, turns
+from tests.benchmarks.measure import Measurement, Row, at_most, build_ratio_row, run_rounds
 from tests.process import base_environment
 
-__all__ = ["acts", "against_typer", "prepare", "processor_seconds"]
+__all__ = ["build_measurements", "compare_with_typer", "measure_cpu_seconds", "prepare_folder"]
 
 
 ROUNDS = 11
@@ -52,7 +52,7 @@ CASES = [
 ]
 
 
-def seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> float:
+def measure_seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> float:
     """The wall-clock time of one command.
 
     Raises:
@@ -63,37 +63,37 @@ def seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> flo
     return time.perf_counter() - start
 
 
-def environment(folder: Path) -> dict[str, str]:
+def command_environment(folder: Path) -> dict[str, str]:
     """That of every command."""
     return base_environment() | {"HOME": str(folder), "NO_COLOR": "1"}
 
 
-def prepare(folder: Path) -> None:
+def prepare_folder(folder: Path) -> None:
     """The bare program, a configuration, keys, and a database with one session."""
     (folder / "bare.py").write_text(BARE, encoding="utf-8")
-    environ = environment(folder)
+    environ = command_environment(folder)
     for command in (["init"], ["runs", "start", "--agent", "writer", "--message", "hello"]):
-        seconds([sys.executable, "-m", "agentctl", *command], folder, environ)
+        measure_seconds([sys.executable, "-m", "agentctl", *command], folder, environ)
 
 
-def processor_seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> float:
+def measure_cpu_seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> float:
     """What one command takes of the processor."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds(command, folder, environ)
+    measure_seconds(command, folder, environ)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def acts(
+def build_measurements(
     folder: Path,
     command: tuple[str, ...],
     bare: tuple[str, ...],
-    measure: Callable[[list[str], Path, Mapping[str, str]], float] = seconds,
-) -> dict[str, Act]:
+    measure: Callable[[list[str], Path, Mapping[str, str]], float] = measure_seconds,
+) -> dict[str, Measurement]:
     """A command of ours and the bare program, in a folder that has been prepared."""
-    environ = environment(folder)
+    environ = command_environment(folder)
 
-    def started(*command: str) -> Act:
+    def started(*command: str) -> Measurement:
         whole = [sys.executable, *command]
         return lambda: measure(whole, folder, environ) * 1_000
 
@@ -104,13 +104,13 @@ def acts(
     }
 
 
-def against_typer(folder: Path) -> Iterator[Row]:
+def compare_with_typer(folder: Path) -> Iterator[Row]:
     """One row a command, each after a first start that is not counted."""
-    prepare(folder)
+    prepare_folder(folder)
     for case in CASES:
-        pair = acts(folder, case.command, case.bare)
-        found = {name: took[1:] for name, took in turns(pair, ROUNDS).items()}
+        pair = build_measurements(folder, case.command, case.bare)
+        found = {name: took[1:] for name, took in run_rounds(pair, ROUNDS).items()}
         (floor,) = set(pair) - {"ours"}
         work = " ".join(("agentctl", *case.command[:2]))
         goal = at_most(case.goal)
-        yield compared(work, found["ours"], floor, found[floor], " ms", goal)
+        yield build_ratio_row(work, found["ours"], floor, found[floor], " ms", goal)

@@ -16,16 +16,16 @@ from agentctl.service.service import Service
 from agentctl.store.repositories import sessions
 from agentctl.store.visibility import Visibility
 from tests.benchmarks.client import encode_form
-from tests.benchmarks.load import beside
-from tests.benchmarks.measure import Row, compared
-from tests.benchmarks.places import Place, ours
+from tests.benchmarks.load import compare_loads
+from tests.benchmarks.measure import Row, build_ratio_row
+from tests.benchmarks.places import RunningServer, serve_agentctl
 from tests.benchmarks.reads import AGENT
-from tests.benchmarks.seeding import seed
-from tests.benchmarks.work import SHORT_RUNS, Work, make_work, many_sessions, sized
-from tests.deployment import Deployment
+from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.work import SHORT_RUNS, Work, create_work, listed_sessions, sized_sessions
 from tests.postgres import running_postgres
+from tests.deployment import Deployment
 
-__all__ = ["beside_each_other"]
+__all__ = ["compare_engines"]
 
 READS = 500
 """In one round of bare reads."""
@@ -35,21 +35,21 @@ _COLUMNS = "SELECT * FROM sessions WHERE session_id = "
 Read = Callable[[], Awaitable[object]]
 
 
-def beside_each_other(folder: Path, model_url: str) -> Iterator[Row]:
+def compare_engines(folder: Path, model_url: str) -> Iterator[Row]:
     """The same server on the one and on the other."""
-    listed = [*sized((1, 100)), *many_sessions(100, SHORT_RUNS)]
+    listed = [*sized_sessions((1, 100)), *listed_sessions(100, SHORT_RUNS)]
     with running_postgres(durable=True) as url:
-        file = make_work(folder / "file", model_url, listed)
-        server = make_work(folder / "server", model_url, listed, database=url)
-        seed(file)
-        seed(server)
-        yield from _bare(file, "SQLite", "apsw", _apsw(file))
-        yield from _bare(server, "PostgreSQL", "asyncpg", _asyncpg(url))
-        with ours(file) as one, ours(server) as other:
-            yield from _over_http(one, other)
+        file = create_work(folder / "file", model_url, listed)
+        server = create_work(folder / "server", model_url, listed, database=url)
+        seed_database(file)
+        seed_database(server)
+        yield from _compare_with_driver(file, "SQLite", "apsw", _open_apsw(file))
+        yield from _compare_with_driver(server, "PostgreSQL", "asyncpg", _open_asyncpg(url))
+        with serve_agentctl(file) as one, serve_agentctl(server) as other:
+            yield from _compare_over_http(one, other)
 
 
-def _over_http(file: Place, server: Place) -> Iterator[Row]:
+def _compare_over_http(file: RunningServer, server: RunningServer) -> Iterator[Row]:
     run = f"/agents/{AGENT}/runs", encode_form(stream=False)
     for work, path, body in (
         ("session detail, 1 run", "/sessions/runs-1", None),
@@ -61,17 +61,17 @@ def _over_http(file: Place, server: Place) -> Iterator[Row]:
             place.get(path) if body is None else place.post(path, body, seconds=2)
             for place in (server, file)
         ]
-        yield beside(f"{work}, on PostgreSQL", loads[0], "SQLite", loads[1], 3)
+        yield compare_loads(f"{work}, on PostgreSQL", loads[0], "SQLite", loads[1], 3)
 
 
-def _bare(work: Work, engine: str, driver: str, opened: Any) -> Iterator[Row]:
+def _compare_with_driver(work: Work, engine: str, driver: str, opened: Any) -> Iterator[Row]:
     """A session read through the store, and by the driver alone."""
-    found = asyncio.run(_bare_rates(work, opened))
+    found = asyncio.run(_measure_read_rates(work, opened))
     name = f"point read through the store, {engine}"
-    yield compared(name, found["ours"], f"bare {driver}", found["bare"], "/s")
+    yield build_ratio_row(name, found["ours"], f"bare {driver}", found["bare"], "/s")
 
 
-async def _bare_rates(work: Work, opened: Any) -> dict[str, list[float]]:
+async def _measure_read_rates(work: Work, opened: Any) -> dict[str, list[float]]:
     user = Visibility(everyone=False, user_id=work.user)
     async with Service.open(Deployment(work.folder).settings) as service, opened as bare:
         database = service.hosting.databases["main"]
@@ -84,11 +84,11 @@ async def _bare_rates(work: Work, opened: Any) -> dict[str, list[float]]:
             await read()
         for _ in range(7):
             for name, read in reads.items():
-                found[name].append(await _rate(read))
+                found[name].append(await _measure_rate(read))
         return found
 
 
-async def _rate(read: Read) -> float:
+async def _measure_rate(read: Read) -> float:
     start = time.perf_counter()
     for _ in range(READS):
         await read()
@@ -96,7 +96,7 @@ async def _rate(read: Read) -> float:
 
 
 @asynccontextmanager
-async def _apsw(work: Work) -> AsyncIterator[Read]:
+async def _open_apsw(work: Work) -> AsyncIterator[Read]:
     path = str(work.folder / "agentctl.db")
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
 
@@ -108,7 +108,7 @@ async def _apsw(work: Work) -> AsyncIterator[Read]:
 
 
 @asynccontextmanager
-async def _asyncpg(url: str) -> AsyncIterator[Read]:
+async def _open_asyncpg(url: str) -> AsyncIterator[Read]:
     connection = await asyncpg.connect(url)
 
     async def read() -> object:

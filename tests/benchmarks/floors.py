@@ -32,7 +32,7 @@ api = FastAPI(openapi_url=None)
 
 
 @api.get("/fastapi")
-async def constant() -> Response:
+async def get_constant() -> Response:
     return Response(CONSTANT, media_type="application/json")
 
 
@@ -46,9 +46,9 @@ class Floors:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path: str = scope["path"]
         if path == "/bare":
-            await _answer(send, CONSTANT)
+            await _respond(send, CONSTANT)
         elif path.startswith("/point"):
-            await _answer(send, self._read(path.removeprefix("/point").strip("/")))
+            await _respond(send, self._read(path.removeprefix("/point").strip("/")))
         else:
             await api(scope, receive, send)
 
@@ -60,7 +60,7 @@ class Floors:
         return ",".join([*texts, *(history for (history,) in histories)]).encode()
 
 
-async def _answer(send: Any, body: bytes) -> None:
+async def _respond(send: Any, body: bytes) -> None:
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, length]})
     await send({"type": "http.response.body", "body": body})

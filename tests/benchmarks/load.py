@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.benchmarks.measure import Row, Target, compared, turns
+from tests.benchmarks.measure import Row, Target, build_ratio_row, run_rounds
 
-__all__ = ["Batch", "Load", "beside", "quiet", "require_wrk", "resident"]
+__all__ = ["Batch", "Load", "compare_loads", "require_wrk", "resident_megabytes", "wait_until_idle"]
 
 CONNECTIONS = 16
 
@@ -78,10 +78,10 @@ class Load:
         """
         self._ask_once()
         for seconds in (self.seconds, 2 * self.seconds, 8 * self.seconds):
-            before = processor_seconds(self.process_id)
+            before = cpu_seconds(self.process_id)
             said = self._said(seconds)
-            quiet(self.process_id)
-            used = processor_seconds(self.process_id) - before
+            wait_until_idle(self.process_id)
+            used = cpu_seconds(self.process_id) - before
             if bad := _BAD.search(said):
                 raise RuntimeError(f"{self.url}: {bad[0]}")
             rate, count = _RATE.search(said), _COUNT.search(said)
@@ -144,13 +144,13 @@ class Batch:
     def __call__(self) -> float:
         """Requests a second."""
         self.load.ask()
-        before, start = processor_seconds(self.load.process_id), time.perf_counter()
+        before, start = cpu_seconds(self.load.process_id), time.perf_counter()
         with ThreadPoolExecutor(CONNECTIONS) as clients:
             for asked in [clients.submit(self.load.ask) for _ in range(self.requests)]:
                 asked.result()
         took = time.perf_counter() - start
-        quiet(self.load.process_id)
-        used = processor_seconds(self.load.process_id) - before
+        wait_until_idle(self.load.process_id)
+        used = cpu_seconds(self.load.process_id) - before
         self.load.costs.append(used / self.requests)
         return self.requests / took
 
@@ -160,7 +160,7 @@ class Batch:
         return self.load.costs
 
 
-def beside(
+def compare_loads(
     work: str,
     ours: Load,
     against: str,
@@ -169,37 +169,37 @@ def beside(
     target: Target | None = None,
 ) -> Row:
     """Two loads in turn, as a row."""
-    rates = turns({"ours": ours, "theirs": theirs}, rounds)
+    rates = run_rounds({"ours": ours, "theirs": theirs}, rounds)
     by_processor = statistics.median(theirs.costs) / statistics.median(ours.costs)
-    row = compared(work, rates["ours"], against, rates["theirs"], "/s", target)
+    row = build_ratio_row(work, rates["ours"], against, rates["theirs"], "/s", target)
     return replace(row, by_processor=by_processor)
 
 
-def quiet(process_id: int) -> None:
+def wait_until_idle(process_id: int) -> None:
     """Wait until a process does next to nothing: what it was asked before must not count later."""
     deadline = time.monotonic() + QUIET_SECONDS
-    before = processor_seconds(process_id)
+    before = cpu_seconds(process_id)
     while time.monotonic() < deadline:
         time.sleep(0.1)
-        now = processor_seconds(process_id)
+        now = cpu_seconds(process_id)
         if now - before <= 0.02:
             return
         before = now
     raise RuntimeError("the server does not come to rest")
 
 
-def processor_seconds(process_id: int) -> float:
+def cpu_seconds(process_id: int) -> float:
     """Time of the processor that a process and its children have used."""
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     own = (int(fields[11]) + int(fields[12])) / _HERTZ
-    return own + sum(map(processor_seconds, _children(process_id)))
+    return own + sum(map(cpu_seconds, _children(process_id)))
 
 
-def resident(process_id: int) -> float:
+def resident_megabytes(process_id: int) -> float:
     """Memory that a process and its children have, in MB."""
     pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[1])
     own = pages * os.sysconf("SC_PAGE_SIZE") / 1_048_576
-    return own + sum(map(resident, _children(process_id)))
+    return own + sum(map(resident_megabytes, _children(process_id)))
 
 
 def _children(process_id: int) -> list[int]:

@@ -25,7 +25,7 @@ from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.repositories.sessions import SessionQuery
 from agentctl.store.visibility import Visibility
 
-__all__ = ["lines"]
+__all__ = ["measure_lines"]
 
 SHORT = 10
 LONG = 10_000
@@ -35,7 +35,7 @@ HISTORY = '[{"role":"user","content":"%s"}]' % ("What is it? " * 80)
 
 
 @unit
-def _appended(session_id: str, count: int) -> Steps[None]:
+def _append_runs(session_id: str, count: int) -> Steps[None]:
     """Runs, one after the other, in one transaction."""
     for _ in range(count):
         for work in _run(session_id):
@@ -55,17 +55,17 @@ def _run(session_id: str) -> list[Work[object]]:
     return [runs.create(run), runs.claim(run_id, 1, "worker", at), runs.finish(end)]
 
 
-async def _made(database: Database, count: int) -> str:
+async def _create_session(database: Database, count: int) -> str:
     """A new session of its own user with so many runs; both have its id."""
     session_id = new_id()
     row = sessions.build_session(session_id, "agent", user_id=session_id, now=now())
     await database.write(sessions.create(row))
     for first in range(0, count, BATCH):
-        await database.write(_appended(session_id, min(BATCH, count - first)))
+        await database.write(_append_runs(session_id, min(BATCH, count - first)))
     return session_id
 
 
-async def _timed(database: Database, name: str, session_id: str) -> tuple[float, int]:
+async def _measure(database: Database, name: str, session_id: str) -> tuple[float, int]:
     """Microseconds, and bytes of what was read."""
     begun, size = time.perf_counter(), 0
     if name == "its row in a list":
@@ -89,16 +89,16 @@ NAMES = (
 )
 
 
-async def lines(database: Database) -> Iterator[str]:
+async def measure_lines(database: Database) -> Iterator[str]:
     """A line a question: medians for both sessions, and what a kilobyte of history takes."""
-    ids = [await _made(database, count) for count in (SHORT, LONG)]
+    ids = [await _create_session(database, count) for count in (SHORT, LONG)]
     taken: dict[str, list[list[tuple[float, int]]]] = {name: [[], []] for name in NAMES}
     # In ever another order: who comes after ten megabytes waits for what they leave behind.
     order, chance = list(product(NAMES, (0, 1))), random.Random(1)
     for _ in range(ROUNDS):
         chance.shuffle(order)
         for name, which in order:
-            taken[name][which].append(await _timed(database, name, ids[which]))
+            taken[name][which].append(await _measure(database, name, ids[which]))
     return _table(taken)
 
 
@@ -117,7 +117,7 @@ async def _main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--url", required=True, help="sqlite:////absolute/path or postgresql://…")
     database = open_database(settings.Database("main", parser.parse_args().url), create=False)
-    for line in await lines(database):
+    for line in await measure_lines(database):
         print(line, flush=True)
     await database.close()
 

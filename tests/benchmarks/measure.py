@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 __all__ = [
-    "Act",
+    "Measurement",
     "Row",
     "Target",
     "at_least",
     "at_most",
-    "compared",
-    "markdown",
-    "noted",
-    "text",
-    "turns",
+    "build_figure_row",
+    "build_ratio_row",
+    "format_markdown",
+    "format_text",
+    "run_rounds",
 ]
 
-Act = Callable[[], float]
+Measurement = Callable[[], float]
 """Does the work for a while; returns a rate, a time or a size."""
 
 Name = TypeVar("Name")
@@ -90,9 +90,9 @@ class Row:
         target = "" if self.target is None else str(self.target)
         ratio = spread = ""
         if self.against:
-            spread = f"{number(min(self.ratios))} to {number(max(self.ratios))}"
-            ratio = number(self.median)
-        cpu = "" if self.by_processor is None else number(self.by_processor)
+            spread = f"{format_number(min(self.ratios))} to {format_number(max(self.ratios))}"
+            ratio = format_number(self.median)
+        cpu = "" if self.by_processor is None else format_number(self.by_processor)
         return [
             self.work,
             self.ours,
@@ -109,7 +109,7 @@ class Row:
 HEAD = ["work", "agentctl", "against", "", "ratio", "spread", "by CPU", "target", "reached"]
 
 
-def turns(acts: Mapping[Name, Act], rounds: int) -> dict[Name, list[float]]:
+def run_rounds(acts: Mapping[Name, Measurement], rounds: int) -> dict[Name, list[float]]:
     """Every act once in every round, in an order that turns from round to round."""
     names = list(acts)
     found: dict[Name, list[float]] = {name: [] for name in names}
@@ -119,7 +119,7 @@ def turns(acts: Mapping[Name, Act], rounds: int) -> dict[Name, list[float]]:
     return found
 
 
-def compared(
+def build_ratio_row(
     work: str,
     ours: Sequence[float],
     against: str,
@@ -130,23 +130,27 @@ def compared(
     """Two sides of the same rounds as a row; `unit` may have a `{}` for the number."""
     ratios = tuple(one / other for one, other in zip(ours, theirs, strict=True))
     shown = unit if "{}" in unit else "{}" + unit
-    one, other = (shown.format(number(statistics.median(side))) for side in (ours, theirs))
+    one, other = (shown.format(format_number(statistics.median(side))) for side in (ours, theirs))
     return Row(work, one, against, other, ratios, target)
 
 
-def noted(work: str, values: Sequence[float], unit: str, target: Target | None = None) -> Row:
+def build_figure_row(
+    work: str, values: Sequence[float], unit: str, target: Target | None = None
+) -> Row:
     """A figure of ours alone; its target is in the same unit."""
-    return Row(work, f"{number(statistics.median(values))}{unit}", "", "", tuple(values), target)
+    return Row(
+        work, f"{format_number(statistics.median(values))}{unit}", "", "", tuple(values), target
+    )
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Three digits that count."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
-def text(rows: Iterable[Row]) -> str:
+def format_text(rows: Iterable[Row]) -> str:
     """The table for a terminal."""
     lines = [HEAD, *(row.cells for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
@@ -156,7 +160,7 @@ def text(rows: Iterable[Row]) -> str:
     )
 
 
-def markdown(rows: Iterable[Row]) -> str:
+def format_markdown(rows: Iterable[Row]) -> str:
     """The table for a document."""
     lines = [HEAD, ["---"] * len(HEAD), *(row.cells for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

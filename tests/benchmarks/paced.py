@@ -13,12 +13,12 @@ import json
 import re
 from typing import Any
 
-__all__ = ["word"]
+__all__ = ["build_word"]
 
 _USAGE = {"prompt_tokens": 20, "completion_tokens": 40, "total_tokens": 60}
 
 
-def word(number: int, size: int) -> str:
+def build_word(number: int, size: int) -> str:
     """A piece of the answer."""
     return f"w{number} ".ljust(size, ".")
 
@@ -45,7 +45,7 @@ class _Endpoint:
     async def _answer(self, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
         if path == "/v1/chat/completions":
             request: dict[str, Any] = json.loads(body)
-            asked: dict[str, Any] = json.loads(_text(request["messages"][-1]["content"]))
+            asked: dict[str, Any] = json.loads(_read_text(request["messages"][-1]["content"]))
             if request.get("stream"):
                 await self._stream(writer, **asked)
             else:
@@ -69,10 +69,12 @@ class _Endpoint:
     ) -> None:
         if gate:
             await self._wait()
-        text = "".join(word(number, size) for number in range(words))
+        text = "".join(build_word(number, size) for number in range(words))
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        await self._send(writer, _head("chat.completion") | {"choices": [choice], "usage": _USAGE})
+        await self._send(
+            writer, _build_head("chat.completion") | {"choices": [choice], "usage": _USAGE}
+        )
 
     async def _stream(
         self, writer: asyncio.StreamWriter, words: int, size: int, seconds: float, gate: bool
@@ -84,11 +86,16 @@ class _Endpoint:
         if gate:
             await self._wait()
         for number in range(words):
-            writer.write(_piece({"role": "assistant", "content": word(number, size)}))
+            writer.write(_encode_delta({"role": "assistant", "content": build_word(number, size)}))
             await writer.drain()
             await asyncio.sleep(seconds)
-        end = _framed(_head("chat.completion.chunk") | {"choices": [], "usage": _USAGE})
-        writer.write(_piece({}, "stop") + end + _chunk(b"data: [DONE]\n\n") + _chunk(b""))
+        end = _encode_event(_build_head("chat.completion.chunk") | {"choices": [], "usage": _USAGE})
+        writer.write(
+            _encode_delta({}, "stop")
+            + end
+            + _encode_chunk(b"data: [DONE]\n\n")
+            + _encode_chunk(b"")
+        )
         await writer.drain()
 
     async def _wait(self) -> None:
@@ -99,25 +106,25 @@ class _Endpoint:
             self.waiting -= 1
 
 
-def _piece(delta: dict[str, str], reason: str | None = None) -> bytes:
+def _encode_delta(delta: dict[str, str], reason: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return _framed(_head("chat.completion.chunk") | {"choices": [choice]})
+    return _encode_event(_build_head("chat.completion.chunk") | {"choices": [choice]})
 
 
-def _head(kind: str) -> dict[str, Any]:
+def _build_head(kind: str) -> dict[str, Any]:
     return {"id": "a", "object": kind, "created": 1, "model": "paced"}
 
 
-def _framed(chunk: dict[str, Any]) -> bytes:
-    return _chunk(b"data: %s\n\n" % json.dumps(chunk).encode())
+def _encode_event(chunk: dict[str, Any]) -> bytes:
+    return _encode_chunk(b"data: %s\n\n" % json.dumps(chunk).encode())
 
 
-def _text(content: Any) -> str:
+def _read_text(content: Any) -> str:
     """The text of a message, which may come in parts."""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def _chunk(data: bytes) -> bytes:
+def _encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 

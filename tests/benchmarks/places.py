@@ -10,11 +10,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.load import Load, resident
-from tests.benchmarks.work import Work, free_port, wait_for_port
+from tests.benchmarks.load import Load, resident_megabytes
+from tests.benchmarks.work import Work, find_free_port, wait_for_port
 from tests.process import base_environment, start_server
 
-__all__ = ["AGENTOS_PYTHON", "Place", "agentos", "endpoint", "floors", "ours", "seed_agentos"]
+__all__ = [
+    "AGENTOS_PYTHON",
+    "RunningServer",
+    "seed_agentos",
+    "serve_agentctl",
+    "serve_agentos",
+    "serve_endpoint",
+    "serve_floors",
+]
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +35,7 @@ STOP_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Place:
+class RunningServer:
     """A server that listens."""
 
     port: int
@@ -41,7 +49,7 @@ class Place:
     @property
     def memory(self) -> float:
         """What its processes have resident, in MB."""
-        return resident(self.process_id)
+        return resident_megabytes(self.process_id)
 
     def get(self, path: str, *, seconds: int = 1) -> Load:
         """The load of one GET."""
@@ -54,20 +62,20 @@ class Place:
 
 
 @contextmanager
-def ours(work: Work, *options: str) -> Iterator[Place]:
+def serve_agentctl(work: Work, *options: str) -> Iterator[RunningServer]:
     """`agentctl serve` on the configuration of the work."""
     place = ("--config", str(work.folder / "agentctl.toml"), "--port", "0", *options)
     log = work.folder / "server.log"
     with start_server(*place, log=log, environment=base_environment()) as server:
-        yield Place(int(server.url.rpartition(":")[2]), server.process.pid, work)
+        yield RunningServer(int(server.url.rpartition(":")[2]), server.process.pid, work)
 
 
 @contextmanager
-def agentos(work: Work) -> Iterator[Place]:
+def serve_agentos(work: Work) -> Iterator[RunningServer]:
     """AgentOS on the same work; its database must have been seeded."""
-    port = free_port()
-    with _running(work, port, *_agentos_command(work, "serve", port)) as process_id:
-        yield Place(port, process_id, work)
+    port = find_free_port()
+    with _run_program(work, port, *_agentos_command(work, "serve", port)) as process_id:
+        yield RunningServer(port, process_id, work)
 
 
 def seed_agentos(work: Work) -> None:
@@ -92,16 +100,16 @@ def _agentos_command(work: Work, act: str, port: int) -> list[str]:
 
 
 @contextmanager
-def floors(work: Work) -> Iterator[Place]:
+def serve_floors(work: Work) -> Iterator[RunningServer]:
     """The floors, on our database with a session of one run."""
-    port, path = free_port(), str(work.folder / "agentctl.db")
+    port, path = find_free_port(), str(work.folder / "agentctl.db")
     command = [sys.executable, "-m", "tests.benchmarks.floors", str(port), path, "runs-1"]
-    with _running(work, port, *command, folder=ROOT) as process_id:
-        yield Place(port, process_id, work)
+    with _run_program(work, port, *command, folder=ROOT) as process_id:
+        yield RunningServer(port, process_id, work)
 
 
 @contextmanager
-def endpoint() -> Iterator[str]:
+def serve_endpoint() -> Iterator[str]:
     """The URL of a paced endpoint of our own."""
     command = [sys.executable, "-m", "tests.benchmarks.paced"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -113,7 +121,7 @@ def endpoint() -> Iterator[str]:
 
 
 @contextmanager
-def _running(work: Work, port: int, *command: str, folder: Path | None = None) -> Iterator[int]:
+def _run_program(work: Work, port: int, *command: str, folder: Path | None = None) -> Iterator[int]:
     """A program, once it listens; its id."""
     with (work.folder / "program.log").open("ab") as log:
         process = subprocess.Popen(
@@ -123,10 +131,10 @@ def _running(work: Work, port: int, *command: str, folder: Path | None = None) -
         wait_for_port(port, START_SECONDS)
         yield process.pid
     finally:
-        _end(process)
+        _stop(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(STOP_SECONDS)

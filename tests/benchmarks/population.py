@@ -43,7 +43,7 @@ BATCH = 10_000
 """Sessions that are made at a time; their runs are in the order of their time."""
 
 DENSE_USER = "user-dense"
-NOBODY = 0.05
+NO_OWNER_SHARE = 0.05
 """Share of the sessions that have no owner."""
 
 COMPONENTS = tuple(
@@ -115,9 +115,9 @@ class Population:
 
     def _user(self) -> str | None:
         at = self._random.random()
-        if at < NOBODY:
+        if at < NO_OWNER_SHARE:
             return None
-        if at < NOBODY + 0.1:
+        if at < NO_OWNER_SHARE + 0.1:
             return DENSE_USER
         return f"user-{int(self.users ** self._random.random())}"
 

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from tests.benchmarks.client import Client, encode_form
-from tests.benchmarks.load import beside
-from tests.benchmarks.measure import Row, at_most, compared, turns
-from tests.benchmarks.places import Place, agentos, ours
+from tests.benchmarks.load import compare_loads
+from tests.benchmarks.measure import Row, at_most, build_ratio_row, run_rounds
+from tests.benchmarks.places import RunningServer, serve_agentctl, serve_agentos
 from tests.benchmarks.reads import AGENT
 from tests.benchmarks.work import Work
 
-__all__ = ["Memory", "starts", "workers"]
+__all__ = ["Memory", "compare_starts", "compare_workers"]
 
 
 class Memory:
     """What both sides have resident: made when nobody has asked them for anything yet."""
 
-    def __init__(self, ours: Place, theirs: Place) -> None:
+    def __init__(self, ours: RunningServer, theirs: RunningServer) -> None:
         self._sides = ours, theirs
         self._idle = self._now()
 
@@ -31,17 +31,23 @@ class Memory:
         """To be asked for when the load is over."""
         for name, (one, other) in (("idle", self._idle), ("after that load", self._now())):
             goal = at_most(0.5) if name != "idle" else None
-            yield compared(f"memory, {name}", [one], "AgentOS", [other], " MB", goal)
+            yield build_ratio_row(f"memory, {name}", [one], "AgentOS", [other], " MB", goal)
 
 
-def starts(work: Work) -> Iterator[Row]:
+def compare_starts(work: Work) -> Iterator[Row]:
     """From the start of the process to its first answer."""
-    found = turns({"ours": _start(work, ours), "theirs": _start(work, agentos)}, 4)
-    yield compared("start of the server", found["ours"], "AgentOS", found["theirs"], " s")
+    found = run_rounds(
+        {
+            "ours": _measure_start(work, serve_agentctl),
+            "theirs": _measure_start(work, serve_agentos),
+        },
+        4,
+    )
+    yield build_ratio_row("start of the server", found["ours"], "AgentOS", found["theirs"], " s")
 
 
-def _start(
-    work: Work, place: Callable[[Work], AbstractContextManager[Place]]
+def _measure_start(
+    work: Work, place: Callable[[Work], AbstractContextManager[RunningServer]]
 ) -> Callable[[], float]:
     def act() -> float:
         start = time.perf_counter()
@@ -52,9 +58,9 @@ def _start(
     return act
 
 
-def workers(work: Work) -> Iterator[Row]:
+def compare_workers(work: Work) -> Iterator[Row]:
     """Two workers beside one, on the same machine, which the load shares with them."""
-    with ours(work) as one, ours(work, "--workers", "2") as two:
+    with serve_agentctl(work) as one, serve_agentctl(work, "--workers", "2") as two:
         for name, path, body in (
             ("session detail, 1 run", "/sessions/runs-1", None),
             ("runs, plain", f"/agents/{AGENT}/runs", encode_form(stream=False)),
@@ -63,4 +69,4 @@ def workers(work: Work) -> Iterator[Row]:
                 place.get(path) if body is None else place.post(path, body, seconds=2)
                 for place in (two, one)
             ]
-            yield beside(f"{name}, 2 workers", loads[0], "1 worker", loads[1], 3)
+            yield compare_loads(f"{name}, 2 workers", loads[0], "1 worker", loads[1], 3)

@@ -18,10 +18,19 @@ from pathlib import Path
 from tests.benchmarks import commands, reads, verification
 from tests.benchmarks.client import encode_form
 from tests.benchmarks.load import require_wrk
-from tests.benchmarks.measure import Act, Row, Target, at_least, at_most, compared, text, turns
-from tests.benchmarks.places import Place, endpoint, floors, ours
-from tests.benchmarks.seeding import seed
-from tests.benchmarks.work import SHORT_RUNS, make_work, many_sessions, sized
+from tests.benchmarks.measure import (
+    Measurement,
+    Row,
+    Target,
+    at_least,
+    at_most,
+    build_ratio_row,
+    format_text,
+    run_rounds,
+)
+from tests.benchmarks.places import RunningServer, serve_agentctl, serve_endpoint, serve_floors
+from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.work import SHORT_RUNS, create_work, listed_sessions, sized_sessions
 
 ROUNDS = 3
 
@@ -42,11 +51,13 @@ LIMITS: dict[str, Target] = {
 Whoever makes something clearly faster raises its limit.
 """
 
-Acts = Mapping[str, Act]
+Sides = Mapping[str, Measurement]
 """`ours` and the floor, by its name; paths may share a floor."""
 
 
-def paths(one: Place, floor: Place, folder: Path) -> dict[str, tuple[str, Acts]]:
+def build_paths(
+    one: RunningServer, floor: RunningServer, folder: Path
+) -> dict[str, tuple[str, Sides]]:
     """Every path with the unit of its figures."""
     constant = {"FastAPI, constant": floor.get("/fastapi").by_processor}
     large = {"bare ASGI, read by apsw": floor.get("/point/runs-1000").by_processor}
@@ -56,7 +67,7 @@ def paths(one: Place, floor: Place, folder: Path) -> dict[str, tuple[str, Acts]]
         "session detail, 1,000 runs": (one.get("/sessions/runs-1000"), large),
         "teams": (one.get("/teams"), constant),
         "list of 20 sessions": (one.get("/sessions?limit=20"), constant),
-        "cancel of a run that ended": (reads.cancels(one), constant),
+        "cancel of a run that ended": (reads.repeat_cancel(one), constant),
         "runs, plain": (run, constant),
     }
     served = {
@@ -64,32 +75,36 @@ def paths(one: Place, floor: Place, folder: Path) -> dict[str, tuple[str, Acts]]
         for work, (load, least) in loads.items()
     }
     return served | {
-        "agentctl --help": (" CPU ms", _command(folder, ("--help",), ("--help",))),
-        "agentctl teams list": (" CPU ms", _command(folder, ("teams", "list"), ())),
-        "verification of a token": (" CPU µs", verification.acts_of("first time")),
-        "verification of a token, again": (" CPU µs", verification.acts_of("again")),
+        "agentctl --help": (" CPU ms", _measure_command(folder, ("--help",), ("--help",))),
+        "agentctl teams list": (" CPU ms", _measure_command(folder, ("teams", "list"), ())),
+        "verification of a token": (" CPU µs", verification.build_measurements("first time")),
+        "verification of a token, again": (" CPU µs", verification.build_measurements("again")),
     }
 
 
-def _command(folder: Path, command: tuple[str, ...], bare: tuple[str, ...]) -> Acts:
-    return commands.acts(folder, command, bare, commands.processor_seconds)
+def _measure_command(folder: Path, command: tuple[str, ...], bare: tuple[str, ...]) -> Sides:
+    return commands.build_measurements(folder, command, bare, commands.measure_cpu_seconds)
 
 
-def measured(all_paths: Mapping[str, tuple[str, Acts]]) -> Iterator[Row]:
+def measure_rows(all_paths: Mapping[str, tuple[str, Sides]]) -> Iterator[Row]:
     """A few rounds of everything; and as many again of what looks bad."""
     acts = {act: act for _, path in all_paths.values() for act in path.values()}
-    found = turns(acts, ROUNDS)
+    found = run_rounds(acts, ROUNDS)
     for work, (unit, path) in all_paths.items():
-        row = _row(work, unit, path, found)
+        row = _build_row(work, unit, path, found)
         if not row.reached:
-            again = _row(work, unit, path, turns({act: act for act in path.values()}, ROUNDS))
+            again = _build_row(
+                work, unit, path, run_rounds({act: act for act in path.values()}, ROUNDS)
+            )
             row = replace(again, ratios=row.ratios + again.ratios)
         yield row
 
 
-def _row(work: str, unit: str, path: Acts, found: Mapping[Act, Sequence[float]]) -> Row:
+def _build_row(
+    work: str, unit: str, path: Sides, found: Mapping[Measurement, Sequence[float]]
+) -> Row:
     (floor,) = set(path) - {"ours"}
-    return compared(work, found[path["ours"]], floor, found[path[floor]], unit, LIMITS[work])
+    return build_ratio_row(work, found[path["ours"]], floor, found[path[floor]], unit, LIMITS[work])
 
 
 def main() -> int:
@@ -99,15 +114,20 @@ def main() -> int:
         del os.environ[name]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        url = stack.enter_context(endpoint())
-        work = make_work(
-            folder / "work", f"{url}/v1", [*sized((1, 1_000)), *many_sessions(40, SHORT_RUNS)]
+        url = stack.enter_context(serve_endpoint())
+        work = create_work(
+            folder / "work",
+            f"{url}/v1",
+            [*sized_sessions((1, 1_000)), *listed_sessions(40, SHORT_RUNS)],
         )
-        seed(work)
-        one, floor = stack.enter_context(ours(work)), stack.enter_context(floors(work))
-        commands.prepare(folder)
-        rows = list(measured(paths(one, floor, folder)))
-    print(text(rows))
+        seed_database(work)
+        one, floor = (
+            stack.enter_context(serve_agentctl(work)),
+            stack.enter_context(serve_floors(work)),
+        )
+        commands.prepare_folder(folder)
+        rows = list(measure_rows(build_paths(one, floor, folder)))
+    print(format_text(rows))
     return 0 if all(row.reached for row in rows) else 1
 
 

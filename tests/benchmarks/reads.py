@@ -6,11 +6,17 @@ import statistics
 from collections.abc import Iterator
 
 from tests.benchmarks.client import Client
-from tests.benchmarks.load import Batch, Load, beside
-from tests.benchmarks.measure import Row, Target, at_least, at_most, compared, turns
-from tests.benchmarks.places import Place
+from tests.benchmarks.load import Batch, Load, compare_loads
+from tests.benchmarks.measure import Row, Target, at_least, at_most, build_ratio_row, run_rounds
+from tests.benchmarks.places import RunningServer
 
-__all__ = ["AGENT", "against_agentos", "against_floors", "cancels", "long_session"]
+__all__ = [
+    "AGENT",
+    "compare_with_agentos",
+    "compare_with_floors",
+    "measure_long_session",
+    "repeat_cancel",
+]
 
 AGENT = "offers"
 
@@ -19,34 +25,44 @@ DETAILS = {1: (5, 0, 15.0), 100: (3, 32, 60.0), 1_000: (2, 8, 150.0)}
 the ratio to reach."""
 
 
-def against_agentos(ours: Place, theirs: Place) -> Iterator[Row]:
+def compare_with_agentos(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
     """The same GETs, and cancels, on both."""
     for size, (rounds, requests, goal) in DETAILS.items():
         work = f"session detail, {size:,} run{'s' * (size > 1)}"
-        yield _pair(work, ours, theirs, f"/sessions/runs-{size}", rounds, requests, at_least(goal))
-    yield _pair("teams, 5 configured", ours, theirs, "/teams", 3, 48, at_least(150))
+        yield _compare_get(
+            work, ours, theirs, f"/sessions/runs-{size}", rounds, requests, at_least(goal)
+        )
+    yield _compare_get("teams, 5 configured", ours, theirs, "/teams", 3, 48, at_least(150))
     for runs, page in ((50, 1), (5, 20)):
         work, path = f"list 20 of 400 sessions, of {runs} runs", f"/sessions?limit=20&page={page}"
-        yield _pair(work, ours, theirs, path, 3, 32, at_least(100))
-    yield beside("cancel", cancels(ours), "AgentOS", cancels(theirs), 3, at_least(8))
+        yield _compare_get(work, ours, theirs, path, 3, 32, at_least(100))
+    yield compare_loads(
+        "cancel", repeat_cancel(ours), "AgentOS", repeat_cancel(theirs), 3, at_least(8)
+    )
 
 
-def _pair(
-    work: str, ours: Place, theirs: Place, path: str, rounds: int, requests: int, goal: Target
+def _compare_get(
+    work: str,
+    ours: RunningServer,
+    theirs: RunningServer,
+    path: str,
+    rounds: int,
+    requests: int,
+    goal: Target,
 ) -> Row:
     load = theirs.get(path)
     other = Batch(load, requests) if requests else load
-    return beside(work, ours.get(path), "AgentOS", other, rounds, goal)
+    return compare_loads(work, ours.get(path), "AgentOS", other, rounds, goal)
 
 
-def cancels(place: Place) -> Load:
+def repeat_cancel(place: RunningServer) -> Load:
     """Cancel a run that has ended, again and again: what AgentOS does is the same for any run."""
     with Client(place.port, place.work.headers) as client:
         run = client.run(AGENT)
     return place.post(f"/agents/{AGENT}/runs/{run['run_id']}/cancel?session_id={run['session_id']}")
 
 
-def against_floors(ours: Place, floors: Place) -> Iterator[Row]:
+def compare_with_floors(ours: RunningServer, floors: RunningServer) -> Iterator[Row]:
     """The hot reads beside what their frameworks and the driver cost at least."""
     detail, teams, constant = "session detail, 1 run", "teams, 5 configured", "FastAPI, constant"
     for work, path, name, floor, goal in (
@@ -55,18 +71,18 @@ def against_floors(ours: Place, floors: Place) -> Iterator[Row]:
         (detail, "/sessions/runs-1", "bare ASGI, read by apsw", "/point", None),
         (teams, "/teams", constant, "/fastapi", None),
     ):
-        yield beside(work, ours.get(path), name, floors.get(floor), 5, goal)
+        yield compare_loads(work, ours.get(path), name, floors.get(floor), 5, goal)
 
 
-def long_session(ours: Place) -> Iterator[Row]:
+def measure_long_session(ours: RunningServer) -> Iterator[Row]:
     """A session of 10,000 runs beside a shorter one, and its row in a list."""
     with Client(ours.port, ours.work.headers) as client:
         sizes = {runs: len(client.get(f"/sessions/runs-{runs}")) for runs in (1_000, 10_000)}
-    rates = turns({str(n): ours.get(f"/sessions/runs-{n}", seconds=4) for n in sizes}, 3)
+    rates = run_rounds({str(n): ours.get(f"/sessions/runs-{n}", seconds=4) for n in sizes}, 3)
     speeds = {n: [rate * size / 1e6 for rate in rates[str(n)]] for n, size in sizes.items()}
     work = f"session detail, 10,000 runs ({sizes[10_000] / 1e6:.1f} MB)"
-    yield compared(work, speeds[10_000], "1,000 runs", speeds[1_000], " MB/s", at_least(0.8))
-    row = turns(
+    yield build_ratio_row(work, speeds[10_000], "1,000 runs", speeds[1_000], " MB/s", at_least(0.8))
+    row = run_rounds(
         {
             "long": ours.get("/sessions?limit=1&session_name=runs-10000"),
             "short": ours.get("/sessions?limit=1&session_name=listed-399"),
@@ -75,5 +91,5 @@ def long_session(ours: Place) -> Iterator[Row]:
     )
     seconds = {name: [1_000 / rate for rate in found] for name, found in row.items()}
     work = "row in a list, session of 10,000 runs"
-    yield compared(work, seconds["long"], "of 5 runs", seconds["short"], " ms", at_most(1.2))
+    yield build_ratio_row(work, seconds["long"], "of 5 runs", seconds["short"], " ms", at_most(1.2))
     assert statistics.median(speeds[10_000]) > 0

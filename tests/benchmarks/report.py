@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.benchmarks.measure import Row, markdown
+from tests.benchmarks.measure import Row, format_markdown
 
-__all__ = ["DOCUMENT", "document", "write"]
+__all__ = ["DOCUMENT", "format_document", "write_document"]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
@@ -54,7 +54,7 @@ when a ratio has clearly fallen; `make bench-scale` is about a million sessions.
 """
 
 
-def document(rows: Sequence[Row], seconds: float, parts: str) -> str:
+def format_document(rows: Sequence[Row], seconds: float, parts: str) -> str:
     """The text of the document."""
     return _TEXT.format(
         day=datetime.now(UTC).date(),
@@ -62,11 +62,11 @@ def document(rows: Sequence[Row], seconds: float, parts: str) -> str:
         cores=os.cpu_count(),
         minutes=seconds / 60,
         load=os.getloadavg()[2],
-        table=markdown(rows),
+        table=format_markdown(rows),
         parts=parts,
     )
 
 
-def write(rows: Sequence[Row], seconds: float) -> None:
+def write_document(rows: Sequence[Row], seconds: float) -> None:
     """Write it where it belongs."""
-    DOCUMENT.write_text(document(rows, seconds, "agentos"), encoding="utf-8")
+    DOCUMENT.write_text(format_document(rows, seconds, "agentos"), encoding="utf-8")

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from tests.benchmarks.client import Client, build_request, encode_form
-from tests.benchmarks.load import Batch, beside
-from tests.benchmarks.measure import Row, at_least, at_most, compared, turns
-from tests.benchmarks.places import Place
+from tests.benchmarks.client import Client, build_message, encode_form
+from tests.benchmarks.load import Batch, compare_loads
+from tests.benchmarks.measure import Row, at_least, at_most, build_ratio_row, run_rounds
+from tests.benchmarks.places import RunningServer
 from tests.benchmarks.reads import AGENT
 
-__all__ = ["appends", "first_words", "long_append", "rates"]
+__all__ = ["compare_appends", "compare_first_words", "compare_rates", "measure_long_session"]
 
 WORDS = 10
 
 
-def rates(ours: Place, theirs: Place) -> Iterator[Row]:
+def compare_rates(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
     """Runs a second, each in a session of its own."""
     path = f"/agents/{AGENT}/runs"
     for work, stream, words, requests, goal in (
@@ -29,27 +29,27 @@ def rates(ours: Place, theirs: Place) -> Iterator[Row]:
     ):
         body = encode_form(stream=stream, words=words)
         other = Batch(theirs.post(path, body), requests)
-        yield beside(work, ours.post(path, body, seconds=2), "AgentOS", other, 3, goal)
+        yield compare_loads(work, ours.post(path, body, seconds=2), "AgentOS", other, 3, goal)
 
 
-def first_words(ours: Place, theirs: Place, endpoint: str) -> Iterator[Row]:
+def compare_first_words(ours: RunningServer, theirs: RunningServer, endpoint: str) -> Iterator[Row]:
     """From a request to the first word of the answer, over what the model itself takes."""
     acts = {
-        "ours": _first_word(ours),
-        "theirs": _first_word(theirs),
-        "model": _first_of_model(endpoint),
+        "ours": _measure_first_word(ours),
+        "theirs": _measure_first_word(theirs),
+        "model": _measure_first_word_of_model(endpoint),
     }
-    found = turns(acts, 7)
+    found = run_rounds(acts, 7)
     over = {
         name: [one - own for one, own in zip(found[name], found["model"], strict=True)]
         for name in ("ours", "theirs")
     }
-    yield compared(
+    yield build_ratio_row(
         "first word over the model's own", over["ours"], "AgentOS", over["theirs"], " ms"
     )
 
 
-def _first_word(place: Place) -> Callable[[], float]:
+def _measure_first_word(place: RunningServer) -> Callable[[], float]:
     body = encode_form(stream=True, words=1)
     path, kind = f"/agents/{AGENT}/runs", "application/x-www-form-urlencoded"
 
@@ -61,8 +61,8 @@ def _first_word(place: Place) -> Callable[[], float]:
     return act
 
 
-def _first_of_model(endpoint: str) -> Callable[[], float]:
-    messages = [{"role": "user", "content": build_request(1)}]
+def _measure_first_word_of_model(endpoint: str) -> Callable[[], float]:
+    messages = [{"role": "user", "content": build_message(1)}]
     body = json.dumps({"model": "paced", "stream": True, "messages": messages})
     port = urlsplit(endpoint).port
     assert port is not None
@@ -76,28 +76,39 @@ def _first_of_model(endpoint: str) -> Callable[[], float]:
     return act
 
 
-def appends(ours: Place, theirs: Place) -> Iterator[Row]:
+def compare_appends(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
     """The 1,000th run of a session beside the first of one, one after the other."""
-    found = turns({"new": _append(ours, 9), "long": _append(ours, 9, "append-999")}, 7)
+    found = run_rounds(
+        {"new": _measure_append(ours, 9), "long": _measure_append(ours, 9, "append-999")}, 7
+    )
     work, goal = "1,000th run of a session", at_most(1.2)
-    yield compared(work, found["long"], "its 1st", found["new"], " ms", goal)
-    found = turns({"new": _append(theirs, 1), "long": _append(theirs, 1, "append-999")}, 3)
-    yield compared("the same of AgentOS", found["long"], "its 1st", found["new"], " ms")
+    yield build_ratio_row(work, found["long"], "its 1st", found["new"], " ms", goal)
+    found = run_rounds(
+        {"new": _measure_append(theirs, 1), "long": _measure_append(theirs, 1, "append-999")}, 3
+    )
+    yield build_ratio_row("the same of AgentOS", found["long"], "its 1st", found["new"], " ms")
 
 
-def long_append(ours: Place) -> Iterator[Row]:
+def measure_long_session(ours: RunningServer) -> Iterator[Row]:
     """The 10,000th beside the first; and with the history that an agent has by default."""
     goal = at_most(1.2)
-    found = turns({"new": _append(ours, 9), "long": _append(ours, 9, "runs-10000")}, 7)
-    yield compared("10,000th run of a session", found["long"], "its 1st", found["new"], " ms", goal)
+    found = run_rounds(
+        {"new": _measure_append(ours, 9), "long": _measure_append(ours, 9, "runs-10000")}, 7
+    )
+    yield build_ratio_row(
+        "10,000th run of a session", found["long"], "its 1st", found["new"], " ms", goal
+    )
     agent, few, many = "remembers", "listed-0", "runs-1000"
-    acts = {"few": _append(ours, 9, few, agent), "many": _append(ours, 9, many, agent)}
-    found, work = turns(acts, 7), "1,000th run, 5 earlier ones sent along"
-    yield compared(work, found["many"], "its 6th", found["few"], " ms", goal)
+    acts = {
+        "few": _measure_append(ours, 9, few, agent),
+        "many": _measure_append(ours, 9, many, agent),
+    }
+    found, work = run_rounds(acts, 7), "1,000th run, 5 earlier ones sent along"
+    yield build_ratio_row(work, found["many"], "its 6th", found["few"], " ms", goal)
 
 
-def _append(
-    place: Place, count: int, session_id: str | None = None, agent: str = AGENT
+def _measure_append(
+    place: RunningServer, count: int, session_id: str | None = None, agent: str = AGENT
 ) -> Callable[[], float]:
     """The median time of so many runs in a session, or each in a new one."""
 

@@ -38,9 +38,9 @@ from tests.benchmarks.population import (
     YEAR,
     Population,
 )
-from tests.benchmarks.seed import fill
+from tests.benchmarks.seed import fill_database
 
-__all__ = ["WARM", "cases", "lines"]
+__all__ = ["WARM", "build_cases", "measure_lines"]
 
 FOLDER = Path(__file__).parents[2] / ".bench" / "scale"
 
@@ -89,68 +89,70 @@ _SAMPLES = Sql(
 
 
 @unit
-def _samples() -> Steps[list[Sample]]:
+def _read_samples() -> Steps[list[Sample]]:
     rows = yield Statement(_SAMPLES, {"since": START + YEAR // 3})
     return [Sample(*row) for row in rows]
 
 
-def _sessions(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
+def _list_sessions(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
     query = SessionQuery(visibility, **given)
     return Case(f"sessions, {name}", lambda _, known: sessions.list_page(query, known), large=True)
 
 
-def _runs(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
+def _list_runs(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
     query = RunQuery(visibility, **given)
     return Case(f"runs, {name}", lambda _, known: run_reads.list_page(query, known), large=True)
 
 
 def _session_cases() -> Iterator[Case]:
-    yield _sessions("page 1")
-    yield _sessions("page 1, oldest first", sort_order="asc")
-    yield _sessions("page 1, by change", sort_by="updated_at")
-    yield _sessions("page 1, by change, oldest first", sort_by="updated_at", sort_order="asc")
-    yield _sessions("cursor page in the middle", after=MIDDLE)
-    yield _sessions("cursor page by change", after=MIDDLE, sort_by="updated_at")
-    yield _sessions("page at row 500", offset=500)
-    yield _sessions("page at row 10,000", offset=10_000)
-    yield _sessions("type", session_type="team")
-    yield _sessions("type, by change", session_type="team", sort_by="updated_at")
-    yield _sessions("type, cursor page", session_type="team", after=MIDDLE)
-    yield _sessions("component", component_id=COMPONENT)
-    yield _sessions("rare component", component_id=RARE_COMPONENT)
-    yield _sessions("sparse user", user_id=SPARSE_USER)
-    yield _sessions("dense user", user_id=DENSE_USER)
-    yield _sessions("dense user, by change", user_id=DENSE_USER, sort_by="updated_at")
-    yield _sessions("rare name", name_prefix=RARE_NAME)
-    yield _sessions("frequent name", name_prefix=FREQUENT_NAME)
-    yield _sessions("frequent name of old sessions", name_prefix=OLD_NAME)
-    yield _sessions("frequent name, by change", name_prefix=FREQUENT_NAME, sort_by="updated_at")
-    yield _sessions("as sparse user", SPARSE)
-    yield _sessions("as nobody", Visibility(False))
-    yield _sessions("as dense user", DENSE)
-    yield _sessions("as dense user, cursor page", DENSE, after=MIDDLE)
-    yield _sessions("as dense user, type", DENSE, session_type="team")
-    yield _sessions("as dense user, rare component", DENSE, component_id=RARE_COMPONENT)
-    yield _sessions("as dense user, frequent name", DENSE, name_prefix=FREQUENT_NAME)
-    yield _sessions("as dense user, rare name", DENSE, name_prefix=RARE_NAME)
+    yield _list_sessions("page 1")
+    yield _list_sessions("page 1, oldest first", sort_order="asc")
+    yield _list_sessions("page 1, by change", sort_by="updated_at")
+    yield _list_sessions("page 1, by change, oldest first", sort_by="updated_at", sort_order="asc")
+    yield _list_sessions("cursor page in the middle", after=MIDDLE)
+    yield _list_sessions("cursor page by change", after=MIDDLE, sort_by="updated_at")
+    yield _list_sessions("page at row 500", offset=500)
+    yield _list_sessions("page at row 10,000", offset=10_000)
+    yield _list_sessions("type", session_type="team")
+    yield _list_sessions("type, by change", session_type="team", sort_by="updated_at")
+    yield _list_sessions("type, cursor page", session_type="team", after=MIDDLE)
+    yield _list_sessions("component", component_id=COMPONENT)
+    yield _list_sessions("rare component", component_id=RARE_COMPONENT)
+    yield _list_sessions("sparse user", user_id=SPARSE_USER)
+    yield _list_sessions("dense user", user_id=DENSE_USER)
+    yield _list_sessions("dense user, by change", user_id=DENSE_USER, sort_by="updated_at")
+    yield _list_sessions("rare name", name_prefix=RARE_NAME)
+    yield _list_sessions("frequent name", name_prefix=FREQUENT_NAME)
+    yield _list_sessions("frequent name of old sessions", name_prefix=OLD_NAME)
+    yield _list_sessions(
+        "frequent name, by change", name_prefix=FREQUENT_NAME, sort_by="updated_at"
+    )
+    yield _list_sessions("as sparse user", SPARSE)
+    yield _list_sessions("as nobody", Visibility(False))
+    yield _list_sessions("as dense user", DENSE)
+    yield _list_sessions("as dense user, cursor page", DENSE, after=MIDDLE)
+    yield _list_sessions("as dense user, type", DENSE, session_type="team")
+    yield _list_sessions("as dense user, rare component", DENSE, component_id=RARE_COMPONENT)
+    yield _list_sessions("as dense user, frequent name", DENSE, name_prefix=FREQUENT_NAME)
+    yield _list_sessions("as dense user, rare name", DENSE, name_prefix=RARE_NAME)
 
 
 def _run_cases() -> Iterator[Case]:
-    yield _runs("page 1")
-    yield _runs("page 1, oldest first", sort_order="asc")
-    yield _runs("cursor page in the middle", after=MIDDLE)
-    yield _runs("type", component_type="team")
-    yield _runs("component", component_id=COMPONENT)
-    yield _runs("rare component", component_id=RARE_COMPONENT)
-    yield _runs("sparse user", user_id=SPARSE_USER)
-    yield _runs("as dense user", DENSE)
-    yield _runs("as dense user, type", DENSE, component_type="team")
-    yield _runs("COMPLETED", status="COMPLETED")
-    yield _runs("CANCELLED", status="CANCELLED")
-    yield _runs("as dense user, CANCELLED", DENSE, status="CANCELLED")
-    yield _runs("RUNNING", status="RUNNING")
-    yield _runs("live", live=True)
-    yield _runs("since half a year", created_after=MIDDLE[0])
+    yield _list_runs("page 1")
+    yield _list_runs("page 1, oldest first", sort_order="asc")
+    yield _list_runs("cursor page in the middle", after=MIDDLE)
+    yield _list_runs("type", component_type="team")
+    yield _list_runs("component", component_id=COMPONENT)
+    yield _list_runs("rare component", component_id=RARE_COMPONENT)
+    yield _list_runs("sparse user", user_id=SPARSE_USER)
+    yield _list_runs("as dense user", DENSE)
+    yield _list_runs("as dense user, type", DENSE, component_type="team")
+    yield _list_runs("COMPLETED", status="COMPLETED")
+    yield _list_runs("CANCELLED", status="CANCELLED")
+    yield _list_runs("as dense user, CANCELLED", DENSE, status="CANCELLED")
+    yield _list_runs("RUNNING", status="RUNNING")
+    yield _list_runs("live", live=True)
+    yield _list_runs("since half a year", created_after=MIDDLE[0])
     yield Case(
         "runs, session",
         lambda sample, known: run_reads.list_page(
@@ -161,12 +163,12 @@ def _run_cases() -> Iterator[Case]:
 
 
 @unit
-def _detail(sample: Sample, _: Totals) -> Steps[None]:
+def _read_session(sample: Sample, _: Totals) -> Steps[None]:
     yield from sessions.get(sample.session_id, EVERYONE)
     yield from runs.list_histories(sample.session_id)
 
 
-def _append(sample: Sample, _: Totals) -> list[Work[Any]]:
+def _append_run(sample: Sample, _: Totals) -> list[Work[Any]]:
     run_id, at = new_id(), now()
     run = NewRun(
         run_id, sample.session_id, None, sample.session_type, sample.component_id, sample.user_id,
@@ -179,7 +181,7 @@ def _append(sample: Sample, _: Totals) -> list[Work[Any]]:
     return [runs.create(run), runs.claim(run_id, 1, "worker", at), runs.finish(end)]
 
 
-def _new_session(sample: Sample, _: Totals) -> Work[Any]:
+def _create_session(sample: Sample, _: Totals) -> Work[Any]:
     return sessions.create(
         sessions.build_session(
             new_id(), sample.session_type, component_id=sample.component_id,
@@ -188,18 +190,18 @@ def _new_session(sample: Sample, _: Totals) -> Work[Any]:
     )  # fmt: skip
 
 
-def cases() -> list[Case]:
+def build_cases() -> list[Case]:
     """Every query."""
     return [
         *_session_cases(),
         *_run_cases(),
-        Case("session detail", _detail),
-        Case("session created", _new_session, write=True),
-        Case("run appended, three transactions", _append, write=True),
+        Case("session detail", _read_session),
+        Case("session created", _create_session, write=True),
+        Case("run appended, three transactions", _append_run, write=True),
     ]
 
 
-async def _timed(database: Database, case: Case, sample: Sample) -> float:
+async def _measure(database: Database, case: Case, sample: Sample) -> float:
     asked = case.ask(sample, totals_of(database))
     begun = time.perf_counter()
     for work in asked if isinstance(asked, list) else [asked]:
@@ -207,16 +209,16 @@ async def _timed(database: Database, case: Case, sample: Sample) -> float:
     return (time.perf_counter() - begun) * 1e6
 
 
-async def lines(small: Database, large: Database, rounds: int, only: str) -> Iterator[str]:
+async def measure_lines(small: Database, large: Database, rounds: int, only: str) -> Iterator[str]:
     """A line a query: its name; median and least tenth of both, and the large one as a multiple of
     the small one; and what the large one took when it was asked for the first time."""
-    chosen = [case for case in cases() if only in case.name]
+    chosen = [case for case in build_cases() if only in case.name]
     taken: dict[Case, tuple[list[float], list[float]]] = {case: ([], []) for case in chosen}
-    samples = [await database.read(_samples()) for database in (small, large)]
+    samples = [await database.read(_read_samples()) for database in (small, large)]
     for number in range(rounds):
         for case, times in taken.items():
             for database, found, kept in zip((small, large), samples, times, strict=True):
-                kept.append(await _timed(database, case, found[number % len(found)]))
+                kept.append(await _measure(database, case, found[number % len(found)]))
     return _table(taken)
 
 
@@ -225,24 +227,24 @@ def _table(taken: dict[Case, tuple[list[float], list[float]]]) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for case, (few, many) in taken.items():
         found = [f"{case.name:<40}"]
-        for pick in (statistics.median, _least_tenth):
+        for pick in (statistics.median, _lowest_decile):
             small, large = pick(few[WARM:]), pick(many[WARM:])
             found += [f"{small:6.0f}", f"{large:6.0f}", f"{large / small:5.2f}"]
         yield f"| {' | '.join(found)} | {many[0]:6.0f} |"
 
 
-def _least_tenth(times: list[float]) -> float:
+def _lowest_decile(times: list[float]) -> float:
     """What a tenth of them stays below: nearer to what is done, on a machine with other work."""
     return statistics.quantiles(times, n=10)[0]
 
 
-async def _found(number: int) -> str:
+async def _prepare_file(number: int) -> str:
     """The URL of a file with so many sessions, filled when it is not there."""
     path = FOLDER / f"{number}.db"
     if not path.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
         print(f"Filling {path} with {number:,} sessions, {RUNS} runs each", file=sys.stderr)
-        await fill(f"sqlite:///{path}", Population(number, RUNS))
+        await fill_database(f"sqlite:///{path}", Population(number, RUNS))
     return f"sqlite:///{path}"
 
 
@@ -253,9 +255,9 @@ async def _main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", default="", help="only queries with this in their name")
     given = parser.parse_args()
-    urls = [given.small or await _found(SMALL), given.large or await _found(LARGE)]
+    urls = [given.small or await _prepare_file(SMALL), given.large or await _prepare_file(LARGE)]
     small, large = (open_database(settings.Database("main", url), create=False) for url in urls)
-    for line in await lines(small, large, given.rounds, given.only):
+    for line in await measure_lines(small, large, given.rounds, given.only):
         print(line, flush=True)
     await small.close()
     await large.close()

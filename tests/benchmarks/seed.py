@@ -27,7 +27,7 @@ from agentctl.store.open import open_database
 from agentctl.store.schema import load_migrations
 from tests.benchmarks.population import RUN_COLUMNS, SESSION_COLUMNS, Batch, Population
 
-__all__ = ["fill"]
+__all__ = ["fill_database"]
 
 _SQLITE = "sqlite:///"
 _TABLES = "('sessions', 'runs')"
@@ -50,7 +50,7 @@ class _Target(Protocol):
     async def end(self) -> None: ...
 
 
-async def _make(url: str) -> None:
+async def _create_schema(url: str) -> None:
     """Make the file or the tables, unless they are there."""
     database = open_database(settings.Database("main", url), create=True)
     await database.check()
@@ -64,7 +64,7 @@ class _Sqlite:
     async def begin(self) -> list[str]:
         import apsw
 
-        await _make(f"{_SQLITE}{self._path}")
+        await _create_schema(f"{_SQLITE}{self._path}")
         self._connection = apsw.Connection(str(self._path))
         rows = self._connection.execute("SELECT count(*) FROM sessions").fetchall()
         if rows[0][0]:
@@ -91,7 +91,7 @@ class _Sqlite:
 
     async def add(self, batch: Batch) -> None:
         with self._connection:
-            for table, columns, rows in _rows_of(batch):
+            for table, columns, rows in _table_rows(batch):
                 marks = ", ".join("?" * len(columns))
                 self._connection.executemany(
                     f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows
@@ -114,7 +114,7 @@ class _Postgres:
     async def begin(self) -> list[str]:
         import asyncpg
 
-        await _make(self._url)
+        await _create_schema(self._url)
         self._connection: Any = await asyncpg.connect(self._url, command_timeout=3_600)
         count = await self._connection.fetchval("SELECT count(*) FROM sessions")
         if count:
@@ -159,7 +159,7 @@ class _Postgres:
         ]
 
     async def add(self, batch: Batch) -> None:
-        for table, columns, rows in _rows_of(batch):
+        for table, columns, rows in _table_rows(batch):
             await self._connection.copy_records_to_table(table, columns=columns, records=rows)
 
     async def run(self, sql: str) -> None:
@@ -173,23 +173,23 @@ class _Postgres:
         await self._connection.close()
 
 
-def _rows_of(batch: Batch) -> list[tuple[str, tuple[str, ...], list[Any]]]:
+def _table_rows(batch: Batch) -> list[tuple[str, tuple[str, ...], list[Any]]]:
     return [("sessions", SESSION_COLUMNS, batch.sessions), ("runs", RUN_COLUMNS, batch.runs)]
 
 
-def _target(url: str) -> _Target:
+def _choose_target(url: str) -> _Target:
     if url.startswith(_SQLITE):
         return _Sqlite(Path(url.removeprefix(_SQLITE)))
     return _Postgres(url)
 
 
-async def fill(url: str, population: Population) -> None:
+async def fill_database(url: str, population: Population) -> None:
     """Fill a database, with a bar on stderr if that is a terminal.
 
     Raises:
         SystemExit: it holds sessions.
     """
-    target = _target(url)
+    target = _choose_target(url)
     again = await target.begin()
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
@@ -214,7 +214,7 @@ def _main() -> None:
     given = parser.parse_args()
     begun = time.monotonic()
     population = Population(given.sessions, given.runs_per_session, given.seed)
-    asyncio.run(fill(given.url, population))
+    asyncio.run(fill_database(given.url, population))
     print(
         f"{given.sessions:,} sessions with {given.sessions * given.runs_per_session:,} runs"
         f" in {time.monotonic() - begun:.0f} s",

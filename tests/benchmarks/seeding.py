@@ -15,7 +15,7 @@ from agentctl.store.visibility import EVERYONE
 from tests.benchmarks.work import Session, Work
 from tests.deployment import Deployment
 
-__all__ = ["seed"]
+__all__ = ["seed_database"]
 
 RUNS_AT_ONCE = 200
 """In one transaction."""
@@ -23,7 +23,7 @@ RUNS_AT_ONCE = 200
 SECOND = 1_000_000
 
 
-def seed(work: Work) -> None:
+def seed_database(work: Work) -> None:
     """Make the database of the configuration, and fill it."""
     asyncio.run(_seed(work))
 
@@ -32,17 +32,17 @@ async def _seed(work: Work) -> None:
     async with Service.open(Deployment(work.folder).settings, create=True) as service:
         database = service.hosting.databases["main"]
         for session in work.sessions:
-            await _fill(database, work, session)
+            await _write_session(database, work, session)
 
 
-async def _fill(database: Database, work: Work, session: Session) -> None:
+async def _write_session(database: Database, work: Work, session: Session) -> None:
     for first in range(0, max(session.runs, 1), RUNS_AT_ONCE):
         last = min(session.runs, first + RUNS_AT_ONCE)
-        await database.write(_part(work, session, first, last))
+        await database.write(_write_runs(work, session, first, last))
 
 
 @unit
-def _part(work: Work, session: Session, first: int, last: int) -> Steps[None]:
+def _write_runs(work: Work, session: Session, first: int, last: int) -> Steps[None]:
     agent = work.agents[0]
     data = {"name": agent["name"], "agent_id": agent["id"]}
     data |= {"model": {"id": "paced", "provider": "openai"}}
@@ -58,11 +58,11 @@ def _part(work: Work, session: Session, first: int, last: int) -> Steps[None]:
     )
     yield from sessions.get_or_create_for_run(row, EVERYONE)
     for number in range(first, last):
-        yield from _run(work, session, number)
+        yield from _write_run(work, session, number)
 
 
 @unit
-def _run(work: Work, session: Session, number: int) -> Steps[None]:
+def _write_run(work: Work, session: Session, number: int) -> Steps[None]:
     run_id, now = new_id(), (session.created_at + number) * SECOND
     new = runs.NewRun(
         run_id, session.session_id, None, "agent", work.agents[0]["id"], work.user,
@@ -70,24 +70,24 @@ def _run(work: Work, session: Session, number: int) -> Steps[None]:
     )  # fmt: skip
     yield from runs.create(new)
     yield from runs.claim(run_id, 1, "seed", now)
-    shown = list(_messages(work, now // SECOND))
+    shown = list(_build_messages(work, now // SECOND))
     system = {"role": "system", "content": work.agents[0]["instructions"]}
     compact = partial(json.dumps, separators=(",", ":"))
     end = runs.RunEnd(
         run_id, 1, "COMPLETED", work.answer,
         history=compact(shown if number else [shown[0] | system, *shown]),
         messages=compact([system | {"created_at": now // SECOND}, *shown]),
-        tools="[]", metrics=compact(USED), error_code=None, error_detail=None,
+        tools="[]", metrics=compact(USAGE), error_code=None, error_detail=None,
         finished_at=now, stopped_at=now,
     )  # fmt: skip
     yield from runs.finish(end)
 
 
-USED = {"input_tokens": 20, "output_tokens": 40, "total_tokens": 60}
+USAGE = {"input_tokens": 20, "output_tokens": 40, "total_tokens": 60}
 
 
-def _messages(work: Work, created_at: int) -> Iterator[dict[str, object]]:
+def _build_messages(work: Work, created_at: int) -> Iterator[dict[str, object]]:
     """A question and its answer, as `chat_history` shows them (contract.md 3)."""
     common = {"from_history": False, "stop_after_tool_call": False, "created_at": created_at}
     yield {"content": work.question, "role": "user", **common}
-    yield {"content": work.answer, "role": "assistant", **common, "metrics": USED}
+    yield {"content": work.answer, "role": "assistant", **common, "metrics": USAGE}

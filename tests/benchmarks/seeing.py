@@ -24,9 +24,9 @@ from agentctl.records.log_context import add_log_context, set_log_context
 from agentctl.server.observability.log import FinishedRequest, log_request, log_to_stderr
 from agentctl.server.observability.traffic import RequestCounters
 from tests.benchmarks.load import Load
-from tests.benchmarks.measure import turns
-from tests.benchmarks.seeding import seed
-from tests.benchmarks.work import Session, make_work
+from tests.benchmarks.measure import run_rounds
+from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.work import Session, create_work
 from tests.process import base_environment, start_server
 
 ROUNDS = 7
@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Turn:
+class Round:
     """One round against one server: its rate, and its CPU time for a request in microseconds."""
 
     load: Load
@@ -66,8 +66,8 @@ def main(rounds: int) -> None:
     """Start all servers, ask them in turns, and print a table."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        work = make_work(folder / "work", "http://127.0.0.1:9", [Session("runs-1", 1, 1)])
-        seed(work)
+        work = create_work(folder / "work", "http://127.0.0.1:9", [Session("runs-1", 1, 1)])
+        seed_database(work)
         servers = {}
         for number, (name, more) in enumerate(VARIANTS.items()):
             config = ("--config", str(work.folder / "agentctl.toml"), "--port", "0")
@@ -76,15 +76,15 @@ def main(rounds: int) -> None:
             servers[name] = stack.enter_context(server)
         for path in PATHS:
             acts = {
-                name: Turn(
+                name: Round(
                     Load(server.url + path, server.process.pid, work.headers, seconds=SECONDS)
                 )
                 for name, server in servers.items()
             }
-            show(path, turns(acts, rounds))  # type: ignore[type-var,arg-type]
+            print_medians(path, run_rounds(acts, rounds))  # type: ignore[type-var,arg-type]
 
 
-def show(path: str, found: dict[str, list[tuple[float, float]]]) -> None:
+def print_medians(path: str, found: dict[str, list[tuple[float, float]]]) -> None:
     """Print the medians of a path."""
     plain = found["neither"]
     for name, turned in found.items():
@@ -97,7 +97,7 @@ def show(path: str, found: dict[str, list[tuple[float, float]]]) -> None:
         )
 
 
-def lines(form: LogFormat) -> None:
+def measure_lines(form: LogFormat) -> None:
     """Write lines to stderr, and print what one takes, and what counting a request does."""
     log_to_stderr(Log(form, "info"))
     request = FinishedRequest("get_agents", "GET", 200, 0.00123, "user-4711")
@@ -117,6 +117,6 @@ def lines(form: LogFormat) -> None:
 if __name__ == "__main__":
     given = sys.argv[1] if len(sys.argv) > 1 else str(ROUNDS)
     if given in get_args(LogFormat):
-        lines("json" if given == "json" else "readable")
+        measure_lines("json" if given == "json" else "readable")
     else:
         main(int(given))

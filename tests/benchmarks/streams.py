@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from tests.benchmarks.measure import Row, noted
-from tests.benchmarks.paced import word
-from tests.benchmarks.places import endpoint
-from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.benchmarks.measure import Row, build_figure_row
+from tests.benchmarks.paced import build_word
+from tests.benchmarks.places import serve_endpoint
 from tests.process import ServerProcess, base_environment, start_server
+from tests.deployment import ADMIN, Deployment, create_deployment
 
 FILES = 16_384
 """Open files that each process may have."""
@@ -62,7 +62,7 @@ history_runs = 0
 """
 
 
-class Asked(NamedTuple):
+class Reply(NamedTuple):
     """What each run's model is to say; see `tests.benchmarks.paced`."""
 
     words: int
@@ -76,11 +76,11 @@ class Asked(NamedTuple):
 
     @property
     def answer(self) -> str:
-        return "".join(word(number, self.size) for number in range(self.description))
+        return "".join(build_word(number, self.size) for number in range(self.description))
 
 
-SHORT = Asked(words=20, size=6, seconds=0.5, gate=True)
-LONG = Asked(words=128, size=4_096, seconds=0.1, gate=False)
+SHORT = Reply(words=20, size=6, seconds=0.5, gate=True)
+LONG = Reply(words=128, size=4_096, seconds=0.1, gate=False)
 
 
 class Event(NamedTuple):
@@ -92,7 +92,7 @@ class Event(NamedTuple):
 class Stream:
     """One streamed run, read by hand: a client library would cost more than the server."""
 
-    def __init__(self, port: int, token: str, asked: Asked, session_id: str) -> None:
+    def __init__(self, port: int, token: str, asked: Reply, session_id: str) -> None:
         body = {"message": asked.message, "session_id": session_id}
         self._body = json.dumps(body).encode()
         self._port, self._token, self._asked = port, token, asked
@@ -182,7 +182,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Place:
+class Setup:
     """A server, its endpoint, and how to reach both."""
 
     server: ServerProcess
@@ -197,7 +197,7 @@ class Place:
     def token(self) -> str:
         return self.deployment.token("me", ADMIN, seconds=3_600)
 
-    def streams(self, count: int, asked: Asked) -> list[Stream]:
+    def streams(self, count: int, asked: Reply) -> list[Stream]:
         """As many runs, each in a session of its own."""
         token = self.token
         return [Stream(self.port, token, asked, f"s{number}") for number in range(count)]
@@ -222,7 +222,7 @@ class Place:
 
 
 @contextmanager
-def placed(folder: Path, url: str) -> Iterator[Place]:
+def serve_deployment(folder: Path, url: str) -> Iterator[Setup]:
     """A server of its own."""
     folder.mkdir()
     deployment = create_deployment(folder, f"{url}/v1", extra=AGENT.format(url=f"{url}/v1"))
@@ -230,10 +230,10 @@ def placed(folder: Path, url: str) -> Iterator[Place]:
     with start_server(
         *options, log=folder / "server.log", environment=base_environment()
     ) as server:
-        yield Place(server, url, deployment)
+        yield Setup(server, url, deployment)
 
 
-class AtOnce(NamedTuple):
+class ConcurrentResult(NamedTuple):
     """Very many streams at once: times in seconds, memory in bytes, `each` in KB a stream."""
 
     firsts: list[float]
@@ -247,7 +247,7 @@ class AtOnce(NamedTuple):
     each: float
 
 
-async def at_once(place: Place, count: int, asked: Asked) -> AtOnce:
+async def measure_concurrent(place: Setup, count: int, asked: Reply) -> ConcurrentResult:
     """Open all streams, let them go, read them all."""
     usage = Usage(place.server.process.pid)
     streams = place.streams(count, asked)
@@ -264,35 +264,39 @@ async def at_once(place: Place, count: int, asked: Asked) -> AtOnce:
     await place.all_ended()
     usage.end()
     firsts = [stream.first_seconds for stream in streams]
-    return AtOnce(
+    return ConcurrentResult(
         firsts, opened, took, usage.cpu_seconds, usage.before, waiting, usage.peak, usage.now,
         usage.growth(count),
     )  # fmt: skip
 
 
-def line(count: int, found: AtOnce) -> str:
+def format_line(count: int, found: ConcurrentResult) -> str:
     """One round of so many streams."""
     p99 = statistics.quantiles(found.firsts, n=100, method="inclusive")[98]
     return (
         f"{count:>7}{statistics.median(found.firsts) * 1000:>10.0f}{p99 * 1000:>8.0f}"
-        f"{found.opened:>8.1f}{found.took:>9.1f}{found.cpu:>8.1f}{_mb(found.before):>8}"
-        f"{_mb(found.waiting):>8}{_mb(found.peak):>8}{_mb(found.after):>8}{found.each:>10.0f}"
+        f"{found.opened:>8.1f}{found.took:>9.1f}{found.cpu:>8.1f}{_megabytes(found.before):>8}"
+        f"{_megabytes(found.waiting):>8}{_megabytes(found.peak):>8}{_megabytes(found.after):>8}{found.each:>10.0f}"
     )
 
 
-def concurrent(folder: Path, url: str, count: int = STREAMS) -> Iterator[Row]:
+def measure_streams(folder: Path, url: str, count: int = STREAMS) -> Iterator[Row]:
     """One round of short answers, every stream checked, as rows."""
-    allow_files()
-    with placed(folder, url) as place:
-        asyncio.run(warmed(place))
-        found = asyncio.run(at_once(place, count, SHORT._replace(description=5, seconds=0.1)))
+    raise_file_limit()
+    with serve_deployment(folder, url) as place:
+        asyncio.run(warm_up(place))
+        found = asyncio.run(
+            measure_concurrent(place, count, SHORT._replace(description=5, seconds=0.1))
+        )
     work = f"{count:,} streams at once"
-    yield noted(f"{work}: CPU of the server for each", [found.cpu / count * 1_000], " ms")
-    yield noted(f"{work}: memory for each", [found.each], " KB")
-    yield noted(f"{work}: until each has had its first event", [found.opened], " s")
+    yield build_figure_row(
+        f"{work}: CPU of the server for each", [found.cpu / count * 1_000], " ms"
+    )
+    yield build_figure_row(f"{work}: memory for each", [found.each], " KB")
+    yield build_figure_row(f"{work}: until each has had its first event", [found.opened], " s")
 
 
-async def reading(place: Place, name: str, *, slow: bool) -> str:
+async def measure_readers(place: Setup, name: str, *, slow: bool) -> str:
     """Readers of long answers; a line."""
     usage = Usage(place.server.process.pid)
     streams = place.streams(READERS, LONG)
@@ -305,46 +309,46 @@ async def reading(place: Place, name: str, *, slow: bool) -> str:
     took = time.perf_counter() - start
     usage.end()
     return (
-        f"{READERS:>7} {name:<9}{took:>8.1f}{usage.cpu_seconds:>9.1f}{_mb(usage.before):>8}"
-        f"{_mb(usage.peak):>8}{_mb(ended) if slow else '':>8}{_mb(usage.now):>8}"
+        f"{READERS:>7} {name:<9}{took:>8.1f}{usage.cpu_seconds:>9.1f}{_megabytes(usage.before):>8}"
+        f"{_megabytes(usage.peak):>8}{_megabytes(ended) if slow else '':>8}{_megabytes(usage.now):>8}"
         f"{usage.growth(READERS):>10.0f}"
     )
 
 
-def _mb(size: int) -> str:
+def _megabytes(size: int) -> str:
     return f"{size / 1_048_576:.0f}"
 
 
-async def warmed(place: Place) -> None:
+async def warm_up(place: Setup) -> None:
     """What only the first run needs is there."""
     (stream,) = place.streams(1, SHORT._replace(gate=False, seconds=0))
     await stream.open()
     await stream.read()
 
 
-def lines(folder: Path, count: int) -> Iterator[str]:
+def measure_lines(folder: Path, count: int) -> Iterator[str]:
     """The measurements, each line when it is known."""
-    with endpoint() as url:
-        with placed(folder / "at-once", url) as place:
-            asyncio.run(warmed(place))
+    with serve_endpoint() as url:
+        with serve_deployment(folder / "at-once", url) as place:
+            asyncio.run(warm_up(place))
             yield (
                 f"{'streams':>7}{'first ms':>10}{'p99':>8}{'open s':>8}{'words s':>9}"
                 f"{'CPU s':>8}{'MB':>8}{'open':>8}{'peak':>8}{'after':>8}{'KB each':>10}"
             )
             for _ in range(ROUNDS):
-                yield line(count, asyncio.run(at_once(place, count, SHORT)))
+                yield format_line(count, asyncio.run(measure_concurrent(place, count, SHORT)))
         yield ""
         yield (
             f"{'readers':>7} {'':<9}{'s':>8}{'CPU s':>9}{'MB':>8}"
             f"{'peak':>8}{'ended':>8}{'after':>8}{'KB each':>10}"
         )
         for name, slow in (("quick", False), ("slow", True)):
-            with placed(folder / name, url) as place:
-                asyncio.run(warmed(place))
-                yield asyncio.run(reading(place, name, slow=slow))
+            with serve_deployment(folder / name, url) as place:
+                asyncio.run(warm_up(place))
+                yield asyncio.run(measure_readers(place, name, slow=slow))
 
 
-def allow_files() -> None:
+def raise_file_limit() -> None:
     """For this process and those that it starts."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
@@ -354,7 +358,9 @@ def allow_files() -> None:
 if __name__ == "__main__":
     for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
         del os.environ[name]
-    allow_files()
+    raise_file_limit()
     with tempfile.TemporaryDirectory() as directory:
-        for line in lines(Path(directory), int(sys.argv[1]) if sys.argv[1:] else STREAMS):
-            print(line, flush=True)
+        for format_line in measure_lines(
+            Path(directory), int(sys.argv[1]) if sys.argv[1:] else STREAMS
+        ):
+            print(format_line, flush=True)

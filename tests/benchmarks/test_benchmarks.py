@@ -12,10 +12,17 @@ import orjson
 from agentctl.auth.principal import local_principal
 from agentctl.service.service import Service
 from tests.benchmarks import report
-from tests.benchmarks.load import quiet, resident
-from tests.benchmarks.measure import at_least, at_most, compared, noted, text, turns
-from tests.benchmarks.seeding import seed
-from tests.benchmarks.work import make_work, sized
+from tests.benchmarks.load import resident_megabytes, wait_until_idle
+from tests.benchmarks.measure import (
+    at_least,
+    at_most,
+    build_figure_row,
+    build_ratio_row,
+    format_text,
+    run_rounds,
+)
+from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.work import create_work, sized_sessions
 from tests.deployment import Deployment
 
 
@@ -25,30 +32,30 @@ def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:
         "ours": lambda: order.append("ours") or 300.0,
         "theirs": lambda: order.append("theirs") or 100.0,
     }
-    found = turns(acts, 2)
+    found = run_rounds(acts, 2)
     assert order == ["ours", "theirs", "theirs", "ours"]
-    rate = compared("reads", found["ours"], "theirs", found["theirs"], "/s", at_least(2))
-    time = compared("starts", [3.0, 9.0], "theirs", [2.0, 3.0], " ms", at_most(2))
-    figure = noted("cancels", [17.0], " ms", at_most(250))
+    rate = build_ratio_row("reads", found["ours"], "theirs", found["theirs"], "/s", at_least(2))
+    time = build_ratio_row("starts", [3.0, 9.0], "theirs", [2.0, 3.0], " ms", at_most(2))
+    figure = build_figure_row("cancels", [17.0], " ms", at_most(250))
     assert (rate.median, rate.reached) == (3.0, True)
     assert (time.median, time.reached) == (2.25, False)
     assert figure.reached
-    table = text([rate, time, figure])
+    table = format_text([rate, time, figure])
     assert "300/s" in table
     assert "1.50 to 3.00" in table
-    document = report.document([rate, time, figure], 60, "tokens")
+    document = report.format_document([rate, time, figure], 60, "tokens")
     assert "| starts | 6.00 ms | theirs | 2.50 ms | 2.25 | 1.50 to 3.00 |  | ≤ 2 | NO |" in document
 
 
 def test_a_process_is_found_at_rest_and_has_memory() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as waiting:
-        quiet(waiting.pid)
-        assert 0 < resident(waiting.pid) < resident(os.getpid())
+        wait_until_idle(waiting.pid)
+        assert 0 < resident_megabytes(waiting.pid) < resident_megabytes(os.getpid())
 
 
 def test_what_is_seeded_is_there(tmp_path: Path) -> None:
-    work = make_work(tmp_path / "work", "http://127.0.0.1:9/v1", sized((2,)))
-    seed(work)
+    work = create_work(tmp_path / "work", "http://127.0.0.1:9/v1", sized_sessions((2,)))
+    seed_database(work)
 
     async def detail() -> bytes:
         async with Service.open(Deployment(work.folder).settings) as service:

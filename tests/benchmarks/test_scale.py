@@ -12,7 +12,7 @@ import pytest
 from agentctl.store.open import open_sqlite
 from tests.benchmarks import scale
 from tests.benchmarks.population import Population
-from tests.benchmarks.seed import fill
+from tests.benchmarks.seed import fill_database
 
 
 def _rows(path: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -31,14 +31,14 @@ def _schema(path: Path) -> set[str]:
 def test_a_filled_database_is_like_a_new_one_and_the_same_each_time(tmp_path: Path) -> None:
     first, second, new = (tmp_path / name for name in ("first.db", "second.db", "new.db"))
     for path in (first, second):
-        asyncio.run(fill(f"sqlite:///{path}", Population(200, 3)))
+        asyncio.run(fill_database(f"sqlite:///{path}", Population(200, 3)))
     open_sqlite("main", new, create=True).close_blocking()
     rows = _rows(first)
     assert rows == _rows(second)
     assert [len(table) for table in rows.values()] == [200, 600]
     assert _schema(first) == _schema(new)
     with pytest.raises(SystemExit, match="200 sessions"):
-        asyncio.run(fill(f"sqlite:///{first}", Population(10, 1)))
+        asyncio.run(fill_database(f"sqlite:///{first}", Population(10, 1)))
     assert _rows(first) == rows
 
 
@@ -47,11 +47,11 @@ def test_every_query_is_measured(tmp_path: Path) -> None:
         databases = []
         for number in (20, 60):
             path = tmp_path / f"{number}.db"
-            await fill(f"sqlite:///{path}", Population(number, 2))
+            await fill_database(f"sqlite:///{path}", Population(number, 2))
             databases.append(open_sqlite("main", path, create=False))
-        lines = list(await scale.lines(*databases, rounds=scale.WARM + 2, only=""))
+        lines = list(await scale.measure_lines(*databases, rounds=scale.WARM + 2, only=""))
         for database in databases:
             await database.close()
         return lines
 
-    assert len(asyncio.run(measured())) == 2 + len(scale.cases())
+    assert len(asyncio.run(measured())) == 2 + len(scale.build_cases())

@@ -20,7 +20,7 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidToken
 from tests.auth.forge import ec_pair, ed, ed_pair, es, rs, rsa_pair, token
-from tests.benchmarks.measure import Row, at_most, compared, turns
+from tests.benchmarks.measure import Row, at_most, build_ratio_row, run_rounds
 
 ROUNDS = 61
 """For `python -m`; the table of all benchmarks has fewer."""
@@ -29,10 +29,10 @@ ROWS = 21
 
 BATCH = 50
 
-Act = Callable[[], object]
+Call = Callable[[], object]
 
 
-def claims() -> dict[str, Any]:
+def build_claims() -> dict[str, Any]:
     """What an identity provider puts into an access token."""
     now = int(time.time())
     return {
@@ -42,7 +42,7 @@ def claims() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def verifier(algorithm: Any, pem: str) -> Verifier:
+def build_verifier(algorithm: Any, pem: str) -> Verifier:
     """A verifier that checks issuer and audience, as bare PyJWT is told to below."""
     given = Authorization(
         algorithm=algorithm,
@@ -53,7 +53,7 @@ def verifier(algorithm: Any, pem: str) -> Verifier:
     return Verifier(Settings(authorization=given))
 
 
-def bare(text: str, key: Any, algorithm: str) -> Act:
+def call_pyjwt(text: str, key: Any, algorithm: str) -> Call:
     """PyJWT as its documentation has it, with the key parsed beforehand."""
 
     def decode() -> object:
@@ -64,14 +64,14 @@ def bare(text: str, key: Any, algorithm: str) -> Act:
     return decode
 
 
-def uncached(text: str, algorithm: str, pem: str, count: int) -> Act:
+def call_fresh_verifiers(text: str, algorithm: str, pem: str, count: int) -> Call:
     """Verifiers that have not seen the token, one for each call."""
-    fresh = iter([verifier(algorithm, pem) for _ in range(count)])
+    fresh = iter([build_verifier(algorithm, pem) for _ in range(count)])
     header = f"Bearer {text}"
     return lambda: next(fresh).principal(header)
 
 
-def refused(one: Verifier, header: str) -> Act:
+def call_with_invalid_token(one: Verifier, header: str) -> Call:
     """A header that does not hold."""
 
     def ask() -> None:
@@ -81,7 +81,7 @@ def refused(one: Verifier, header: str) -> Act:
     return ask
 
 
-def microseconds(act: Act, clock: Callable[[], float] = time.perf_counter) -> float:
+def measure_microseconds(act: Call, clock: Callable[[], float] = time.perf_counter) -> float:
     """Of one call, from a batch without garbage collection."""
     gc.collect()
     gc.disable()
@@ -94,13 +94,15 @@ def microseconds(act: Act, clock: Callable[[], float] = time.perf_counter) -> fl
         gc.enable()
 
 
-def timed(acts: dict[str, Act], rounds: int) -> dict[str, list[float]]:
+def measure_calls(acts: dict[str, Call], rounds: int) -> dict[str, list[float]]:
     """Microseconds of each, batches in turns after a first of each."""
-    found = turns({name: partial(microseconds, act) for name, act in acts.items()}, rounds)
+    found = run_rounds(
+        {name: partial(measure_microseconds, act) for name, act in acts.items()}, rounds
+    )
     return {name: times[1:] for name, times in found.items()}
 
 
-def cases(rounds: int = ROUNDS) -> Iterator[tuple[str, dict[str, Act]]]:
+def build_cases(rounds: int = ROUNDS) -> Iterator[tuple[str, dict[str, Call]]]:
     """By algorithm: bare PyJWT first, then ours."""
     signers = {
         "RS256": (rsa_pair(), rs(rsa_pair())),
@@ -108,50 +110,52 @@ def cases(rounds: int = ROUNDS) -> Iterator[tuple[str, dict[str, Act]]]:
         "EdDSA": (ed_pair(), ed(ed_pair())),
     }
     for algorithm, (pair, sign) in signers.items():
-        text = token({"alg": algorithm, "typ": "JWT", "kid": "a"}, claims(), sign)
-        known = verifier(algorithm, pair.pem)
+        text = token({"alg": algorithm, "typ": "JWT", "kid": "a"}, build_claims(), sign)
+        known = build_verifier(algorithm, pair.pem)
         known.principal(f"Bearer {text}")
         yield (
             algorithm,
             {
-                "bare PyJWT": bare(text, pair.public, algorithm),
-                "first time": uncached(text, algorithm, pair.pem, rounds * BATCH),
+                "bare PyJWT": call_pyjwt(text, pair.public, algorithm),
+                "first time": call_fresh_verifiers(text, algorithm, pair.pem, rounds * BATCH),
                 "again": lambda known=known, header=f"Bearer {text}": known.principal(header),
-                "1 MB of junk": refused(known, "Bearer " + "a" * 1_000_000),
-                "8 KB of junk": refused(known, "Bearer " + "a" * 4_000 + "." + "b" * 4_000 + ".c"),
+                "1 MB of junk": call_with_invalid_token(known, "Bearer " + "a" * 1_000_000),
+                "8 KB of junk": call_with_invalid_token(
+                    known, "Bearer " + "a" * 4_000 + "." + "b" * 4_000 + ".c"
+                ),
             },
         )
 
 
-def against_pyjwt() -> Iterator[Row]:
+def compare_with_pyjwt() -> Iterator[Row]:
     """What a server does most: an RS256 token, seen for the first time and again."""
-    _, acts = next(cases(ROWS))
-    found = timed(acts, ROWS)
+    _, acts = next(build_cases(ROWS))
+    found = measure_calls(acts, ROWS)
     for name, goal in (("first time", 1.3), ("again", 0.1)):
         work, floor = f"verification of a token, {name}", "bare PyJWT"
-        yield compared(work, found[name], floor, found[floor], " µs", at_most(goal))
+        yield build_ratio_row(work, found[name], floor, found[floor], " µs", at_most(goal))
 
 
-def acts_of(name: str) -> dict[str, Callable[[], float]]:
+def build_measurements(name: str) -> dict[str, Callable[[], float]]:
     """One way of verifying an RS256 token, and bare PyJWT: microseconds of the processor a call."""
-    _, acts = next(cases(ROWS))
+    _, acts = next(build_cases(ROWS))
     floor = "bare PyJWT"
     return {
-        side: partial(microseconds, act, time.thread_time)
+        side: partial(measure_microseconds, act, time.thread_time)
         for side, act in (("ours", acts[name]), (floor, acts[floor]))
     }
 
 
-def lines() -> Iterator[str]:
+def measure_lines() -> Iterator[str]:
     """One line a case."""
     yield f"{'algorithm':<10}{'what':<16}{'us':>8}{'ratio':>8}"
-    for algorithm, acts in cases():
-        found = timed(acts, ROUNDS)
+    for algorithm, acts in build_cases():
+        found = measure_calls(acts, ROUNDS)
         bare_took = statistics.median(found["bare PyJWT"])
         for name, took in ((name, statistics.median(each)) for name, each in found.items()):
             yield f"{algorithm:<10}{name:<16}{took:>8.1f}{took / bare_took:>8.3f}"
 
 
 if __name__ == "__main__":
-    for line in lines():
+    for line in measure_lines():
         print(line, flush=True)

@@ -17,10 +17,10 @@ __all__ = [
     "SCOPES",
     "Session",
     "Work",
-    "free_port",
-    "make_work",
-    "many_sessions",
-    "sized",
+    "create_work",
+    "find_free_port",
+    "listed_sessions",
+    "sized_sessions",
     "wait_for_port",
 ]
 
@@ -70,12 +70,12 @@ class Session:
     created_at: int
 
 
-def sized(sizes: Iterable[int] = SIZES) -> list[Session]:
+def sized_sessions(sizes: Iterable[int] = SIZES) -> list[Session]:
     """Sessions of so many runs, too old to be on the first page of a list."""
     return [Session(f"runs-{size}", size, 1_500_000_000) for size in sizes]
 
 
-def many_sessions(count: int = LISTED, longer: int = LONG_RUNS) -> list[Session]:
+def listed_sessions(count: int = LISTED, longer: int = LONG_RUNS) -> list[Session]:
     """Sessions to list; the newer half of them has so many runs each."""
     return [
         Session(
@@ -119,7 +119,7 @@ class Work:
         }
 
 
-def make_work(
+def create_work(
     folder: Path,
     model_url: str,
     sessions: list[Session],
@@ -173,7 +173,7 @@ base_url = "{model_url}"
 """
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """One that nobody listens on now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

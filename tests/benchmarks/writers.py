@@ -34,7 +34,7 @@ GOAL_MS = 100.0
 
 
 @dataclass
-class Written:
+class WriteResult:
     """What some writers did: milliseconds of each write, and what was refused, by its text."""
 
     latencies: list[float]
@@ -50,10 +50,10 @@ def main() -> None:
             path = Path(folder) / "agentctl.db"
             open_sqlite("main", path, create=True).close_blocking()
             written, log = asyncio.run(_measure(path, processes, seconds))
-            _show(processes, written, log, seconds)
+            _print_row(processes, written, log, seconds)
 
 
-def _show(processes: int, written: Written, log: int, seconds: float) -> None:
+def _print_row(processes: int, written: WriteResult, log: int, seconds: float) -> None:
     each = f"{WRITERS} in one process"
     if processes > 1:
         each = f"{WRITERS // processes} in each of {processes} processes"
@@ -67,9 +67,9 @@ def _show(processes: int, written: Written, log: int, seconds: float) -> None:
         print(f"  failed: {failure}")
 
 
-async def _measure(path: Path, processes: int, seconds: float) -> tuple[Written, int]:
+async def _measure(path: Path, processes: int, seconds: float) -> tuple[WriteResult, int]:
     """Let them write, and read meanwhile; what they did, and the largest size of the log."""
-    work = asyncio.create_task(_all(path, processes, seconds))
+    work = asyncio.create_task(_run_writers(path, processes, seconds))
     reader, largest = open_sqlite("main", path, create=False), 0
     while not work.done():
         largest = max(largest, get_file_size(get_wal_path(path)))
@@ -79,9 +79,9 @@ async def _measure(path: Path, processes: int, seconds: float) -> tuple[Written,
     return await work, largest
 
 
-async def _all(path: Path, processes: int, seconds: float) -> Written:
+async def _run_writers(path: Path, processes: int, seconds: float) -> WriteResult:
     if processes == 1:
-        return await _write(path, 0, WRITERS, seconds)
+        return await _write_concurrently(path, 0, WRITERS, seconds)
     each = WRITERS // processes
     begun = [
         await asyncio.create_subprocess_exec(
@@ -91,24 +91,26 @@ async def _all(path: Path, processes: int, seconds: float) -> Written:
         )
         for n in range(processes)
     ]  # fmt: skip
-    together = Written([], [])
+    together = WriteResult([], [])
     for output, _ in await asyncio.gather(*(process.communicate() for process in begun)):
-        part = Written(**json.loads(output))
+        part = WriteResult(**json.loads(output))
         together.latencies += part.latencies
         together.failures += part.failures
     return together
 
 
-async def _write(path: Path, first: int, count: int, seconds: float) -> Written:
-    database, written = open_sqlite("main", path, create=False), Written([], [])
+async def _write_concurrently(path: Path, first: int, count: int, seconds: float) -> WriteResult:
+    database, written = open_sqlite("main", path, create=False), WriteResult([], [])
     end = time.monotonic() + seconds
     numbers = range(first, first + count)
-    await asyncio.gather(*(_one(database, f"s{n}", end, written) for n in numbers))
+    await asyncio.gather(*(_write_repeatedly(database, f"s{n}", end, written) for n in numbers))
     await database.close()
     return written
 
 
-async def _one(database: SqliteDatabase, session_id: str, end: float, written: Written) -> None:
+async def _write_repeatedly(
+    database: SqliteDatabase, session_id: str, end: float, written: WriteResult
+) -> None:
     await database.write(sessions.create(a_session(session_id)))
     number = 0
     while time.monotonic() < end:
@@ -124,7 +126,7 @@ async def _one(database: SqliteDatabase, session_id: str, end: float, written: W
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--of"]:
         path, first, count, seconds = sys.argv[2:]
-        part = asyncio.run(_write(Path(path), int(first), int(count), float(seconds)))
+        part = asyncio.run(_write_concurrently(Path(path), int(first), int(count), float(seconds)))
         print(json.dumps(asdict(part)))
     else:
         main()
