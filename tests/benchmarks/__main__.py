@@ -1,9 +1,9 @@
-"""`make bench`: everything in one table, and in docs/benchmarks.md.
+"""`make bench`: all measurements in one table, written to docs/benchmarks.md.
 
-    python -m tests.benchmarks [PART ...]    only these parts, nothing is written
+    python -m tests.benchmarks [PART ...]    run only these parts, write nothing
 
-Nothing fails for being slow: the numbers are to be read. AgentOS is measured in an environment of
-its own, which `make bench` makes.
+A slow result is no failure: the figures are to be read. AgentOS runs in its own environment, which
+`make bench` creates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.load import require_wrk
 from tests.benchmarks.measure import Row, format_text
-from tests.benchmarks.places import (
+from tests.benchmarks.report import write_document
+from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.servers import (
     AGENTOS_PYTHON,
     seed_agentos,
     serve_agentctl,
@@ -36,15 +38,13 @@ from tests.benchmarks.places import (
     serve_endpoint,
     serve_floors,
 )
-from tests.benchmarks.report import write_document
-from tests.benchmarks.seeding import seed_database
 from tests.benchmarks.work import SHORT_RUNS, Session, create_work, listed_sessions, sized_sessions
 
 OLD = 1_500_000_000
 
 
 class Setup(NamedTuple):
-    """Where the benchmarks work: a folder of their own, and a model's endpoint."""
+    """The folder of the benchmarks, and the URL of the model endpoint."""
 
     folder: Path
     endpoint: str
@@ -55,7 +55,7 @@ class Setup(NamedTuple):
 
 
 def compare_with_agentos(bench: Setup) -> Iterator[Row]:
-    """Both servers on the same work, and the floors, all of them up for as long as this takes."""
+    """Compare agentctl with AgentOS on the same work, and with the floors; all are running."""
     sessions = [*sized_sessions(), Session("append-999", 999, OLD), *listed_sessions()]
     work = create_work(bench.folder / "work", bench.model_url, sessions)
     seed_database(work)
@@ -72,7 +72,7 @@ def compare_with_agentos(bench: Setup) -> Iterator[Row]:
 
 
 def measure_long_sessions(bench: Setup) -> Iterator[Row]:
-    """What a session of 10,000 runs costs."""
+    """Measure a session with 10,000 runs."""
     sessions = [*sized_sessions((1, 1_000, 10_000)), *listed_sessions(400, SHORT_RUNS)]
     work = create_work(bench.folder / "long", bench.model_url, sessions)
     seed_database(work)
@@ -82,36 +82,36 @@ def measure_long_sessions(bench: Setup) -> Iterator[Row]:
 
 
 def compare_workers(bench: Setup) -> Iterator[Row]:
-    """One worker against two."""
+    """Compare one worker with two."""
     work = create_work(bench.folder / "workers", bench.model_url, sized_sessions((1,)))
     seed_database(work)
     yield from processes.compare_workers(work)
 
 
 def measure_hung_calls(bench: Setup) -> Iterator[Row]:
-    """Cancels of runs whose model does not answer."""
+    """Measure cancels of runs whose model does not answer."""
     (folder := bench.folder / "cancels").mkdir()
     yield from cancellation.measure_hung_calls(folder, 30)
 
 
 def measure_streams(bench: Setup) -> Iterator[Row]:
-    """A thousand streams at once."""
+    """Measure a thousand concurrent streams."""
     yield from streams.measure_streams(bench.folder / "streams", bench.endpoint)
 
 
 def compare_commands(bench: Setup) -> Iterator[Row]:
-    """Commands beside a bare Typer program."""
+    """Compare commands with a bare Typer program."""
     (folder := bench.folder / "commands").mkdir()
     yield from commands.compare_with_typer(folder)
 
 
 def compare_verification(_: Setup) -> Iterator[Row]:
-    """The verification of a token."""
+    """Compare the verification of a token with PyJWT."""
     yield from verification.compare_with_pyjwt()
 
 
 def compare_engines(bench: Setup) -> Iterator[Row]:
-    """PostgreSQL beside SQLite."""
+    """Compare PostgreSQL with SQLite."""
     yield from engines.compare_engines(bench.folder, bench.model_url)
 
 
@@ -128,14 +128,14 @@ PARTS: dict[str, Callable[[Setup], Iterator[Row]]] = {
 
 
 def measure_parts(parts: list[str]) -> Iterator[Row]:
-    """The rows of some parts, each when it is known."""
+    """Run some parts; yield each row as soon as it is measured."""
     with tempfile.TemporaryDirectory() as directory, serve_endpoint() as url:
         for part in parts:
             yield from PARTS[part](Setup(Path(directory), url))
 
 
 def main(parts: list[str]) -> None:
-    """Measure and print; all parts: write the document too."""
+    """Measure and print the table; with all parts, also write the document."""
     require_wrk()
     if not AGENTOS_PYTHON.exists():
         raise SystemExit("bench: AgentOS is not there; `make bench` installs it")

@@ -1,10 +1,10 @@
-"""AgentOS with the work of the benchmarks; run by an interpreter of its own, which has no agentctl.
+"""An AgentOS server with the work of the benchmarks, run in an environment without agentctl.
 
-    python agentos_server.py seed WORK.json     fills a database through AgentOS's own classes
-    python agentos_server.py serve WORK.json    serves until it is told to end
+    python agentos_server.py seed WORK.json     fill a database through the classes of AgentOS
+    python agentos_server.py serve WORK.json    serve until SIGTERM
 
-WORK.json says where everything is and what is in it; `tests.benchmarks.agentos` writes it. JWTs are
-checked as AgentOS's users turn that on: `authorization=True` with a public key, scopes enforced.
+`tests.benchmarks.servers` writes WORK.json, with the files, components and sessions. JWTs are
+verified as users of AgentOS enable it: `authorization=True` with a public key and scopes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Work = dict[str, Any]
 
 
 def open_database(work: Work) -> SqliteDb:
-    """The database in the file of the work."""
+    """Open the database file of the work."""
     return SqliteDb(id="main", db_file=work["database"])
 
 
 def build_agents(work: Work, db: SqliteDb) -> list[Agent]:
-    """The agents, all on the stub of a model."""
+    """Build the agents, all on the stub of a model."""
     return [
         Agent(
             id=agent["id"],
@@ -51,7 +51,7 @@ def build_agents(work: Work, db: SqliteDb) -> list[Agent]:
 
 
 def build_teams(work: Work, members: list[Agent], db: SqliteDb) -> list[Team]:
-    """The teams, each of all agents."""
+    """Build the teams, each with all agents as members."""
     return [
         Team(
             id=team["id"],
@@ -68,7 +68,7 @@ def build_teams(work: Work, members: list[Agent], db: SqliteDb) -> list[Team]:
 
 
 def run_server(work: Work) -> None:
-    """One worker, as `AgentOS.serve` has it, without a line for each request."""
+    """Serve with one worker, as `AgentOS.serve` does, without an access log."""
     import uvicorn
 
     db = open_database(work)
@@ -94,7 +94,7 @@ def run_server(work: Work) -> None:
 
 
 def seed_database(work: Work) -> None:
-    """The sessions of the work, written with `upsert_session`."""
+    """Write the sessions of the work with `upsert_session`."""
     db = open_database(work)
     for session in work["sessions"]:
         db.upsert_session(_build_session(work, session))

@@ -1,8 +1,8 @@
-"""How long it takes to copy a SQLite database, to restore the copy elsewhere, and to check it.
+"""Durations of backup, restore and check of a SQLite database, during writes.
 
     python -m tests.benchmarks.backup [MEGABYTES]
 
-Meanwhile a writer goes on. What is in the restored file is compared with the copy by its hash.
+The restored file is compared with the copy by its hash.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def _measure(folder: Path, megabytes: int) -> None:
 
 
 def _ignore_progress(what: str, done: int, total: int | None) -> None:
-    """Is not interested in how far it is."""
+    """Ignore the progress of the check."""
 
 
 @unit

@@ -1,9 +1,10 @@
-"""How long it takes from asking a run to stop until its row is final (contract.md 5, design.md 4).
+"""Time from a cancel request until the run is final (docs/cancellation.md).
 
-`python -m tests.benchmarks.cancellation [RUNS]`. Every run hangs in a call of a model, on the stub
-endpoint of the tests; all of them hang at the same time. Each is cancelled by whoever the line
-names: `answer` is what the caller waited, a started command included; `row` is from the recorded
-request to the recorded end. A run that was not final by its answer is counted as late.
+`python -m tests.benchmarks.cancellation [RUNS]`. All runs hang in a model call on the stub endpoint
+of the tests at the same time. Each line of the table names the process that cancels. `response` is
+the time that the caller waited, including the start of a command; `row` is the time from the
+recorded request to the recorded end. A run that is not final when the response arrives counts as
+late.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from agentctl.operations import CancelRequest, Operations, RunRequest
 from agentctl.remote.client import RemoteOperations
 from agentctl.service.service import Service
 from tests.benchmarks.measure import Row, at_most, build_figure_row
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.process import base_environment, serve_config
-from tests.deployment import ADMIN, Deployment, create_deployment
 
 AGENT, SESSION = "hang", "s1"
 WAIT_SECONDS = 10.0
@@ -38,29 +39,29 @@ Cancel = Callable[[str], Awaitable[None]]
 
 
 class CancelTimes(NamedTuple):
-    """One cancel, in milliseconds: until its answer, and between the two times of the row."""
+    """The times of one cancel in milliseconds: until the response, and between the columns."""
 
     answer: float
     row: float
     final: bool
 
 
-async def start_hung_runs(port: Operations, endpoint: ModelEndpoint, count: int) -> list[str]:
-    """Start runs, and wait until each waits for its model."""
+async def start_hung_runs(operations: Operations, endpoint: ModelEndpoint, count: int) -> list[str]:
+    """Start runs and wait until each waits for its model; return their ids."""
     request = RunRequest("x", session_id=SESSION, background=True)
-    started = [await port.create_run("agent", AGENT, request) for _ in range(count)]
+    started = [await operations.create_run("agent", AGENT, request) for _ in range(count)]
     await asyncio.to_thread(endpoint.wait_for_open, count, OPEN_SECONDS)
     return [run.value["run_id"] for run in started]
 
 
-async def measure_cancel(port: Operations, run_id: str, cancel: Cancel) -> CancelTimes:
-    """Cancel a run and read what is stored of it."""
+async def measure_cancel(operations: Operations, run_id: str, cancel: Cancel) -> CancelTimes:
+    """Cancel a run and read the recorded times."""
     start = time.perf_counter()
     await cancel(run_id)
     answer = time.perf_counter() - start
-    run = (await port.get_run(run_id)).value
-    asked, ended = run["cancel_requested_at"], run["finished_at"]
-    row = _timestamp(ended) - _timestamp(asked) if asked and ended else float("inf")
+    run = (await operations.get_run(run_id)).value
+    requested, ended = run["cancel_requested_at"], run["finished_at"]
+    row = _timestamp(ended) - _timestamp(requested) if requested and ended else float("inf")
     return CancelTimes(answer * 1000, row * 1000, run["status"] == "CANCELLED")
 
 
@@ -68,17 +69,18 @@ def _timestamp(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def cancel_through(port: Operations) -> Cancel:
-    """Cancel through a port."""
+def cancel_through(operations: Operations) -> Cancel:
+    """Return a function that cancels through these operations."""
 
     async def cancel(run_id: str) -> None:
-        await port.cancel_run("agent", AGENT, run_id, CancelRequest(SESSION, wait=WAIT_SECONDS))
+        request = CancelRequest(SESSION, wait=WAIT_SECONDS)
+        await operations.cancel_run("agent", AGENT, run_id, request)
 
     return cancel
 
 
 def cancel_by_command(deployment: Deployment) -> Cancel:
-    """Cancel with `agentctl runs cancel` on the files."""
+    """Return a function that cancels with `agentctl runs cancel` in local mode."""
     command = [sys.executable, "-m", "agentctl", "runs", "cancel", "--config", str(deployment.path)]
     command += ["--agent", AGENT, "--session", SESSION, "--yes", "-o", "json"]
 
@@ -95,7 +97,7 @@ def cancel_by_command(deployment: Deployment) -> Cancel:
 
 @asynccontextmanager
 async def open_local_operations(deployment: Deployment) -> AsyncIterator[Operations]:
-    """A service in this process."""
+    """Open a service in this process."""
     async with Service.open(deployment.settings, create=True) as service:
         await service.prepare()
         yield service.operations_for(local_principal("benchmark"))
@@ -104,7 +106,7 @@ async def open_local_operations(deployment: Deployment) -> AsyncIterator[Operati
 async def cancel_in_turn(
     owner: Operations, endpoint: ModelEndpoint, count: int, cancel: Cancel
 ) -> list[CancelTimes]:
-    """One cancel after the other."""
+    """Cancel the runs one after the other."""
     runs = await start_hung_runs(owner, endpoint, count)
     return [await measure_cancel(owner, run_id, cancel) for run_id in runs]
 
@@ -112,7 +114,7 @@ async def cancel_in_turn(
 async def cancel_at_once(
     owner: Operations, endpoint: ModelEndpoint, count: int, cancel: Cancel
 ) -> list[CancelTimes]:
-    """All cancels at the same time."""
+    """Cancel all runs at the same time."""
     runs = await start_hung_runs(owner, endpoint, count)
     return list(await asyncio.gather(*(measure_cancel(owner, run_id, cancel) for run_id in runs)))
 
@@ -120,19 +122,19 @@ async def cancel_at_once(
 async def measure_same_process(
     deployment: Deployment, endpoint: ModelEndpoint, count: int
 ) -> dict[str, list[CancelTimes]]:
-    """The process that works on the runs cancels them."""
-    async with open_local_operations(deployment) as port:
-        cancel = cancel_through(port)
+    """Measure cancels by the process that executes the runs."""
+    async with open_local_operations(deployment) as operations:
+        cancel = cancel_through(operations)
         return {
-            "same process, in turn": await cancel_in_turn(port, endpoint, count, cancel),
-            "same process, all at once": await cancel_at_once(port, endpoint, count, cancel),
+            "same process, in turn": await cancel_in_turn(operations, endpoint, count, cancel),
+            "same process, all at once": await cancel_at_once(operations, endpoint, count, cancel),
         }
 
 
 async def measure_other_process(
     deployment: Deployment, url: str, endpoint: ModelEndpoint, count: int
 ) -> dict[str, list[CancelTimes]]:
-    """A server works on the runs; who cancels them has only the database in common with it."""
+    """Measure cancels by a process that shares only the database with the server of the runs."""
     token = deployment.token("benchmark", ADMIN, seconds=3_600)
     async with RemoteOperations(url, token) as server:
         async with open_local_operations(deployment) as other:
@@ -150,7 +152,7 @@ async def measure_other_process(
 
 
 def format_lines(results: dict[str, list[CancelTimes]]) -> Iterator[str]:
-    """One line for each way of cancelling."""
+    """Format one line per way of cancelling."""
     yield f"{'cancelled by':<32}{'runs':>5}{'late':>6}{'answer ms':>22}{'row ms':>22}"
     yield f"{'':<43}{'p50    p99    max':>22}{'p50    p99    max':>22}"
     for name, cancels in results.items():
@@ -173,11 +175,11 @@ GOALS = {
     "another process, in turn": 1_000.0,
     "local command, in turn": 1_000.0,
 }
-"""Milliseconds of the row, p99 (design.md 4)."""
+"""The p99 to reach, in milliseconds, of the time in the row."""
 
 
 def measure_hung_calls(folder: Path, count: int) -> Iterator[Row]:
-    """What the goals are for, as rows; the figure is the p99 of so many cancels."""
+    """Measure the cancels that have a goal; the figure is the p99 of `count` cancels."""
     results = measure_all(folder, count)
     for name, goal in GOALS.items():
         work = f"cancel of a hung call, by {name.partition(',')[0]}: p99"
@@ -188,13 +190,15 @@ def measure_hung_calls(folder: Path, count: int) -> Iterator[Row]:
 
 
 def measure_all(folder: Path, count: int) -> dict[str, list[CancelTimes]]:
-    """All measurements."""
+    """Run all measurements in an empty folder."""
     endpoint = start_endpoint()
     try:
         deployment = create_deployment(folder, endpoint.base_url)
         results = asyncio.run(measure_same_process(deployment, endpoint, count))
         with serve_config(deployment.path) as server:
-            return results | asyncio.run(measure_other_process(deployment, server.url, endpoint, count))
+            return results | asyncio.run(
+                measure_other_process(deployment, server.url, endpoint, count)
+            )
     finally:
         endpoint.stop()
 

@@ -1,4 +1,4 @@
-"""A client that costs little: plain HTTP/1.1 over one connection, one request after the other."""
+"""A client with little overhead: plain HTTP/1.1 over one connection, one request at a time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from urllib.parse import urlencode
 __all__ = ["Client", "build_message"]
 
 
-def build_message(words: int, size: int = 8, seconds: float = 0, *, gate: bool = False) -> str:
-    """A message that tells the stub of the model what to say (`tests.benchmarks.paced`)."""
-    return json.dumps({"words": words, "size": size, "seconds": seconds, "gate": gate})
+def build_message(words: int, size: int = 8, seconds: float = 0, *, hold: bool = False) -> str:
+    """Build the message that controls the stub of a model (`tests.benchmarks.paced`)."""
+    return json.dumps({"words": words, "size": size, "seconds": seconds, "hold": hold})
 
 
 class Client:
-    """For `with`: one connection to a server of this machine."""
+    """A connection to a server on this machine, as a context manager."""
 
     def __init__(self, port: int, headers: Mapping[str, str]) -> None:
         self._headers = dict(headers)
@@ -38,18 +38,18 @@ class Client:
         self._connection.close()
 
     def get(self, path: str) -> bytes:
-        """The body of a success."""
+        """Return the body of a successful GET."""
         return self._body("GET", path, None)
 
     def run(self, agent: str, session_id: str | None = None) -> dict[str, Any]:
-        """Work through a plain run of a few words; the answer."""
+        """Create a run of a few words, wait for its end and return the record."""
         body = self._body("POST", f"/agents/{agent}/runs", encode_form(session_id, stream=False))
         answer: dict[str, Any] = json.loads(body)
         assert answer["status"] == "COMPLETED", answer
         return answer
 
     def first_word(self, path: str, body: str, kind: str, mark: bytes) -> float:
-        """Seconds from the request until a streamed answer has this mark in it."""
+        """Return the seconds from the request until the streamed response contains `mark`."""
         start = time.perf_counter()
         self._request_document("POST", path, body, kind)
         answer, took, seen = self._connection.getresponse(), None, b""
@@ -74,6 +74,6 @@ class Client:
 
 
 def encode_form(session_id: str | None = None, *, stream: bool, words: int = 3) -> str:
-    """The body of a request for a run, as both sides take it."""
+    """Encode the body of a request for a run; both servers accept it."""
     fields = {"message": build_message(words), "stream": str(stream).lower()}
     return urlencode(fields | ({} if session_id is None else {"session_id": session_id}))

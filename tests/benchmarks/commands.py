@@ -1,4 +1,4 @@
-"""How long commands take, beside a bare Typer program that does nothing."""
+"""Durations of commands, compared with a bare Typer program that does nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app()
 
 
 class Case(NamedTuple):
-    """A command, what it is compared with, and the ratio to reach."""
+    """A command, the arguments of the bare program, and the ratio to reach."""
 
     command: tuple[str, ...]
     bare: tuple[str, ...]
@@ -53,10 +53,10 @@ CASES = [
 
 
 def measure_seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> float:
-    """The wall-clock time of one command.
+    """Return the wall-clock time of one command in seconds.
 
     Raises:
-        CalledProcessError: it did not exit with 0.
+        CalledProcessError: the command did not exit with 0.
     """
     start = time.perf_counter()
     subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=True, timeout=60)
@@ -64,12 +64,12 @@ def measure_seconds(command: list[str], folder: Path, environ: Mapping[str, str]
 
 
 def command_environment(folder: Path) -> dict[str, str]:
-    """That of every command."""
+    """Return the environment of every command."""
     return base_environment() | {"HOME": str(folder), "NO_COLOR": "1"}
 
 
 def prepare_folder(folder: Path) -> None:
-    """The bare program, a configuration, keys, and a database with one session."""
+    """Write the bare program, a configuration, keys, and a database with one session."""
     (folder / "bare.py").write_text(BARE, encoding="utf-8")
     environ = command_environment(folder)
     for command in (["init"], ["runs", "start", "--agent", "writer", "--message", "hello"]):
@@ -77,7 +77,7 @@ def prepare_folder(folder: Path) -> None:
 
 
 def measure_cpu_seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> float:
-    """What one command takes of the processor."""
+    """Return the CPU time of one command in seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     measure_seconds(command, folder, environ)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -90,7 +90,7 @@ def build_measurements(
     bare: tuple[str, ...],
     measure: Callable[[list[str], Path, Mapping[str, str]], float] = measure_seconds,
 ) -> dict[str, Measurement]:
-    """A command of ours and the bare program, in a folder that has been prepared."""
+    """Build measurements of a command and of the bare program, in milliseconds."""
     environ = command_environment(folder)
 
     def started(*command: str) -> Measurement:
@@ -105,7 +105,7 @@ def build_measurements(
 
 
 def compare_with_typer(folder: Path) -> Iterator[Row]:
-    """One row a command, each after a first start that is not counted."""
+    """Yield one row per command; the first start of each is not counted."""
     prepare_folder(folder)
     for case in CASES:
         pair = build_measurements(folder, case.command, case.bare)

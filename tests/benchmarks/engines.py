@@ -1,4 +1,4 @@
-"""PostgreSQL beside SQLite, and each beside a bare read of its driver."""
+"""PostgreSQL compared with SQLite, and each with a bare read of its driver."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from agentctl.store.visibility import Visibility
 from tests.benchmarks.client import encode_form
 from tests.benchmarks.load import compare_loads
 from tests.benchmarks.measure import Row, build_ratio_row
-from tests.benchmarks.places import RunningServer, serve_agentctl
 from tests.benchmarks.reads import AGENT
 from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.servers import RunningServer, serve_agentctl
 from tests.benchmarks.work import SHORT_RUNS, Work, create_work, listed_sessions, sized_sessions
-from tests.postgres import running_postgres
 from tests.deployment import Deployment
+from tests.postgres import running_postgres
 
 __all__ = ["compare_engines"]
 
 READS = 500
-"""In one round of bare reads."""
+"""Reads per round."""
 
 _COLUMNS = "SELECT * FROM sessions WHERE session_id = "
 
@@ -36,7 +36,7 @@ Read = Callable[[], Awaitable[object]]
 
 
 def compare_engines(folder: Path, model_url: str) -> Iterator[Row]:
-    """The same server on the one and on the other."""
+    """Compare the same server on both databases."""
     listed = [*sized_sessions((1, 100)), *listed_sessions(100, SHORT_RUNS)]
     with running_postgres(durable=True) as url:
         file = create_work(folder / "file", model_url, listed)
@@ -65,7 +65,7 @@ def _compare_over_http(file: RunningServer, server: RunningServer) -> Iterator[R
 
 
 def _compare_with_driver(work: Work, engine: str, driver: str, opened: Any) -> Iterator[Row]:
-    """A session read through the store, and by the driver alone."""
+    """Compare a session read through the store with a read by the driver alone."""
     found = asyncio.run(_measure_read_rates(work, opened))
     name = f"point read through the store, {engine}"
     yield build_ratio_row(name, found["ours"], f"bare {driver}", found["bare"], "/s")

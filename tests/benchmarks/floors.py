@@ -1,11 +1,11 @@
-"""Floors: what the same uvicorn does when next to nothing is left to do, as a process of its own.
+"""Floors: the rates of the same uvicorn with almost no work, as a process.
 
 python -m tests.benchmarks.floors PORT DATABASE SESSION
 
-/bare         a constant answer from bare ASGI
-/fastapi      a constant answer from a FastAPI route
-/point        bare ASGI that reads one session and its history with apsw, and nothing more
-/point/NAME   the same of another session
+/bare         a constant response from bare ASGI
+/fastapi      a constant response from a FastAPI route
+/point        bare ASGI that reads one session and its history with apsw
+/point/NAME   the same for another session
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def get_constant() -> Response:
 
 
 class Floors:
-    """The application."""
+    """The ASGI application."""
 
     def __init__(self, path: str, session_id: str) -> None:
         self._database = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)

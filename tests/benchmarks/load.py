@@ -1,7 +1,7 @@
-"""Load by wrk: so many requests a second, from one thread over 16 connections.
+"""Load by wrk: requests per second from one thread over 16 connections.
 
-Beside the rate stands what a request cost the server in time of the processor, which hardly depends
-on what else the machine has to do at that moment.
+The CPU time of the server per request is measured too: it hardly depends on other work of the
+machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Batch", "Load", "compare_loads", "require_wrk", "resident_megabytes"
 CONNECTIONS = 16
 
 QUIET_SECONDS = 60.0
-"""How long a server may take to finish what it was asked before."""
+"""Maximum time until a server has finished earlier requests."""
 
 _RATE = re.compile(r"Requests/sec:\s+([\d.]+)")
 _COUNT = re.compile(r"(\d+) requests in")
@@ -36,10 +36,10 @@ _HERTZ = os.sysconf("SC_CLK_TCK")
 
 
 def require_wrk() -> str:
-    """Where wrk is.
+    """Return the path of wrk.
 
     Raises:
-        SystemExit: it is not installed.
+        SystemExit: wrk is not installed.
     """
     found = shutil.which("wrk")
     if found is None:
@@ -49,14 +49,14 @@ def require_wrk() -> str:
 
 @dataclass(eq=False)
 class Load:
-    """The same request over and over to one server, which has answered it once beforehand.
+    """The same request again and again to one server, which has answered it once before.
 
     Attributes:
-        url: what is asked for.
-        process_id: of the server, which must have come to rest before the next round.
-        form: the body of a POST, urlencoded; None: a GET.
-        post: a POST without a body.
-        seconds: of one round.
+        url: URL of the request.
+        process_id: process of the server, which must be idle before the next round.
+        form: the urlencoded body of a POST; None for a GET.
+        post: True for a POST without a body.
+        seconds: duration of a round.
     """
 
     url: str
@@ -69,12 +69,12 @@ class Load:
     costs: list[float] = field(default_factory=list, init=False)
 
     def __call__(self) -> float:
-        """Requests a second in one round, a longer one when nothing was answered.
+        """Run one round and return the requests per second; retry longer if no request completed.
 
-        `costs` gets what each took of the processor, in seconds.
+        The CPU seconds per request are appended to `costs`.
 
         Raises:
-            RuntimeError: an answer was no success, or there was none.
+            RuntimeError: a response was not successful, or there was none.
         """
         self._ask_once()
         for seconds in (self.seconds, 2 * self.seconds, 8 * self.seconds):
@@ -91,7 +91,7 @@ class Load:
         raise RuntimeError(f"{self.url}: no answer within {seconds} s")
 
     def _said(self, seconds: int) -> str:
-        """What wrk said of a round."""
+        """Return the output of wrk for one round."""
         with tempfile.TemporaryDirectory() as folder:
             command = [require_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
             command += ["--timeout", "60s", "-s", str(self._script(Path(folder)))]
@@ -102,7 +102,7 @@ class Load:
         return done.stdout
 
     def by_processor(self) -> float:
-        """Requests in a second of the server's time of the processor, in one round."""
+        """Run one round and return the requests per second of CPU time of the server."""
         self()
         return 1 / self.costs[-1]
 
@@ -112,14 +112,14 @@ class Load:
         self.warm = True
 
     def ask(self) -> None:
-        """One request, and its answer."""
+        """Send one request and read the response."""
         data = self.form.encode() if self.form is not None else b"" if self.post else None
         request = urllib.request.Request(self.url, data, dict(self.headers))
         with urllib.request.urlopen(request, timeout=60) as answer:
             answer.read()
 
     def _script(self, folder: Path) -> Path:
-        """What wrk is to send."""
+        """Write the script of the request for wrk."""
         lines = []
         if self.form is not None or self.post:
             lines.append('wrk.method = "POST"')
@@ -133,21 +133,21 @@ class Load:
 
 @dataclass(eq=False)
 class Batch:
-    """The same over as many connections, but a number of requests, timed until all are answered.
+    """A fixed number of requests over as many connections, timed until all are answered.
 
-    For what is so slow that next to nothing is complete when the time of a round is up.
+    For servers so slow that almost no request completes within a round.
     """
 
     load: Load
     requests: int
 
     def __call__(self) -> float:
-        """Requests a second."""
+        """Run one round and return the requests per second."""
         self.load.ask()
         before, start = cpu_seconds(self.load.process_id), time.perf_counter()
         with ThreadPoolExecutor(CONNECTIONS) as clients:
-            for asked in [clients.submit(self.load.ask) for _ in range(self.requests)]:
-                asked.result()
+            for request in [clients.submit(self.load.ask) for _ in range(self.requests)]:
+                request.result()
         took = time.perf_counter() - start
         wait_until_idle(self.load.process_id)
         used = cpu_seconds(self.load.process_id) - before
@@ -156,7 +156,7 @@ class Batch:
 
     @property
     def costs(self) -> list[float]:
-        """As of a `Load`."""
+        """The CPU seconds per request of each round."""
         return self.load.costs
 
 
@@ -168,7 +168,7 @@ def compare_loads(
     rounds: int,
     target: Target | None = None,
 ) -> Row:
-    """Two loads in turn, as a row."""
+    """Run two loads in turns and return the row."""
     rates = run_rounds({"ours": ours, "theirs": theirs}, rounds)
     by_processor = statistics.median(theirs.costs) / statistics.median(ours.costs)
     row = build_ratio_row(work, rates["ours"], against, rates["theirs"], "/s", target)
@@ -176,7 +176,11 @@ def compare_loads(
 
 
 def wait_until_idle(process_id: int) -> None:
-    """Wait until a process does next to nothing: what it was asked before must not count later."""
+    """Wait until a process is idle, so that earlier requests do not count.
+
+    Raises:
+        RuntimeError: the process stays busy.
+    """
     deadline = time.monotonic() + QUIET_SECONDS
     before = cpu_seconds(process_id)
     while time.monotonic() < deadline:
@@ -189,14 +193,14 @@ def wait_until_idle(process_id: int) -> None:
 
 
 def cpu_seconds(process_id: int) -> float:
-    """Time of the processor that a process and its children have used."""
+    """Return the CPU seconds of a process and its children."""
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     own = (int(fields[11]) + int(fields[12])) / _HERTZ
     return own + sum(map(cpu_seconds, _children(process_id)))
 
 
 def resident_megabytes(process_id: int) -> float:
-    """Memory that a process and its children have, in MB."""
+    """Return the resident memory of a process and its children in MB."""
     pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[1])
     own = pages * os.sysconf("SC_PAGE_SIZE") / 1_048_576
     return own + sum(map(resident_megabytes, _children(process_id)))

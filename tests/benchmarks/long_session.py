@@ -1,8 +1,8 @@
-"""What a session with 10,000 runs costs, beside one with 10 runs.
+"""Costs of a session with 10,000 runs, compared with one of 10 runs.
 
-`python -m tests.benchmarks.long_session --url URL` takes a database that `tests.benchmarks.seed`
-has filled and adds the two sessions. Each is asked, round after round; what is printed are
-medians in microseconds, of the store alone. Both are listed, appended to, and read whole.
+`python -m tests.benchmarks.long_session --url URL` adds the two sessions to a database that
+`tests.benchmarks.seed` has filled. Each is listed, appended to and read whole, round after round;
+the table has medians in microseconds of the store alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HISTORY = '[{"role":"user","content":"%s"}]' % ("What is it? " * 80)
 
 @unit
 def _append_runs(session_id: str, count: int) -> Steps[None]:
-    """Runs, one after the other, in one transaction."""
+    """Append runs one after the other, in one transaction."""
     for _ in range(count):
         for work in _run(session_id):
             yield from work
@@ -56,7 +56,7 @@ def _run(session_id: str) -> list[Work[object]]:
 
 
 async def _create_session(database: Database, count: int) -> str:
-    """A new session of its own user with so many runs; both have its id."""
+    """Create a session with `count` runs and its own user, both with the same id; return the id."""
     session_id = new_id()
     row = sessions.build_session(session_id, "agent", user_id=session_id, now=now())
     await database.write(sessions.create(row))
@@ -66,34 +66,34 @@ async def _create_session(database: Database, count: int) -> str:
 
 
 async def _measure(database: Database, name: str, session_id: str) -> tuple[float, int]:
-    """Microseconds, and bytes of what was read."""
-    begun, size = time.perf_counter(), 0
+    """Return the microseconds of one operation and the bytes read."""
+    started, size = time.perf_counter(), 0
     if name == "its row in a list":
         query = SessionQuery(Visibility(False, session_id))
         await database.read(sessions.list_page(query), large=True)
     elif name == "a run appended, three transactions":
         for work in _run(session_id):
             await database.write(work)
-    elif name == "what a run is told of those before":
+    elif name == "the messages of the 10 latest runs":
         await database.read(runs.list_recent_messages(session_id, 10))
     else:
         size = sum(map(len, await database.read(runs.list_histories(session_id), large=True)))
-    return (time.perf_counter() - begun) * 1e6, size
+    return (time.perf_counter() - started) * 1e6, size
 
 
 NAMES = (
     "its row in a list",
     "a run appended, three transactions",
-    "what a run is told of those before",
+    "the messages of the 10 latest runs",
     "its whole history",
 )
 
 
 async def measure_lines(database: Database) -> Iterator[str]:
-    """A line a question: medians for both sessions, and what a kilobyte of history takes."""
+    """Measure all operations; return the table with a line for the cost per kilobyte of history."""
     ids = [await _create_session(database, count) for count in (SHORT, LONG)]
     taken: dict[str, list[list[tuple[float, int]]]] = {name: [[], []] for name in NAMES}
-    # In ever another order: who comes after ten megabytes waits for what they leave behind.
+    # Shuffled: an operation after one that read ten megabytes waits for the garbage collection.
     order, chance = list(product(NAMES, (0, 1))), random.Random(1)
     for _ in range(ROUNDS):
         chance.shuffle(order)

@@ -1,8 +1,7 @@
-"""What a measurement is: several sides doing the same work in turn, and their ratios.
+"""Measurements: several sides do the same work in turns, and ratios compare them.
 
-A machine that slows down or is shared moves all sides of a round, so ratios are made within a
-round; a row shows the median of each side, and of the ratios the median with the lowest and the
-highest.
+A machine that slows down or is shared affects all sides of a round, so ratios are computed within a
+round. A row shows the median of each side, and the median, lowest and highest ratio.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ __all__ = [
 ]
 
 Measurement = Callable[[], float]
-"""Does the work for a while; returns a rate, a time or a size."""
+"""Does the work once; returns a rate, a time or a size."""
 
 Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a ratio is to reach (design.md 4)."""
+    """The limit that a ratio is to reach."""
 
     value: float
     least: bool
@@ -46,26 +45,26 @@ class Target:
 
 
 def at_least(value: float) -> Target:
-    """For rates: more is better."""
+    """Return a target for rates: more is better."""
     return Target(value, least=True)
 
 
 def at_most(value: float) -> Target:
-    """For times and sizes: less is better."""
+    """Return a target for times and sizes: less is better."""
     return Target(value, least=False)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table.
+    """A row of the table.
 
     Attributes:
-        work: what was done.
+        work: name of the work.
         ours, theirs: the medians with their unit, as text.
-        against: whose `theirs` is; empty: nobody's, this is a plain figure.
-        ratios: ours to theirs, one a round; for a plain figure, the figure itself.
-        target: None: for information.
-        by_processor: the ratio of what the two sides get done in the same time of the processor.
+        against: name of the other side; empty for a figure without comparison.
+        ratios: ours to theirs, one per round; without comparison, the figures.
+        target: None if the row is for information.
+        by_processor: ratio of the work that both sides do in the same CPU time.
     """
 
     work: str
@@ -110,7 +109,7 @@ HEAD = ["work", "agentctl", "against", "", "ratio", "spread", "by CPU", "target"
 
 
 def run_rounds(acts: Mapping[Name, Measurement], rounds: int) -> dict[Name, list[float]]:
-    """Every act once in every round, in an order that turns from round to round."""
+    """Run every measurement once per round, in alternating order."""
     names = list(acts)
     found: dict[Name, list[float]] = {name: [] for name in names}
     for count in range(rounds):
@@ -127,7 +126,7 @@ def build_ratio_row(
     unit: str,
     target: Target | None = None,
 ) -> Row:
-    """Two sides of the same rounds as a row; `unit` may have a `{}` for the number."""
+    """Build the row of two sides of the same rounds; `unit` may have a `{}` for the number."""
     ratios = tuple(one / other for one, other in zip(ours, theirs, strict=True))
     shown = unit if "{}" in unit else "{}" + unit
     one, other = (shown.format(format_number(statistics.median(side))) for side in (ours, theirs))
@@ -137,21 +136,21 @@ def build_ratio_row(
 def build_figure_row(
     work: str, values: Sequence[float], unit: str, target: Target | None = None
 ) -> Row:
-    """A figure of ours alone; its target is in the same unit."""
+    """Build the row of a figure without comparison; its target is in the same unit."""
     return Row(
         work, f"{format_number(statistics.median(values))}{unit}", "", "", tuple(values), target
     )
 
 
 def format_number(value: float) -> str:
-    """Three digits that count."""
+    """Format a number with three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
 def format_text(rows: Iterable[Row]) -> str:
-    """The table for a terminal."""
+    """Format the table for a terminal."""
     lines = [HEAD, *(row.cells for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     return "\n".join(
@@ -161,6 +160,6 @@ def format_text(rows: Iterable[Row]) -> str:
 
 
 def format_markdown(rows: Iterable[Row]) -> str:
-    """The table for a document."""
+    """Format the table as Markdown."""
     lines = [HEAD, ["---"] * len(HEAD), *(row.cells for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

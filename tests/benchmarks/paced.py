@@ -1,9 +1,9 @@
-"""A model endpoint for very many calls at once, as a process: `python -m tests.benchmarks.paced`.
+"""A model endpoint for very many concurrent calls: `python -m tests.benchmarks.paced`.
 
-It prints its port, then serves until it is told to end. `POST /v1/chat/completions` answers as the
-last user message says, a JSON object: `words` pieces of text of `size` characters each, streamed
-one every `seconds`, or all at once to who does not ask for a stream. With `gate` true the first
-piece waits until `POST /open`; `GET /waiting` tells how many calls wait.
+The process prints its port and serves until SIGTERM. The last user message of a call of
+`POST /v1/chat/completions` is a JSON object: `words` pieces of text of `size` characters are
+streamed, one every `seconds`, or returned at once without a stream. With `hold` true the first
+piece waits until `POST /open`; `GET /waiting` returns the number of calls that wait.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _USAGE = {"prompt_tokens": 20, "completion_tokens": 40, "total_tokens": 60}
 
 
 def build_word(number: int, size: int) -> str:
-    """A piece of the answer."""
+    """Build a piece of text."""
     return f"w{number} ".ljust(size, ".")
 
 
 class _Endpoint:
-    """What the process remembers: calls that wait, and the gate that they wait for."""
+    """The calls that wait, and the event that releases them."""
 
     def __init__(self) -> None:
         self.waiting = 0
-        self.gate = asyncio.Event()
+        self.hold = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, request after request."""
+        """Serve one connection, one request after the other."""
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
@@ -45,15 +45,15 @@ class _Endpoint:
     async def _answer(self, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
         if path == "/v1/chat/completions":
             request: dict[str, Any] = json.loads(body)
-            asked: dict[str, Any] = json.loads(_read_text(request["messages"][-1]["content"]))
+            reply: dict[str, Any] = json.loads(_read_text(request["messages"][-1]["content"]))
             if request.get("stream"):
-                await self._stream(writer, **asked)
+                await self._stream(writer, **reply)
             else:
-                await self._whole(writer, **asked)
+                await self._whole(writer, **reply)
             return
         if path == "/open":
-            self.gate.set()
-            self.gate = asyncio.Event()
+            self.hold.set()
+            self.hold = asyncio.Event()
         await self._send(writer, {"waiting": self.waiting})
 
     async def _send(self, writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
@@ -65,9 +65,9 @@ class _Endpoint:
         await writer.drain()
 
     async def _whole(
-        self, writer: asyncio.StreamWriter, words: int, size: int, seconds: float, gate: bool
+        self, writer: asyncio.StreamWriter, words: int, size: int, seconds: float, hold: bool
     ) -> None:
-        if gate:
+        if hold:
             await self._wait()
         text = "".join(build_word(number, size) for number in range(words))
         message = {"role": "assistant", "content": text}
@@ -77,13 +77,13 @@ class _Endpoint:
         )
 
     async def _stream(
-        self, writer: asyncio.StreamWriter, words: int, size: int, seconds: float, gate: bool
+        self, writer: asyncio.StreamWriter, words: int, size: int, seconds: float, hold: bool
     ) -> None:
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
         )
-        if gate:
+        if hold:
             await self._wait()
         for number in range(words):
             writer.write(_encode_delta({"role": "assistant", "content": build_word(number, size)}))
@@ -101,7 +101,7 @@ class _Endpoint:
     async def _wait(self) -> None:
         self.waiting += 1
         try:
-            await self.gate.wait()
+            await self.hold.wait()
         finally:
             self.waiting -= 1
 
@@ -120,7 +120,7 @@ def _encode_event(chunk: dict[str, Any]) -> bytes:
 
 
 def _read_text(content: Any) -> str:
-    """The text of a message, which may come in parts."""
+    """Return the text of a message, which may come in parts."""
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 

@@ -1,8 +1,8 @@
-"""Made-up sessions and runs for measurements: the same rows for the same seed.
+"""Generated sessions and runs for measurements: the same rows for the same seed.
 
-Spread over a year as a service's would be: users by Zipf's law and one with a tenth of everything,
-components and types of unequal use, some sessions of nobody, names of which some begin alike. The
-columns are those of `SessionRow` and `RunRow`, in their order.
+They are spread over a year as in a real service: users by Zipf's law and one user with a tenth of
+all sessions, components and types of unequal use, some sessions without an owner, names with common
+prefixes. The columns are those of `SessionRow` and `RunRow`, in their order.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ YEAR = 365 * 86_400_000_000
 HOUR = 3_600_000_000
 
 BATCH = 10_000
-"""Sessions that are made at a time; their runs are in the order of their time."""
+"""Sessions per batch; the runs of a batch are sorted by time."""
 
 DENSE_USER = "user-dense"
 NO_OWNER_SHARE = 0.05
-"""Share of the sessions that have no owner."""
+"""Share of the sessions without an owner."""
 
 COMPONENTS = tuple(
     (kind, f"{kind}-{number:02}")
@@ -68,7 +68,7 @@ _TOPICS = (
 )
 
 _LIVE = 60
-"""Runs at the end that have not ended, at most one in ten."""
+"""Number of live runs among the newest, at most one in ten."""
 
 
 class Batch(NamedTuple):
@@ -80,11 +80,11 @@ class Batch(NamedTuple):
 
 @dataclass
 class Population:
-    """Rows for a number of sessions.
+    """The rows of a number of sessions.
 
     Args:
-        runs_per_session: on average, exactly so for an even number of sessions.
-        seed: another seed, other rows.
+        runs_per_session: the average, exact for an even number of sessions.
+        seed: another seed gives other rows.
     """
 
     sessions: int
@@ -97,11 +97,11 @@ class Population:
 
     @property
     def users(self) -> int:
-        """How many there are beside the dense one."""
+        """The number of users besides the dense one."""
         return max(10, self.sessions // 50)
 
     def batches(self) -> Iterator[Batch]:
-        """Everything, oldest sessions first."""
+        """Yield all rows, oldest sessions first."""
         for first in range(0, self.sessions, BATCH):
             batch = Batch([], [])
             for number in range(first, min(first + BATCH, self.sessions)):
@@ -134,7 +134,7 @@ class Population:
         return f"{self._random.choice(_TOPICS).capitalize()}, {number}"
 
     def _count(self, number: int) -> int:
-        """Of every two sessions the second has what the first one lacks."""
+        """Return the number of runs of a session; two neighbours have the average together."""
         if not self.runs_per_session:
             return 0
         pair = random.Random(self.seed * 1_000_003 + number // 2)

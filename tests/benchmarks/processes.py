@@ -1,4 +1,4 @@
-"""Servers as processes: how long they take to start, what memory they have, one worker or two."""
+"""Servers as processes: start time, memory, and one worker compared with two."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import AbstractContextManager
 from tests.benchmarks.client import Client, encode_form
 from tests.benchmarks.load import compare_loads
 from tests.benchmarks.measure import Row, at_most, build_ratio_row, run_rounds
-from tests.benchmarks.places import RunningServer, serve_agentctl, serve_agentos
 from tests.benchmarks.reads import AGENT
+from tests.benchmarks.servers import RunningServer, serve_agentctl, serve_agentos
 from tests.benchmarks.work import Work
 
 __all__ = ["Memory", "compare_starts", "compare_workers"]
 
 
 class Memory:
-    """What both sides have resident: made when nobody has asked them for anything yet."""
+    """The memory of both servers: measured before the first request, and again for the rows."""
 
     def __init__(self, ours: RunningServer, theirs: RunningServer) -> None:
         self._sides = ours, theirs
@@ -28,14 +28,14 @@ class Memory:
         return ours.memory, theirs.memory
 
     def rows(self) -> Iterator[Row]:
-        """To be asked for when the load is over."""
+        """Measure the memory after the load and yield the rows."""
         for name, (one, other) in (("idle", self._idle), ("after that load", self._now())):
             goal = at_most(0.5) if name != "idle" else None
             yield build_ratio_row(f"memory, {name}", [one], "AgentOS", [other], " MB", goal)
 
 
 def compare_starts(work: Work) -> Iterator[Row]:
-    """From the start of the process to its first answer."""
+    """Compare the times from the start of the process to the first response."""
     found = run_rounds(
         {
             "ours": _measure_start(work, serve_agentctl),
@@ -59,7 +59,7 @@ def _measure_start(
 
 
 def compare_workers(work: Work) -> Iterator[Row]:
-    """Two workers beside one, on the same machine, which the load shares with them."""
+    """Compare two workers with one, on the same machine, which the load generator shares."""
     with serve_agentctl(work) as one, serve_agentctl(work, "--workers", "2") as two:
         for name, path, body in (
             ("session detail, 1 run", "/sessions/runs-1", None),

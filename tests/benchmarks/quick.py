@@ -1,8 +1,8 @@
-"""`make bench-quick`: the hot paths beside the floors, in under a minute.
+"""`make bench-quick`: the hot paths compared with the floors, in under a minute.
 
-All is compared by what it takes of the processor, which says the same on a machine that
-is busy with something else. Exit code 1: a ratio is clearly worse than it was. What looks so is
-measured once more, and the median of all rounds counts, because nothing is quite still.
+All sides are compared by CPU time, which hardly changes on a machine with other work. The exit code
+is 1 if a ratio is clearly worse than its limit. Such a row is measured again, and the median of all
+rounds counts.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.benchmarks.measure import (
     format_text,
     run_rounds,
 )
-from tests.benchmarks.places import RunningServer, serve_agentctl, serve_endpoint, serve_floors
 from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.servers import RunningServer, serve_agentctl, serve_endpoint, serve_floors
 from tests.benchmarks.work import SHORT_RUNS, create_work, listed_sessions, sized_sessions
 
 ROUNDS = 3
@@ -46,19 +46,19 @@ LIMITS: dict[str, Target] = {
     "verification of a token": at_most(1.6),
     "verification of a token, again": at_most(0.15),
 }
-"""What a ratio must not fall below, or rise above: two thirds of what it was, or half more.
+"""Limits of the ratios: two thirds of the usual ratio for rates, one and a half times for times.
 
-Whoever makes something clearly faster raises its limit.
+Raise the limit of a path that becomes clearly faster.
 """
 
 Sides = Mapping[str, Measurement]
-"""`ours` and the floor, by its name; paths may share a floor."""
+"""The measurements of agentctl (`ours`) and of the floor, by name; paths may share a floor."""
 
 
 def build_paths(
     one: RunningServer, floor: RunningServer, folder: Path
 ) -> dict[str, tuple[str, Sides]]:
-    """Every path with the unit of its figures."""
+    """Return every path with the unit of its figures and its two sides."""
     constant = {"FastAPI, constant": floor.get("/fastapi").by_processor}
     large = {"bare ASGI, read by apsw": floor.get("/point/runs-1000").by_processor}
     run = one.post(f"/agents/{reads.AGENT}/runs", encode_form(stream=False), seconds=2)
@@ -87,7 +87,7 @@ def _measure_command(folder: Path, command: tuple[str, ...], bare: tuple[str, ..
 
 
 def measure_rows(all_paths: Mapping[str, tuple[str, Sides]]) -> Iterator[Row]:
-    """A few rounds of everything; and as many again of what looks bad."""
+    """Run a few rounds of all paths, and as many again of each path that misses its limit."""
     acts = {act: act for _, path in all_paths.values() for act in path.values()}
     found = run_rounds(acts, ROUNDS)
     for work, (unit, path) in all_paths.items():
@@ -108,7 +108,7 @@ def _build_row(
 
 
 def main() -> int:
-    """Measure and print; the exit code."""
+    """Measure and print the table; return the exit code."""
     require_wrk()
     for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
         del os.environ[name]

@@ -1,4 +1,4 @@
-"""What is read over HTTP: details of sessions, teams, a list; and cancels of runs that ended."""
+"""Reads over HTTP: session details, teams, a list; and cancels of final runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.benchmarks.client import Client
 from tests.benchmarks.load import Batch, Load, compare_loads
 from tests.benchmarks.measure import Row, Target, at_least, at_most, build_ratio_row, run_rounds
-from tests.benchmarks.places import RunningServer
+from tests.benchmarks.servers import RunningServer
 
 __all__ = [
     "AGENT",
@@ -21,12 +21,13 @@ __all__ = [
 AGENT = "offers"
 
 DETAILS = {1: (5, 0, 15.0), 100: (3, 32, 60.0), 1_000: (2, 8, 150.0)}
-"""By the runs of the session: rounds; requests of a round of AgentOS, 0: as many as a second takes;
-the ratio to reach."""
+"""By the number of runs of the session: rounds, requests per round of AgentOS (0: as many as fit
+in a second), and the ratio to reach.
+"""
 
 
 def compare_with_agentos(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
-    """The same GETs, and cancels, on both."""
+    """Compare the same reads and cancels on both servers."""
     for size, (rounds, requests, goal) in DETAILS.items():
         work = f"session detail, {size:,} run{'s' * (size > 1)}"
         yield _compare_get(
@@ -56,14 +57,14 @@ def _compare_get(
 
 
 def repeat_cancel(place: RunningServer) -> Load:
-    """Cancel a run that has ended, again and again: what AgentOS does is the same for any run."""
+    """Return the load of cancelling a final run: AgentOS does the same work for any run."""
     with Client(place.port, place.work.headers) as client:
         run = client.run(AGENT)
     return place.post(f"/agents/{AGENT}/runs/{run['run_id']}/cancel?session_id={run['session_id']}")
 
 
 def compare_with_floors(ours: RunningServer, floors: RunningServer) -> Iterator[Row]:
-    """The hot reads beside what their frameworks and the driver cost at least."""
+    """Compare the hot reads with the least cost of their frameworks and driver."""
     detail, teams, constant = "session detail, 1 run", "teams, 5 configured", "FastAPI, constant"
     for work, path, name, floor, goal in (
         (detail, "/sessions/runs-1", constant, "/fastapi", at_least(0.45)),
@@ -75,7 +76,7 @@ def compare_with_floors(ours: RunningServer, floors: RunningServer) -> Iterator[
 
 
 def measure_long_session(ours: RunningServer) -> Iterator[Row]:
-    """A session of 10,000 runs beside a shorter one, and its row in a list."""
+    """Compare a session of 10,000 runs with a shorter one, and their rows in a list."""
     with Client(ours.port, ours.work.headers) as client:
         sizes = {runs: len(client.get(f"/sessions/runs-{runs}")) for runs in (1_000, 10_000)}
     rates = run_rounds({str(n): ours.get(f"/sessions/runs-{n}", seconds=4) for n in sizes}, 3)

@@ -1,4 +1,4 @@
-"""Runs over HTTP: how many a second, how soon the first word, and the n-th of a session."""
+"""Runs over HTTP: runs per second, time to the first word, and the n-th run of a session."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from uuid import uuid4
 from tests.benchmarks.client import Client, build_message, encode_form
 from tests.benchmarks.load import Batch, compare_loads
 from tests.benchmarks.measure import Row, at_least, at_most, build_ratio_row, run_rounds
-from tests.benchmarks.places import RunningServer
 from tests.benchmarks.reads import AGENT
+from tests.benchmarks.servers import RunningServer
 
 __all__ = ["compare_appends", "compare_first_words", "compare_rates", "measure_long_session"]
 
@@ -21,7 +21,7 @@ WORDS = 10
 
 
 def compare_rates(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
-    """Runs a second, each in a session of its own."""
+    """Compare runs per second, each in a new session."""
     path = f"/agents/{AGENT}/runs"
     for work, stream, words, requests, goal in (
         ("runs, plain", False, 3, 160, at_least(1.5)),
@@ -33,7 +33,7 @@ def compare_rates(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
 
 
 def compare_first_words(ours: RunningServer, theirs: RunningServer, endpoint: str) -> Iterator[Row]:
-    """From a request to the first word of the answer, over what the model itself takes."""
+    """Compare the time from a request to the first word, without the time of the model itself."""
     acts = {
         "ours": _measure_first_word(ours),
         "theirs": _measure_first_word(theirs),
@@ -77,7 +77,7 @@ def _measure_first_word_of_model(endpoint: str) -> Callable[[], float]:
 
 
 def compare_appends(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
-    """The 1,000th run of a session beside the first of one, one after the other."""
+    """Compare the 1,000th run of a session with the first, one after the other."""
     found = run_rounds(
         {"new": _measure_append(ours, 9), "long": _measure_append(ours, 9, "append-999")}, 7
     )
@@ -90,7 +90,7 @@ def compare_appends(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]
 
 
 def measure_long_session(ours: RunningServer) -> Iterator[Row]:
-    """The 10,000th beside the first; and with the history that an agent has by default."""
+    """Compare the 10,000th run with the first; measure the effect of the default history."""
     goal = at_most(1.2)
     found = run_rounds(
         {"new": _measure_append(ours, 9), "long": _measure_append(ours, 9, "runs-10000")}, 7
@@ -110,7 +110,7 @@ def measure_long_session(ours: RunningServer) -> Iterator[Row]:
 def _measure_append(
     place: RunningServer, count: int, session_id: str | None = None, agent: str = AGENT
 ) -> Callable[[], float]:
-    """The median time of so many runs in a session, or each in a new one."""
+    """Return a measurement of the median time of `count` runs in one session or in new ones."""
 
     def act() -> float:
         took = []

@@ -1,10 +1,10 @@
-"""What reads and appends cost with a thousand sessions and with very many, side by side.
+"""Costs of reads and appends with a thousand sessions and with a million.
 
-`python -m tests.benchmarks.scale` asks two SQLite files in `.bench/scale`, which it fills when they
-are not there: 6 GB, some 5 minutes. `--small URL --large URL` names others, of one engine, that
-`tests.benchmarks.seed` has filled. Each query is asked of both in turn, round after round; what is
-printed are microseconds of the store alone. Appends change both databases: a run that is created,
-started and ended, in a transaction each.
+`python -m tests.benchmarks.scale` queries two SQLite files in `.bench/scale`, and fills missing
+ones: 6 GB, about 5 minutes. `--small URL --large URL` select other databases, both of one
+engine, that `tests.benchmarks.seed` has filled. Every query runs on both in turns, round after
+round; the table has microseconds of the store alone. Appends change both databases: a run is
+created, started and finished, in one transaction each.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ FOLDER = Path(__file__).parents[2] / ".bench" / "scale"
 SMALL = 1_000
 LARGE = 1_000_000
 RUNS = 5
-"""Runs a session."""
+"""Runs per session."""
 
 ROUNDS = 120
-"""Times that each query is asked of each database; the first ones are not counted."""
+"""Number of times that each query runs on each database; the first ones are not counted."""
 
 WARM = 5
 
 MIDDLE = (START + YEAR // 2, "")
-"""Where a cursor page of the middle begins: behind half of the rows."""
+"""Cursor of a page in the middle: after half of the rows."""
 
 DENSE = Visibility(False, DENSE_USER)
 SPARSE = Visibility(False, "user-7")
@@ -65,7 +65,7 @@ RARE_COMPONENT = COMPONENTS[-1][1]
 
 
 class Sample(NamedTuple):
-    """What is there of a database to ask for."""
+    """A session of a database, for the arguments of queries."""
 
     session_id: str
     session_type: str
@@ -74,7 +74,12 @@ class Sample(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A query; `write` for one that changes rows, `large` for one that the service reads so."""
+    """A query.
+
+    Attributes:
+        write: True if the query changes rows.
+        large: True if the service runs it as a large read.
+    """
 
     name: str
     ask: Callable[[Sample, Totals], Work[Any] | list[Work[Any]]]
@@ -94,13 +99,13 @@ def _read_samples() -> Steps[list[Sample]]:
     return [Sample(*row) for row in rows]
 
 
-def _list_sessions(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
-    query = SessionQuery(visibility, **given)
+def _list_sessions(name: str, visibility: Visibility = EVERYONE, **options: Any) -> Case:
+    query = SessionQuery(visibility, **options)
     return Case(f"sessions, {name}", lambda _, known: sessions.list_page(query, known), large=True)
 
 
-def _list_runs(name: str, visibility: Visibility = EVERYONE, **given: Any) -> Case:
-    query = RunQuery(visibility, **given)
+def _list_runs(name: str, visibility: Visibility = EVERYONE, **options: Any) -> Case:
+    query = RunQuery(visibility, **options)
     return Case(f"runs, {name}", lambda _, known: run_reads.list_page(query, known), large=True)
 
 
@@ -191,7 +196,7 @@ def _create_session(sample: Sample, _: Totals) -> Work[Any]:
 
 
 def build_cases() -> list[Case]:
-    """Every query."""
+    """Build all queries."""
     return [
         *_session_cases(),
         *_run_cases(),
@@ -202,16 +207,19 @@ def build_cases() -> list[Case]:
 
 
 async def _measure(database: Database, case: Case, sample: Sample) -> float:
-    asked = case.ask(sample, totals_of(database))
-    begun = time.perf_counter()
-    for work in asked if isinstance(asked, list) else [asked]:
+    units = case.ask(sample, totals_of(database))
+    started = time.perf_counter()
+    for work in units if isinstance(units, list) else [units]:
         await (database.write(work) if case.write else database.read(work, large=case.large))
-    return (time.perf_counter() - begun) * 1e6
+    return (time.perf_counter() - started) * 1e6
 
 
 async def measure_lines(small: Database, large: Database, rounds: int, only: str) -> Iterator[str]:
-    """A line a query: its name; median and least tenth of both, and the large one as a multiple of
-    the small one; and what the large one took when it was asked for the first time."""
+    """Measure the queries and return the table.
+
+    A line has the median and the lowest decile of both databases, their ratios, and the time of the
+    first call on the large database.
+    """
     chosen = [case for case in build_cases() if only in case.name]
     taken: dict[Case, tuple[list[float], list[float]]] = {case: ([], []) for case in chosen}
     samples = [await database.read(_read_samples()) for database in (small, large)]
@@ -234,12 +242,12 @@ def _table(taken: dict[Case, tuple[list[float], list[float]]]) -> Iterator[str]:
 
 
 def _lowest_decile(times: list[float]) -> float:
-    """What a tenth of them stays below: nearer to what is done, on a machine with other work."""
+    """Return the lowest decile, which other work of the machine affects least."""
     return statistics.quantiles(times, n=10)[0]
 
 
 async def _prepare_file(number: int) -> str:
-    """The URL of a file with so many sessions, filled when it is not there."""
+    """Return the URL of a file with `number` sessions; fill it if it does not exist."""
     path = FOLDER / f"{number}.db"
     if not path.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -254,10 +262,13 @@ async def _main() -> None:
     parser.add_argument("--large", help="URL of the one with very many")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", default="", help="only queries with this in their name")
-    given = parser.parse_args()
-    urls = [given.small or await _prepare_file(SMALL), given.large or await _prepare_file(LARGE)]
+    options = parser.parse_args()
+    urls = [
+        options.small or await _prepare_file(SMALL),
+        options.large or await _prepare_file(LARGE),
+    ]
     small, large = (open_database(settings.Database("main", url), create=False) for url in urls)
-    for line in await measure_lines(small, large, given.rounds, given.only):
+    for line in await measure_lines(small, large, options.rounds, options.only):
         print(line, flush=True)
     await small.close()
     await large.close()

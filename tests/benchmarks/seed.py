@@ -1,12 +1,11 @@
-"""Fill an empty database with made-up sessions and runs, for measurements.
+"""Fill an empty database with generated sessions and runs, for measurements.
 
 `python -m tests.benchmarks.seed --url URL --sessions 1000000 --runs-per-session 5`, with a URL as
-in the configuration: `sqlite:////absolute/path` or `postgresql://…`. What is missing is made: the
-file, the tables. A database that holds sessions is refused. The same numbers give the same rows.
+in the configuration: `sqlite:////absolute/path` or `postgresql://…`. A missing file and missing
+tables are created; a database with sessions is rejected. The same numbers give the same rows.
 
-Rows go straight into the tables, without indexes, which are built afterwards. Until all is there
-the database says that it has no schema, so that nobody serves half of it; one that was left so is
-to be thrown away.
+Rows are written directly into the tables, without indexes, which are built at the end. Until then
+the database has no schema version, so that no server opens it; an unfinished one is to be deleted.
 """
 
 from __future__ import annotations
@@ -35,12 +34,14 @@ CACHE_KB = 1_500_000
 
 
 class _Target(Protocol):
-    """A database that is being filled."""
+    """A database to fill."""
 
     async def begin(self) -> list[str]:
-        """Make the tables, drop what slows filling; returns the DDL that builds it again.
+        """Create the tables, drop indexes and constraints, and return the DDL to create them again.
 
-        Raises SystemExit when there is anything in it."""
+        Raises:
+            SystemExit: the database has sessions.
+        """
         ...
 
     async def add(self, batch: Batch) -> None: ...
@@ -51,7 +52,7 @@ class _Target(Protocol):
 
 
 async def _create_schema(url: str) -> None:
-    """Make the file or the tables, unless they are there."""
+    """Create the file or the tables if they do not exist."""
     database = open_database(settings.Database("main", url), create=True)
     await database.check()
     await database.close()
@@ -126,7 +127,7 @@ class _Postgres:
         return await self._without_indexes()
 
     async def _without_indexes(self) -> list[str]:
-        """Foreign keys go first and come last, since they stand on the keys of the other table."""
+        """Drop constraints and indexes; foreign keys first, which depend on other keys."""
         constraints = await self._connection.fetch(
             "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid), contype = 'f'"
             " FROM pg_constraint WHERE contype IN ('p', 'u', 'f')"
@@ -184,10 +185,10 @@ def _choose_target(url: str) -> _Target:
 
 
 async def fill_database(url: str, population: Population) -> None:
-    """Fill a database, with a bar on stderr if that is a terminal.
+    """Fill a database, with a progress bar on stderr if stderr is a terminal.
 
     Raises:
-        SystemExit: it holds sessions.
+        SystemExit: the database has sessions.
     """
     target = _choose_target(url)
     again = await target.begin()
@@ -211,13 +212,13 @@ def _main() -> None:
     parser.add_argument("--sessions", type=int, default=1_000_000)
     parser.add_argument("--runs-per-session", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1, help="another seed, other rows")
-    given = parser.parse_args()
-    begun = time.monotonic()
-    population = Population(given.sessions, given.runs_per_session, given.seed)
-    asyncio.run(fill_database(given.url, population))
+    options = parser.parse_args()
+    started = time.monotonic()
+    population = Population(options.sessions, options.runs_per_session, options.seed)
+    asyncio.run(fill_database(options.url, population))
     print(
-        f"{given.sessions:,} sessions with {given.sessions * given.runs_per_session:,} runs"
-        f" in {time.monotonic() - begun:.0f} s",
+        f"{options.sessions:,} sessions with {options.sessions * options.runs_per_session:,} runs"
+        f" in {time.monotonic() - started:.0f} s",
         file=sys.stderr,
     )
 

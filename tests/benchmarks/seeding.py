@@ -1,4 +1,4 @@
-"""Sessions of the benchmarks in our database, written through the store's own repositories."""
+"""Sessions of the benchmarks in the database of agentctl, written through its repositories."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.deployment import Deployment
 __all__ = ["seed_database"]
 
 RUNS_AT_ONCE = 200
-"""In one transaction."""
+"""Runs per transaction."""
 
 SECOND = 1_000_000
 
 
 def seed_database(work: Work) -> None:
-    """Make the database of the configuration, and fill it."""
+    """Create the database of the configuration and fill it."""
     asyncio.run(_seed(work))
 
 
@@ -87,7 +87,7 @@ USAGE = {"input_tokens": 20, "output_tokens": 40, "total_tokens": 60}
 
 
 def _build_messages(work: Work, created_at: int) -> Iterator[dict[str, object]]:
-    """A question and its answer, as `chat_history` shows them (contract.md 3)."""
+    """Yield a question and its answer, as `chat_history` has them (docs/contract.md "Records")."""
     common = {"from_history": False, "stop_after_tool_call": False, "created_at": created_at}
     yield {"content": work.question, "role": "user", **common}
     yield {"content": work.answer, "role": "assistant", **common, "metrics": USAGE}

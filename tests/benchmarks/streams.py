@@ -1,10 +1,10 @@
-"""Very many streamed runs at once in one server process: are they right, how fast, how large.
+"""Very many concurrent streams in one server process: correctness, speed and memory.
 
-`python -m tests.benchmarks.streams [STREAMS]`, a thousand without a number. All streams are open
-and have had their first event before the model says its first word to any of them. Every stream is
+`python -m tests.benchmarks.streams [STREAMS]`, by default a thousand. All streams are open and have
+received their first event before the model sends its first word to any of them. Every stream is
 checked: numbers without a gap, RunStarted first and RunCompleted last, all words. Then 200 readers
-of long answers, once quick, once so slow that they stop after one event until all runs have ended.
-Memory is the resident set of the server process.
+receive long answers, first quickly, then so slowly that they pause after one event until all runs
+have ended. Memory is the resident set of the server process.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ import httpx2
 
 from tests.benchmarks.measure import Row, build_figure_row
 from tests.benchmarks.paced import build_word
-from tests.benchmarks.places import serve_endpoint
-from tests.process import ServerProcess, base_environment, start_server
+from tests.benchmarks.servers import serve_endpoint
 from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.process import ServerProcess, base_environment, start_server
 
 FILES = 16_384
-"""Open files that each process may have."""
+"""Maximum number of open files of each process."""
 
 STREAMS = 1_000
 ROUNDS = 3
 READERS = 200
 
 RECEIVE_BYTES = 4_096
-"""What the kernel takes for a reader who does not read."""
+"""Receive buffer of a reader that does not read, in bytes."""
 
 SAMPLE_SECONDS = 0.1
 
@@ -63,12 +63,12 @@ history_runs = 0
 
 
 class Reply(NamedTuple):
-    """What each run's model is to say; see `tests.benchmarks.paced`."""
+    """The answer of the model for each run; see `tests.benchmarks.paced`."""
 
     words: int
     size: int
     seconds: float
-    gate: bool
+    hold: bool
 
     @property
     def message(self) -> str:
@@ -76,11 +76,11 @@ class Reply(NamedTuple):
 
     @property
     def answer(self) -> str:
-        return "".join(build_word(number, self.size) for number in range(self.description))
+        return "".join(build_word(number, self.size) for number in range(self.words))
 
 
-SHORT = Reply(words=20, size=6, seconds=0.5, gate=True)
-LONG = Reply(words=128, size=4_096, seconds=0.1, gate=False)
+SHORT = Reply(words=20, size=6, seconds=0.5, hold=True)
+LONG = Reply(words=128, size=4_096, seconds=0.1, hold=False)
 
 
 class Event(NamedTuple):
@@ -90,17 +90,17 @@ class Event(NamedTuple):
 
 
 class Stream:
-    """One streamed run, read by hand: a client library would cost more than the server."""
+    """A streamed run, parsed by hand: a client library would cost more than the server."""
 
-    def __init__(self, port: int, token: str, asked: Reply, session_id: str) -> None:
-        body = {"message": asked.message, "session_id": session_id}
+    def __init__(self, port: int, token: str, reply: Reply, session_id: str) -> None:
+        body = {"message": reply.message, "session_id": session_id}
         self._body = json.dumps(body).encode()
-        self._port, self._token, self._asked = port, token, asked
+        self._port, self._token, self._reply = port, token, reply
         self._found: list[Event] = []
         self.first_seconds = 0.0
 
     async def open(self, receive_bytes: int | None = None) -> None:
-        """Ask, and read the first event."""
+        """Send the request and read the first event."""
         start = time.perf_counter()
         connection = socket.socket()
         connection.setblocking(False)
@@ -120,7 +120,7 @@ class Stream:
         self.first_seconds = time.perf_counter() - start
 
     async def read(self) -> None:
-        """Read to the end, and check that all came."""
+        """Read the stream to its end and check that all events have come."""
         while await self._next():
             pass
         self._writer.close()
@@ -128,11 +128,11 @@ class Stream:
         assert [event.number for event in self._found] == list(range(len(self._found)))
         assert (first.name, last.name) == ("RunStarted", "RunCompleted"), last
         assert {event.name for event in said} == {"RunContent"}
-        told = "".join(event.data["content"] for event in said)
-        assert told == last.data["content"] == self._asked.answer
+        text = "".join(event.data["content"] for event in said)
+        assert text == last.data["content"] == self._reply.answer
 
     async def _next(self) -> bool:
-        """Read one event, which the server sends as one chunk; False at the end."""
+        """Read one event, which the server sends as one chunk; return False at the end."""
         while size := int(await self._reader.readline(), 16):
             lines = (await self._reader.readexactly(size + 2)).decode().splitlines()
             fields = dict(
@@ -146,7 +146,7 @@ class Stream:
 
 
 class Usage:
-    """What a process has used since this was made: seconds of CPU, bytes of memory."""
+    """CPU seconds and memory in bytes that a process has used since this object was created."""
 
     def __init__(self, process_id: int) -> None:
         self._folder = Path(f"/proc/{process_id}")
@@ -173,17 +173,17 @@ class Usage:
             await asyncio.sleep(SAMPLE_SECONDS)
 
     def growth(self, count: int) -> float:
-        """How far the peak stood above the beginning, in KB for each of so many."""
+        """Return the difference of the peak from the start, in KB per stream."""
         return (self.peak - self.before) / count / 1024
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop sampling."""
         self._watching.cancel()
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A server, its endpoint, and how to reach both."""
+    """A server and its model endpoint."""
 
     server: ServerProcess
     endpoint: str
@@ -197,13 +197,13 @@ class Setup:
     def token(self) -> str:
         return self.deployment.token("me", ADMIN, seconds=3_600)
 
-    def streams(self, count: int, asked: Reply) -> list[Stream]:
-        """As many runs, each in a session of its own."""
+    def streams(self, count: int, reply: Reply) -> list[Stream]:
+        """Create streams, each with a new session."""
         token = self.token
-        return [Stream(self.port, token, asked, f"s{number}") for number in range(count)]
+        return [Stream(self.port, token, reply, f"s{number}") for number in range(count)]
 
     async def all_wait(self, count: int) -> None:
-        """Wait until as many calls stand at the gate."""
+        """Wait until `count` calls wait at the model."""
         async with httpx2.AsyncClient() as client:
             while (await client.get(f"{self.endpoint}/waiting")).json()["waiting"] < count:
                 await asyncio.sleep(0.05)
@@ -223,7 +223,7 @@ class Setup:
 
 @contextmanager
 def serve_deployment(folder: Path, url: str) -> Iterator[Setup]:
-    """A server of its own."""
+    """Run a new server."""
     folder.mkdir()
     deployment = create_deployment(folder, f"{url}/v1", extra=AGENT.format(url=f"{url}/v1"))
     options = ("--config", str(deployment.path), "--port", "0")
@@ -234,7 +234,7 @@ def serve_deployment(folder: Path, url: str) -> Iterator[Setup]:
 
 
 class ConcurrentResult(NamedTuple):
-    """Very many streams at once: times in seconds, memory in bytes, `each` in KB a stream."""
+    """The result of a round: times in seconds, memory in bytes, `each` in KB per stream."""
 
     firsts: list[float]
     opened: float
@@ -247,10 +247,10 @@ class ConcurrentResult(NamedTuple):
     each: float
 
 
-async def measure_concurrent(place: Setup, count: int, asked: Reply) -> ConcurrentResult:
-    """Open all streams, let them go, read them all."""
+async def measure_concurrent(place: Setup, count: int, reply: Reply) -> ConcurrentResult:
+    """Open all streams, release the model, and read them all."""
     usage = Usage(place.server.process.pid)
-    streams = place.streams(count, asked)
+    streams = place.streams(count, reply)
     start = time.perf_counter()
     await asyncio.gather(*(stream.open() for stream in streams))
     async with asyncio.TaskGroup() as reading:
@@ -271,7 +271,7 @@ async def measure_concurrent(place: Setup, count: int, asked: Reply) -> Concurre
 
 
 def format_line(count: int, found: ConcurrentResult) -> str:
-    """One round of so many streams."""
+    """Format the result of a round of `count` streams."""
     p99 = statistics.quantiles(found.firsts, n=100, method="inclusive")[98]
     return (
         f"{count:>7}{statistics.median(found.firsts) * 1000:>10.0f}{p99 * 1000:>8.0f}"
@@ -281,13 +281,11 @@ def format_line(count: int, found: ConcurrentResult) -> str:
 
 
 def measure_streams(folder: Path, url: str, count: int = STREAMS) -> Iterator[Row]:
-    """One round of short answers, every stream checked, as rows."""
+    """Run one round of short answers, check every stream, and yield rows."""
     raise_file_limit()
     with serve_deployment(folder, url) as place:
         asyncio.run(warm_up(place))
-        found = asyncio.run(
-            measure_concurrent(place, count, SHORT._replace(description=5, seconds=0.1))
-        )
+        found = asyncio.run(measure_concurrent(place, count, SHORT._replace(words=5, seconds=0.1)))
     work = f"{count:,} streams at once"
     yield build_figure_row(
         f"{work}: CPU of the server for each", [found.cpu / count * 1_000], " ms"
@@ -297,7 +295,7 @@ def measure_streams(folder: Path, url: str, count: int = STREAMS) -> Iterator[Ro
 
 
 async def measure_readers(place: Setup, name: str, *, slow: bool) -> str:
-    """Readers of long answers; a line."""
+    """Measure readers of long answers; return a line of the table."""
     usage = Usage(place.server.process.pid)
     streams = place.streams(READERS, LONG)
     start = time.perf_counter()
@@ -310,7 +308,8 @@ async def measure_readers(place: Setup, name: str, *, slow: bool) -> str:
     usage.end()
     return (
         f"{READERS:>7} {name:<9}{took:>8.1f}{usage.cpu_seconds:>9.1f}{_megabytes(usage.before):>8}"
-        f"{_megabytes(usage.peak):>8}{_megabytes(ended) if slow else '':>8}{_megabytes(usage.now):>8}"
+        f"{_megabytes(usage.peak):>8}{_megabytes(ended) if slow else '':>8}"
+        f"{_megabytes(usage.now):>8}"
         f"{usage.growth(READERS):>10.0f}"
     )
 
@@ -320,14 +319,14 @@ def _megabytes(size: int) -> str:
 
 
 async def warm_up(place: Setup) -> None:
-    """What only the first run needs is there."""
-    (stream,) = place.streams(1, SHORT._replace(gate=False, seconds=0))
+    """Do the work that only the first run needs."""
+    (stream,) = place.streams(1, SHORT._replace(hold=False, seconds=0))
     await stream.open()
     await stream.read()
 
 
 def measure_lines(folder: Path, count: int) -> Iterator[str]:
-    """The measurements, each line when it is known."""
+    """Run all measurements; yield each line as soon as it is measured."""
     with serve_endpoint() as url:
         with serve_deployment(folder / "at-once", url) as place:
             asyncio.run(warm_up(place))
@@ -349,7 +348,7 @@ def measure_lines(folder: Path, count: int) -> Iterator[str]:
 
 
 def raise_file_limit() -> None:
-    """For this process and those that it starts."""
+    """Raise the limit of open files for this process and its children."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -360,7 +359,5 @@ if __name__ == "__main__":
         del os.environ[name]
     raise_file_limit()
     with tempfile.TemporaryDirectory() as directory:
-        for format_line in measure_lines(
-            Path(directory), int(sys.argv[1]) if sys.argv[1:] else STREAMS
-        ):
-            print(format_line, flush=True)
+        for line in measure_lines(Path(directory), int(sys.argv[1]) if sys.argv[1:] else STREAMS):
+            print(line, flush=True)

@@ -1,4 +1,4 @@
-"""The code of the benchmarks runs: tiny, so that it is known before somebody needs it."""
+"""Small runs of the benchmarks, so that their code keeps working."""
 
 from __future__ import annotations
 

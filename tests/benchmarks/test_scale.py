@@ -1,4 +1,4 @@
-"""What fills a database for measurements, and what measures it, in small."""
+"""Small runs of the code that fills and measures large databases."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How long a verification takes, as ratios to bare PyJWT on the same token and key in the same run.
+"""Durations of token verification, as ratios to bare PyJWT with the same token and key.
 
-`python -m tests.benchmarks.verification`. Batches take turns, so that a slower or busier machine
-moves all of them; medians are compared. Nothing fails here: the numbers are to be read.
+`python -m tests.benchmarks.verification`. Batches take turns, so that a slow or busy machine
+affects all of them; medians are compared. A slow result is no failure: the figures are to be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.auth.forge import ec_pair, ed, ed_pair, es, rs, rsa_pair, token
 from tests.benchmarks.measure import Row, at_most, build_ratio_row, run_rounds
 
 ROUNDS = 61
-"""For `python -m`; the table of all benchmarks has fewer."""
+"""Rounds of `python -m`; the table of all benchmarks has fewer."""
 
 ROWS = 21
 
@@ -33,7 +33,7 @@ Call = Callable[[], object]
 
 
 def build_claims() -> dict[str, Any]:
-    """What an identity provider puts into an access token."""
+    """Build the claims of a typical access token of an identity provider."""
     now = int(time.time())
     return {
         "iss": "https://issuer.example/", "sub": "user-4711", "aud": "agentctl", "iat": now,
@@ -43,7 +43,7 @@ def build_claims() -> dict[str, Any]:
 
 
 def build_verifier(algorithm: Any, pem: str) -> Verifier:
-    """A verifier that checks issuer and audience, as bare PyJWT is told to below."""
+    """Build a verifier that checks issuer and audience, as the call of PyJWT below does."""
     given = Authorization(
         algorithm=algorithm,
         verification_keys=(pem,),
@@ -54,7 +54,7 @@ def build_verifier(algorithm: Any, pem: str) -> Verifier:
 
 
 def call_pyjwt(text: str, key: Any, algorithm: str) -> Call:
-    """PyJWT as its documentation has it, with the key parsed beforehand."""
+    """Return a call of PyJWT as in its documentation, with a parsed key."""
 
     def decode() -> object:
         return jwt.decode(
@@ -65,14 +65,14 @@ def call_pyjwt(text: str, key: Any, algorithm: str) -> Call:
 
 
 def call_fresh_verifiers(text: str, algorithm: str, pem: str, count: int) -> Call:
-    """Verifiers that have not seen the token, one for each call."""
+    """Return a call of a new verifier each time, which has not seen the token."""
     fresh = iter([build_verifier(algorithm, pem) for _ in range(count)])
     header = f"Bearer {text}"
     return lambda: next(fresh).principal(header)
 
 
 def call_with_invalid_token(one: Verifier, header: str) -> Call:
-    """A header that does not hold."""
+    """Return a call with an invalid header."""
 
     def ask() -> None:
         with suppress(InvalidToken):
@@ -82,7 +82,7 @@ def call_with_invalid_token(one: Verifier, header: str) -> Call:
 
 
 def measure_microseconds(act: Call, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Of one call, from a batch without garbage collection."""
+    """Return the microseconds of one call, from a batch without garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -95,7 +95,7 @@ def measure_microseconds(act: Call, clock: Callable[[], float] = time.perf_count
 
 
 def measure_calls(acts: dict[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Microseconds of each, batches in turns after a first of each."""
+    """Measure all calls in turns, in microseconds; the first batch of each is not counted."""
     found = run_rounds(
         {name: partial(measure_microseconds, act) for name, act in acts.items()}, rounds
     )
@@ -103,7 +103,7 @@ def measure_calls(acts: dict[str, Call], rounds: int) -> dict[str, list[float]]:
 
 
 def build_cases(rounds: int = ROUNDS) -> Iterator[tuple[str, dict[str, Call]]]:
-    """By algorithm: bare PyJWT first, then ours."""
+    """Yield the calls by algorithm, bare PyJWT first."""
     signers = {
         "RS256": (rsa_pair(), rs(rsa_pair())),
         "ES256": (ec_pair(), es(ec_pair())),
@@ -128,7 +128,7 @@ def build_cases(rounds: int = ROUNDS) -> Iterator[tuple[str, dict[str, Call]]]:
 
 
 def compare_with_pyjwt() -> Iterator[Row]:
-    """What a server does most: an RS256 token, seen for the first time and again."""
+    """Compare the verification of an RS256 token, for the first time and again, with PyJWT."""
     _, acts = next(build_cases(ROWS))
     found = measure_calls(acts, ROWS)
     for name, goal in (("first time", 1.3), ("again", 0.1)):
@@ -137,7 +137,7 @@ def compare_with_pyjwt() -> Iterator[Row]:
 
 
 def build_measurements(name: str) -> dict[str, Callable[[], float]]:
-    """One way of verifying an RS256 token, and bare PyJWT: microseconds of the processor a call."""
+    """Build measurements of a verification with RS256 and of PyJWT, in CPU microseconds."""
     _, acts = next(build_cases(ROWS))
     floor = "bare PyJWT"
     return {
@@ -147,7 +147,7 @@ def build_measurements(name: str) -> dict[str, Callable[[], float]]:
 
 
 def measure_lines() -> Iterator[str]:
-    """One line a case."""
+    """Run all cases; yield the lines of the table."""
     yield f"{'algorithm':<10}{'what':<16}{'us':>8}{'ratio':>8}"
     for algorithm, acts in build_cases():
         found = measure_calls(acts, ROUNDS)

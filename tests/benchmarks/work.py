@@ -1,4 +1,4 @@
-"""The work that both sides do: the same agents, teams, sessions, texts, keys and model."""
+"""The work of both servers: the same agents, teams, sessions, texts, keys and model."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ TEAMS = [
 LISTED = 400
 
 SHORT_RUNS, LONG_RUNS = 5, 50
-"""Of the older and of the newer half of the sessions to list."""
+"""Runs per session of the older and of the newer half of the sessions to list."""
 
 SIZES = (1, 100, 1_000)
 
 
 @dataclass(frozen=True)
 class Session:
-    """A session to be there beforehand; the time is in seconds."""
+    """A session to create; `created_at` is in seconds."""
 
     session_id: str
     runs: int
@@ -71,12 +71,12 @@ class Session:
 
 
 def sized_sessions(sizes: Iterable[int] = SIZES) -> list[Session]:
-    """Sessions of so many runs, too old to be on the first page of a list."""
+    """Return one session per number of runs, too old for the first page of a list."""
     return [Session(f"runs-{size}", size, 1_500_000_000) for size in sizes]
 
 
 def listed_sessions(count: int = LISTED, longer: int = LONG_RUNS) -> list[Session]:
-    """Sessions to list; the newer half of them has so many runs each."""
+    """Return sessions to list; the newer half has `longer` runs each."""
     return [
         Session(
             f"listed-{number}",
@@ -89,7 +89,7 @@ def listed_sessions(count: int = LISTED, longer: int = LONG_RUNS) -> list[Sessio
 
 @dataclass(frozen=True)
 class Work:
-    """A folder with keys, and all that a side is to hold."""
+    """A folder with keys, and the data of a server."""
 
     folder: Path
     model_url: str
@@ -102,7 +102,7 @@ class Work:
 
     @property
     def token(self) -> str:
-        """A token of an ordinary user, which both sides take."""
+        """A token of an ordinary user, valid for both servers."""
         return Deployment(self.folder).token(self.user, *SCOPES, seconds=7_200)
 
     @property
@@ -110,7 +110,7 @@ class Work:
         return {"Authorization": f"Bearer {self.token}"}
 
     def described(self, port: int) -> dict[str, Any]:
-        """The work for a program that knows nothing of these classes."""
+        """Return the work as JSON for a program without these classes."""
         return asdict(self) | {
             "folder": str(self.folder),
             "database": str(self.folder / "agentos.db"),
@@ -127,7 +127,7 @@ def create_work(
     database: str = "sqlite:///agentctl.db",
     workers: int = 1,
 ) -> Work:
-    """Write keys and our configuration into an empty folder."""
+    """Write keys and the configuration of agentctl into an empty folder."""
     folder.mkdir(exist_ok=True)
     private = generate_key("RS256")
     write_private_key(folder / "keys" / "signing.pem", private)
@@ -174,7 +174,7 @@ base_url = "{model_url}"
 
 
 def find_free_port() -> int:
-    """One that nobody listens on now."""
+    """Return a TCP port without a listener."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -182,10 +182,10 @@ def find_free_port() -> int:
 
 
 def wait_for_port(port: int, seconds: float) -> None:
-    """Wait until somebody listens there.
+    """Wait until a process listens on the port.
 
     Raises:
-        RuntimeError: nobody did in time.
+        RuntimeError: no process listens in time.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

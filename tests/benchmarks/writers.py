@@ -1,11 +1,11 @@
-"""64 writers on one SQLite file, for some seconds: how long a write takes, and how the log grows.
+"""64 concurrent writers on one SQLite file: latency of a write, and size of the WAL.
 
     python -m tests.benchmarks.writers [SECONDS]
 
-First all of them in one process, whose writer thread commits for many at a time, then 16 in each of
-4 processes, which wait for each other's lock. A write is a run that is created, which also changes
-the row of its session; each is on the disk when it is answered (`synchronous=FULL`). Meanwhile a
-reader in this process keeps reading. Nothing may fail, and least of all with "database is locked".
+First all writers are in one process, whose writer thread commits many units of work at once; then
+16 in each of 4 processes, which wait for the lock of each other. A write creates a run, which also
+changes the row of its session; it is on disk when it returns (`synchronous=FULL`). A reader in this
+process keeps reading. No write may fail, least of all with "database is locked".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GOAL_MS = 100.0
 
 @dataclass
 class WriteResult:
-    """What some writers did: milliseconds of each write, and what was refused, by its text."""
+    """Milliseconds of each write, and the messages of failures."""
 
     latencies: list[float]
     failures: list[str]
@@ -68,7 +68,7 @@ def _print_row(processes: int, written: WriteResult, log: int, seconds: float) -
 
 
 async def _measure(path: Path, processes: int, seconds: float) -> tuple[WriteResult, int]:
-    """Let them write, and read meanwhile; what they did, and the largest size of the log."""
+    """Run the writers and read meanwhile; return their results and the largest size of the WAL."""
     work = asyncio.create_task(_run_writers(path, processes, seconds))
     reader, largest = open_sqlite("main", path, create=False), 0
     while not work.done():

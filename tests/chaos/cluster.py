@@ -13,10 +13,10 @@ from pathlib import Path
 
 import asyncpg
 
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.own_postgres import OwnPostgres, own_postgres
 from tests.process import ServerProcess, start_server
-from tests.deployment import ADMIN, Deployment, create_deployment
 
 __all__ = ["Cluster", "Server", "start_cluster"]
 

@@ -1,11 +1,11 @@
-"""What lines of the log and metrics cost: the same requests to servers that differ in these only.
+"""Costs of log lines and metrics: the same requests to servers that differ only in these.
 
-    python -m tests.benchmarks.seeing [ROUNDS]
-    python -m tests.benchmarks.seeing readable|json 2> FILE
+    python -m tests.benchmarks.observability [ROUNDS]
+    python -m tests.benchmarks.observability readable|json 2> FILE
 
-For each the requests a second, as a ratio to the server that tells nothing, and the CPU time of the
-server for one request. The second form has no server: it writes lines, which other work on the
-machine disturbs less.
+The table has requests per second, as a ratio to a server without log and metrics, and the CPU time
+of the server per request. The second form writes log lines without a server, which other work of
+the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ VARIANTS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Round:
-    """One round against one server: its rate, and its CPU time for a request in microseconds."""
+    """A round against one server: its rate, and its CPU time per request in microseconds."""
 
     load: Load
 
@@ -57,13 +57,13 @@ class Round:
 
 
 def cpu_seconds(process_id: int) -> float:
-    """The CPU time that the scheduler has counted for the process, all its threads."""
+    """Return the CPU seconds that the scheduler has counted for all threads of the process."""
     tasks = Path(f"/proc/{process_id}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def main(rounds: int) -> None:
-    """Start all servers, ask them in turns, and print a table."""
+    """Start all servers, run the rounds, and print a table."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         work = create_work(folder / "work", "http://127.0.0.1:9", [Session("runs-1", 1, 1)])
@@ -98,7 +98,7 @@ def print_medians(path: str, found: dict[str, list[tuple[float, float]]]) -> Non
 
 
 def measure_lines(form: LogFormat) -> None:
-    """Write lines to stderr, and print what one takes, and what counting a request does."""
+    """Write log lines to stderr; print the time of a line and of counting a request."""
     log_to_stderr(Log(form, "info"))
     request = FinishedRequest("get_agents", "GET", 200, 0.00123, "user-4711")
     traffic = RequestCounters()

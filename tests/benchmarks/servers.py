@@ -1,4 +1,4 @@
-"""The processes that are measured: started on a free port of this machine, ended by their id."""
+"""The servers that are measured: started on a free port, stopped by their process id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ROOT = Path(__file__).parents[2]
 
 AGENTOS_PYTHON = ROOT / ".bench" / "agentos" / "bin" / "python"
-"""Made by `make bench`: an environment with `agentos-requirements.txt`."""
+"""The interpreter of the environment that `make bench` creates from `agentos-requirements.txt`."""
 
 START_SECONDS = 60.0
 
@@ -48,22 +48,22 @@ class RunningServer:
 
     @property
     def memory(self) -> float:
-        """What its processes have resident, in MB."""
+        """The resident memory of its processes in MB."""
         return resident_megabytes(self.process_id)
 
     def get(self, path: str, *, seconds: int = 1) -> Load:
-        """The load of one GET."""
+        """Return the load of one GET request."""
         return Load(self.url + path, self.process_id, self.work.headers, seconds=seconds)
 
     def post(self, path: str, form: str | None = None, *, seconds: int = 1) -> Load:
-        """The load of one POST, with a urlencoded form or without a body."""
+        """Return the load of one POST request, with a urlencoded form or without a body."""
         url, headers = self.url + path, self.work.headers
         return Load(url, self.process_id, headers, form=form, post=True, seconds=seconds)
 
 
 @contextmanager
 def serve_agentctl(work: Work, *options: str) -> Iterator[RunningServer]:
-    """`agentctl serve` on the configuration of the work."""
+    """Run `agentctl serve` with the configuration of the work."""
     place = ("--config", str(work.folder / "agentctl.toml"), "--port", "0", *options)
     log = work.folder / "server.log"
     with start_server(*place, log=log, environment=base_environment()) as server:
@@ -72,14 +72,14 @@ def serve_agentctl(work: Work, *options: str) -> Iterator[RunningServer]:
 
 @contextmanager
 def serve_agentos(work: Work) -> Iterator[RunningServer]:
-    """AgentOS on the same work; its database must have been seeded."""
+    """Run AgentOS on the same work; its database must have been seeded."""
     port = find_free_port()
     with _run_program(work, port, *_agentos_command(work, "serve", port)) as process_id:
         yield RunningServer(port, process_id, work)
 
 
 def seed_agentos(work: Work) -> None:
-    """Fill AgentOS's database through its own classes."""
+    """Fill the database of AgentOS through its own classes."""
     done = subprocess.run(
         _agentos_command(work, "seed", 0),
         cwd=work.folder,
@@ -101,7 +101,7 @@ def _agentos_command(work: Work, act: str, port: int) -> list[str]:
 
 @contextmanager
 def serve_floors(work: Work) -> Iterator[RunningServer]:
-    """The floors, on our database with a session of one run."""
+    """Run the floors on the database of agentctl, by default with the session of one run."""
     port, path = find_free_port(), str(work.folder / "agentctl.db")
     command = [sys.executable, "-m", "tests.benchmarks.floors", str(port), path, "runs-1"]
     with _run_program(work, port, *command, folder=ROOT) as process_id:
@@ -110,7 +110,7 @@ def serve_floors(work: Work) -> Iterator[RunningServer]:
 
 @contextmanager
 def serve_endpoint() -> Iterator[str]:
-    """The URL of a paced endpoint of our own."""
+    """Run a paced model endpoint; yield its URL."""
     command = [sys.executable, "-m", "tests.benchmarks.paced"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -122,7 +122,7 @@ def serve_endpoint() -> Iterator[str]:
 
 @contextmanager
 def _run_program(work: Work, port: int, *command: str, folder: Path | None = None) -> Iterator[int]:
-    """A program, once it listens; its id."""
+    """Run a program; yield its process id when it listens."""
     with (work.folder / "program.log").open("ab") as log:
         process = subprocess.Popen(
             command, cwd=folder or work.folder, env=base_environment(), stdout=log, stderr=log
