@@ -1,4 +1,4 @@
-# agentctl. The first two to know: `make demo` and `make test`.
+# agentctl. The first three to know: `make demo`, `make check` and `make test`.
 # Variables: PYTHON (an interpreter, 3.11 or later), VENV (default .venv).
 
 VENV ?= .venv
@@ -9,11 +9,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
-# Three processes for two cores: many tests wait for others. In the order of the folders, in which
-# those that take long are not the last.
+# Three processes for two cores, because many tests wait for other processes. The order of the
+# folders is kept: those that take long are not the last.
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test coverage lint docs measure bench bench-quick bench-scale serve lock clean
+.PHONY: demo check test coverage lint docs measure bench bench-quick bench-scale serve lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo
@@ -21,8 +21,13 @@ demo: $(VENV)/.installed
 serve: $(VENV)/.installed
 	@$(BIN)/agentctl serve
 
+# The fast tests, under 90 seconds on two cores: for daily work.
+check: $(VENV)/.installed-test
+	$(PYTEST) -q -m 'not slow'
+
+# All tests: required before a change is merged.
 test: $(VENV)/.installed-test
-	$(PYTEST)
+	$(PYTEST) --durations=30
 
 coverage: $(VENV)/.installed-test
 	$(PYTEST) --cov --cov-report=term
@@ -40,29 +45,29 @@ docs: $(VENV)/.installed-test
 measure: $(VENV)/.installed-test
 	@$(BIN)/python -m tests.architecture.measure
 
-# All figures beside AgentOS and the floors, under 10 minutes; writes docs/benchmarks.md. Needs wrk.
+# Compare with AgentOS and the floors, under 10 minutes; writes docs/benchmarks.md. Needs wrk.
 bench: $(VENV)/.installed-test .bench/.installed
 	$(BIN)/python -m tests.benchmarks
 
-# The hot paths beside the floors, under a minute; fails when a ratio has clearly fallen. Needs wrk.
+# Compare the hot paths with the floors, under a minute; fails if a ratio has clearly fallen.
 bench-quick: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.quick
 
-# Lists and appends among a million sessions: takes long, and some disk.
+# Measure lists and appends with a million sessions: slow, and needs 6 GB of disk.
 bench-scale: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.scale
 
 .bench/.installed: tests/benchmarks/agentos-requirements.txt
-	@echo 'Making an environment for AgentOS in .bench/agentos'
+	@echo 'Creating an environment for AgentOS in .bench/agentos'
 	@$(PYTHON) -m venv .bench/agentos
 	@.bench/agentos/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
 
 lock: $(VENV)/.installed
 	$(PIP) install 'uv>=0.13'
-	(echo '# What agentctl runs on, every file by its hash. Written by `make lock`; do not edit.'; \
+	(echo '# Dependencies of agentctl, with hashes. Written by `make lock`; do not edit.'; \
 		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade) > requirements.lock.new
-	(echo '# requirements.lock and the tools for tests and checks. Written by `make lock`; do not edit.'; \
+	(echo '# requirements.lock and the tools for tests and checks, with hashes. Written by `make lock`; do not edit.'; \
 		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade --extra test \
 		--constraint requirements.lock.new) > requirements-test.lock.new
 	mv requirements.lock.new requirements.lock
@@ -76,7 +81,7 @@ $(VENV)/.made:
 		{ echo 'make: Python 3.11 or later is missing; name one with PYTHON=...' >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo 'make: $(PYTHON) has no venv with pip (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }
-	@echo 'Making an environment in $(VENV), which takes a minute the first time'
+	@echo 'Creating an environment in $(VENV), which takes a minute the first time'
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 

@@ -230,6 +230,7 @@ def test_tail_begins_with_nothing_and_heads_tsv(
         assert process.wait(30) == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_tail_goes_on_when_the_server_comes_back(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ def test_it_works_locally_only(agentctl: Agentctl, project: Path) -> None:
     assert "cause: it looks at files" in ended.stderr
 
 
+@pytest.mark.slow
 def test_long_work_shows_on_a_terminal_and_can_be_interrupted(
     agentctl: Agentctl, terminal: Terminal, project: Path
 ) -> None:

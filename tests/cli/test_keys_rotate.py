@@ -99,6 +99,7 @@ def until_refused(server: ServerProcess, token: str) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("project", "options"), [(pem_project, ()), (jwks_project, ("--wait", "3"))]
 )
@@ -195,6 +196,7 @@ def test_one_after_the_other(agentctl: Agentctl, home: Path) -> None:
     assert agentctl(*AT_ONCE).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_broken_off_while_servers_take_it_up(
     agentctl: Agentctl, home: Path, environment: dict[str, str], number: int

@@ -286,6 +286,7 @@ def test_interrupt_at_a_terminal_ends_the_line(terminal: Terminal, demo: Demo) -
     assert seen.screen.splitlines()[-1].startswith("interrupted: run ")
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error(
     agentctl: Agentctl, demo: Demo, environment: dict[str, str], session: str
 ) -> None:

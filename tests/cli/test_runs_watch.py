@@ -16,6 +16,8 @@ from tests.cli.demo import Demo, serving
 from tests.cli.lonely import lonely_config, wait_for_line, working
 from tests.cli.proxy import proxied
 
+pytestmark = pytest.mark.slow
+
 _numbers = itertools.count()
 
 

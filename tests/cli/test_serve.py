@@ -16,6 +16,8 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo, serving
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_says_where_it_listens_and_who_may_come(demo: Demo) -> None:
     first, second, *_ = demo.said.splitlines()

@@ -49,6 +49,7 @@ def tables(cls: Any) -> st.SearchStrategy[Any]:
     return st.builds(cls, **{name: values(kind) for name, kind in key_types(cls).items()})
 
 
+@pytest.mark.slow
 @given(tables(Settings))
 @settings(deadline=None)
 def test_any_settings_come_back_as_they_were(given: Settings) -> None:

@@ -39,6 +39,7 @@ def test_reference_is_current() -> None:
     assert (done.stderr, done.returncode) == ("", 0)
 
 
+@pytest.mark.slow
 def test_stale_pages_are_named_and_rewritten(tmp_path: Path) -> None:
     docs, reference = tmp_path / "docs", tmp_path / "docs" / "reference"
     reference.mkdir(parents=True)

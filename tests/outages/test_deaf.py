@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
+import pytest
 
 from agentctl.operations import RunRequest
 from agentctl.store.postgres.database import PostgresDatabase
@@ -15,6 +16,8 @@ from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.own_postgres import OwnPostgres
 from tests.service.doors import hosted, running, user
+
+pytestmark = pytest.mark.slow
 
 HEARD_SECONDS = 2.0
 """How long a request may take to be heard of (security.md R16)."""

@@ -24,6 +24,8 @@ from tests.outages.proxy import Proxy, proxied
 from tests.own_postgres import OwnPostgres
 from tests.store.made import START, a_session
 
+pytestmark = pytest.mark.slow
+
 WAIT, STATEMENT = 0.4, 0.5
 """Seconds that the driver under test waits for a connection and for a statement."""
 

@@ -23,6 +23,8 @@ from tests.outages.pair import Pair, running_pair
 from tests.own_postgres import OwnPostgres
 from tests.server.load import Asked, Event, events, ordered
 
+pytestmark = pytest.mark.slow
+
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 CANCELS = 100 if LONG else 10
 

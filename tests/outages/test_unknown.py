@@ -18,6 +18,8 @@ from tests.outages.proxy import Proxy, proxied
 from tests.own_postgres import OwnPostgres
 from tests.service.doors import hosted, user
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = "wait_seconds = 0.5\nstatement_seconds = 0.5"
 
 

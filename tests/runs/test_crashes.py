@@ -19,6 +19,8 @@ from tests.process import ServerProcess, start_server
 from tests.runs.rig import Rig
 from tests.service.doors import boss, hosted
 
+pytestmark = pytest.mark.slow
+
 DELTAS = 25
 """Of the model that trickles: half a second of them, so that several batches have been stored."""
 

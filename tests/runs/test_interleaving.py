@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import pytest
 
 from agentctl.config.settings import Database as Entry
 from agentctl.operations import BulkDeletion, NewSession, SessionPatch
@@ -40,6 +41,8 @@ from tests.runs.interleaved import Change, together, undone
 from tests.runs.stage import LONG, stage
 from tests.service.doors import user
 from tests.store.made import a_run, a_session
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["undone"]
 

@@ -34,7 +34,7 @@ from tests.service.doors import user
 
 __all__ = ["tidied"]
 
-pytestmark = [never_awaited, pytest.mark.usefixtures("tidied")]
+pytestmark = [pytest.mark.slow, never_awaited, pytest.mark.usefixtures("tidied")]
 
 ROUNDS = 20 if LONG else 1
 RACES = 500

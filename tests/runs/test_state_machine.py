@@ -54,6 +54,8 @@ from tests.runs.stage import COMPONENTS, LONG, never_awaited, stage, tidied
 from tests.runs.steps import Broken, rule
 from tests.runs.witness import Witness
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["tidied"]
 
 T = TypeVar("T")

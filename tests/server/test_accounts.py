@@ -204,6 +204,7 @@ def test_refusals_are_counted_by_what_was_wrong(deployment: Deployment) -> None:
     assert reasons == {"account.revoked: 2", "account.form: 2", "account.known: 2"}
 
 
+@pytest.mark.slow
 def test_a_revocation_reaches_every_process(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     (tmp_path / "several").mkdir()
     deployment = create_deployment(

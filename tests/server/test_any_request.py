@@ -19,6 +19,8 @@ from tests.server.hosts import Host
 from tests.server.seeds import as_caller
 from tests.server.test_scenarios import OPERATIONS
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 12
 """Requests an operation."""
 

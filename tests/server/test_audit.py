@@ -240,6 +240,7 @@ async def test_counting_costs_no_write_a_request(deployment: Deployment) -> None
     assert len(rows(deployment)) == 1
 
 
+@pytest.mark.slow
 def test_every_worker_records_what_it_refused(deployment: Deployment) -> None:
     with several(deployment) as served:
         workers = set(served.workers())

@@ -16,6 +16,8 @@ from tests.process import ServerProcess, start_server
 from tests.server.load import SECONDS, Asked, calling, ordered
 from tests.server.stored import check_events, check_whole, events_of, looking
 
+pytestmark = pytest.mark.slow
+
 DRAIN_SECONDS = 4.0
 
 WORK_SECONDS = 2.0

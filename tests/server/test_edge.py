@@ -58,6 +58,7 @@ def test_a_case(server: Host, token: bytes, name: str) -> None:
     check(server.port, token, CASES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_case_with_several_processes(workers: tuple[Deployment, int], name: str) -> None:
     deployment, port = workers

@@ -14,6 +14,8 @@ from tests.process import run_agentctl, serve_config
 from tests.server.hosts import Host
 from tests.server.seeds import as_caller
 
+pytestmark = pytest.mark.slow
+
 BEYOND = ["0.0.0.0", "::", "0", "::ffff:0.0.0.0", "198.51.100.7", "elsewhere.invalid"]
 """Addresses of every network card in several spellings, one of another machine, and a name."""
 

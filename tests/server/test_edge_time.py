@@ -21,6 +21,8 @@ from tests.process import serve_config
 from tests.server.hosts import Host, hosting
 from tests.server.wire import Wire, check_refusal, wire
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 0.5
 """Of every deadline here."""
 

@@ -22,6 +22,8 @@ import pytest
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import AGENTCTL, ServerProcess, serve_config
 
+pytestmark = pytest.mark.slow
+
 MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && ulimit -n 256 && exec "$@"'
 FEW_FILES = 'ulimit -n 256 && exec "$@"'
 

@@ -17,12 +17,15 @@ from typing import Any
 
 import apsw
 import httpx2
+import pytest
 
 from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.process import AGENTCTL, ServerProcess, start_server
 from tests.server.load import SECONDS, Asked, calling, events, ordered
 from tests.server.stored import check_events, check_whole, events_of, looking, statuses
+
+pytestmark = pytest.mark.slow
 
 ROUNDS = 120 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 2
 

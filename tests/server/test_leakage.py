@@ -28,6 +28,8 @@ from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, ServerProcess, base_environment, start_server
 from tests.server.wire import wire
 
+pytestmark = pytest.mark.slow
+
 MARK = "kestrel"
 """In every canary that is free to have a text of its own."""
 

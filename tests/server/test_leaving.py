@@ -23,6 +23,8 @@ from tests.server.load import SECONDS
 from tests.server.seeds import as_caller
 from tests.server.stored import looking
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = 40
 """That leave in one way; there are four, in three of which a provider is called."""
 

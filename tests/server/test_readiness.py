@@ -13,12 +13,15 @@ from tempfile import TemporaryDirectory
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
+import pytest
 
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas, postgres_url
 from tests.process import serve_config
 from tests.server.several import until
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["postgres_url"]
 

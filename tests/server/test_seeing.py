@@ -285,6 +285,7 @@ def test_there_is_nothing_else_at_that_address(seen: Watched) -> None:
         assert seen.value("agentctl_info") == 1
 
 
+@pytest.mark.slow
 def test_every_worker_is_there_and_one_that_is_held_up_is_missed(pair: Watched) -> None:
     before = pair.value("agentctl_requests_total", operation="get_models")
     for _ in range(30):

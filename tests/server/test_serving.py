@@ -23,6 +23,8 @@ from tests.deployment import Deployment
 from tests.process import AGENTCTL, ServerProcess, serve_config
 from tests.server.hosts import hosting
 
+pytestmark = pytest.mark.slow
+
 
 def headers(deployment: Deployment) -> dict[str, str]:
     token = deployment.token("me", "agents:run", "sessions:read")

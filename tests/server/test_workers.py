@@ -25,6 +25,8 @@ from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, run_agentctl
 from tests.server.several import Several, alive, following, several, until
 
+pytestmark = pytest.mark.slow
+
 
 def drain_seconds(deployment: Deployment, seconds: float) -> None:
     text = deployment.path.read_text()

@@ -19,6 +19,8 @@ from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.service.doors import collect, hosted, started, user
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30.0
 
 
