@@ -1,14 +1,16 @@
-"""The port: what a caller can do.
+"""Operations: the things that a caller can do, on the local backend or over HTTP.
 
-Two implementations stand behind it, and the command line cannot tell them apart:
-`service.Service.acting_as(principal)` here, and `remote.RemoteOperations(url, token)` over HTTP.
-Every method returns a JSON document (`records.document.Document`) or raises an
-`errors.AgentctlError`; nothing else. So no document names a path, host, process or door.
+`Operations` has two implementations, and the command line does not distinguish them:
+`service.Service.operations_for(principal)` in this process, and
+`remote.RemoteOperations(url, token)` over HTTP. Every method returns a JSON document
+(`records.document.Document`) or raises an `errors.AgentctlError`, so a document never names a
+path, host, process or backend. The module also declares the requests, filters and bounds that both
+implementations share.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -40,16 +42,21 @@ __all__ = [
     "DELETION_WAIT",
     "MAXIMUM_ACCOUNT_DAYS",
     "MAXIMUM_CANCEL_WAIT",
+    "MAXIMUM_DELETED_SESSIONS",
     "MAXIMUM_EVENT_NUMBER",
     "MAXIMUM_LIMIT",
     "MAXIMUM_OFFSET",
     "MAXIMUM_REASON_LENGTH",
+    "MAXIMUM_SCOPES",
+    "MAXIMUM_SESSION_NAME_LENGTH",
+    "MAXIMUM_USER_ID_LENGTH",
     "AccountFilter",
     "AuditFilter",
     "BulkDeletion",
     "CancelRequest",
     "ExplainRequest",
     "Grant",
+    "LocalOperations",
     "NewAccount",
     "NewSession",
     "Operations",
@@ -66,39 +73,53 @@ __all__ = [
 
 DEFAULT_LIMIT = 20
 MAXIMUM_LIMIT = 100
+"""Rows of one page of a list."""
+
 MAXIMUM_OFFSET = 10_000
-"""Beyond this many rows a list is read by cursor (contract.md 4)."""
+"""Rows that a page number can skip; a cursor goes further (docs/contract.md "Lists")."""
 
 DEFAULT_CANCEL_WAIT = 1.0
 MAXIMUM_CANCEL_WAIT = 30.0
-"""Seconds that a cancel waits for the run to end (contract.md 5)."""
+"""Seconds that a cancel waits for the end of the run (docs/contract.md "Cancel")."""
 
 MAXIMUM_REASON_LENGTH = 500
 """Characters of the reason of a cancel."""
 
 BEFORE_FIRST_EVENT = -1
-"""The number before that of a run's first event."""
+"""The number before that of the first event of a run."""
 
 MAXIMUM_EVENT_NUMBER = 10**18 - 1
-"""No event has a larger number."""
+"""The largest event number that a request may name."""
 
 DELETION_WAIT = 10.0
-"""Seconds that a deletion with `cancel` waits for the session's runs to end (contract.md 4)."""
+"""Seconds that a deletion with `cancel` waits for the runs (docs/contract.md "Sessions")."""
+
+MAXIMUM_DELETED_SESSIONS = 100
+"""Sessions of one bulk deletion."""
+
+MAXIMUM_SESSION_NAME_LENGTH = 255
+"""Characters of a session name, which is indexed."""
+
+MAXIMUM_USER_ID_LENGTH = 255
+"""Characters of a user id, as of the `sub` claim (docs/contract.md "Claims")."""
+
+MAXIMUM_SCOPES = 256
+"""Scopes of a token or a service account; a JWT with more grants nothing."""
 
 DEFAULT_ACCOUNT_DAYS = 90
 MAXIMUM_ACCOUNT_DAYS = 3_650
-"""Days that a service account is good for."""
+"""Days until a service account expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLocator:
-    """Which session is meant, and where it is kept.
+    """The database and table of a session, and conditions on the session.
 
     Attributes:
-        type: the kind that the session must be of, or None for whatever is stored.
-        user_id: narrows to this user's sessions, never widens.
-        db_id: id of a configured database; None for the default one.
-        table: `sessions` or None; any other name is not found.
+        type: the required type of the session; None: any type.
+        user_id: limits the operation to the sessions of this user; it never widens visibility.
+        db_id: id of a configured database; None: the default database.
+        table: `sessions` or None; another name is a NotFound.
     """
 
     type: ComponentKind | None = None
@@ -108,12 +129,12 @@ class SessionLocator:
 
 
 DEFAULT_LOCATOR = SessionLocator()
-"""Whatever is stored under the id, in the default database."""
+"""Any session with the id, in the default database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list: a page from 1, or what follows a cursor from an earlier answer."""
+    """One page of a list: a page number from 1, or the cursor of the previous page."""
 
     limit: int = DEFAULT_LIMIT
     page: int = 1
@@ -124,7 +145,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """Which sessions to list. `session_name` is a prefix, compared without case."""
+    """The filter of a list of sessions. `session_name` is a case-insensitive prefix."""
 
     where: SessionLocator = field(default_factory=SessionLocator)
     component_id: str | None = None
@@ -134,11 +155,11 @@ class SessionFilter:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list, across sessions; newest first, by `created_at` only.
+    """The filter of a list of runs across sessions, ordered by `created_at`, newest first.
 
     Attributes:
-        live: only those that have not ended; not together with `status`.
-        created_after, created_before: from this time on, and before that one; microseconds UTC.
+        live: only runs without a final status; not together with `status`.
+        created_after, created_before: microseconds UTC, the first inclusive, the second exclusive.
     """
 
     status: RunStatus | None = None
@@ -155,7 +176,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class SessionRunsQuery:
-    """Which runs of one session: all, oldest first, unless `limit` and `after` (a run id) say."""
+    """The runs of one session, oldest first: all, or `limit` runs after the run id `after`."""
 
     where: SessionLocator = field(default_factory=SessionLocator)
     limit: int | None = None
@@ -168,7 +189,7 @@ ALL_RUNS = SessionRunsQuery()
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A session to create. `session_id` None: one is made."""
+    """A session to create. `session_id` None: the service creates an id."""
 
     type: ComponentKind = "agent"
     session_id: str | None = None
@@ -182,9 +203,9 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionPatch:
-    """New values for a session; each given one replaces the whole value.
+    """New values of a session; each one replaces the whole value.
 
-    `changes` maps any of `session_name`, `session_state`, `metadata` to its new value.
+    `changes` maps any of `session_name`, `session_state` and `metadata` to its new value.
     """
 
     changes: dict[str, Any]
@@ -192,7 +213,7 @@ class SessionPatch:
 
 @dataclass(frozen=True, slots=True)
 class BulkDeletion:
-    """Sessions to delete together: all or none. At most 100."""
+    """Sessions to delete in one transaction, all or none; at most `MAXIMUM_DELETED_SESSIONS`."""
 
     session_ids: tuple[str, ...]
     db_id: str | None = None
@@ -200,10 +221,10 @@ class BulkDeletion:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A run to start (contract.md 5).
+    """A run to start (docs/contract.md "Runs").
 
-    `idempotency_key` names the request: made again with the same key, it is answered with the run
-    of the first one, for 24 hours. 1 to 255 visible ASCII characters.
+    A repeat with the same `idempotency_key` (1 to 255 visible ASCII characters) returns the run of
+    the first request, for 24 hours.
     """
 
     message: str
@@ -215,7 +236,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """A cancel: `wait` is how many seconds to wait for the run to end."""
+    """A cancel. `wait` is the time in seconds to wait for the end of the run."""
 
     session_id: str | None = None
     wait: float = DEFAULT_CANCEL_WAIT
@@ -224,7 +245,7 @@ class CancelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequest:
-    """Where to go on following a run: behind the event with number `after`."""
+    """The position at which a stream is resumed: after the event with number `after`."""
 
     session_id: str | None = None
     after: int = BEFORE_FIRST_EVENT
@@ -236,9 +257,9 @@ class ExplainRequest:
 
     Attributes:
         method: HTTP method.
-        path: as in a request target: percent-encoded, with a query or without.
-        token: the credential that it would be made with, without the word Bearer. Empty: none.
-            None: the caller's own, where it has one, which over HTTP is that of its request.
+        path: the request target: percent-encoded, with or without a query.
+        token: the credential of the request, without the word Bearer. Empty: no credential. None:
+            the caller's credential if it has one, which over HTTP is that of its request.
     """
 
     method: str
@@ -248,7 +269,7 @@ class ExplainRequest:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A scope for a service account. `effect` is `allow`; nothing else is understood yet."""
+    """A scope of a service account. `effect` is `allow`, the only value."""
 
     scope: str
     effect: str = "allow"
@@ -256,15 +277,15 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class NewAccount:
-    """A service account to create (contract.md 6).
+    """A service account to create (docs/contract.md "Service accounts").
 
     Attributes:
-        name: for people; no other account that is good has it.
-        scopes: at least one, of those that the caller holds.
-        expires_in_days: 1 to 3650; None: 90.
+        name: for people; unique among active accounts.
+        scopes: 1 to `MAXIMUM_SCOPES` scopes that the caller has.
+        expires_in_days: 1 to `MAXIMUM_ACCOUNT_DAYS`; None: `DEFAULT_ACCOUNT_DAYS`.
         never_expires: not together with `expires_in_days`.
-        allow_privileged_scopes: scopes to write, to delete, to administer and to manage service
-            accounts are granted with this only.
+        allow_privileged_scopes: required for scopes that write, delete, administer or manage
+            service accounts.
     """
 
     name: str
@@ -276,7 +297,7 @@ class NewAccount:
 
 @dataclass(frozen=True, slots=True)
 class AccountFilter:
-    """Which service accounts to list, revoked ones too; by `created_at` only."""
+    """The filter of a list of service accounts, revoked ones included, by `created_at`."""
 
     name: str | None = None
     page: Page = field(default_factory=Page)
@@ -284,14 +305,14 @@ class AccountFilter:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which rows of the audit to list, newest first. None: whatever.
+    """The filter of a list of audit entries, newest first. None: no condition.
 
     Attributes:
-        principal: who really called: `sub`, `sa:<id>`, `local:<user>`.
-        operation: an operation id, or `authenticate` for refused credentials.
-        since: from this time on; microseconds UTC.
-        limit: how many, 1 to 100.
-        cursor: `meta.next_cursor` of an earlier answer: what follows it.
+        principal: the authenticated caller: `sub`, `sa:<id>` or `local:<user>`.
+        operation: an operation id, or `authenticate` for rejected credentials.
+        since: microseconds UTC, inclusive.
+        limit: entries of the page, 1 to `MAXIMUM_LIMIT`.
+        cursor: `meta.next_cursor` of the previous page.
     """
 
     principal: str | None = None
@@ -307,8 +328,8 @@ class StreamEvent:
     """One server-sent event of a run.
 
     Attributes:
-        seq: its number in the stream, from 0; numbers grow.
-        name: `RunStarted`, `TeamRunContent`, ... (contract.md 5).
+        seq: number in the stream, from 0, ascending.
+        name: `RunStarted`, `TeamRunContent`, ... (docs/contract.md "Events").
         data: one line of JSON, UTF-8; always with `run_id`, `session_id`, `created_at`, `event`.
     """
 
@@ -318,9 +339,9 @@ class StreamEvent:
 
 
 class Operations(Protocol):
-    """What a caller can do, as one principal. Failures are `errors.AgentctlError`."""
+    """The operations of one principal. They raise `errors.AgentctlError`."""
 
-    # What the instance says of itself
+    # Instance
     async def get_api(self) -> Document[ApiRecord]: ...
     async def get_health(self) -> Document[HealthRecord]: ...
     async def get_readiness(self) -> Document[ReadinessRecord]: ...
@@ -330,16 +351,16 @@ class Operations(Protocol):
     async def get_me(self) -> Document[MeRecord]: ...
 
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
-        """What a request would be answered, and which check decides it: for administrators."""
+        """Explain which check decides a request, and its status; for administrators."""
         ...
 
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
-        """Who did what, and what was refused to whom."""
+        """Return a page of the audit log, newest first."""
         ...
 
     # Components
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
-        """The configured components of a kind that the caller may read."""
+        """Return the configured components of a kind that the caller may read."""
         ...
 
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]: ...
@@ -348,21 +369,21 @@ class Operations(Protocol):
     async def create_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> Document[RunRecord]:
-        """Start a run and wait for its end, or with `background` only for its row."""
+        """Start a run and wait for its end; with `background` return when its row exists."""
         ...
 
     def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
-        """Start a run and follow it. What is refused is raised before the first event."""
+        """Start a run and yield its events. Errors are raised before the first event."""
         ...
 
     def resume_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
-        """Follow a run from some event on, whoever has started it. Leaving it does not stop it.
+        """Yield the events of a run after a position; closing the stream does not stop the run.
 
-        What is refused is raised before the first event.
+        Errors are raised before the first event.
         """
         ...
 
@@ -414,9 +435,66 @@ class Operations(Protocol):
 
     # Service accounts
     async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
-        """Make an account. The document has its token, which is told this once."""
+        """Create an account. The document contains its token, which is not shown again."""
         ...
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]: ...
 
     async def revoke_service_account(self, account_id: str) -> None: ...
+
+
+class LocalOperations(Operations, Protocol):
+    """The operations of the local backend, and the methods that the server calls in addition.
+
+    The `require_` methods raise the NotFound of an operation without executing it, because the
+    server reports a resource that does not exist before an invalid value.
+    """
+
+    def require_database(self, where: SessionLocator) -> None:
+        """Require the database and the table that `where` names.
+
+        Raises:
+            NotFound: there is no such database or table.
+        """
+        ...
+
+    def require_component(self, kind: ComponentKind, component_id: str) -> None:
+        """Require a configured component.
+
+        Raises:
+            NotFound: there is no component of this kind and id.
+        """
+        ...
+
+    async def require_session(self, session_id: str, where: SessionLocator) -> None:
+        """Require a session that the caller sees.
+
+        Raises:
+            NotFound: it does not exist, is not visible, or does not match `where`.
+        """
+        ...
+
+    async def require_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
+    ) -> None:
+        """Require a run of this component, and of this session unless `session_id` is None.
+
+        Raises:
+            NotFound: there is no such run, or it is not visible to the caller.
+        """
+        ...
+
+    async def open_resumed_stream(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncGenerator[StreamEvent]:
+        """Return the events of a run after `request.after`, stored and future ones.
+
+        Raises the errors of `resume_run` at the call, before an event exists.
+        """
+        ...
+
+    async def record_refusal(
+        self, operation: str, path_params: Mapping[str, str], error: Exception
+    ) -> None:
+        """Write the audit entry of a request that failed before its operation was called."""
+        ...

@@ -28,17 +28,14 @@ from typing import (
 from typing_extensions import is_typeddict
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
+from agentctl.records.validation import INTEGERS, check_json, check_text
 from agentctl.server.parameters import parse_bool, parse_integer, parse_pairs, strip_none
 from agentctl.server.state import Call
-from agentctl.service.access import check_text
 
 __all__ = ["FORM", "JSON", "BodySchema", "RequestBody"]
 
 MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
 """Fields of AgentOS's form that this server does not take (contract.md 5)."""
-
-MAXIMUM_DEPTH = 64
-"""How deep free-form objects may nest."""
 
 _FORM_CONVERTERS: dict[Any, tuple[Callable[[str], str | bool | int], str]] = {
     bool: (parse_bool, "true or false"),
@@ -46,7 +43,6 @@ _FORM_CONVERTERS: dict[Any, tuple[Callable[[str], str | bool | int], str]] = {
 }
 """How a form spells what is no text."""
 
-_INTEGERS = range(-(2**63), 2**63)
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 
 
@@ -180,7 +176,7 @@ def _check_bool(name: str, value: object) -> None:
 
 
 def _check_integer(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value not in _INTEGERS:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in INTEGERS:
         raise ValidationFailed(f"{name} must be an integer")
 
 
@@ -195,25 +191,7 @@ def _check_object(name: str, value: object) -> None:
     """A free-form object: what the store and its JSON can hold, and no deeper than we write it."""
     if not isinstance(value, dict):
         raise ValidationFailed(f"{name} must be an object")
-    level: list[Any] = [value]
-    for _ in range(MAXIMUM_DEPTH):
-        level = [part for item in level for part in _child_values(name, item)]
-        if not level:
-            return
-    raise ValidationFailed(f"{name} nests deeper than {MAXIMUM_DEPTH} levels")
-
-
-def _child_values(name: str, item: object) -> list[Any]:
-    """What `item` holds, after a check of `item` itself."""
-    if isinstance(item, dict):
-        return [*item.keys(), *item.values()]
-    if isinstance(item, list):
-        return item
-    if isinstance(item, str):
-        _check_text(name, item)
-    elif isinstance(item, int) and item not in _INTEGERS:
-        raise ValidationFailed(f"{name} holds an integer of more than 64 bits")
-    return []
+    check_json(name, value)
 
 
 _CHECKS: dict[Any, Callable[[str, object], None]] = {

@@ -24,7 +24,7 @@ from typing_extensions import TypeAliasType
 from agentctl.auth import policy
 from agentctl.errors import BadRequest, ValidationFailed
 from agentctl.records.times import ParsedTimestamp, parse_rfc3339
-from agentctl.service.access import check_text
+from agentctl.records.validation import check_text
 
 __all__ = ["Parameters", "parse_bool", "parse_integer", "parse_pairs", "strip_none"]
 

@@ -11,7 +11,9 @@ from agentctl.operations import (
     BEFORE_FIRST_EVENT,
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_DELETED_SESSIONS,
     MAXIMUM_EVENT_NUMBER,
+    MAXIMUM_SCOPES,
 )
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.ids import SESSION_ID
@@ -113,7 +115,10 @@ class DeleteSessionsBody(TypedDict):
     """Sessions to delete together: all or none."""
 
     session_ids: Required[
-        Annotated[list[str], Field(min_length=1, max_length=100, description="Their ids")]
+        Annotated[
+            list[str],
+            Field(min_length=1, max_length=MAXIMUM_DELETED_SESSIONS, description="Their ids"),
+        ]
     ]
 
 
@@ -156,7 +161,11 @@ class NewAccountBody(TypedDict):
     scopes: Required[
         Annotated[
             list[GrantBody],
-            Field(min_length=1, max_length=256, description="Of those that the caller holds"),
+            Field(
+                min_length=1,
+                max_length=MAXIMUM_SCOPES,
+                description="Of those that the caller holds",
+            ),
         ]
     ]
     expires_in_days: NotRequired[

@@ -49,7 +49,7 @@ async def require_named_resources(call: Call, values: Mapping[str, Any]) -> None
     if "session_id" in path:
         await _require_session(call, path, where)
     else:
-        call.operations.database_of(where)
+        call.operations.require_database(where)
         await _require_component(call, path, values.get("session_id"))
 
 
@@ -65,7 +65,7 @@ async def _require_component(call: Call, path: Mapping[str, str], session_id: st
         if names.id_field not in path:
             continue
         component_id = path[names.id_field]
-        call.operations.component(kind, component_id)
+        call.operations.require_component(kind, component_id)
         if "run_id" in path:
             await call.operations.require_run(kind, component_id, path["run_id"], session_id)
 
@@ -120,7 +120,7 @@ class Operation(APIRoute):
             raise
         except Exception as error:
             if call.caller.principal is not None:
-                await call.operations.refused(self.operation, path, error)
+                await call.operations.record_refusal(self.operation, path, error)
             raise
 
     async def _answer(self, call: Call, path: Mapping[str, str]) -> Response:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from agentctl.auth.verifier import Verifier
     from agentctl.config.settings import Settings
+    from agentctl.operations import LocalOperations
     from agentctl.server.observability.log import RequestObserver
     from agentctl.server.refusals import AuthenticationFailureCounter
-    from agentctl.service.service import Service, ServiceOperations
+    from agentctl.service.service import Service
 
 __all__ = ["CALLER_KEY", "AppState", "Call", "Caller"]
 
@@ -89,7 +90,7 @@ class Call(Request):
         return cast(Caller, self.scope[CALLER_KEY])
 
     @cached_property
-    def operations(self) -> ServiceOperations:
+    def operations(self) -> LocalOperations:
         """The port, as the caller; without one, as a principal that holds nothing."""
         caller = self.caller
         service = caller.door.running_service

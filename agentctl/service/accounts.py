@@ -1,7 +1,8 @@
-"""What a caller can do with service accounts (contract.md 6)."""
+"""Service account operations and stored tokens (docs/contract.md "Service accounts")."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 
@@ -9,10 +10,12 @@ import orjson
 
 from agentctl import errors
 from agentctl.auth import grants
+from agentctl.auth.tokens.account_lookup import StoredAccount
 from agentctl.auth.tokens.account_tokens import HINT_CHARACTERS, generate_account_token, hash_token
 from agentctl.operations import (
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_SCOPES,
     AccountFilter,
     Grant,
     NewAccount,
@@ -28,39 +31,46 @@ from agentctl.records.accounts import (
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
 from agentctl.records.times import format_rfc3339, now
+from agentctl.records.validation import check_text
+from agentctl.runs.tasks import Tasks
 from agentctl.service import documents, paging
-from agentctl.service.access import Access, check_text
-from agentctl.service.directory import granted_scopes
+from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
+from agentctl.store.databases import Databases
 from agentctl.store.repositories import accounts
 from agentctl.store.repositories.accounts import AccountRow
 
-__all__ = ["AccountOperations"]
+__all__ = ["AccountOperations", "StoredAccounts", "granted_scopes"]
 
-MAXIMUM_SCOPES = 256
-"""As many as count in a token (contract.md 6)."""
+_log = logging.getLogger("agentctl.service")
+
+LAST_USE_INTERVAL = 60 * 1_000_000
+"""Microseconds between two writes of an account's last use."""
+
+_MAXIMUM_TRACKED = 4_096
+"""Accounts whose last write is remembered."""
 
 _DAY = 24 * 60 * 60 * 1_000_000
 _NAME = re.compile(ACCOUNT_NAME)
 
 
-class AccountOperations(Access):
-    """The service accounts family."""
+class AccountOperations(OperationFamily):
+    """Operations on service accounts."""
 
     async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
-        """Make an account, and tell its token this once.
+        """Create an account and return its token, which is not stored.
 
         Raises:
-            ValidationFailed: a value that is not allowed.
-            Forbidden: a scope that the principal does not hold.
-            BadRequest: a privileged scope that is not said to be meant.
-            Conflict: another account that is good has the name.
+            ValidationFailed: a value is not allowed.
+            Forbidden: the principal does not have one of the scopes.
+            BadRequest: a scope is privileged and `allow_privileged_scopes` is not set.
+            Conflict: an active account has the name.
         """
-        async with self.audit("create_service_account") as record:
-            self._require_authenticated()
+        async with self.audit("create_service_account") as call:
+            self.lookups.require_account_management()
             row, token = self._new_account(account)
-            record.add_created("service_account", row.id)
-            await record.write(self.hosting.databases.system, _insert(row))
+            call.add_created("service_account", row.id)
+            await call.write(self.hosting.databases.system, _insert(row))
             return build_document(
                 NewAccountRecord(**_build_record(row, row.created_at), token=token)
             )
@@ -90,9 +100,9 @@ class AccountOperations(Access):
         return row, token
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
-        """A page of the accounts, of whomever, in whatever state; their tokens are kept nowhere."""
+        """Return a page of all accounts, in any state."""
         async with self.audit("list_service_accounts"):
-            self._require_authenticated()
+            self.lookups.require_account_management()
             page = filter.page
             work = accounts.list_page(
                 name=None if filter.name is None else check_text("name", filter.name),
@@ -107,29 +117,15 @@ class AccountOperations(Access):
             return Document(documents.build_page_document("service accounts", items, page, found))
 
     async def revoke_service_account(self, account_id: str) -> None:
-        """End an account: at once here, within a second where else its token is in use.
+        """Revoke an account: at once in this process, within a second in other processes.
 
         Raises:
-            NotFound: there is none of this id, or it is revoked already.
+            NotFound: there is no account of this id, or it is revoked.
         """
-        async with self.audit("revoke_service_account", account_id=account_id) as record:
-            self._require_authenticated()
-            await record.write(self.hosting.databases.system, _revoke(account_id))
+        async with self.audit("revoke_service_account", account_id=account_id) as call:
+            self.lookups.require_account_management()
+            await call.write(self.hosting.databases.system, _revoke(account_id))
             self.hosting.accounts.forget(account_id)
-
-    def _require_authenticated(self) -> None:
-        """Refuse what comes over HTTP from nobody in particular.
-
-        With authorization off everybody is an administrator, and would be one still, with a token
-        that was made meanwhile, when it is on again.
-
-        Raises:
-            Forbidden: it does.
-        """
-        if self.principal.via == "http" and not self.hosting.settings.authorization.enabled:
-            raise errors.Forbidden(
-                "Service accounts are managed locally while authorization is off"
-            )
 
 
 @unit
@@ -188,7 +184,7 @@ def _check_scopes(given: Sequence[Grant]) -> list[str]:
 
 
 def _check_days(account: NewAccount) -> int | None:
-    """How many days the account is good for; None: for ever."""
+    """Return the days until the account expires; None: never."""
     days = account.expires_in_days
     if account.never_expires:
         if days is not None:
@@ -201,3 +197,73 @@ def _check_days(account: NewAccount) -> int | None:
             f"expires_in_days must be a number from 1 to {MAXIMUM_ACCOUNT_DAYS}"
         )
     return days
+
+
+class StoredAccounts:
+    """The accounts of the system database, for the verification of their tokens.
+
+    Args:
+        databases: the databases of the service; the system database has the accounts.
+    """
+
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+        self._writes = Tasks()
+        self._last_written = dict[str, int]()
+
+    async def find(self, token_hash: str) -> StoredAccount | None:
+        """Return the account whose token has this hash.
+
+        Raises:
+            Unavailable: the database does not respond.
+        """
+        try:
+            row = await self._databases.system.read(accounts.get_by_token_hash(token_hash))
+        except errors.Unavailable:
+            raise
+        except errors.AgentctlError as error:
+            raise errors.Unavailable("Service accounts cannot be looked up now") from error
+        if row is None:
+            return None
+        return StoredAccount(
+            id=row.id,
+            token_hash=row.token_hash,
+            scopes=frozenset(granted_scopes(row)),
+            expires_at=row.expires_at,
+            last_used_at=row.last_used_at,
+            revoked_at=row.revoked_at,
+        )
+
+    def used(self, account: StoredAccount) -> None:
+        """Write the time of use of an account in the background, at most once a minute.
+
+        A failure is logged.
+        """
+        moment = now()
+        last = max(account.last_used_at or 0, self._last_written.get(account.id, 0))
+        if last >= moment - LAST_USE_INTERVAL:
+            return
+        if len(self._last_written) >= _MAXIMUM_TRACKED:
+            self._last_written.clear()
+        self._last_written[account.id] = moment
+        self._writes.start(self._note(account.id, moment))
+
+    async def close(self, seconds: float = 2.0) -> None:
+        """Wait for pending writes, at most `seconds`."""
+        await self._writes.done(seconds)
+        await self._writes.end()
+
+    async def _note(self, account_id: str, moment: int) -> None:
+        due = moment - LAST_USE_INTERVAL
+        try:
+            await self._databases.system.write(accounts.record_use(account_id, moment, due=due))
+        except errors.AgentctlError as failure:
+            _log.warning(
+                "the last use of service account %s was not written: %s", account_id, failure
+            )
+
+
+def granted_scopes(row: AccountRow) -> list[str]:
+    """Return the scopes of an account in the order of the grants."""
+    found: list[str] = orjson.loads(row.scopes)
+    return found

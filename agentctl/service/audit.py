@@ -1,4 +1,4 @@
-"""Reading the audit (contract.md 6)."""
+"""The operation `get_audit` (docs/contract.md "Audit")."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from agentctl.operations import MAXIMUM_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome, AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.times import format_rfc3339
-from agentctl.service.access import Access, check_text
+from agentctl.records.validation import check_text
+from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import AuditQuery, AuditRow
 
@@ -20,11 +21,11 @@ __all__ = ["AuditOperations"]
 _PREFIX = "audit:"
 
 
-class AuditOperations(Access):
-    """What was done, by whom, and what was refused."""
+class AuditOperations(OperationFamily):
+    """Reads of the audit log."""
 
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
-        """A page of the audit, newest first: the rows of all principals."""
+        """Return a page of the audit entries of all principals, newest first."""
         async with self.audit("get_audit"):
             query = _check_filter(filter)
             found = await self.hosting.audit.database.read(audit.list_page(query), large=True)
@@ -76,10 +77,10 @@ def _encode_cursor(before: int) -> str:
 
 
 def _decode_cursor(cursor: str) -> int:
-    """The number of the row that the page before ended with.
+    """Return the number of the last entry of the previous page.
 
     Raises:
-        ValidationFailed: the cursor is not one of ours.
+        ValidationFailed: the cursor is not valid.
     """
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
@@ -88,4 +89,6 @@ def _decode_cursor(cursor: str) -> int:
             raise ValueError
         return int(digits)
     except (ValueError, binascii.Error):
-        raise errors.ValidationFailed("cursor must be a next_cursor of an earlier answer") from None
+        raise errors.ValidationFailed(
+            "cursor must be the next_cursor of an earlier response"
+        ) from None

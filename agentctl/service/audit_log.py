@@ -1,9 +1,10 @@
-"""No record, no change: how operations come into the audit (contract.md 6).
+"""The writer of the audit log (docs/contract.md "Audit").
 
-A change in the system database and its row are one transaction. A change in another database has
-its row committed before it, and a second one, `failed`, should it fail after all. What is refused
-or fails has a row of its own. A row of a change that cannot be written keeps the change from being
-made; where nothing was changed anyway, the refusal stands and the log says what is missing.
+A change in the system database and its audit entry are one transaction. A change in another
+database has its entry committed first, and a second entry, `failed`, if the change fails. A denied
+or failed operation has one entry. If the entry of a change cannot be written, the change is not
+made. If nothing was changed, the caller gets the original error and the log reports the missing
+entry.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from agentctl import errors
 from agentctl.auth.policy import POLICY, Public
+from agentctl.auth.principal import Principal
 from agentctl.records.audit import AuditOutcome
 from agentctl.records.kinds import KINDS
 from agentctl.records.rate_limited_log import RateLimitedLog
@@ -28,25 +30,22 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import NewAuditEntry
 
-if TYPE_CHECKING:
-    from agentctl.service.access import Access
-
 __all__ = ["CHANGING_OPERATIONS", "MAXIMUM_TEXT", "AppendEntry", "AuditLog", "AuditedCall"]
 
 T = TypeVar("T")
 
 MAXIMUM_TEXT = 1_000
-"""Characters of a resource or a reason."""
+"""Characters of the resource and of the reason of an entry."""
 
 AppendEntry = Callable[[], Work[None]]
-"""Makes the row of a change, to be appended in the change's transaction: once for each try."""
+"""Builds the unit that appends an entry; called again for each try of the transaction."""
 
 CHANGING_OPERATIONS = frozenset(
     {operation for operation, route in ROUTES.items() if route.method != "GET"}
     - {operation_ids(kind).resume_run for kind in KINDS}
     - {"explain_auth"}
 )
-"""The operations that change anything: they are always recorded. Some others are POST as well."""
+"""The operations that change data: they are always recorded. Some reads are POST as well."""
 
 _RESOURCE_NOUNS = {
     **{names.id_field: kind for kind, names in KINDS.items()},
@@ -54,20 +53,20 @@ _RESOURCE_NOUNS = {
     "run_id": "run",
     "account_id": "service_account",
 }
-"""What the parameters of paths name; others name nothing that the audit is about."""
+"""Nouns of path parameters in an entry; other parameters are not part of it."""
 
 _UNQUOTED = re.compile(r"[A-Za-z0-9._~@-]*", re.ASCII)
-"""What stays as it is when it is percent-encoded."""
+"""Texts that percent-encoding does not change."""
 
-_complaints = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
+_log = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
 
 
 class AuditLog:
-    """The audit of a service, for those who write to it.
+    """The audit log of a service.
 
     Args:
-        databases: the first of them has it.
-        reads: whether reads are recorded.
+        databases: the databases of the service; the system database has the log.
+        reads: record reads as well.
     """
 
     def __init__(self, databases: Databases, *, reads: bool) -> None:
@@ -76,23 +75,23 @@ class AuditLog:
 
     @property
     def database(self) -> Database:
-        """Where it is kept."""
+        """The system database."""
         return self._databases.system
 
     def records(self, operation: str) -> bool:
-        """Whether every call of an operation is recorded, and not only those that are denied.
+        """Return True if every call of an operation is recorded, not only denials.
 
-        What is open to everybody is not: whoever watches the process asks for it every second.
+        Public operations are never recorded: a monitor calls them every second.
         """
         if operation in CHANGING_OPERATIONS:
             return True
         return self._reads and not isinstance(POLICY[operation], Public)
 
     async def commit(self, *entries: NewAuditEntry) -> None:
-        """Write rows, and return when they are on the disk.
+        """Write entries and return when they are on disk.
 
         Raises:
-            Unavailable: that cannot be done.
+            Unavailable: the entries cannot be written.
         """
         try:
             await self.database.write(_append_all(entries))
@@ -100,44 +99,62 @@ class AuditLog:
             raise _audit_unavailable(error) from error
 
     async def try_commit(self, entry: NewAuditEntry) -> None:
-        """Write the row of what is refused in any case; what keeps it out goes to the log."""
+        """Write the entry of a refused operation, or log that it is missing."""
         try:
             await self.commit(entry)
         except errors.Unavailable as error:
-            # Of a database that does not answer the caller and the log are told already.
+            # The caller and the log already have the error of a database that does not respond.
             if entry.status is not None and entry.status < 500:
-                _complaints.make("the audit lacks a row: %s (%s)", error.detail, error.cause)
+                _log.make("audit entry not written: %s (%s)", error.detail, error.cause)
 
 
 class AuditedCall:
-    """One call of an operation, on its way into the audit: an async context manager.
+    """One call of an operation: an async context manager that writes its audit entries.
 
-    Entered, it asks the policy. Inside, a change is made with `write`, or elsewhere with `note`
-    within `kept`. What is raised becomes the row of a denial or a failure. Left, what is recorded
-    without being a change has its row before the answer.
+    On entry `decide` allows or denies the call. Inside, a change is made with `write`, or within
+    `change` by code that appends the entry of `prepare_entry`. An exception becomes the entry of a
+    denial or failure. On exit an operation that is recorded and changed nothing gets its entry
+    before the caller gets the response.
 
     Args:
-        access: who calls, on what.
+        audit: the audit log.
+        principal: the caller.
+        request_id: id of the request.
+        decide: raises Forbidden or ValidationFailed if the call is not allowed.
         operation: operation id.
-        path_params: the parameters of its path.
+        path_params: the path parameters by name.
     """
 
-    __slots__ = ("_access", "_appending", "_done", "_made", "_operation", "_path_params", "_things")
+    __slots__ = (
+        "_appending", "_audit", "_created", "_decide", "_done", "_operation", "_path_params",
+        "_principal", "_request_id", "_resources",
+    )  # fmt: skip
 
-    def __init__(self, access: Access, operation: str, path_params: Mapping[str, str]) -> None:
-        self._access = access
+    def __init__(
+        self,
+        audit: AuditLog,
+        principal: Principal,
+        request_id: str,
+        decide: Callable[[], None],
+        operation: str,
+        path_params: Mapping[str, str],
+    ) -> None:
+        self._audit = audit
+        self._principal = principal
+        self._request_id = request_id
+        self._decide = decide
         self._operation = operation
         self._path_params = path_params
-        self._things: list[str] = []
-        self._made: list[str] = []
+        self._resources: list[str] = []
+        self._created: list[str] = []
         self._appending = False
         self._done = False
 
     async def __aenter__(self) -> AuditedCall:
         try:
-            self._access.require(self._operation, **self._path_params)
+            self._decide()
         except errors.AgentctlError as error:
-            await self.refused(error)
+            await self.record_failure(error)
             raise
         return self
 
@@ -148,40 +165,38 @@ class AuditedCall:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, Exception):
-            await self.refused(error)
+            await self.record_failure(error)
         elif error is None and not self._done and self._audit.records(self._operation):
-            await self._allow()
+            await self._commit_allowed()
 
-    @property
-    def _audit(self) -> AuditLog:
-        return self._access.hosting.audit
-
-    def name(self, noun: str, *ids: str) -> None:
-        """Add what the operation turns out to be about, beside what its path names."""
-        self._things += _format_resources(noun, ids)
+    def add_resource(self, noun: str, *ids: str) -> None:
+        """Add resources to the entry that the path does not name."""
+        self._resources += _format_resources(noun, ids)
 
     def add_created(self, noun: str, id: str) -> None:
-        """Add what the change makes, which is not there if it fails."""
-        self._made += _format_resources(noun, [id])
+        """Add the resource that the change creates; an entry of a failure omits it."""
+        self._created += _format_resources(noun, [id])
 
     async def write(self, database: Database, work: Work[T]) -> T:
-        """Make a change, which has its row: in the transaction, or committed before.
+        """Execute a change with its entry, in one transaction or with the entry committed first.
 
         Raises:
-            Unavailable: the row cannot be written; nothing was changed.
-            AgentctlError: as the unit raises it; then no row says that it was allowed, unless it
-                had to be committed before.
+            Unavailable: the entry cannot be written; nothing was changed.
+            AgentctlError: as the unit raises it. No `allowed` entry exists then, unless it was
+                committed first.
         """
-        note = await self.note(database)
-        with self.kept():
-            return await database.write(work if note is None else _with_entry(work, note))
+        append = await self.prepare_entry(database)
+        with self.change():
+            return await database.write(work if append is None else _with_entry(work, append))
 
-    async def note(self, database: Database) -> AppendEntry | None:
-        """What the transaction of a change in this database is to append; None: nothing more, the
-        row is there.
+    async def prepare_entry(self, database: Database) -> AppendEntry | None:
+        """Return the unit that the transaction of a change in `database` has to append.
+
+        Returns:
+            None if the entry is already committed.
 
         Raises:
-            Unavailable: it had to be there before, and cannot be written.
+            Unavailable: the entry had to be committed first and cannot be written.
         """
         if database is self._audit.database and not self._done:
             return self._append
@@ -189,89 +204,92 @@ class AuditedCall:
         return None
 
     async def commit_first(self, database: Database) -> None:
-        """Commit the row now, unless it is there: for a change of more than one transaction, or in
-        another database than the audit's.
+        """Commit the entry before its change, unless it is committed.
+
+        For a change of several transactions, or in a database without the audit log.
 
         Raises:
-            Unavailable: that cannot be done.
+            Unavailable: the entry cannot be written.
         """
         if self._done:
             return
         if database is not self._audit.database:
-            self.name("database", database.id)
-        await self._allow()
+            self.add_resource("database", database.id)
+        await self._commit_allowed()
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """Make, inside, the change that `note` is appended to. One that turns out to be none, such
-        as a repeated request, has no row.
+    def change(self) -> Iterator[None]:
+        """Enclose the change whose transaction appends the entry of `prepare_entry`.
+
+        A request that turns out to change nothing, such as a repeat with the same idempotency key,
+        has no entry.
 
         Raises:
-            Unavailable: the row cannot be written; nothing was changed.
-            OutcomeUnknown: nobody knows whether both were, or neither.
+            Unavailable: the entry cannot be written; nothing was changed.
+            OutcomeUnknown: it is not known if the change and its entry were committed.
         """
         try:
             yield
         except errors.OutcomeUnknown:
             raise
         except errors.AgentctlError as error:
-            # What is refused was refused by the change itself, whatever an earlier try came to.
+            # An error below 500 is from the change itself, even if an earlier try of the
+            # transaction failed at its entry.
             if self._appending and error.status >= 500:
                 raise _audit_unavailable(error) from error
             raise
         self._done = True
 
-    async def _allow(self) -> None:
-        await self._audit.commit(self._entry("allowed"))
-        self._done = True
-
-    async def refused(self, error: Exception) -> None:
-        """Write the row of a call that is denied or has failed, if it is to have one."""
+    async def record_failure(self, error: Exception) -> None:
+        """Write the entry of a denied or failed call, if it has to have one."""
         if isinstance(error, errors.Forbidden):
             scopes = ", ".join(quote(scope, safe=":*@") for scope in error.required_scopes)
-            entry = self._entry("denied", error.status, scopes or error.error_code)
+            entry = self._build_entry("denied", error.status, scopes or error.error_code)
         elif not self._audit.records(self._operation):
             return
         elif isinstance(error, errors.AgentctlError):
-            entry = self._entry("failed", error.status, error.error_code)
+            entry = self._build_entry("failed", error.status, error.error_code)
         else:
-            entry = self._entry("failed", 500, errors.InternalError.error_code)
+            entry = self._build_entry("failed", 500, errors.InternalError.error_code)
         await self._audit.try_commit(entry)
+
+    async def _commit_allowed(self) -> None:
+        await self._audit.commit(self._build_entry("allowed"))
+        self._done = True
 
     @unit
     def _append(self) -> Steps[None]:
         self._appending = True
-        yield from audit.append_entry(self._entry("allowed"))
+        yield from audit.append_entry(self._build_entry("allowed"))
         self._appending = False
 
-    def _entry(
+    def _build_entry(
         self, outcome: AuditOutcome, status: int | None = None, reason: str | None = None
     ) -> NewAuditEntry:
-        principal = self._access.principal
-        things = [
+        resources = [
             *(
-                thing
+                resource
                 for name, text in self._path_params.items()
-                for thing in _format_resources(_RESOURCE_NOUNS.get(name), (text,))
+                for resource in _format_resources(_RESOURCE_NOUNS.get(name), (text,))
             ),
-            *self._things,
-            *(self._made if outcome == "allowed" or self._done else ()),
+            *self._resources,
+            *(self._created if outcome == "allowed" or self._done else ()),
         ]
         return NewAuditEntry(
             at=now(),
-            principal=principal.identity,
-            via=principal.via,
+            principal=self._principal.identity,
+            via=self._principal.via,
             operation=self._operation,
-            resource=_truncate(",".join(things)) or None,
+            resource=_truncate(",".join(resources)) or None,
             outcome=outcome,
             status=status,
             reason=None if reason is None else _truncate(reason),
-            request_id=self._access.request_id,
+            request_id=self._request_id,
         )
 
 
 def _format_resources(noun: str | None, ids: Iterable[str]) -> list[str]:
-    """Things as rows name them: `session:<id>`. Nothing in an id can pass for another name."""
+    """Return `session:<id>` for each id, percent-encoded so that an id cannot add a resource."""
     if noun is None:
         return []
     return [
@@ -293,16 +311,16 @@ def _append_all(entries: Iterable[NewAuditEntry]) -> Steps[None]:
 
 
 @unit
-def _with_entry(work: Work[T], note: AppendEntry) -> Steps[T]:
+def _with_entry(work: Work[T], append: AppendEntry) -> Steps[T]:
     result = yield from work
-    yield from note()
+    yield from append()
     return result
 
 
 def _audit_unavailable(error: errors.AgentctlError) -> errors.Unavailable:
-    """What is told of a change that was not made because its row could not be written."""
+    """Return the error of a change that was not made because its entry cannot be written."""
     return errors.Unavailable(
-        "The audit cannot be written, and nothing is done without it",
+        "The audit log cannot be written, so nothing was changed",
         cause=error.cause or error.detail,
         hint=error.hint,
     )

@@ -1,4 +1,8 @@
-"""Why a request is allowed or not: the chain of `auth.explain`, and what is stored behind it."""
+"""The operation `explain_auth`: the decision on a request, check by check.
+
+`auth.explain` runs the checks of the credential and the policy. This module adds the last check,
+`data`: it looks up the resources that the request names, as the principal of that request.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,10 @@ from agentctl.records.authorization import ExplainRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, operation_ids
-from agentctl.service.access import Access, check_text
-from agentctl.service.accounts import AccountOperations
-from agentctl.service.runs import RunOperations
-from agentctl.service.sessions import SessionOperations
-from agentctl.store.database import Database
+from agentctl.records.validation import check_text
+from agentctl.service.family import OperationFamily
+from agentctl.service.hosting import Hosting
+from agentctl.service.lookups import Lookups
 from agentctl.store.repositories import accounts, runs, sessions
 from agentctl.store.visibility import EVERYONE
 
@@ -32,173 +35,189 @@ _MAXIMUM_PATH = 8_192
 
 _ACCOUNT_OPERATIONS = ("create_service_account", "list_service_accounts", "revoke_service_account")
 _REMEDIES = {
-    400: "ask with a session_id, or with a token that has one",
-    403: "manage them locally, or switch authorization on",
+    400: "add a session_id, or use a token with one",
+    403: "manage service accounts locally, or enable authorization",
 }
 
 Query = Mapping[str, str]
 
 
-class AuthorizationOperations(AccountOperations, RunOperations, SessionOperations):
-    """What an operator asks about the requests of others."""
+class AuthorizationOperations(OperationFamily):
+    """Questions of an operator about the requests of other callers."""
 
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
-        """What a request would be answered, and which check decides it.
+        """Explain which check decides a request, and the status of its response.
 
         Raises:
-            ValidationFailed: method or path is none.
-            InvalidKey: the verification keys are refused, or there are none.
+            ValidationFailed: the method or the path is not valid.
+            InvalidKey: the verification keys are missing or rejected.
         """
         async with self.audit("explain_auth"):
-            found = await self._explained(request)
+            from agentctl.auth.explain.explain import explain_request
+
+            method, target = _check_request(request)
+            settings, verifier = self.hosting.settings, self.hosting.verifier()
+            found = await explain_request(verifier, settings, method, target, request.token or None)
+            if found.allowed and found.match is not None and found.principal is not None:
+                data = _DataCheck(self.hosting, found.principal, found.match, _parse_query(target))
+                found = await data.extend(found)
             return build_document(found.record())
 
-    async def _explained(self, request: ExplainRequest) -> Explanation:
-        from agentctl.auth.explain.explain import explain_request
 
-        method, target = _check_request(request)
-        settings, verifier = self.hosting.settings, self.hosting.verifier()
-        found = await explain_request(verifier, settings, method, target, request.token or None)
-        if not found.allowed or found.match is None or found.principal is None:
-            return found
-        acting = type(self)(self.hosting, found.principal)
-        return await acting._with_data(found, found.match, _parse_query(target))
+class _DataCheck:
+    """The check `data` of an explanation.
 
-    async def _with_data(self, found: Explanation, match: RouteMatch, query: Query) -> Explanation:
-        """The chain with what is stored: asked here as the caller that is explained."""
+    Args:
+        hosting: the shared objects of the service.
+        principal: the caller of the explained request.
+        match: its operation and path parameters.
+        query: its query parameters.
+    """
+
+    def __init__(
+        self, hosting: Hosting, principal: Principal, match: RouteMatch, query: Query
+    ) -> None:
+        self._hosting = hosting
+        self._principal = principal
+        self._lookups = Lookups(hosting, principal)
+        self._operation, self._path = match
+        self._query = query
+
+    async def extend(self, found: Explanation) -> Explanation:
+        """Return the explanation with this check added."""
         from agentctl.auth.explain.explain import ExplainedCheck
 
+        visible = _describe_visibility(self._principal)
         try:
-            await self._require_named(match, query)
+            await self._require_resources()
         except errors.NotFound as failure:
-            cause, remedy = await self._missing(match, query, failure)
-            step = ExplainedCheck(
-                "data", "failed", f"{failure.detail}; {_describe_visibility(self)}", cause, remedy
-            )
-            return found.with_check(step, failure.status)
+            cause, remedy = await self._explain_missing(failure)
+            check = ExplainedCheck("data", "failed", f"{failure.detail}; {visible}", cause, remedy)
+            return found.with_check(check, failure.status)
         except (errors.BadRequest, errors.Forbidden) as failure:
             remedy = _REMEDIES[failure.status]
-            step = ExplainedCheck(
-                "data", "failed", _describe_visibility(self), failure.detail, remedy
-            )
-            return found.with_check(step, failure.status)
+            check = ExplainedCheck("data", "failed", visible, failure.detail, remedy)
+            return found.with_check(check, failure.status)
         except (errors.Unavailable, errors.SchemaMismatch):
             return found.with_check(
                 ExplainedCheck("data", "skipped", "the database cannot be read")
             )
-        return found.with_check(ExplainedCheck("data", "passed", _describe_visibility(self)))
+        return found.with_check(ExplainedCheck("data", "passed", visible))
 
-    async def _require_named(self, match: RouteMatch, query: Query) -> None:
-        """Refuse as the operation would, where what the path and the query name is not there.
+    async def _require_resources(self) -> None:
+        """Raise the error of the operation if a resource of the path or query is not found.
 
         Raises:
-            NotFound: it is not there for the principal.
-            BadRequest: a session must be named and is not.
+            NotFound: a resource does not exist or is not visible.
+            BadRequest: the session is missing.
+            Forbidden: service accounts cannot be managed over HTTP.
         """
-        operation, path = match
+        lookups, operation, path = self._lookups, self._operation, self._path
         if operation in _ACCOUNT_OPERATIONS:
-            await self._require_account(path)
+            await self._require_account()
             return
         if "session_id" in path:
-            await self._require_session(path, _locator_from_query(query))
+            await self._require_session(path["session_id"], path.get("run_id"))
             return
         for kind, names in KINDS.items():
             if names.id_field in path:
-                await self._require_component(kind, match, query)
+                await self._require_component(kind, path[names.id_field])
                 return
+        db_id = self._query.get("db_id")
         if "run_id" in path:
-            await self.database(query.get("db_id")).read(self._document(path["run_id"]))
+            await lookups.database(db_id).read(lookups.run_document(path["run_id"]))
         elif operation == "get_sessions":
-            self.database_of(_locator_from_query(query))
+            lookups.session_database(_locator_from_query(self._query))
         elif operation in ("create_session", "delete_sessions", "get_runs"):
-            self.database(query.get("db_id"))
+            lookups.database(db_id)
 
-    async def _require_account(self, path: Mapping[str, str]) -> None:
-        self._require_authenticated()
-        if "account_id" in path:
-            row = await self.hosting.databases.system.read(accounts.get(path["account_id"]))
+    async def _require_account(self) -> None:
+        self._lookups.require_account_management()
+        account_id = self._path.get("account_id")
+        if account_id is not None:
+            row = await self._hosting.databases.system.read(accounts.get(account_id))
             if row is None or row.revoked_at is not None:
                 raise errors.NotFound("Service account not found")
 
-    async def _require_session(self, path: Mapping[str, str], where: SessionLocator) -> None:
-        session_id, run_id = path["session_id"], path.get("run_id")
+    async def _require_session(self, session_id: str, run_id: str | None) -> None:
+        lookups, where = self._lookups, _locator_from_query(self._query)
+        database = lookups.session_database(where)
         if run_id is None:
-            await self.require_session(session_id, where)
+            await database.read(lookups.session(session_id, where))
         else:
-            await self.database_of(where).read(self._run(session_id, run_id, where))
+            await database.read(lookups.session_run_document(session_id, run_id, where))
 
-    async def _require_component(
-        self, kind: ComponentKind, match: RouteMatch, query: Query
-    ) -> None:
-        (operation, path), ids = match, operation_ids(kind)
-        component_id, session_id = path[KINDS[kind].id_field], query.get("session_id")
-        self.component(kind, component_id)
-        if operation == ids.get_run:
-            await self.require_run(kind, component_id, path["run_id"], session_id)
-        elif "run_id" in path:
-            action = "cancel" if operation == ids.cancel_run else "resume"
-            await self._require_named_run(kind, component_id, path["run_id"], session_id, action)
+    async def _require_component(self, kind: ComponentKind, component_id: str) -> None:
+        ids, run_id = operation_ids(kind), self._path.get("run_id")
+        session_id = self._query.get("session_id")
+        self._lookups.component(kind, component_id)
+        if run_id is None:
+            return
+        if self._operation == ids.get_run:
+            await self._lookups.run_database(kind, component_id, run_id, session_id)
+        else:
+            action = "cancel" if self._operation == ids.cancel_run else "resume"
+            await self._lookups.named_run_database(kind, component_id, run_id, session_id, action)
 
-    async def _missing(
-        self, match: RouteMatch, query: Query, failure: errors.NotFound
-    ) -> tuple[str, str]:
-        """Why something is not found, and what would find it: for operators only."""
-        path = match.path_params
+    async def _explain_missing(self, failure: errors.NotFound) -> tuple[str, str]:
+        """Return the cause of a NotFound and a remedy; only operators may read them."""
         noun = failure.detail.partition(" ")[0]
         if noun == "Service":
-            cause = "there is no service account of this id, or it is revoked"
-            return cause, "`agentctl accounts list` shows them"
+            cause = "there is no service account with this id, or it is revoked"
+            return cause, "list the accounts with `agentctl accounts list`"
         if noun == "Database":
-            known = ", ".join(self.hosting.databases)
-            return f"the databases are: {known}", "ask with one of these as db_id"
+            known = ", ".join(self._hosting.databases)
+            return f"the databases are: {known}", "use one of them as db_id"
         if noun == "Table":
-            return "the only table is sessions", "ask without table"
+            return "the only table is sessions", "remove table from the query"
         for kind, names in KINDS.items():
             if noun == names.noun:
-                configured = ", ".join(self.hosting.catalog.components(kind)) or "none"
-                remedy = f"ask for one of these, or configure a [[{names.path}]] of this id"
+                configured = ", ".join(self._hosting.catalog.components(kind)) or "none"
+                remedy = f"use one of them, or configure [[{names.path}]] with this id"
                 return f"the {names.path} are: {configured}", remedy
-        if "run_id" in path:
-            return await self._missing_run(path, query)
-        return await self._missing_session(path["session_id"], query)
+        if "run_id" in self._path:
+            return await self._explain_missing_run(self._path["run_id"])
+        return await self._explain_missing_session(self._path["session_id"])
 
-    async def _missing_session(self, session_id: str, query: Query) -> tuple[str, str]:
-        database = self.database_of(_locator_from_query(query))
+    async def _explain_missing_session(self, session_id: str) -> tuple[str, str]:
+        database = self._lookups.session_database(_locator_from_query(self._query))
         row = await database.read(sessions.get(session_id, EVERYONE))
         if row is None:
-            return "there is no such session, of anybody", "`agentctl sessions list` shows them"
-        if not self.visibility.sees(row.user_id):
-            return f"the session is there, and {_describe_owner(row.user_id)}", _owner_remedy(
-                row.user_id
+            return (
+                "no user has a session with this id",
+                "list the sessions with `agentctl sessions list`",
             )
-        cause = f"the session is of type {row.session_type}, and {_describe_owner(row.user_id)}"
-        return f"{cause}; the query asks for another", "ask without type and user_id"
+        owner = _describe_owner(row.user_id)
+        if not self._lookups.visibility.sees(row.user_id):
+            return f"the session exists and {owner}", _owner_remedy(row.user_id)
+        cause = f"the session is of type {row.session_type} and {owner}"
+        return f"{cause}; the query names another", "remove type and user_id from the query"
 
-    async def _missing_run(self, path: Mapping[str, str], query: Query) -> tuple[str, str]:
-        run_id = path["run_id"]
-        database = self._database_of_run(path, query)
+    async def _explain_missing_run(self, run_id: str) -> tuple[str, str]:
+        lookups, path = self._lookups, self._path
+        component = next(
+            ((kind, path[each.id_field]) for kind, each in KINDS.items() if each.id_field in path),
+            None,
+        )
+        if component is None:
+            database = lookups.database(self._query.get("db_id"))
+        else:
+            database = lookups.component_database(*component)
         row = await database.read(runs.get(run_id, EVERYONE))
         if row is None:
-            return "there is no such run, of anybody", "`agentctl runs list` shows them"
-        if not self.visibility.sees(row.user_id):
-            return f"the run is there, and {_describe_owner(row.user_id)}", _owner_remedy(
-                row.user_id
-            )
-        where = f"{row.component_type} {row.component_id} in session {row.session_id}"
-        return f"the run is there, of {where}", "ask with that path and session"
-
-    def _database_of_run(self, path: Mapping[str, str], query: Query) -> Database:
-        for kind, names in KINDS.items():
-            if names.id_field in path:
-                return self._database_of(kind, path[names.id_field])
-        return self.database(query.get("db_id"))
+            return "no user has a run with this id", "list the runs with `agentctl runs list`"
+        if not lookups.visibility.sees(row.user_id):
+            owner = _describe_owner(row.user_id)
+            return f"the run exists and {owner}", _owner_remedy(row.user_id)
+        place = f"{row.component_type} {row.component_id} in session {row.session_id}"
+        return f"the run exists, of {place}", "use that path and session"
 
 
 def _check_request(request: ExplainRequest) -> tuple[str, str]:
-    """Method and path of a request that could be made.
+    """Return the method in upper case and the path of the request.
 
     Raises:
-        ValidationFailed: they are none.
+        ValidationFailed: one of them is not valid.
     """
     if _METHOD.fullmatch(request.method) is None:
         raise errors.ValidationFailed("method must be a word, such as GET")
@@ -211,10 +230,10 @@ def _check_request(request: ExplainRequest) -> tuple[str, str]:
 
 
 def _parse_query(target: str) -> Query:
-    """The names in a request target's query, each with its last value.
+    """Return the query parameters of a request target; the last value of a name counts.
 
     Raises:
-        ValidationFailed: there are more than anybody writes.
+        ValidationFailed: the query has more than 100 parameters.
     """
     query = target.partition("#")[0].partition("?")[2]
     try:
@@ -233,30 +252,20 @@ def _locator_from_query(query: Query) -> SessionLocator:
     )
 
 
-def _describe_visibility(access: Access) -> str:
-    """Whose data a caller sees (contract.md 6)."""
-    principal: Principal = access.principal
+def _describe_visibility(principal: Principal) -> str:
+    """Describe the data that a caller sees (docs/contract.md "Data scoping")."""
     if principal.sees_all_users:
-        return "the caller sees the data of everybody"
-    return (
-        f"the caller sees only {_describe_owned(principal.subject)} (authorization.user_isolation)"
-    )
-
-
-def _describe_owned(user_id: str | None) -> str:
-    from agentctl.auth.explain.suggestions import quote_value
-
-    return (
-        "what belongs to nobody" if user_id is None else f"what belongs to {quote_value(user_id)}"
-    )
+        return "the caller sees the data of all users"
+    owned = _describe_owner(principal.subject)
+    return f"the caller sees only data that {owned} (authorization.user_isolation)"
 
 
 def _describe_owner(user_id: str | None) -> str:
     from agentctl.auth.explain.suggestions import quote_value
 
-    return "belongs to nobody" if user_id is None else f"belongs to {quote_value(user_id)}"
+    return "has no owner" if user_id is None else f"belongs to {quote_value(user_id)}"
 
 
 def _owner_remedy(user_id: str | None) -> str:
-    who = "a token without sub" if user_id is None else "a token of its owner"
-    return f"ask with {who}, or an administrator's"
+    token = "a token without sub" if user_id is None else "a token of its owner"
+    return f"use {token}, or an administrator's"

@@ -1,4 +1,4 @@
-"""What is hosted, and what the instance says of itself."""
+"""The operations on components and on the instance itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import agentctl
 from agentctl.auth import policy
+from agentctl.operations import SessionLocator
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.system import (
@@ -22,22 +23,22 @@ from agentctl.records.system import (
     WorkflowEntry,
 )
 from agentctl.runtime.catalog import Component
-from agentctl.service.access import Access
+from agentctl.service.family import OperationFamily
 
 __all__ = ["ComponentOperations"]
 
 
-class ComponentOperations(Access):
+class ComponentOperations(OperationFamily):
     """Reads that need no session: components, configuration, health."""
 
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
-        """The configured components of a kind that the caller may read, in configured order."""
+        """Return the components of a kind that the caller may read, in the configured order."""
         operation = policy.operation_ids(kind).list
         async with self.audit(operation):
             allowed = policy.allowed_ids(self.principal, operation)
             if allowed is not None:
                 return self._listed(kind, allowed)
-            # What is configured stays as it is, and most callers see all of it.
+            # The configuration does not change, and most callers may read all components.
             whole = self.hosting.listings
             if kind not in whole:
                 whole[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
@@ -48,14 +49,24 @@ class ComponentOperations(Access):
         components = catalog.components(kind).values()
         return build_document([catalog.record(each) for each in components if each.id in shown])
 
+    def require_component(self, kind: ComponentKind, component_id: str) -> None:
+        """Raise NotFound unless the component is configured (`LocalOperations`)."""
+        self.lookups.component(kind, component_id)
+
+    def require_database(self, where: SessionLocator) -> None:
+        """Raise NotFound unless the database and table exist (`LocalOperations`)."""
+        self.lookups.session_database(where)
+
     async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
-        """One configured component."""
+        """Return a configured component."""
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(policy.operation_ids(kind).get, **path):
-            return build_document(self.hosting.catalog.record(self.component(kind, component_id)))
+            return build_document(
+                self.hosting.catalog.record(self.lookups.component(kind, component_id))
+            )
 
     async def get_api(self) -> Document[ApiRecord]:
-        """The name of the service, for whoever asks at its root."""
+        """Return the name and version of the service."""
         self.require("get_api")
         server = self.hosting.settings.server
         return build_document(
@@ -63,25 +74,24 @@ class ComponentOperations(Access):
         )
 
     async def get_health(self) -> Document[HealthRecord]:
-        """That the process lives."""
+        """Return the health of the process."""
         self.require("get_health")
         return build_document(HealthRecord(status="ok"))
 
     async def get_readiness(self) -> Document[ReadinessRecord]:
-        """Whether every database answers. No internals are named."""
+        """Return the readiness: databases and admission of runs, without internals."""
         self.require("get_readiness")
-        return build_document(await self._readiness())
-
-    async def _readiness(self) -> ReadinessRecord:
         checks: dict[str, Literal["ok", "failed", "stale"]] = {
             "database": "ok" if await self.hosting.readiness.check_databases() else "failed",
             "runs": "failed" if self.hosting.engine.draining else "ok",
         }
-        ready = "failed" not in checks.values()
-        return ReadinessRecord(status="ready" if ready else "unavailable", checks=checks)
+        status: Literal["ready", "unavailable"] = (
+            "unavailable" if "failed" in checks.values() else "ready"
+        )
+        return build_document(ReadinessRecord(status=status, checks=checks))
 
     async def get_info(self) -> Document[InfoRecord]:
-        """Versions, counts and the authorization mode."""
+        """Return versions, counts of components and the authorization mode."""
         self.require("get_info")
         settings = self.hosting.settings
         return build_document(
@@ -98,7 +108,7 @@ class ComponentOperations(Access):
         )
 
     async def get_me(self) -> Document[MeRecord]:
-        """Who the caller is here, and what it holds."""
+        """Return the principal of the caller and its scopes."""
         async with self.audit("get_me"):
             return build_document(
                 MeRecord(
@@ -113,7 +123,7 @@ class ComponentOperations(Access):
         return "jwt" if self.hosting.settings.authorization.enabled else "none"
 
     async def get_models(self) -> Document[list[ModelEntry]]:
-        """The configured models."""
+        """Return the configured models."""
         async with self.audit("get_models"):
             models = self.hosting.settings.models
             return build_document(
@@ -121,7 +131,7 @@ class ComponentOperations(Access):
             )
 
     async def get_config(self) -> Document[ConfigRecord]:
-        """What is configured, without secrets, paths or hosts."""
+        """Return a summary of the configuration without secrets, paths or hosts."""
         async with self.audit("get_config"):
             settings = self.hosting.settings
             components = self.hosting.catalog.components

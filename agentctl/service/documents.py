@@ -1,7 +1,7 @@
-"""Rows as documents: stored JSON is spliced into the answer, not parsed and written again.
+"""Documents built from rows.
 
-A history may be large. So a document is joined once, of pieces as they come from the database: all
-that there is of it at a time is what was read, and the answer.
+Stored JSON is copied into the document and not parsed. A history may be large, so a document is
+joined once from the pieces that the database returns; memory holds the pieces and the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
 from agentctl.runs.cancel import CancelResult
 from agentctl.service.paging import encode_cursor
+from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
+from agentctl.store.repositories import runs
 from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE, SessionRow, SummaryRow
 
@@ -28,11 +30,12 @@ __all__ = [
     "build_session_document",
     "build_summary_document",
     "join_array",
+    "read_run_documents",
 ]
 
 
 JsonText = bytes | list[bytes]
-"""A JSON text; a long one may be in pieces."""
+"""A JSON text, possibly in pieces."""
 
 
 def _join_object(members: Mapping[str, JsonText]) -> bytes:
@@ -54,7 +57,7 @@ def _member_label(key: str) -> bytes:
 
 
 def join_array(items: Iterable[bytes]) -> bytes:
-    """A JSON array of documents."""
+    """Join documents into a JSON array."""
     return b"[" + b",".join(items) + b"]"
 
 
@@ -63,7 +66,7 @@ def _dump(value: str | int | None) -> bytes:
 
 
 def _stored_json(text: str | None) -> bytes:
-    """A column that holds JSON."""
+    """Return the JSON of a column."""
     return b"null" if text is None else text.encode()
 
 
@@ -72,7 +75,7 @@ def _dump_time(microseconds: int | None) -> bytes:
 
 
 def _join_arrays(inner: Sequence[bytes]) -> list[bytes]:
-    """Several JSON arrays, each without its brackets, as one."""
+    """Join JSON arrays that have no brackets into one array."""
     pieces = [piece for text in inner if text for piece in (b",", text)]
     pieces[:1] = [b"["]
     pieces.append(b"]")
@@ -80,11 +83,11 @@ def _join_arrays(inner: Sequence[bytes]) -> list[bytes]:
 
 
 def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
-    """One of the three detail schemas of spec.md "Resources", by the type of the session.
+    """Build a session in the detail schema of its type (docs/contract.md "Session records").
 
     Args:
         row: the session.
-        histories: as `runs.histories` reads them; workflows show none.
+        histories: the chat history of each run, as `runs` reads them; empty for workflows.
     """
     shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
     return _join_object(shape[row.session_type](row, histories))
@@ -155,7 +158,7 @@ _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.
 
 
 def _component_ids(row: SummaryRow) -> dict[str, str | None]:
-    """All three id fields, the one of the session's type filled."""
+    """Return all three component id fields; only that of the session's type has a value."""
     return {
         **_NO_COMPONENT,
         KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
@@ -163,7 +166,7 @@ def _component_ids(row: SummaryRow) -> dict[str, str | None]:
 
 
 def build_summary_document(row: SummaryRow) -> bytes:
-    """A session in a list."""
+    """Build a session of a list."""
     summary = {
         "session_id": row.session_id,
         "session_name": row.session_name,
@@ -183,10 +186,13 @@ def build_summary_document(row: SummaryRow) -> bytes:
 def build_page_document(
     noun: str, items: Iterable[bytes], page: Page, found: RowPage[Any]
 ) -> bytes:
-    """A page of a list (contract.md 4): its documents, what was asked for, and what was found.
+    """Build a page of a list (docs/contract.md "Lists").
 
     Args:
-        noun: what is listed, for the cursor.
+        noun: name of the list, part of the cursor.
+        items: the documents of the rows.
+        page: the requested page.
+        found: the rows, the total and the position of the next page.
     """
     meta = {
         "page": page.page,
@@ -200,7 +206,10 @@ def build_page_document(
 
 
 def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
-    """A run (contract.md 3). `member_runs` are the ids of the runs that it asked for."""
+    """Build a run record (docs/contract.md "Run record").
+
+    `member_runs` are the ids of the runs that it started.
+    """
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     members = {
         "run_id": _dump(row.run_id),
@@ -228,8 +237,15 @@ def build_run_document(row: RunRow, member_runs: Sequence[str]) -> bytes:
     return _join_object(members)
 
 
+@unit
+def read_run_documents(rows: Sequence[RunRow]) -> Steps[list[bytes]]:
+    """Build the documents of runs, each with the ids of the runs that it started."""
+    members = yield from runs.list_children([row.run_id for row in rows])
+    return [build_run_document(row, members[row.run_id]) for row in rows]
+
+
 def build_cancel_document(cancellation: CancelResult) -> bytes:
-    """The answer to a cancel (contract.md 5)."""
+    """Build the response to a cancel (docs/contract.md "Cancel")."""
     state = cancellation.state
     members = {
         "run_id": _dump(state.run_id),

@@ -1,4 +1,4 @@
-"""Pages of lists: numbered up to an offset, then by cursor (contract.md 4)."""
+"""Pages of lists: page numbers up to an offset, and cursors (docs/contract.md "Lists")."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import binascii
 
 from agentctl import errors
 from agentctl.operations import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page
-from agentctl.service.access import check_text
+from agentctl.records.validation import check_text
 
 __all__ = ["decode_cursor", "encode_cursor", "page_offset"]
 
 Position = tuple[int, str]
-"""Where a page ended: the sort key (microseconds UTC) and the id of its last row."""
+"""The sort key (microseconds UTC) and the id of the last row of a page."""
 
 
 def page_offset(page: Page) -> int:
-    """Rows to skip for a numbered page.
+    """Return the number of rows before a page; 0 with a cursor.
 
     Raises:
-        ValidationFailed: a number out of its range.
+        ValidationFailed: the limit or the page number is out of range.
     """
     if not 1 <= page.limit <= MAXIMUM_LIMIT:
         raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
@@ -34,7 +34,7 @@ def page_offset(page: Page) -> int:
 
 
 def encode_cursor(noun: str, page: Page, position: Position | None) -> str | None:
-    """The cursor for what follows a page. It is bound to what is listed, and in which order."""
+    """Return the cursor of the next page, bound to the list and its order; None: no next page."""
     if position is None:
         return None
     key, row_id = position
@@ -43,10 +43,10 @@ def encode_cursor(noun: str, page: Page, position: Position | None) -> str | Non
 
 
 def decode_cursor(noun: str, page: Page) -> Position | None:
-    """Where the page of a cursor begins.
+    """Return the position after which the page of a cursor begins; None without a cursor.
 
     Raises:
-        ValidationFailed: it is not one of ours, or was made for another list or order.
+        ValidationFailed: the cursor is not valid, or belongs to another list or order.
     """
     if page.cursor is None:
         return None
@@ -56,7 +56,9 @@ def decode_cursor(noun: str, page: Page) -> Position | None:
         *bound, key, row_id = text.split(":", 4)
         position = int(key), check_text("cursor", row_id)
     except (ValueError, binascii.Error):
-        raise errors.ValidationFailed("cursor must be a next_cursor of an earlier answer") from None
+        raise errors.ValidationFailed(
+            "cursor must be the next_cursor of an earlier response"
+        ) from None
     if bound != [noun, page.sort_by, page.sort_order] or abs(position[0]) >= 2**63:
         raise errors.ValidationFailed("cursor belongs to another list, or to one in another order")
     return position

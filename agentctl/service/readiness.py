@@ -1,4 +1,4 @@
-"""Whether the databases answer, asked for all who want to know at the same time, and bounded."""
+"""Readiness of the databases: one shared probe with a time limit."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from agentctl.store.databases import Databases
 __all__ = ["Readiness"]
 
 PROBE_SECONDS = 2.0
-"""How long a database may take to answer."""
+"""Seconds in which every database has to respond."""
 
 
 class Readiness:
-    """Probes the databases of a service.
+    """The readiness of the databases of a service.
 
-    One probe is under way at most, and all who ask meanwhile are told what it finds: a database
-    that does not answer gets no more work from those who ask whether it does. A probe that takes
-    too long goes on, and until it ends the answer is known.
+    At most one probe is in progress, and all callers share its result, so that a database that
+    does not respond gets no additional load from readiness checks. A probe that exceeds the limit
+    continues; until it ends, the databases are not ready.
 
     Args:
-        databases: every one of them has to answer.
+        databases: the databases, all of which have to respond.
     """
 
     def __init__(self, databases: Databases) -> None:
@@ -32,10 +32,10 @@ class Readiness:
         self._late_at = 0.0
 
     async def check_databases(self) -> bool:
-        """Whether all do, within `PROBE_SECONDS`."""
+        """Return True if all databases responded within `PROBE_SECONDS`."""
         loop = asyncio.get_running_loop()
         if self._probing is None or self._probing.done():
-            # About nobody's request: several wait for it.
+            # An empty context: several requests wait for the probe, so its log lines name none.
             self._probing = loop.create_task(self._probe(), context=Context())
             self._late_at = loop.time() + PROBE_SECONDS
         probing = self._probing
@@ -43,16 +43,15 @@ class Readiness:
         return probing.done() and not probing.cancelled() and probing.result()
 
     async def close(self) -> None:
-        """Give up a probe that is under way."""
+        """Cancel a probe in progress."""
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait([self._probing])
 
     async def _probe(self) -> bool:
-        found = await asyncio.gather(*map(self._answers, self._databases))
-        return all(found)
+        return all(await asyncio.gather(*map(self._is_responding, self._databases)))
 
-    async def _answers(self, database_id: str) -> bool:
+    async def _is_responding(self, database_id: str) -> bool:
         try:
             await self._databases[database_id].read(probe())
         except errors.AgentctlError:

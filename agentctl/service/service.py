@@ -1,4 +1,4 @@
-"""The port, here: one object for what is hosted, one view of it a principal."""
+"""The local backend: an open service, and its operations for each principal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog
-from agentctl.service.access import Hosting
-from agentctl.service.accounts import AccountOperations
+from agentctl.service.accounts import AccountOperations, StoredAccounts
 from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
-from agentctl.service.directory import StoredAccounts
+from agentctl.service.hosting import Hosting
 from agentctl.service.readiness import Readiness
+from agentctl.service.runs import RunOperations
+from agentctl.service.sessions import SessionOperations
 from agentctl.service.startup_warnings import log_startup_warnings
 from agentctl.store.databases import Databases
 
@@ -36,13 +37,18 @@ __all__ = ["Service", "ServiceOperations"]
 
 
 class ServiceOperations(
-    ComponentOperations, AuthorizationOperations, AccountOperations, AuditOperations
+    ComponentOperations,
+    RunOperations,
+    SessionOperations,
+    AccountOperations,
+    AuditOperations,
+    AuthorizationOperations,
 ):
-    """`operations.Operations` as one principal, on what is hosted here."""
+    """All operations of one principal: the implementation of `operations.LocalOperations`."""
 
 
 class Service:
-    """What a configuration hosts, open for use. Made by `Service.open`."""
+    """The opened databases, components and runs of a configuration, created by `open`."""
 
     def __init__(self, hosting: Hosting, worker: Worker, watches: Tasks) -> None:
         self.hosting = hosting
@@ -51,34 +57,34 @@ class Service:
 
     @property
     def settings(self) -> Settings:
-        """The configuration behind it."""
+        """The configuration of the service."""
         return self.hosting.settings
 
     @property
     def verifier(self) -> Verifier:
-        """What turns credentials into principals, for every door.
+        """The verifier of credentials.
 
         Raises:
-            InvalidKey: authorization is on and the keys are refused, or there are none.
+            InvalidKey: authorization is on and the keys are missing or rejected.
         """
         return self.hosting.verifier()
 
     def operations_for(
         self, principal: Principal, request_id: str | None = None
     ) -> ServiceOperations:
-        """The port as this principal.
+        """Return the operations of a principal.
 
         Args:
-            principal: who calls.
-            request_id: of what is asked, for the audit; None: one is made.
+            principal: the caller.
+            request_id: for the audit log; None: a new id.
         """
         return ServiceOperations(self.hosting, principal, request_id)
 
     async def prepare(self) -> None:
-        """Get ready to serve: open the databases, load what runs need, end the runs of the dead.
+        """Prepare to serve: open the databases, load the tools, recover runs of dead workers.
 
         Raises:
-            Unavailable: a database is missing, unreadable or not one of ours.
+            Unavailable: a database is missing, unreadable or not a database of agentctl.
             SchemaMismatch: a database is older or newer than this code.
             InvalidConfiguration: a tool cannot be used.
         """
@@ -94,32 +100,32 @@ class Service:
         self._watches.start(watch)
 
     @property
-    def runs_under_way(self) -> int:
-        """How many runs are worked on here, without those that other runs asked for."""
+    def live_run_count(self) -> int:
+        """Number of live runs of this process, without the runs of members and steps."""
         return len(self.hosting.engine.roots())
 
     async def drain(self) -> None:
-        """Refuse new runs, and give those under way `server.drain_seconds`."""
+        """Reject new runs and wait up to `server.drain_seconds` for the live ones."""
         await self.hosting.engine.drain(self.settings.server.drain_seconds)
 
     async def cancel_runs(self) -> None:
-        """End what is worked on here, as a recorded request; runs elsewhere are still followed."""
+        """Cancel the runs of this process; streams of runs of other processes continue."""
         await self.hosting.engine.cancel_runs()
 
     async def stop_runs(self) -> None:
-        """End what is worked on here, as a recorded request, before the doors close."""
+        """Cancel the runs of this process and end all streams, before the server closes."""
         await self.hosting.engine.close()
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, settings: Settings, *, create: bool = False) -> AsyncIterator[Service]:
-        """Open what is configured, and close everything at the end; live runs are cancelled then.
+        """Open a service and close it at the end, which cancels its live runs.
 
         A database is opened when it is first needed, or by `prepare`.
 
         Args:
             settings: the configuration.
-            create: make databases that are not there; else a missing one is an error.
+            create: create missing databases; False: a missing database is an error.
         """
         async with contextlib.AsyncExitStack() as stack:
             databases = Databases(settings, create=create)
@@ -137,9 +143,9 @@ class Service:
             canceller = Canceller(engine, observer, changes)
             readiness = Readiness(databases)
             stack.push_async_callback(readiness.close)
-            directory = StoredAccounts(databases)
-            stack.push_async_callback(directory.close)
-            accounts = AccountTokens(directory, admin_scope=settings.authorization.admin_scope)
+            stored = StoredAccounts(databases)
+            stack.push_async_callback(stored.close)
+            accounts = AccountTokens(stored, admin_scope=settings.authorization.admin_scope)
             verifier = functools.cache(lambda: _build_verifier(settings, accounts))
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, observer, accounts,
@@ -150,7 +156,7 @@ class Service:
 
 
 def _build_verifier(settings: Settings, accounts: AccountTokens) -> Verifier:
-    """Loaded when it is needed: most local commands verify nothing."""
+    """Import the verifier on first use: most local commands verify no token."""
     from agentctl.auth.verifier import Verifier
 
     return Verifier(settings, accounts)

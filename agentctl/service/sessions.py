@@ -1,4 +1,4 @@
-"""What a caller can do with sessions (contract.md 4)."""
+"""The session operations (docs/contract.md "Sessions")."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from agentctl.operations import (
     ALL_RUNS,
     DEFAULT_LOCATOR,
     DELETION_WAIT,
+    MAXIMUM_DELETED_SESSIONS,
     MAXIMUM_LIMIT,
+    MAXIMUM_SESSION_NAME_LENGTH,
     BulkDeletion,
     NewSession,
     SessionFilter,
@@ -25,16 +27,10 @@ from agentctl.records.ids import new_id
 from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import SessionDetail, SessionPage
 from agentctl.records.times import now
+from agentctl.records.validation import check_json, check_session_id, check_text, check_texts
 from agentctl.service import documents, paging
-from agentctl.service.access import (
-    Access,
-    check_json,
-    check_session_id,
-    check_text,
-    check_texts,
-)
 from agentctl.service.audit_log import AuditedCall
-from agentctl.service.runs import read_run_documents
+from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.sessions import SessionRow
@@ -44,21 +40,16 @@ from agentctl.store.visibility import EVERYONE
 __all__ = ["SessionOperations"]
 
 LARGE_HISTORY_BYTES = 262_144
-"""A history above this is read off the event loop."""
-
-MAXIMUM_DELETED_SESSIONS = 100
-
-MAXIMUM_SESSION_NAME_LENGTH = 255
-"""Characters of a session's name: the name is indexed, and an index takes no long ones."""
+"""Bytes; a larger history is read in a thread and not on the event loop."""
 
 
-class SessionOperations(Access):
-    """The sessions family."""
+class SessionOperations(OperationFamily):
+    """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
-        """A page of the sessions that the caller sees."""
+        """Return a page of the visible sessions."""
         async with self.audit("get_sessions"):
-            database = self.database_of(filter.where)
+            database = self.lookups.session_database(filter.where)
             work = sessions.list_page(self._query(filter), totals_of(database))
             found = await database.read(work, large="perhaps")
             items = map(documents.build_summary_document, found.rows)
@@ -72,7 +63,7 @@ class SessionOperations(Access):
             user_id=filter.where.user_id,
         )
         return sessions.SessionQuery(
-            visibility=self.visibility,
+            visibility=self.lookups.visibility,
             session_type=filter.where.type,
             component_id=filter.component_id,
             user_id=filter.where.user_id,
@@ -85,17 +76,17 @@ class SessionOperations(Access):
         )
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
-        """Make an empty session, owned by the caller.
+        """Create an empty session that the caller owns.
 
         Raises:
-            Conflict: the id is taken, by whomever.
-            NotFound: the component or the database is not there.
+            Conflict: a session with the id exists, of any owner.
+            NotFound: the component or the database does not exist.
         """
-        async with self.audit("create_session") as record:
-            database = self.database(session.db_id)
+        async with self.audit("create_session") as call:
+            database = self.lookups.database(session.db_id)
             row = self._new_row(session)
-            record.name("session", row.session_id)
-            await record.write(database, _insert(row))
+            call.add_resource("session", row.session_id)
+            await call.write(database, _insert(row))
             return Document(documents.build_session_document(row, []))
 
     def _new_row(self, session: NewSession) -> SessionRow:
@@ -103,13 +94,13 @@ class SessionOperations(Access):
         session_id = new_id() if given is None else check_session_id(given)
         name, data = None, None
         if session.component_id is not None:
-            component = self.component(session.type, session.component_id)
+            component = self.lookups.component(session.type, session.component_id)
             name = component.name
             data = orjson.dumps(self.hosting.catalog.data(component)).decode()
         return sessions.build_session(
             session_id,
             session.type,
-            user_id=self.owner(session.user_id),
+            user_id=self.lookups.resolve_owner(session.user_id),
             now=now(),
             component_id=session.component_id,
             component_name=name,
@@ -122,10 +113,10 @@ class SessionOperations(Access):
     async def get_session_by_id(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        """One session with its history."""
+        """Return a session with its chat history."""
         async with self.audit("get_session_by_id", session_id=session_id):
-            database = self.database_of(where)
-            row = await database.read(self._visible_session(session_id, where))
+            database = self.lookups.session_database(where)
+            row = await database.read(self.lookups.session(session_id, where))
             return await self._detail(database, row)
 
     async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
@@ -138,62 +129,38 @@ class SessionOperations(Access):
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> None:
-        """Refuse unless the session is there for the principal, whatever it may do with it.
-
-        Raises:
-            NotFound: it is not there, not the caller's, or not what `where` says.
-        """
-        await self.database_of(where).read(self._visible_session(session_id, where))
-
-    @unit
-    def _visible_session(
-        self, session_id: str, where: SessionLocator, *, held: bool = False
-    ) -> Steps[SessionRow]:
-        """The session as the caller may see it; `where` narrows. Held, it stays like that until
-        the transaction ends.
-
-        Raises:
-            NotFound: it is not there, not the caller's, or not what `where` says.
-        """
-        find = sessions.get_for_update if held else sessions.get
-        row = yield from find(session_id, self.visibility)
-        if (
-            row is None
-            or (where.type is not None and row.session_type != where.type)
-            or (where.user_id is not None and row.user_id != where.user_id)
-        ):
-            raise errors.NotFound("Session not found")
-        return row
+        """Raise NotFound unless the session is found (`LocalOperations`)."""
+        await self.lookups.session_database(where).read(self.lookups.session(session_id, where))
 
     async def update_session(
         self, session_id: str, patch: SessionPatch, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
         """Replace the name, the state or the metadata of a session."""
-        async with self.audit("update_session", session_id=session_id) as record:
-            return await self._change(record, session_id, patch, where)
+        async with self.audit("update_session", session_id=session_id) as call:
+            return await self._change(call, session_id, patch, where)
 
     async def rename_session(
         self, session_id: str, session_name: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[SessionDetail]:
-        """Give a session another name."""
+        """Replace the name of a session."""
         patch = SessionPatch({"session_name": session_name})
-        async with self.audit("rename_session", session_id=session_id) as record:
-            return await self._change(record, session_id, patch, where)
+        async with self.audit("rename_session", session_id=session_id) as call:
+            return await self._change(call, session_id, patch, where)
 
     async def _change(
-        self, record: AuditedCall, session_id: str, patch: SessionPatch, where: SessionLocator
+        self, call: AuditedCall, session_id: str, patch: SessionPatch, where: SessionLocator
     ) -> Document[SessionDetail]:
-        database = self.database_of(where)
-        row = await record.write(database, self._changed(session_id, patch, where))
+        database = self.lookups.session_database(where)
+        row = await call.write(database, self._update(session_id, patch, where))
         return await self._detail(database, row)
 
     @unit
-    def _changed(
+    def _update(
         self, session_id: str, patch: SessionPatch, where: SessionLocator
     ) -> Steps[SessionRow]:
-        yield from self._visible_session(session_id, where, held=True)
+        yield from self.lookups.session(session_id, where, lock=True)
         changes = _build_changes(patch)
-        changed = yield from sessions.update(session_id, self.visibility, changes, now())
+        changed = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
         if changed is None:
             raise errors.NotFound("Session not found")
         return changed
@@ -201,21 +168,21 @@ class SessionOperations(Access):
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
     ) -> None:
-        """Remove a session with its runs and events.
+        """Delete a session with its runs and events.
 
         Raises:
-            Conflict: a run of it is not final; with `cancel`, not even after the wait.
+            Conflict: a run of it has no final status; with `cancel`, also not after the wait.
         """
-        async with self.audit("delete_session", session_id=session_id) as record:
-            database = self.database_of(where)
+        async with self.audit("delete_session", session_id=session_id) as call:
+            database = self.lookups.session_database(where)
             if cancel:
-                await self._cancel_runs_of(record, database, session_id, where)
-            await record.write(database, self._deleted([session_id], where))
+                await self._cancel_runs_of(call, database, session_id, where)
+            await call.write(database, self._delete([session_id], where))
 
     async def delete_sessions(self, deletion: BulkDeletion) -> None:
-        """Remove up to 100 sessions, all or none: one row in the audit, which names them."""
-        async with self.audit("delete_sessions") as record:
-            database = self.database(deletion.db_id)
+        """Delete sessions, all or none, with one audit entry that names them."""
+        async with self.audit("delete_sessions") as call:
+            database = self.lookups.database(deletion.db_id)
             if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED_SESSIONS:
                 raise errors.ValidationFailed(
                     f"session_ids must hold 1 to {MAXIMUM_DELETED_SESSIONS} ids"
@@ -223,33 +190,33 @@ class SessionOperations(Access):
             wanted = [
                 check_text("session_ids", each) for each in dict.fromkeys(deletion.session_ids)
             ]
-            record.name("session", *wanted)
-            await record.write(database, self._deleted(wanted, DEFAULT_LOCATOR))
+            call.add_resource("session", *wanted)
+            await call.write(database, self._delete(wanted, DEFAULT_LOCATOR))
 
     @unit
-    def _deleted(self, session_ids: list[str], where: SessionLocator) -> Steps[None]:
-        # All of them are held before any goes, in an order that is the same for everybody.
+    def _delete(self, session_ids: list[str], where: SessionLocator) -> Steps[None]:
+        # Lock all rows in one order before the first deletion: two callers cannot deadlock.
         for session_id in sorted(session_ids) if len(session_ids) > 1 else ():
-            yield from sessions.get_for_update(session_id, self.visibility)
+            yield from sessions.get_for_update(session_id, self.lookups.visibility)
         for session_id in session_ids:
-            yield from self._visible_session(session_id, where, held=True)
+            yield from self.lookups.session(session_id, where, lock=True)
             live = yield from runs.list_live_in_session(session_id)
             if live:
                 raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
             yield from sessions.delete(session_id)
 
     async def _cancel_runs_of(
-        self, record: AuditedCall, database: Database, session_id: str, where: SessionLocator
+        self, call: AuditedCall, database: Database, session_id: str, where: SessionLocator
     ) -> None:
-        """Ask all runs of the session to stop, and wait for them together.
+        """Cancel all live runs of the session and wait for them together.
 
-        Whether that was enough is for the deletion to find. The cancels are part of it: its row
-        stands before them.
+        The deletion itself checks the result. Its audit entry is committed before the cancels,
+        which are part of it.
         """
-        await database.read(self._visible_session(session_id, where))
+        await database.read(self.lookups.session(session_id, where))
         live = await database.read(runs.list_live_in_session(session_id))
         if live:
-            await record.commit_first(database)
+            await call.commit_first(database)
         cancels = [
             self.hosting.canceller.cancel(
                 database,
@@ -265,15 +232,15 @@ class SessionOperations(Access):
     async def get_session_runs(
         self, session_id: str, query: SessionRunsQuery = ALL_RUNS
     ) -> Document[list[RunRecord]]:
-        """The runs of a session, oldest first, members' and steps' included."""
+        """Return the runs of a session, oldest first, with those of members and steps."""
         async with self.audit("get_session_runs", session_id=session_id):
-            database = self.database_of(query.where)
+            database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
             return Document(documents.join_array(await database.read(work, large=True)))
 
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
-        yield from self._visible_session(session_id, query.where)
+        yield from self.lookups.session(session_id, query.where)
         if query.limit is not None and not 1 <= query.limit <= MAXIMUM_LIMIT:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
         after_seq = None
@@ -283,24 +250,17 @@ class SessionOperations(Access):
                 raise errors.ValidationFailed("after must be the id of a run of the session")
             after_seq = last.seq
         rows = yield from runs.list_in_session(session_id, limit=query.limit, after_seq=after_seq)
-        return (yield from read_run_documents(rows))
+        return (yield from documents.read_run_documents(rows))
 
     async def get_session_run(
         self, session_id: str, run_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[RunRecord]:
-        """One run of a session."""
+        """Return one run of a session."""
         async with self.audit("get_session_run", session_id=session_id, run_id=run_id):
-            database = self.database_of(where)
-            return Document(await database.read(self._run(session_id, run_id, where)))
-
-    @unit
-    def _run(self, session_id: str, run_id: str, where: SessionLocator) -> Steps[bytes]:
-        yield from self._visible_session(session_id, where)
-        row = yield from runs.get(run_id, EVERYONE)
-        if row is None or row.session_id != session_id:
-            raise errors.NotFound("Run not found")
-        (document,) = yield from read_run_documents([row])
-        return document
+            database = self.lookups.session_database(where)
+            return Document(
+                await database.read(self.lookups.session_run_document(session_id, run_id, where))
+            )
 
 
 @unit
@@ -328,5 +288,8 @@ def _check_name(session_name: str) -> str:
 
 
 def _dump_json(name: str, value: dict[str, Any] | None) -> str | None:
-    """A JSON value from outside as it is kept."""
-    return None if value is None else orjson.dumps(check_json(name, value)).decode()
+    """Return the JSON text of a checked value."""
+    if value is None:
+        return None
+    check_json(name, value)
+    return orjson.dumps(value).decode()

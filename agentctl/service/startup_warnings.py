@@ -1,25 +1,19 @@
-"""What SQLite stands on, when a server starts: a library and a filesystem that lose no data."""
+"""Warnings at the start of a server about SQLite: an unsafe version or a network filesystem."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 
 __all__ = ["log_startup_warnings"]
 
-log = logging.getLogger("agentctl.store")
+_log = logging.getLogger("agentctl.store")
 
 
 def log_startup_warnings(settings: Settings) -> None:
-    """Log what can damage a database of this configuration (`agentctl doctor` says more)."""
-    for text in _find_warnings(settings):
-        log.warning("%s", text)
-
-
-def _find_warnings(settings: Settings) -> Iterator[str]:
+    """Log conditions that can damage a database; `agentctl doctor` reports the remedies."""
     paths = [sqlite_path(entry.url) for entry in settings.databases if is_sqlite_url(entry.url)]
     if not paths:
         return
@@ -27,11 +21,15 @@ def _find_warnings(settings: Settings) -> Iterator[str]:
     from agentctl.service.doctor.files import NETWORK_FILESYSTEMS, detect_filesystem
     from agentctl.store.sqlite.inspect import get_sqlite_version
 
-    if not is_at_least(get_sqlite_version(), MINIMUM_SQLITE_VERSION):
-        yield (
-            f"SQLite {get_sqlite_version()} can damage a database; "
-            f"{MINIMUM_SQLITE_VERSION} is needed"
+    version = get_sqlite_version()
+    if not is_at_least(version, MINIMUM_SQLITE_VERSION):
+        _log.warning(
+            "SQLite %s can damage a database; %s is required", version, MINIMUM_SQLITE_VERSION
         )
     for path in paths:
         if (kind := detect_filesystem(path)) in NETWORK_FILESYSTEMS:
-            yield f"{path} is on a filesystem of the network ({kind}), which SQLite cannot share"
+            _log.warning(
+                "%s is on a network filesystem (%s), where SQLite locks are not reliable",
+                path,
+                kind,
+            )

@@ -157,7 +157,7 @@ async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(
         assert answer.status_code == 503
         assert answer.headers["retry-after"]
         assert answer.json() == {
-            "detail": "The audit cannot be written, and nothing is done without it",
+            "detail": "The audit log cannot be written, so nothing was changed",
             "error_code": "UNAVAILABLE",
         }
         body = {"message": "x", "session_id": "s1"}

@@ -319,7 +319,7 @@ async def test_a_use_that_cannot_be_written_keeps_nobody_out(
         )
         with caplog.at_level(logging.WARNING, "agentctl.service"):
             await bearer(service, account["token"])
-            await wait_until(lambda: "is not noted" in caplog.text)
+            await wait_until(lambda: "not written" in caplog.text)
     assert account["token"][13:] not in caplog.text
     assert account["id"] in caplog.text
 

@@ -381,7 +381,7 @@ async def test_no_record_no_change(deployment: Deployment, broken: str) -> None:
                 with pytest.raises(errors.Unavailable) as refused:
                     await ask()
                 assert refused.value.status == 503, number
-                assert refused.value.detail.startswith("The audit cannot be written"), number
+                assert refused.value.detail.startswith("The audit log cannot be written"), number
             # What changes nothing goes on, and what is refused is refused.
             with pytest.raises(errors.Forbidden):
                 await service.operations_for(Principal("me")).get_session_by_id("s1")

@@ -37,8 +37,8 @@ def test_a_library_and_a_filesystem_that_may_damage_a_database_are_told(
     monkeypatch.setattr("agentctl.service.doctor.files.NETWORK_FILESYSTEMS", frozenset({kind}))
     monkeypatch.setattr("agentctl.service.doctor.configuration.MINIMUM_SQLITE_VERSION", "99.1.0")
     library, place = told(tmp_path, caplog, "sqlite:///a.db")
-    assert "can damage a database; 99.1.0 is needed" in library
-    assert place.startswith(f"{tmp_path}/a.db is on a filesystem of the network ({kind})")
+    assert "can damage a database; 99.1.0 is required" in library
+    assert place.startswith(f"{tmp_path}/a.db is on a network filesystem ({kind})")
 
 
 def test_of_a_server_nothing_is_said(

@@ -14,7 +14,8 @@ from urllib.parse import unquote
 from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, required_scopes
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import is_well_formed, suggest_scope
-from agentctl.auth.tokens.claims import MAXIMUM_SCOPES, RawClaims
+from agentctl.auth.tokens.claims import RawClaims
+from agentctl.operations import MAXIMUM_SCOPES
 from agentctl.records.routes import ROUTES, RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.text import suggest_name
 

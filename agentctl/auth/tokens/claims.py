@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from agentctl.auth.scopes import is_well_formed
 from agentctl.auth.tokens.strict import NotStrict, parse_object
 from agentctl.errors import InvalidToken
+from agentctl.operations import MAXIMUM_SCOPES, MAXIMUM_USER_ID_LENGTH
 from agentctl.records.ids import is_session_id
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
 __all__ = [
-    "MAXIMUM_SCOPES",
     "ClaimRules",
     "Claims",
     "RawClaims",
@@ -40,10 +40,6 @@ __all__ = [
 RawClaims = Mapping[str, Any]
 """Claims as they stand in a token."""
 
-
-_MAXIMUM_SUBJECT = 255
-MAXIMUM_SCOPES = 256
-"""Scopes of a token that has more count for nothing (contract.md 6)."""
 
 _MAXIMUM_AUDIENCES = 16
 _LAST_SECOND = 253_402_300_799
@@ -217,8 +213,8 @@ def check_sub(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
             raise _invalid_claim("sub", "the token has no sub")
         return None
     subject = members["sub"]
-    if not isinstance(subject, str) or not 1 <= len(subject) <= _MAXIMUM_SUBJECT:
-        text = f"the token's sub is not a string of 1 to {_MAXIMUM_SUBJECT} characters"
+    if not isinstance(subject, str) or not 1 <= len(subject) <= MAXIMUM_USER_ID_LENGTH:
+        text = f"the token's sub is not a string of 1 to {MAXIMUM_USER_ID_LENGTH} characters"
         raise _invalid_claim("sub", text)
     if subject != subject.strip() or any(map(_is_invisible, subject)):
         raise _invalid_claim("sub", "the token's sub has invisible characters or spaces around it")

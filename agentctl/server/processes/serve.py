@@ -248,7 +248,7 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + service.settings.server.drain_seconds + STEP_TOLERANCE_SECONDS
         try:
-            self._overseer.stopping(service.runs_under_way)
+            self._overseer.stopping(service.live_run_count)
             await service.drain()
             await self._overseer.meet(deadline - loop.time())
             await service.cancel_runs()

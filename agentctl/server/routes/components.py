@@ -125,7 +125,7 @@ async def create_run(
     no second run, one that is another is refused.
     """
     operations = call.operations
-    operations.component(kind, component_id)
+    operations.require_component(kind, component_id)
     body = await _RUN.read(call)
     request = RunRequest(
         message=body["message"],

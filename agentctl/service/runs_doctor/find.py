@@ -15,7 +15,7 @@ from agentctl import errors
 from agentctl.records.times import now
 from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath
 from agentctl.runs.states import is_final
-from agentctl.service.access import Hosting
+from agentctl.service.hosting import Hosting
 from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, find_open_calls
 from agentctl.store.database import Database
 from agentctl.store.repositories import integrity, runs, workers

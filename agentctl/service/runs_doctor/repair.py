@@ -16,7 +16,7 @@ from agentctl.runs import process
 from agentctl.runs.liveness import WorkerDeath
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import is_final
-from agentctl.service.access import Hosting
+from agentctl.service.hosting import Hosting
 from agentctl.service.runs_doctor.find import Problem
 from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
 from agentctl.store.database import Database, Steps, unit

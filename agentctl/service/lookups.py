@@ -1,0 +1,215 @@
+"""Find-or-404 lookups for one principal.
+
+A resource that the principal may not see raises the same NotFound as one that does not exist
+(docs/contract.md "Errors").
+"""
+
+from __future__ import annotations
+
+from agentctl import errors
+from agentctl.auth.principal import Principal
+from agentctl.operations import MAXIMUM_USER_ID_LENGTH, SessionLocator
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.validation import check_text
+from agentctl.runtime.catalog import SESSION_TABLE, Component
+from agentctl.service.documents import read_run_documents
+from agentctl.service.hosting import Hosting
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.sessions import SessionRow
+from agentctl.store.visibility import EVERYONE, Visibility
+
+__all__ = ["Lookups"]
+
+
+class Lookups:
+    """Databases, components, sessions and runs as one principal finds them.
+
+    Args:
+        hosting: the shared objects of the service.
+        principal: the caller.
+    """
+
+    def __init__(self, hosting: Hosting, principal: Principal) -> None:
+        self._hosting = hosting
+        self._principal = principal
+
+    @property
+    def visibility(self) -> Visibility:
+        """The data that the principal sees (docs/contract.md "Data scoping")."""
+        return Visibility(everyone=self._principal.sees_all_users, user_id=self._principal.subject)
+
+    @property
+    def _may_set_owner(self) -> bool:
+        """True for administrators that do not act for a user.
+
+        A principal that sees all data only because `user_isolation` is off may not set owners.
+        """
+        return self._principal.admin and self._principal.sees_all_users
+
+    def resolve_owner(self, user_id: str | None) -> str | None:
+        """Return the owner of a new session: the subject, or `user_id` if the caller may set it.
+
+        Raises:
+            ValidationFailed: `user_id` is not a valid user id.
+        """
+        if self._may_set_owner and user_id is not None:
+            if not 1 <= len(user_id) <= MAXIMUM_USER_ID_LENGTH:
+                raise errors.ValidationFailed(
+                    f"user_id must be 1 to {MAXIMUM_USER_ID_LENGTH} characters"
+                )
+            return check_text("user_id", user_id)
+        return self._principal.subject
+
+    def run_visibility(self, user_id: str | None) -> Visibility:
+        """Return the visibility of the sessions in which a new run may start."""
+        if self._may_set_owner and user_id is not None:
+            return Visibility(everyone=False, user_id=user_id)
+        return self.visibility
+
+    def require_account_management(self) -> None:
+        """Require that the caller may manage service accounts.
+
+        While authorization is off, every HTTP caller is an anonymous administrator. A token that
+        such a caller creates would stay valid after authorization is on again.
+
+        Raises:
+            Forbidden: the call is over HTTP and authorization is off.
+        """
+        if self._principal.via == "http" and not self._hosting.settings.authorization.enabled:
+            raise errors.Forbidden(
+                "Service accounts are managed locally while authorization is off"
+            )
+
+    def database(self, db_id: str | None) -> Database:
+        """Return the database with this id; None: the default database.
+
+        Raises:
+            NotFound: there is no such database.
+        """
+        databases = self._hosting.databases
+        wanted = next(iter(databases)) if db_id is None else db_id
+        if wanted not in databases.ids:
+            raise errors.NotFound("Database not found")
+        return databases[wanted]
+
+    def session_database(self, where: SessionLocator) -> Database:
+        """Return the database that `where` names, after a check of its table.
+
+        Raises:
+            NotFound: there is no such database or table.
+        """
+        if where.table is not None and where.table != SESSION_TABLE:
+            raise errors.NotFound("Table not found")
+        return self.database(where.db_id)
+
+    def component(self, kind: ComponentKind, component_id: str) -> Component:
+        """Return a configured component.
+
+        Raises:
+            NotFound: there is no component of this kind and id.
+        """
+        found = self._hosting.catalog.get(kind, component_id)
+        if found is None:
+            raise errors.NotFound(f"{KINDS[kind].noun} not found")
+        return found
+
+    def component_database(self, kind: ComponentKind, component_id: str) -> Database:
+        """Return the database of a configured component.
+
+        Raises:
+            NotFound: there is no component of this kind and id.
+        """
+        return self.database(self.component(kind, component_id).database)
+
+    @unit
+    def session(
+        self, session_id: str, where: SessionLocator, *, lock: bool = False
+    ) -> Steps[SessionRow]:
+        """Read a session; with `lock` its row cannot change until the transaction ends.
+
+        Raises:
+            NotFound: it does not exist, is not visible, or does not match `where`.
+        """
+        find = sessions.get_for_update if lock else sessions.get
+        row = yield from find(session_id, self.visibility)
+        if (
+            row is None
+            or (where.type is not None and row.session_type != where.type)
+            or (where.user_id is not None and row.user_id != where.user_id)
+        ):
+            raise errors.NotFound("Session not found")
+        return row
+
+    @unit
+    def run_document(self, run_id: str) -> Steps[bytes]:
+        """Read the document of a run.
+
+        Raises:
+            NotFound: the run does not exist or is not visible.
+        """
+        row = yield from runs.get(run_id, self.visibility)
+        if row is None:
+            raise errors.NotFound("Run not found")
+        (document,) = yield from read_run_documents([row])
+        return document
+
+    @unit
+    def session_run_document(
+        self, session_id: str, run_id: str, where: SessionLocator
+    ) -> Steps[bytes]:
+        """Read the document of a run of a session.
+
+        Raises:
+            NotFound: the session is not found, or the run is not one of its runs.
+        """
+        yield from self.session(session_id, where)
+        # The session is visible, so its runs are: a run belongs to the owner of its session.
+        row = yield from runs.get(run_id, EVERYONE)
+        if row is None or row.session_id != session_id:
+            raise errors.NotFound("Run not found")
+        (document,) = yield from read_run_documents([row])
+        return document
+
+    async def run_database(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
+    ) -> Database:
+        """Return the database of a run of this component, and of this session unless None.
+
+        Raises:
+            NotFound: there is no such run, or it is not visible.
+        """
+        database = self.component_database(kind, component_id)
+        found = await database.read(runs.get_state(run_id, self.visibility))
+        if (
+            found is None
+            or (found.component_type, found.component_id) != (kind, component_id)
+            or (session_id is not None and found.session_id != session_id)
+        ):
+            raise errors.NotFound("Run not found")
+        return database
+
+    async def named_run_database(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        session_id: str | None,
+        action: str,
+    ) -> Database:
+        """Return the database of a run whose session the caller must name.
+
+        Administrators may omit the session (docs/contract.md "Authentication", rule 8). The
+        `session_id` claim of the token is the default.
+
+        Args:
+            action: the verb for the error: `cancel` or `resume`.
+
+        Raises:
+            BadRequest: the session is missing.
+            NotFound: there is no such run, or it is not visible.
+        """
+        named = session_id or self._principal.session_id
+        if named is None and not self._principal.admin:
+            raise errors.BadRequest(f"session_id is required to {action} a run")
+        return await self.run_database(kind, component_id, run_id, named)
