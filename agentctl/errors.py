@@ -25,6 +25,9 @@ and never holds a secret. The private reason of a failure goes to the log and no
     |   `-- InvalidKey            a key that is refused when it is loaded
     |-- RunFailed                 a run that ended as ERROR, seen from the terminal
     |-- SchemaMismatch            the database is older or newer than the code
+    |-- ProblemsFound             problems that `runs doctor` did not repair
+    |-- SomethingWrong            problems that `doctor` or `db check` found
+    |-- PartFailed                some of several operations failed
     |-- PortInUse
     |-- Refused                   a prompt answered no
     `-- StillPending              asked for, not done within the time to wait
@@ -50,9 +53,12 @@ __all__ = [
     "MethodNotAllowed",
     "NotFound",
     "OutcomeUnknown",
+    "PartFailed",
     "PortInUse",
+    "ProblemsFound",
     "RunFailed",
     "SchemaMismatch",
+    "SomethingWrong",
     "StillPending",
     "TooLarge",
     "TooManyRequests",
@@ -75,17 +81,27 @@ class AgentctlError(Exception):
         detail: what failed, public, one line without a full stop.
         cause: why, public, one line; shown on the terminal only.
         hint: what to do about it; shown on the terminal only.
+        command: instead of a hint, the `agentctl` command that helps: the command line adds the
+            `--config` that it was given.
     """
 
     error_code: ClassVar[str] = "INTERNAL_SERVER_ERROR"
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, detail: str, *, cause: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        cause: str | None = None,
+        hint: str | None = None,
+        command: str | None = None,
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.cause = cause
-        self.hint = hint
+        self.hint = hint or command
+        self.command = command
 
     def body(self) -> dict[str, object]:
         """The error body of spec.md "Errors"."""
@@ -287,6 +303,24 @@ class SchemaMismatch(AgentctlError):
     """The database's schema is older or newer than this code."""
 
     error_code = "SCHEMA_MISMATCH"
+
+
+class ProblemsFound(AgentctlError):
+    """Problems that `runs doctor` found and did not repair."""
+
+    error_code = "PROBLEMS_FOUND"
+
+
+class SomethingWrong(AgentctlError):
+    """Problems of the installation that `doctor` or `db check` found."""
+
+    error_code = "SOMETHING_WRONG"
+
+
+class PartFailed(AgentctlError):
+    """Some of several operations failed; each failure was reported."""
+
+    error_code = "PART_FAILED"
 
 
 class PortInUse(AgentctlError):

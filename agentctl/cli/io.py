@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["IO", "current_io", "using_io"]
 
@@ -22,13 +25,13 @@ class IO:
 
     Attributes:
         stdin, out, err: text streams with a `buffer`; data goes to `out`, all else to `err`.
-        status_width: columns of the progress line that is on the screen, 0 without one.
+        progress: the console of the progress line that is on the screen; None without one.
     """
 
     stdin: TextIO
     out: TextIO
     err: TextIO
-    status_width: int = 0
+    progress: Console | None = None
 
     @classmethod
     def of_process(cls) -> IO:
@@ -66,6 +69,38 @@ class IO:
             return os.get_terminal_size(stream.fileno()).columns or None
         except (OSError, ValueError):
             return None
+
+    def console(self, stream: TextIO, width: int | None = None) -> Console:
+        """Create a rich console for a terminal; `width` replaces that of the terminal."""
+        from io import TextIOWrapper
+
+        from rich.console import Console
+
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # rich would fail on other characters
+        return Console(
+            file=stream,
+            width=width or self.width(stream) or 80,
+            height=25,  # without it rich assumes 80 columns if TERM is dumb
+            force_terminal=True,
+            color_system="standard" if self.styled else None,
+            emoji=False,
+            highlight=False,
+            markup=False,
+        )
+
+    def note(self, line: str, *, style: str = "") -> None:
+        """Write a line to `err`, above the progress line if there is one.
+
+        Args:
+            line: without control characters.
+            style: of rich, for a terminal.
+        """
+        if self.progress is None and not (style and self.styled and self.err_is_terminal):
+            self.err.write(f"{line}\n")
+        else:
+            (self.progress or self.console(self.err)).print(line, style=style, soft_wrap=True)
+        self.err.flush()
 
 
 _current: ContextVar[IO] = ContextVar("agentctl_io")

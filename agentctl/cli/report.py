@@ -1,4 +1,4 @@
-"""The one place where failures become text and exit codes (contract.md 8).
+"""Errors as text on stderr and exit codes (docs/contract.md "Command line").
 
 error: what failed
   cause: why
@@ -27,10 +27,12 @@ USAGE_EXIT_CODE = 2
 
 _SUGGESTION = re.compile(r"(.*?)\.? (?:Did you mean (.+)\?|\(Possible options: (.+)\))", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[A-Z][a-z]*(?:[ ,]|$)")
+_SERVER_OPTION = re.compile(r"no such option: --(?:url|context|token-file)\b", re.IGNORECASE)
+"""A command without these options works locally only: so the hint."""
 
 
 class Group(HelpGroup):
-    """A group of commands; alone on the command line it shows its help and is a usage error."""
+    """A group of commands. Without a command it shows its help and exits with code 2."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -40,7 +42,7 @@ class Group(HelpGroup):
 
 
 class RootGroup(Group):
-    """The root of the tree: whatever goes wrong below comes to its edge."""
+    """The root of the command tree, which reports the errors of every command."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         with reporting_errors():
@@ -53,7 +55,7 @@ class RootGroup(Group):
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Turn every failure into its text on stderr and `typer.Exit` with its exit code."""
+    """Report an exception of the block on stderr and raise `typer.Exit` with its exit code."""
     try:
         yield
         current_io().out.flush()
@@ -67,7 +69,7 @@ def reporting_errors() -> Iterator[None]:
 
 
 def report_error(failure: Exception) -> int:
-    """Say on stderr what failed, and return the exit code for it."""
+    """Write an error to stderr and return its exit code."""
     if isinstance(failure, AgentctlError):
         return _write_error(failure.detail, failure.cause, failure.hint, failure.exit_code)
     if isinstance(failure, typer.TyperException):
@@ -76,36 +78,40 @@ def report_error(failure: Exception) -> int:
         return _write_error("the input ended before an answer", None, None, USAGE_EXIT_CODE)
     if isinstance(failure, OSError) and failure.errno is not None:
         _discard_stdout()
-        return _write_error(
-            "reading or writing failed", os.strerror(failure.errno).lower(), None, 1
-        )
+        return _write_error("reading or writing failed", os.strerror(failure.errno).lower(), None)
     name = type(failure).__name__
-    hint = "this is a fault of agentctl: please report it with the command that you ran"
-    return _write_error(f"internal failure ({name})", None, hint, 1)
+    hint = "this is a bug in agentctl: please report it with the command that you ran"
+    return _write_error(f"internal error ({name})", None, hint)
 
 
 def _report_usage(failure: typer.TyperException) -> int:
+    """Report a wrong command line. Typer's message has a suggestion in it: make it the hint."""
     text = _describe_wrong_value(failure) or " ".join(failure.format_message().split())
     found = _SUGGESTION.fullmatch(text)
     detail, guess = (found[1], found[2] or found[3]) if found else (text, None)
     context = getattr(failure, "ctx", None)
     command = context.command_path if context is not None else "agentctl"
-    hint = f"did you mean {guess}?" if guess else f"`{command} --help` shows what it takes"
+    hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its parameters"
+    if _SERVER_OPTION.match(detail):
+        hint = "this works only locally: run it on the machine of the server, with --config FILE"
     return _write_error(detail.removesuffix("."), None, hint, failure.exit_code)
 
 
 def _describe_wrong_value(failure: typer.TyperException) -> str | None:
-    """What a parameter takes instead of the value that it was given; None: it is not about that."""
+    """Name the values that a parameter allows; None if the error is about something else."""
     parameter = getattr(failure, "param", None)
-    found = getattr(failure.__cause__, "errors", None)
-    takes = None if parameter is None else describe_allowed_values(parameter)
-    if takes is None or found is None:
+    errors = getattr(failure.__cause__, "errors", None)
+    allowed = None if parameter is None else describe_allowed_values(parameter)
+    if allowed is None or errors is None:
         return None
-    return f"{parameter_name(parameter)} must be {takes}, not {found()[0]['input']!r}"
+    return f"{parameter_name(parameter)} must be {allowed}, not {errors()[0]['input']!r}"
 
 
-def _write_error(detail: str, cause: str | None, hint: str | None, code: int) -> int:
-    lines = [f"error: {escape_controls(_lower_first_word(detail))}"]
+def _write_error(detail: str, cause: str | None, hint: str | None, code: int = 1) -> int:
+    # A detail is a sentence, for HTTP too. At the terminal it continues a line; names stay.
+    if _PLAIN_WORD.match(detail):
+        detail = detail[:1].lower() + detail[1:]
+    lines = [f"error: {escape_controls(detail)}"]
     if cause:
         lines.append(f"  cause: {escape_controls(cause)}")
     if hint:
@@ -116,15 +122,10 @@ def _write_error(detail: str, cause: str | None, hint: str | None, code: int) ->
     return code
 
 
-def _lower_first_word(text: str) -> str:
-    """`text` in the middle of a line: details are sentences for HTTP too; names stay."""
-    return text[:1].lower() + text[1:] if _PLAIN_WORD.match(text) else text
-
-
 def _discard_stdout() -> None:
-    """stdout takes no more: let nothing complain about what is left in it at exit."""
+    """Redirect stdout to /dev/null, or Python reports the unwritten rest at exit."""
     with suppress(OSError):
         stdout = current_io().out.fileno()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stdout)
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stdout)
+        os.close(null)

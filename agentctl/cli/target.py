@@ -1,12 +1,8 @@
-"""Where a token comes from: a file, stdin or the environment, never the command line.
+"""The target of a command: a server over HTTP, or the service in this process.
 
-The command that brings a database up to date, as it is to be typed here.
-
-Running a command so that a signal ends it in order: what it opened is closed again.
-
-Which port a command talks through: a server over HTTP, or the same service right here.
-
-`--url`, else the context, is remote; else, or with `--config`, it is local (contract.md 8).
+`--url` or a context selects a server. Without one, or with `--config`, the command works locally
+(docs/contract.md "Command line"). A token comes from a file, stdin or the environment, never from
+the command line.
 """
 
 from __future__ import annotations
@@ -15,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import os
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
@@ -27,7 +24,7 @@ from agentctl.cli import contexts
 from agentctl.cli.io import current_io
 from agentctl.cli.options import AsUser, ContextName, InsecureHttp, LocalConfig, TokenFile, Url
 from agentctl.cli.show.terminal import note
-from agentctl.errors import NotFound, SchemaMismatch, Unavailable, UsageError
+from agentctl.errors import AgentctlError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
@@ -41,7 +38,7 @@ __all__ = [
     "LocalTarget",
     "Target",
     "TargetOptions",
-    "naming",
+    "adding_config",
     "open_target",
     "read_token_file",
     "resolve_token",
@@ -51,15 +48,15 @@ __all__ = [
 
 TOKEN_VARIABLE = "AGENTCTL_TOKEN"
 
-_MAXIMUM_BYTES = 1 << 16
-"""Bytes that are read at most; no server takes a token that long."""
+_MAXIMUM_TOKEN_BYTES = 1 << 16
+"""Bytes of a token file that are read; no server accepts a longer token."""
 
 
 def resolve_token(token_file: str | None) -> str | None:
-    """The token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
+    """Return the token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
 
     Raises:
-        UsageFailed: the file cannot be read or holds nothing.
+        UsageError: the file cannot be read or is empty.
     """
     if token_file is not None:
         return read_token_file(token_file)
@@ -67,59 +64,45 @@ def resolve_token(token_file: str | None) -> str | None:
 
 
 def read_token_file(name: str) -> str:
-    """The token in a file, or on stdin for `-`, without white space around it.
+    """Read the token in a file, or on stdin for `-`, without surrounding white space.
 
     Raises:
-        UsageFailed: it cannot be read, is no text or holds nothing.
+        UsageError: the file cannot be read, is not ASCII text or is empty.
     """
-    place = "stdin" if name == "-" else name
     try:
-        token = _read(name).decode("ascii").strip()
+        if name == "-":
+            data = current_io().stdin.buffer.read(_MAXIMUM_TOKEN_BYTES)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(_MAXIMUM_TOKEN_BYTES)
+        token, cause = data.decode("ascii").strip(), "it is empty"
     except OSError as error:
-        raise _unreadable_token(place, (error.strerror or "it cannot be read").lower()) from None
+        token, cause = "", (error.strerror or "it cannot be read").lower()
     except UnicodeDecodeError:
-        raise _unreadable_token(place, "it is not ASCII text") from None
+        token, cause = "", "it is not ASCII text"
     if not token:
-        raise _unreadable_token(place, "it is empty")
+        place = "stdin" if name == "-" else name
+        raise UsageError(f"no token can be read from {place}", cause=cause)
     return token
 
 
-def _read(name: str) -> bytes:
-    if name == "-":
-        return current_io().stdin.buffer.read(_MAXIMUM_BYTES)
-    with Path(name).open("rb") as file:
-        return file.read(_MAXIMUM_BYTES)
-
-
-def _unreadable_token(place: str, cause: str) -> UsageError:
-    return UsageError(f"no token can be read from {place}", cause=cause)
-
-
 @contextlib.contextmanager
-def naming(config: Path | None) -> Iterator[None]:
-    """Let the hint of a failure about a schema name the configuration that was given."""
+def adding_config(config: Path | None) -> Iterator[None]:
+    """Add `--config` to the command that the hint of a failure recommends."""
     try:
         yield
-    except (SchemaMismatch, Unavailable) as failure:
-        if config is not None and failure.hint == _command():
-            import shlex
-
-            failure.hint = f"{failure.hint} --config {shlex.quote(str(config))}"
+    except AgentctlError as failure:
+        if config is not None and failure.command is not None:
+            failure.hint = f"{failure.command} --config {shlex.quote(str(config))}"
         raise
 
 
-def _command() -> str:
-    from agentctl.store.schema import MIGRATE_COMMAND
-
-    return MIGRATE_COMMAND
-
-
 def run_until_done(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` to its end. Ctrl-C, SIGTERM and SIGHUP cancel it first.
+    """Run `work` to its end. SIGINT, SIGTERM and SIGHUP cancel it, so that it closes its resources.
 
     Raises:
-        KeyboardInterrupt: it was Ctrl-C.
-        typer.Exit: it was SIGTERM or SIGHUP; the code is 128 and the number of the signal.
+        KeyboardInterrupt: SIGINT was received.
+        typer.Exit: SIGTERM or SIGHUP was received; the code is 128 plus the signal number.
     """
     import asyncio
     import signal
@@ -135,7 +118,7 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
             task.cancel()
 
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 loop.add_signal_handler(number, stop, number)
         await work
 
@@ -147,7 +130,7 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """The options of every command that can be remote; all None or False when none is given."""
+    """The options of every command that can be remote; None or False if not given."""
 
     url: Url = None
     token_file: TokenFile = None
@@ -156,37 +139,56 @@ class TargetOptions:
     config: LocalConfig = None
     as_user: AsUser = None
 
+    def flags(self) -> str:
+        """Return the options as they are typed, with a leading space; empty if none is given."""
+        words = ""
+        for each in fields(self):
+            if value := getattr(self, each.name):
+                words += f" {_flag_of(each.name)}"
+                words += "" if value is True else f" {shlex.quote(str(value))}"
+        return words
+
+    def reject(self, names: tuple[str, ...], reason: str) -> None:
+        """Reject options that have no effect here.
+
+        Raises:
+            UsageError: one of `names` is given.
+        """
+        for name in names:
+            if getattr(self, name):
+                raise UsageError(f"{_flag_of(name)} has no effect here: {reason}")
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An open port.
+    """An open connection to a server, or to the local service.
 
     Attributes:
-        operations: what can be done, as the caller that the options say.
-        target: where it is done, for people: `on http://127.0.0.1:7777`.
-        options: the options that chose it, for another command: ` --url http://127.0.0.1:7777`.
-        local: what there is when it is done here; None: on a server.
-        token: what a server is shown; None: nothing, or there is no server.
+        operations: the operations, with the rights of the caller.
+        place: where they are executed, for messages: `on http://127.0.0.1:7777`.
+        options: the options that select this target: ` --url http://127.0.0.1:7777`.
+        local: the local service; None on a server.
+        token: the token that is sent to the server; None without one.
     """
 
     operations: Operations
-    target: str
+    place: str
     options: str = ""
     local: LocalTarget | None = None
     token: str | None = field(default=None, repr=False)
 
-    def report_done(self, what: str) -> None:
-        """Say on stderr what was changed, and where."""
-        note(f"{what} {self.target}")
+    def report_done(self, change: str) -> None:
+        """Report a change, and where it was made, on stderr."""
+        note(f"{change} {self.place}")
 
     def command(self, words: str) -> str:
-        """A whole command that goes through the same door: `runs get ID` and the options."""
+        """Return a whole command line for the same target, such as `runs get ID`."""
         return f"agentctl {words}{self.options}"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTarget:
-    """What work that is done here can be explained with: the user is its operator."""
+    """The local service, its settings and its log: the user is the operator and may read all."""
 
     settings: Settings
     log: LocalLog
@@ -195,18 +197,18 @@ class LocalTarget:
 
 @dataclass(frozen=True, slots=True)
 class LocalRules:
-    """What holds when a command works locally.
+    """Rules of a command for local work.
 
     Attributes:
-        create: whether a database that is not there is made.
-        refused: flags that were given and need a server.
-        only: what to do instead where it cannot; empty: it can work remotely too.
-        about_token: the command looks at AGENTCTL_TOKEN itself, here too.
+        create: create a database that does not exist.
+        server_flags: given flags that need a server.
+        only_locally: the hint if a server is selected; empty: the command can be remote.
+        reads_token: the command uses AGENTCTL_TOKEN locally too.
     """
 
     create: bool = False
-    refused: tuple[str, ...] = ()
-    only: str = ""
+    server_flags: tuple[str, ...] = ()
+    only_locally: str = ""
     reads_token: bool = False
 
 
@@ -216,62 +218,64 @@ _LISTABLE_NOUNS = ("agent", "team", "workflow", "session", "run")
 
 @asynccontextmanager
 async def open_target(
-    connection: TargetOptions, local: LocalRules = _DEFAULT_RULES, *, spare_token: str | None = None
+    options: TargetOptions, rules: LocalRules = _DEFAULT_RULES, *, fallback_token: str | None = None
 ) -> AsyncIterator[Target]:
-    """Open the port that the options choose.
+    """Open the target that the options select.
 
     Args:
-        connection: the options.
-        local: what holds should this turn out to be local.
-        spare_token: what a server is shown where there is nothing else.
+        options: the options of the command.
+        rules: rules for local work.
+        fallback_token: the token for a server if no other one is given.
 
     Raises:
-        UsageFailed: options that exclude each other, or a token that cannot be read or sent.
-        AgentctlError: what keeps the configuration or the database from being used.
+        UsageError: the options exclude each other, or the token cannot be read or sent.
+        AgentctlError: the configuration or the database cannot be used.
     """
-    url, context = _resolve_server(connection)
-    if local.only:
-        _check_local(connection, url, local.only)
+    url, context = _resolve_server(options)
+    if rules.only_locally:
+        if url is not None:
+            raise UsageError(f"this works only locally, not on {url}", hint=rules.only_locally)
+        options.reject(("as_user",), "the command covers the runs of every user")
     if url is None:
-        opened = _open_local(connection, local)
+        opened = _open_local(options, rules)
     else:
-        _reject_options(connection, ("as_user",), "a server knows the user from the token")
-        opened = _open_remote(connection, url, _credential(connection, url, context) or spare_token)
-    async with opened as door:
-        yield door
-
-
-def _check_local(connection: TargetOptions, url: str | None, instead: str) -> None:
-    """Refuse a server, and to act for a user."""
-    if url is not None:
-        raise UsageError(f"this works locally only, not on {url}", hint=instead)
-    _reject_options(connection, ("as_user",), "it is about everybody's runs")
+        options.reject(("as_user",), "a server takes the user from the token")
+        token = resolve_token(options.token_file)
+        if token is None and (file := contexts.credential_file(context, url)):
+            token = read_token_file(str(file))
+        opened = _open_remote(options, url, token or fallback_token)
+    async with opened as target:
+        yield target
 
 
 def with_target(
     *, create: bool = False, needs_server: tuple[str, ...] = (), only_locally: str = ""
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
-    """Make a command of a coroutine function whose first parameter is a `Door`.
+    """Turn a coroutine function whose first parameter is a `Target` into a command.
 
-    The command has the function's other parameters, and the options of `Connection`.
+    The command has the other parameters of the function, and the options of `TargetOptions`.
 
     Args:
-        create: whether a local database that is not there is made.
-        needs_server: the function's flags that are refused locally (exit code 2).
-        only_locally: what to do instead of talking to a server, or acting for a user, which are
-            refused (exit code 2); empty: both are allowed.
+        create: create a local database that does not exist.
+        needs_server: flags of the function that are rejected locally (exit code 2).
+        only_locally: the hint if a server or `--as-user` is given, which are then rejected
+            (exit code 2); empty: both are allowed.
     """
 
     def decorate(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         @functools.wraps(body)
         def command(**values: Any) -> None:
-            connection = TargetOptions(**{name: values.pop(name) for name in _connection_names})
-            refused = tuple(name for name in needs_server if values[name])
-            local = LocalRules(create, refused, only_locally)
-            run_until_done(_through_door(body, connection, values, local))
+            options = TargetOptions(**{each.name: values.pop(each.name) for each in common})
+            server_flags = tuple(name for name in needs_server if values[name])
+            rules = LocalRules(create, server_flags, only_locally)
+            run_until_done(_run_with_target(body, options, values, rules))
 
         own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
-        parameters = [*own, *_connection_parameters]
+        signature = inspect.signature(TargetOptions, eval_str=True)
+        keyword_only = inspect.Parameter.KEYWORD_ONLY
+        common = [each.replace(kind=keyword_only) for each in signature.parameters.values()]
+        parameters = [*own, *common]
+        # Typer reads the parameters of the command from these two.
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in parameters}
         return command
@@ -279,121 +283,71 @@ def with_target(
     return decorate
 
 
-async def _through_door(
+async def _run_with_target(
     body: Callable[..., Awaitable[None]],
-    connection: TargetOptions,
+    options: TargetOptions,
     values: dict[str, Any],
-    local: LocalRules,
+    rules: LocalRules,
 ) -> None:
-    async with open_target(connection, local) as door:
-        try:
-            with naming(connection.config):
-                await body(door, **values)
-        except NotFound as failure:
-            _add_not_found_hint(failure, door)
-            raise
+    with adding_config(options.config):
+        async with open_target(options, rules) as target:
+            try:
+                await body(target, **values)
+            except NotFound as failure:
+                noun = failure.detail.partition(" ")[0].lower()
+                if failure.cause is None:
+                    failure.cause = f"not found {target.place}"
+                if noun in _LISTABLE_NOUNS and failure.hint is None:
+                    failure.hint = f"list them with: {target.command(f'{noun}s list')}"
+                raise
 
 
-def _add_not_found_hint(failure: NotFound, door: Target) -> None:
-    """Locally and remotely there are different things to be found."""
-    noun = failure.detail.partition(" ")[0].lower()
-    failure.cause = failure.cause or f"looked for it {door.target}"
-    if noun in _LISTABLE_NOUNS and failure.hint is None:
-        failure.hint = f"see what is there: {door.command(f'{noun}s list')}"
-
-
-def _resolve_server(connection: TargetOptions) -> tuple[str | None, contexts.Context | None]:
-    """The URL to talk to, None for here; and the context whose credential may go there."""
-    if connection.config is not None:
-        _reject_options(connection, ("url", "context"), "--config works locally")
+def _resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context | None]:
+    """Return the URL of the server, None for local work; and the context with its credential."""
+    if options.config is not None:
+        options.reject(("url", "context"), "--config selects local mode")
         return None, None
-    context = contexts.resolve_context(name=connection.context)
-    return connection.url or (context.url if context else None), context
-
-
-def _credential(
-    connection: TargetOptions, url: str, context: contexts.Context | None
-) -> str | None:
-    """What a server is shown: the token that was given, else that of the context."""
-    token = resolve_token(connection.token_file)
-    if token is None:
-        file = contexts.credential_file(context, url)
-        token = read_token_file(str(file)) if file else None
-    return token
+    context = contexts.resolve_context(name=options.context)
+    return options.url or (context.url if context else None), context
 
 
 @asynccontextmanager
 async def _open_remote(
-    connection: TargetOptions, url: str, token: str | None
+    options: TargetOptions, url: str, token: str | None
 ) -> AsyncIterator[Target]:
     from agentctl.remote import RemoteOperations
 
-    insecure = connection.insecure_http
+    insecure = options.insecure_http
     async with RemoteOperations(url, token, allow_insecure=insecure) as operations:
-        yield Target(operations, f"on {url}", _format_options(connection), token=token)
+        yield Target(operations, f"on {url}", options.flags(), token=token)
 
 
 @asynccontextmanager
-async def _open_local(connection: TargetOptions, local: LocalRules) -> AsyncIterator[Target]:
-    _reject_options(connection, ("token_file", "insecure_http"), "tokens are for servers only")
-    for name in local.refused:
-        raise UsageError(f"{_flag_of(name)} needs a server", hint="name one with --url")
+async def _open_local(options: TargetOptions, rules: LocalRules) -> AsyncIterator[Target]:
+    options.reject(("token_file", "insecure_http"), "only a server takes a token")
+    for name in rules.server_flags:
+        raise UsageError(f"{_flag_of(name)} needs a server", hint="select one with --url")
+    import pwd
+
     from agentctl import config
     from agentctl.auth import principal
     from agentctl.cli.log import capturing_log
     from agentctl.service.service import Service
 
-    if os.environ.get(TOKEN_VARIABLE) and not local.reads_token:
-        note(f"note: working locally; {TOKEN_VARIABLE} is for servers (--url)")
-    settings = config.load_settings(connection.config)
-    caller = principal.local_principal(_os_user_name(), acting_for=connection.as_user)
-    target = f"locally ({settings.path})"
+    if os.environ.get(TOKEN_VARIABLE) and not rules.reads_token:
+        note(f"note: local mode, {TOKEN_VARIABLE} is not used")
+    settings = config.load_settings(options.config)
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    caller = principal.local_principal(user, acting_for=options.as_user)
     with capturing_log() as log:
-        async with Service.open(settings, create=local.create) as service:
-            acting = service.operations_for(caller)
-            yield Target(
-                acting, target, _format_options(connection), LocalTarget(settings, log, service)
-            )
-
-
-def _format_options(connection: TargetOptions) -> str:
-    """The options that chose the door, as they are typed; nothing of what is not an option."""
-    import shlex
-
-    values = ((each.name, getattr(connection, each.name)) for each in fields(connection))
-    words = [
-        _flag_of(name) if value is True else f"{_flag_of(name)} {shlex.quote(str(value))}"
-        for name, value in values
-        if value
-    ]
-    return "".join(f" {word}" for word in words)
-
-
-def _reject_options(connection: TargetOptions, names: tuple[str, ...], why: str) -> None:
-    """Refuse options that would do nothing here."""
-    for name in names:
-        if getattr(connection, name):
-            raise UsageError(f"{_flag_of(name)} makes no sense here: {why}")
+        async with Service.open(settings, create=rules.create) as service:
+            local = LocalTarget(settings, log, service)
+            place = f"locally ({settings.path})"
+            yield Target(service.operations_for(caller), place, options.flags(), local)
 
 
 def _flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _os_user_name() -> str:
-    """The operating system's name of who runs this; the number when it has no name."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
-def _parameters_of_connection() -> list[inspect.Parameter]:
-    made = inspect.signature(TargetOptions, eval_str=True).parameters.values()
-    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in made]
-
-
-_connection_parameters = _parameters_of_connection()
-_connection_names = [field.name for field in fields(TargetOptions)]

@@ -123,7 +123,9 @@ def _check_schema(status: DatabaseStatus, entry: Database) -> None:
 
 def _build_missing_error(entry: Database) -> Unavailable:
     return Unavailable(
-        "There is no database yet", cause=f"{display_url(entry.url)} has none", hint=MIGRATE_COMMAND
+        "There is no database yet",
+        cause=f"{display_url(entry.url)} has none",
+        command=MIGRATE_COMMAND,
     )
 
 
@@ -282,7 +284,7 @@ async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> di
     path = sqlite_path(entry.url)
     if await read_version(entry) is None:
         raise Unavailable(
-            "There is no database yet", cause=f"{path} has none", hint=MIGRATE_COMMAND
+            "There is no database yet", cause=f"{path} has none", command=MIGRATE_COMMAND
         )
     made = await copy(path, file, report)
     return {

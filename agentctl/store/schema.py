@@ -115,7 +115,7 @@ def check_version(version: int, where: str) -> None:
         raise errors.SchemaMismatch(
             "The database's schema is older than this agentctl",
             cause=f"{where} has schema {version}; this agentctl needs {SCHEMA_VERSION}",
-            hint=MIGRATE_COMMAND,
+            command=MIGRATE_COMMAND,
         )
 
 

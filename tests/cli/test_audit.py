@@ -82,7 +82,7 @@ def test_filters_and_wrong_ones(through: Agentctl, session: str) -> None:
     assert _listed(through, "--principal", "nobody at all") == []
     assert _listed(through, "--since", "0s", "--principal", "nobody") == []
     empty = through("audit", "list", "--principal", "nobody", "-o", "table")
-    assert (empty.code, empty.stdout, empty.stderr) == (0, "", "nothing to show\n")
+    assert (empty.code, empty.stdout, empty.stderr) == (0, "", "no results\n")
     for wrong in (
         ("--outcome", "lost"),
         ("--since", "yesterday"),

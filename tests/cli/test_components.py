@@ -55,8 +55,8 @@ def test_what_is_not_there_is_told_with_where_it_was_looked_for(through: Agentct
     assert (ended.code, ended.stdout) == (5, "")
     error, cause, empty, hint = ended.stderr.splitlines()
     assert (error, empty) == ("error: agent not found", "")
-    assert cause.startswith("  cause: looked for it ")
-    assert hint.startswith("hint: see what is there: agentctl agents list --")
+    assert cause.startswith("  cause: not found ")
+    assert hint.startswith("hint: list them with: agentctl agents list --")
 
 
 def test_what_is_configured_is_listed_without_a_database(

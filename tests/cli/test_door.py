@@ -56,7 +56,7 @@ def test_a_named_configuration_is_local_whatever_context_is_current(
 def test_a_token_is_not_read_locally_and_that_is_said_once(agentctl: Agentctl, demo: Demo) -> None:
     ended = agentctl(*LIST, "--config", str(demo.config), env={"AGENTCTL_TOKEN": "whatever"})
     assert ended.lines == ["duo"]
-    assert ended.stderr == "note: working locally; AGENTCTL_TOKEN is for servers (--url)\n"
+    assert ended.stderr == "note: local mode, AGENTCTL_TOKEN is not used\n"
 
 
 def test_a_missing_or_bad_token_is_not_authenticated(agentctl: Agentctl, demo: Demo) -> None:

@@ -46,12 +46,12 @@ def test_unknown_option_names_the_near_one(agentctl: Agentctl) -> None:
         (
             ["sessions", "list", "--type", "robot"],
             "error: --type must be agent, team or workflow, not 'robot'\n"
-            "\nhint: `agentctl sessions list --help` shows what it takes\n",
+            "\nhint: `agentctl sessions list --help` lists its parameters\n",
         ),
         (
             ["sessions", "get"],
             "error: missing argument 'SESSION_ID'\n"
-            "\nhint: `agentctl sessions get --help` shows what it takes\n",
+            "\nhint: `agentctl sessions get --help` lists its parameters\n",
         ),
     ],
 )
@@ -92,7 +92,7 @@ def test_an_unexpected_failure_is_one_line_without_its_text(
 ) -> None:
     code, said = _exit_code(KeyError("secret"), capsys)
     assert code == 1
-    assert said.startswith("error: internal failure (KeyError)\n\nhint: ")
+    assert said.startswith("error: internal error (KeyError)\n\nhint: ")
     assert "secret" not in said
 
 

@@ -66,7 +66,7 @@ def test_list_goes_on_at_the_cursor(through: Agentctl, demo: Demo) -> None:
     first = through("sessions", "list", "--limit", "2", "-o", "name")
     assert first.lines == [made[2], made[1]]
     note = first.stderr.splitlines()[-1]
-    assert note.startswith("2 of ")
+    assert note.startswith("showing 2 of ")
     cursor = note.rpartition("--cursor ")[2]
     second = through("sessions", "list", "--limit", "1", "--cursor", cursor, "-o", "name")
     assert second.lines == [made[0]]

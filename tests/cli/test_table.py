@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import os
+from unittest.mock import patch
+
 import pytest
 
-from agentctl.cli.show.table import Column, format_fields, format_table, format_time
-from agentctl.cli.show.terminal import display_width, truncate
+from agentctl.cli.io import IO
+from agentctl.cli.show.table import (
+    Column,
+    format_fields,
+    format_table,
+    format_time,
+    print_table,
+)
+from agentctl.cli.show.terminal import display_width
 from tests.cli.conftest import Terminal
 from tests.cli.demo import Demo
 
@@ -23,12 +34,20 @@ COLUMNS = [
 RECORD = {"run_id": ID, "status": "ERROR", "created_at": TIME, "session_id": ID}
 
 
-def test_what_no_row_has_is_left_out() -> None:
-    made = format_table([RECORD, {"run_id": "r2", "status": ""}], COLUMNS, None)
-    assert made.lines[0].split() == ["RUN", "ID", "STATUS", "CREATED", "SESSION", "ID"]
-    assert made.lines[2] == "r2"
-    assert made.left_out == []
-    assert format_table([{}], COLUMNS, None).lines == ["RUN ID", ""]
+def drawn(record: dict[str, object], width: int) -> tuple[list[str], list[str]]:
+    """Draw a table of one record on a terminal: its lines, and the hidden columns."""
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    with patch.dict(os.environ, {"COLUMNS": str(width), "NO_COLOR": "1"}):
+        hidden = print_table([record], COLUMNS, IO(io.StringIO(), out, io.StringIO()))
+    out.seek(0)
+    return [line.rstrip() for line in out.read().splitlines()], hidden
+
+
+def test_columns_without_values_are_left_out() -> None:
+    lines = format_table([RECORD, {"run_id": "r2", "status": ""}], COLUMNS)
+    assert lines[0].split() == ["RUN", "ID", "STATUS", "CREATED", "SESSION", "ID"]
+    assert lines[2] == "r2"
+    assert format_table([{}], COLUMNS) == ["RUN ID", ""]
 
 
 @pytest.mark.parametrize(
@@ -44,28 +63,25 @@ def test_times_are_to_the_second(text: str, shown: str) -> None:
     assert format_time(text) == shown
 
 
-@pytest.mark.parametrize("room", [36, 45, 66, 80, 100, 110, 120, 160, 400])
-def test_it_keeps_to_the_screen_and_ids_stay_whole(room: int) -> None:
-    record = {**RECORD, "name": "漢字 " * 30, "user_id": "somebody"}
-    made = format_table([record], COLUMNS, room)
-    assert max(map(display_width, made.lines)) <= room
-    assert made.lines[1].startswith(ID)
-    assert ("session id" in made.left_out) is (made.lines[1].count(ID) == 1)
+@pytest.mark.parametrize("width", [36, 45, 66, 80, 100, 110, 120, 160, 400])
+def test_a_table_fits_the_terminal_and_ids_stay_whole(width: int) -> None:
+    lines, hidden = drawn({**RECORD, "name": "漢字 " * 30, "user_id": "somebody"}, width)
+    assert max(map(display_width, lines)) <= width
+    assert len(lines) == 2
+    assert lines[1].startswith(ID)
+    assert ("session id" in hidden) is (lines[1].count(ID) == 1)
 
 
-def test_the_last_columns_give_way_first_and_some_never() -> None:
-    record = {**RECORD, "user_id": "me", "note": "long " * 30}
-    made = format_table([record], COLUMNS, 80)
-    assert made.left_out == ["session id"]
-    assert "long long long" in made.lines[1]
+def test_the_last_columns_are_hidden_first_and_whole_text_is_wrapped() -> None:
+    lines, hidden = drawn({**RECORD, "user_id": "me", "note": "long " * 30}, 80)
+    assert hidden == ["created", "session id"]
+    assert sum(line.count("long") for line in lines) == 30
+    assert max(map(display_width, lines)) <= 80
 
 
-@pytest.mark.parametrize(
-    ("text", "columns", "shown"),
-    [("abcdef", 6, "abc..."), ("漢字漢字", 6, "漢..."), ("漢字", 8, "漢字"), ("abc", 2, "...")],
-)
-def test_a_cut_shows_that_it_is_one(text: str, columns: int, shown: str) -> None:
-    assert truncate(text, columns) == shown
+def test_cut_text_ends_with_an_ellipsis() -> None:
+    lines, _ = drawn({"run_id": ID, "name": "漢字" * 20}, 60)
+    assert lines[1].endswith("字 …")
 
 
 def test_a_record_is_shown_without_its_empty_fields() -> None:
@@ -82,7 +98,7 @@ def test_a_terminal_says_what_there_was_no_room_for(terminal: Terminal, demo: De
     narrow = terminal("runs", "list", *here, env={"COLUMNS": "74"}).screen.splitlines()
     assert max(map(len, narrow)) <= 74
     assert narrow[0].split() == ["RUN", "ID", "STATUS", "COMPONENT", "AGE", "TOOK"]
-    assert narrow[-1] == "no room for session id, tokens, user; -o tsv has every column"
+    assert narrow[-1] == "hidden: session id, tokens, user (-o tsv shows all)"
     wide = terminal("runs", "list", *here, env={"COLUMNS": "200"}).screen.splitlines()
     assert wide[0].split()[-4:] == ["SESSION", "ID", "TOKENS", "USER"]
 

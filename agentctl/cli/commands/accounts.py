@@ -90,7 +90,7 @@ _CREATED_COLUMNS = [*_COLUMNS[:4], Column("token"), *_COLUMNS[4:-2]]
 @app.command("create", epilog="Example: agentctl accounts create ci --scope agents:run > ci.token")
 @with_target(create=True)
 async def create_account(
-    door: Target,
+    target: Target,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the account, for people")],
     scope: Annotated[
         list[str],
@@ -126,7 +126,7 @@ async def create_account(
         allow_privileged_scopes=allow_privileged_scopes,
     )
     try:
-        made = await door.operations.create_service_account(account)
+        made = await target.operations.create_service_account(account)
     except BadRequest as failure:
         if "allow_privileged_scopes" in failure.detail:
             failure.hint = "if they are meant, pass --allow-privileged-scopes"
@@ -135,7 +135,7 @@ async def create_account(
     for line in _account_lines(record):
         note(line)
     _show_token(made, record, output)
-    door.report_done(f"made service account {record.get('name')}")
+    target.report_done(f"made service account {record.get('name')}")
 
 
 def _parse_days(text: str) -> int:
@@ -187,7 +187,7 @@ def _show_token(made: Document[Any], account: Record, output: Format | None) -> 
 @app.command("list", epilog="Example: agentctl accounts list --name ci")
 @with_target()
 async def list_accounts(
-    door: Target,
+    target: Target,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Only those of this name")
     ] = None,
@@ -200,14 +200,14 @@ async def list_accounts(
     """List the accounts, revoked ones too, newest first."""
     form = resolve_format(output)
     part = Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order)
-    document = await door.operations.list_service_accounts(AccountFilter(name, part))
+    document = await target.operations.list_service_accounts(AccountFilter(name, part))
     show_page(document, _LIST_COLUMNS, form, id_field="id")
 
 
 @app.command("revoke", epilog="Example: agentctl accounts revoke ci --yes")
 @with_target()
 async def revoke_account(
-    door: Target,
+    target: Target,
     account: Annotated[
         str, typer.Argument(metavar="ID|NAME", help="Id of the account, or its name")
     ],
@@ -220,37 +220,37 @@ async def revoke_account(
     check_confirmable(yes=yes)
     account_id, shown = account, f"service account {account}"
     if _UUID.fullmatch(account) is None:
-        account_id = await _resolve_account_id(door, account)
+        account_id = await _resolve_account_id(target, account)
         shown = f"{shown} ({account_id})"
-    confirm(f"Revoke {shown}, {door.target}?", yes=yes)
-    await door.operations.revoke_service_account(account_id)
-    door.report_done(f"revoked {shown}")
+    confirm(f"Revoke {shown}, {target.place}?", yes=yes)
+    await target.operations.revoke_service_account(account_id)
+    target.report_done(f"revoked {shown}")
 
 
-async def _resolve_account_id(door: Target, name: str) -> str:
+async def _resolve_account_id(target: Target, name: str) -> str:
     """The account of a name that is active, or else the last one that was.
 
     Raises:
         NotFound: there is none that is not revoked.
     """
     expired: str | None = None
-    async for record in _find_by_name(door, name):
+    async for record in _find_by_name(target, name):
         if record.get("state") == "active":
             return str(record["id"])
         if record.get("state") == "expired" and expired is None:
             expired = str(record["id"])
     if expired is None:
-        hint = f"see what is there: {door.command('accounts list')}"
+        hint = f"see what is there: {target.command('accounts list')}"
         raise NotFound("There is no service account of this name that is not revoked", hint=hint)
     return expired
 
 
-async def _find_by_name(door: Target, name: str) -> AsyncIterator[Record]:
+async def _find_by_name(target: Target, name: str) -> AsyncIterator[Record]:
     """The accounts of a name, newest first; a server that does not filter is filtered here."""
     cursor: str | None = None
     while True:
         wanted = AccountFilter(name, Page(limit=MAXIMUM_LIMIT, cursor=cursor))
-        found = (await door.operations.list_service_accounts(wanted)).value
+        found = (await target.operations.list_service_accounts(wanted)).value
         for record in found["data"]:
             if record.get("name") == name:
                 yield record

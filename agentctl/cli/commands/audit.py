@@ -96,10 +96,10 @@ AUDIT_COLUMNS = Columns(
 )
 
 
-async def read_pages(door: Target, wanted: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
+async def read_pages(target: Target, wanted: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
     """Page after page, newest first. Rows that come meanwhile stand before the first one."""
     while True:
-        page: Any = (await door.operations.get_audit(wanted)).value
+        page: Any = (await target.operations.get_audit(wanted)).value
         yield page["data"]
         following = page["meta"].get("next_cursor")
         if not following or following == wanted.cursor:
@@ -109,7 +109,7 @@ async def read_pages(door: Target, wanted: AuditFilter) -> AsyncGenerator[list[A
 
 @with_target()
 async def export_audit(
-    door: Target,
+    target: Target,
     to_file: Annotated[
         Path | None,
         typer.Option(
@@ -128,7 +128,7 @@ async def export_audit(
     start = microseconds_ago(since)
     wanted = AuditFilter(principal, operation, outcome, start, limit=MAXIMUM_LIMIT)
     counter = Counter("rows exported")
-    async with aclosing(_read_lines(door, wanted, counter)) as texts:
+    async with aclosing(_read_lines(target, wanted, counter)) as texts:
         if to_file is None:
             await _print(texts, counter)
             return
@@ -146,12 +146,14 @@ async def _print(texts: AsyncIterator[bytes], counter: Counter) -> None:
             write_bytes(text)
 
 
-async def _read_lines(door: Target, wanted: AuditFilter, counter: Counter) -> AsyncGenerator[bytes]:
+async def _read_lines(
+    target: Target, wanted: AuditFilter, counter: Counter
+) -> AsyncGenerator[bytes]:
     """The lines of a page at a time."""
     import orjson
 
     rows: list[AuditRow]
-    async for rows in read_pages(door, wanted):
+    async for rows in read_pages(target, wanted):
         if rows:
             yield b"\n".join(map(orjson.dumps, rows))
         counter.done += len(rows)
@@ -217,7 +219,7 @@ _TAIL_COLUMNS = [
 
 @with_target()
 async def tail_audit(
-    door: Target,
+    target: Target,
     lines: Annotated[
         int,
         typer.Option(
@@ -238,34 +240,36 @@ async def tail_audit(
 
     show = _RowWriter(resolve_format(output))
     wanted = AuditFilter(principal, operation, outcome)
-    last = await _newest_number(door)
+    last = await _newest_number(target)
     show.head()
-    known = {row["seq"] for row in await _rows_after(door, last - LATE_ROWS) if row["seq"] <= last}
+    known = {
+        row["seq"] for row in await _rows_after(target, last - LATE_ROWS) if row["seq"] <= last
+    }
     if lines:
-        there = await _last_rows(door, wanted, lines, last)
+        there = await _last_rows(target, wanted, lines, last)
         known |= {row["seq"] for row in there}
         show.rows(there)
     while True:
         await asyncio.sleep(POLL_SECONDS)
-        rows = await _rows_after_with_retry(door, last - LATE_ROWS)
+        rows = await _rows_after_with_retry(target, last - LATE_ROWS)
         show.rows([row for row in rows if row["seq"] not in known and _matches_filter(row, wanted)])
         if rows:
             last = max(last, rows[-1]["seq"])
             known = {row["seq"] for row in rows}
 
 
-async def _newest_number(door: Target) -> int:
+async def _newest_number(target: Target) -> int:
     """The number of the newest row; 0: there is none."""
-    async with aclosing(read_pages(door, AuditFilter(limit=1))) as found:
+    async with aclosing(read_pages(target, AuditFilter(limit=1))) as found:
         async for rows in found:
             return int(rows[0]["seq"]) if rows else 0
     return 0
 
 
-async def _last_rows(door: Target, wanted: AuditFilter, lines: int, last: int) -> list[AuditRow]:
+async def _last_rows(target: Target, wanted: AuditFilter, lines: int, last: int) -> list[AuditRow]:
     """The last rows up to a number that a filter leaves, oldest first."""
     found: list[AuditRow] = []
-    async with aclosing(read_pages(door, wanted)) as parts:
+    async with aclosing(read_pages(target, wanted)) as parts:
         async for rows in parts:
             found += [row for row in rows if row["seq"] <= last]
             if len(found) >= lines:
@@ -273,11 +277,11 @@ async def _last_rows(door: Target, wanted: AuditFilter, lines: int, last: int) -
     return found[:lines][::-1]
 
 
-async def _rows_after(door: Target, last: int) -> list[AuditRow]:
+async def _rows_after(target: Target, last: int) -> list[AuditRow]:
     """All rows behind a number, oldest first."""
     found: list[AuditRow] = []
     wanted = AuditFilter(limit=PAGE_SIZE)
-    async with aclosing(read_pages(door, wanted)) as parts:
+    async with aclosing(read_pages(target, wanted)) as parts:
         async for rows in parts:
             new = [row for row in rows if row["seq"] > last]
             found += new
@@ -286,19 +290,19 @@ async def _rows_after(door: Target, last: int) -> list[AuditRow]:
     return found[::-1]
 
 
-async def _rows_after_with_retry(door: Target, last: int) -> list[AuditRow]:
+async def _rows_after_with_retry(target: Target, last: int) -> list[AuditRow]:
     """The same; a server that does not answer is asked again for a while."""
     import asyncio
 
     for pause in RETRY_DELAYS:
         try:
-            return await _rows_after(door, last)
+            return await _rows_after(target, last)
         except (Unavailable, TooManyRequests) as failure:
-            if door.local is not None:
+            if target.local is not None:
                 raise
             note(f"{failure.detail}; asking again in {pause:g} s")
         await asyncio.sleep(pause)
-    return await _rows_after(door, last)
+    return await _rows_after(target, last)
 
 
 def _matches_filter(row: AuditRow, wanted: AuditFilter) -> bool:
@@ -351,7 +355,7 @@ app = CommandApp(
 @app.command("list", epilog="Example: agentctl audit list --outcome denied --since 1d")
 @with_target()
 async def list_audit(
-    door: Target,
+    target: Target,
     principal: PrincipalOption = None,
     operation: OperationOption = None,
     outcome: OutcomeOption = None,
@@ -363,7 +367,7 @@ async def list_audit(
     """List what was done and refused, newest first."""
     form = resolve_format(output)
     wanted = AuditFilter(principal, operation, outcome, microseconds_ago(since), limit, cursor)
-    document = await door.operations.get_audit(wanted)
+    document = await target.operations.get_audit(wanted)
     if form == "json":
         write_bytes(document.raw)
         return

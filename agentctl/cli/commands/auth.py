@@ -98,7 +98,7 @@ _SCOPE_COLUMNS = [
 
 @app.command("whoami", epilog="Example: agentctl auth whoami --url http://127.0.0.1:7777")
 @with_target()
-async def whoami(door: Target, output: Output = None) -> None:
+async def whoami(target: Target, output: Output = None) -> None:
     """Show who you are to a server, and what you may do there.
 
     Locally that is the user of this machine, who may do everything.
@@ -107,11 +107,11 @@ async def whoami(door: Target, output: Output = None) -> None:
     from agentctl.records.document import build_document
 
     form = resolve_format(output)
-    me = await door.operations.get_me()
+    me = await target.operations.get_me()
     if form == "json":
         write_bytes(me.raw)
         return
-    record = {**me.value, **token_times(door.token)}
+    record = {**me.value, **token_times(target.token)}
     times = [Column(name) for name in record if name not in me.value]
     show_record(build_document(record), [*_WHOAMI_COLUMNS, *times], form, id_field="principal")
 
@@ -119,7 +119,7 @@ async def whoami(door: Target, output: Output = None) -> None:
 @app.command("can-i", epilog="Example: agentctl auth can-i POST /agents/writer/runs && echo yes")
 @with_target()
 async def can_i(
-    door: Target,
+    target: Target,
     what: WhatArgument,
     path: OptionalPath = None,
     agent: AgentId = None,
@@ -138,7 +138,7 @@ async def can_i(
     form = resolve_format(output)
     ids = {"agent_id": agent, "team_id": team, "workflow_id": workflow, "session_id": session}
     question = parse_question(what, path, {name: given for name, given in ids.items() if given})
-    me = (await door.operations.get_me()).value
+    me = (await target.operations.get_me()).value
     answer = answer_question(question, me)
     show_record(build_document(answer), _CAN_I_COLUMNS, form, id_field="allowed")
     if not answer["allowed"]:
@@ -202,12 +202,12 @@ async def _explain(
     from agentctl.operations import ExplainRequest
 
     async with open_target(
-        connection, LocalRules(reads_token=True), spare_token=token or None
-    ) as door:
-        if door.local is not None and token is None:
+        connection, LocalRules(reads_token=True), fallback_token=token or None
+    ) as target:
+        if target.local is not None and token is None:
             token = resolve_token(None)
         request = ExplainRequest(*asked, token)
-        document = await door.operations.explain_auth(request)
+        document = await target.operations.explain_auth(request)
         _show_explanation(document, form)
         if not document.value["allowed"]:
             raise typer.Exit(1)

@@ -71,9 +71,9 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         epilog=f"Example: agentctl {names.path} list",
     )
     @with_target()
-    async def list_components(door: Target, output: Output = None) -> None:
+    async def list_components(target: Target, output: Output = None) -> None:
         form = resolve_format(output)
-        document = await door.operations.get_components(kind)
+        document = await target.operations.get_components(kind)
         show_list(document, columns, form, id_field=names.id_field)
 
     @group.command(
@@ -83,12 +83,12 @@ def _build_group(kind: ComponentKind) -> CommandApp:
     )
     @with_target()
     async def get_component(
-        door: Target,
+        target: Target,
         component_id: ComponentId,
         output: Output = None,
     ) -> None:
         form = resolve_format(output)
-        document = await door.operations.get_component(kind, component_id)
+        document = await target.operations.get_component(kind, component_id)
         shown = [*columns, Column("session_table"), Column("db_id")]
         show_record(document, shown, form, id_field=names.id_field)
 

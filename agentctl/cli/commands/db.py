@@ -14,7 +14,7 @@ from agentctl.cli.show.output import Format, resolve_format, show_list, show_rec
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import naming, run_until_done
+from agentctl.cli.target import adding_config, run_until_done
 from agentctl.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def show_status(
     _show([each.record() for each in found], _STATUS, form, "db_id")
     failures = [each.failure for each in found if each.failure is not None]
     for failure in sorted(failures, key=lambda each: -each.exit_code)[:1]:
-        with naming(config):
+        with adding_config(config):
             raise failure
 
 

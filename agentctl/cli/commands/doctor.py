@@ -16,13 +16,13 @@ from agentctl.cli.options import Config, Output
 from agentctl.cli.show.output import Format, resolve_format, show_list, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import escape_controls, note
-from agentctl.errors import AgentctlError, InvalidConfiguration, UsageError
+from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.service.doctor.finding import Finding
 
-__all__ = ["EXAMPLE", "SomethingWrong", "check_findings", "doctor", "show_findings"]
+__all__ = ["EXAMPLE", "check_findings", "doctor", "show_findings"]
 
 _COLUMNS = [
     Column("verdict"),
@@ -30,12 +30,6 @@ _COLUMNS = [
     Column("what", look="whole"),
     Column("remedy", look="whole"),
 ]
-
-
-class SomethingWrong(AgentctlError):
-    """Something about an installation has to be mended."""
-
-    error_code = "SOMETHING_WRONG"
 
 
 def show_findings(findings: Sequence[Finding], form: Format) -> None:

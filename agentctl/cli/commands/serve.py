@@ -17,7 +17,7 @@ from agentctl import __version__
 from agentctl.cli.durations import format_span
 from agentctl.cli.options import Config
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import naming
+from agentctl.cli.target import adding_config
 from agentctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def serve(
     else:
         from agentctl.server.processes.supervisor import serve_with_workers as serve_settings
     metrics = list[str]()
-    with naming(config):
+    with adding_config(config):
         serve_settings(
             settings,
             announce=lambda url: _announce(settings, url, metrics, demo=demo),

@@ -46,7 +46,7 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="Id of the 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
 @with_target()
 async def list_sessions(
-    door: Target,
+    target: Target,
     type: KindOption = None,
     component: Annotated[
         str | None, typer.Option("--component", metavar="ID", help="Only of this component")
@@ -71,14 +71,14 @@ async def list_sessions(
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     part = Page(limit=limit, page=page, cursor=cursor, sort_by=sort_by, sort_order=sort_order)
-    document = await door.operations.get_sessions(SessionFilter(where, component, name, part))
+    document = await target.operations.get_sessions(SessionFilter(where, component, name, part))
     show_page(document, columns.SESSIONS, form, id_field="session_id")
 
 
 @app.command("get", epilog="Example: agentctl sessions get s1 -o json")
 @with_target()
 async def get_session(
-    door: Target,
+    target: Target,
     session_id: SessionId,
     type: KindOption = None,
     user: UserId = None,
@@ -89,7 +89,7 @@ async def get_session(
     """Show one session with its history."""
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
-    document = await door.operations.get_session_by_id(session_id, where)
+    document = await target.operations.get_session_by_id(session_id, where)
     show_record(document, columns.SESSION, form, id_field="session_id")
     if form == "table":
         columns.show_history(document.value)
@@ -98,7 +98,7 @@ async def get_session(
 @app.command("runs", epilog="Example: agentctl sessions runs s1")
 @with_target()
 async def list_session_runs(
-    door: Target,
+    target: Target,
     session_id: SessionId,
     limit: Annotated[
         int | None,
@@ -119,14 +119,14 @@ async def list_session_runs(
     form = resolve_format(output)
     where = SessionLocator(type=type, user_id=user, db_id=db, table=table)
     query = SessionRunsQuery(where, limit, after)
-    document = await door.operations.get_session_runs(session_id, query)
+    document = await target.operations.get_session_runs(session_id, query)
     show_list(document, columns.RUNS_OF_SESSION, form, id_field="run_id")
 
 
 @app.command("rename", epilog='Example: agentctl sessions rename s1 "Trip to Rome"')
 @with_target()
 async def rename_session(
-    door: Target,
+    target: Target,
     session_id: SessionId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name")],
     db: DbId = None,
@@ -136,15 +136,15 @@ async def rename_session(
     """Give a session another name."""
     form = resolve_format(output)
     where = SessionLocator(db_id=db, table=table)
-    document = await door.operations.rename_session(session_id, name, where)
+    document = await target.operations.rename_session(session_id, name, where)
     show_record(document, columns.RENAMED, form, id_field="session_id")
-    door.report_done(f"renamed session {session_id}")
+    target.report_done(f"renamed session {session_id}")
 
 
 @app.command("delete", epilog="Example: agentctl sessions delete s1 --yes")
 @with_target()
 async def delete_sessions(
-    door: Target,
+    target: Target,
     session_ids: Annotated[
         list[str], typer.Argument(metavar="SESSION_ID", help="Ids of the sessions")
     ],
@@ -163,33 +163,33 @@ async def delete_sessions(
     """
     unique = tuple(dict.fromkeys(session_ids))
     if dry_run:
-        await _print_existing(door, unique, SessionLocator(db_id=db))
+        await _print_existing(target, unique, SessionLocator(db_id=db))
         return
     what = f"session {unique[0]}" if len(unique) == 1 else f"{len(unique)} sessions"
-    confirm(f"Delete {what} and all that is in there, {door.target}?", yes=yes)
+    confirm(f"Delete {what} and all that is in there, {target.place}?", yes=yes)
     if cancel or len(unique) == 1:
-        await _delete_each(door, unique, SessionLocator(db_id=db), cancel)
+        await _delete_each(target, unique, SessionLocator(db_id=db), cancel)
         return
-    await door.operations.delete_sessions(BulkDeletion(unique, db))
-    door.report_done(f"deleted {what}")
+    await target.operations.delete_sessions(BulkDeletion(unique, db))
+    target.report_done(f"deleted {what}")
 
 
 async def _delete_each(
-    door: Target, session_ids: tuple[str, ...], where: SessionLocator, cancel: bool
+    target: Target, session_ids: tuple[str, ...], where: SessionLocator, cancel: bool
 ) -> None:
     async def delete(session_id: str) -> None:
-        await door.operations.delete_session(session_id, where, cancel=cancel)
-        door.report_done(f"deleted session {session_id}")
+        await target.operations.delete_session(session_id, where, cancel=cancel)
+        target.report_done(f"deleted session {session_id}")
 
     results = await progress.run_all(session_ids, delete)
     progress.report_failures(session_ids, results)
 
 
 async def _print_existing(
-    door: Target, session_ids: tuple[str, ...], where: SessionLocator
+    target: Target, session_ids: tuple[str, ...], where: SessionLocator
 ) -> None:
     """Look each one up, so that a name that does not exist fails as the deletion would."""
     for session_id in session_ids:
-        await door.operations.get_session_by_id(session_id, where)
+        await target.operations.get_session_by_id(session_id, where)
     for session_id in session_ids:
         write_line(session_id)

@@ -124,7 +124,7 @@ _HINTS = {
 }
 
 
-def report_run_end(door: Target, run_id: str, end: Mapping[str, Any]) -> None:
+def report_run_end(target: Target, run_id: str, end: Mapping[str, Any]) -> None:
     """Say how a run ended.
 
     Args:
@@ -135,27 +135,27 @@ def report_run_end(door: Target, run_id: str, end: Mapping[str, Any]) -> None:
     """
     status = end["status"]
     if status == "ERROR":
-        raise build_run_failure(door, run_id, end.get("error") or {})
+        raise build_run_failure(target, run_id, end.get("error") or {})
     if status == "CANCELLED":
         raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
     tokens = (end.get("metrics") or {}).get("total_tokens")
     note(f"run {run_id} is {status}" + (f", {tokens} tokens" if tokens is not None else ""))
 
 
-def build_run_failure(door: Target, run_id: str, error: Mapping[str, Any]) -> RunFailed:
+def build_run_failure(target: Target, run_id: str, error: Mapping[str, Any]) -> RunFailed:
     """The failure to raise for a run that ended as ERROR.
 
     Args:
-        door: where it ran. Locally the user is the operator and is told what the log knows.
+        target: where it ran. Locally the user is the operator and is told what the log knows.
         run_id: the run.
         error: of the run record: `code` and `detail`.
     """
     public = f"{error.get('code')}: {error.get('detail')}"
     failure = RunFailed(f"run {run_id} ended as ERROR", cause=public)
-    if door.local is None:
+    if target.local is None:
         failure.hint = "the log of the server says more"
     else:
-        _explain(failure, str(error.get("code")), door.local)
+        _explain(failure, str(error.get("code")), target.local)
     return failure
 
 

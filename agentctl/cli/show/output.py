@@ -1,7 +1,7 @@
-"""The one renderer: documents of the port become table, JSON, JSON lines, TSV or names.
+"""Documents as a table, JSON, JSON Lines, TSV or names on stdout.
 
-stdout carries data and nothing else. `json` is the document's own bytes; only the other forms
-parse it. Nothing passes through Rich, which wraps and truncates off a terminal (contract.md 8).
+stdout carries nothing but data. `json` is the bytes of the document unchanged; only the other
+formats parse it. Off a terminal nothing is wrapped or cut (docs/contract.md "Command line").
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from agentctl.cli.io import current_io
-from agentctl.cli.show.table import Column, Columns, Record, format_fields, format_table
+from agentctl.cli.show.table import (
+    Column,
+    Columns,
+    Record,
+    format_fields,
+    format_table,
+    print_table,
+)
 from agentctl.cli.show.terminal import escape_controls, note
 from agentctl.errors import UsageError
 
@@ -34,10 +41,10 @@ ColumnChoice = Sequence[Column] | Columns
 
 
 def resolve_format(option: Format | None) -> Format:
-    """The form of the output: `--output`, else AGENTCTL_OUTPUT, else by what stdout is.
+    """Return the output format: `--output`, else AGENTCTL_OUTPUT, else by the kind of stdout.
 
     Raises:
-        UsageFailed: AGENTCTL_OUTPUT names no form.
+        UsageError: AGENTCTL_OUTPUT is not a format.
     """
     if option is not None:
         return option
@@ -47,7 +54,7 @@ def resolve_format(option: Format | None) -> Format:
     if named in get_args(Format):
         return cast(Format, named)
     raise UsageError(
-        f"AGENTCTL_OUTPUT is {named!r}, which is not a form of output",
+        f"AGENTCTL_OUTPUT is {named!r}, which is not an output format",
         hint=f"use one of: {', '.join(get_args(Format))}",
     )
 
@@ -55,7 +62,7 @@ def resolve_format(option: Format | None) -> Format:
 def show_list(
     document: Document[Any], columns: ColumnChoice, format: Format, *, id_field: str
 ) -> None:
-    """Write a document that is an array of records. `id_field` is what `-o name` prints of each."""
+    """Write a document that is an array of records; `-o name` prints the `id_field` of each."""
     if format == "json":
         write_bytes(document.raw)
     else:
@@ -65,7 +72,7 @@ def show_list(
 def show_page(
     document: Document[Any], columns: ColumnChoice, format: Format, *, id_field: str
 ) -> None:
-    """Write a page, `{"data": [...], "meta": {...}}`; a note on stderr says where it goes on."""
+    """Write a page, `{"data": [...], "meta": {...}}`, and note the cursor of the next page."""
     if format == "json":
         write_bytes(document.raw)
         return
@@ -74,13 +81,13 @@ def show_page(
     cursor = page["meta"].get("next_cursor")
     if cursor:
         total = f"{page['meta']['total_count']}{'+' if page['meta']['total_is_capped'] else ''}"
-        note(f"{len(page['data'])} of {total}; the next ones: --cursor {cursor}")
+        note(f"showing {len(page['data'])} of {total}; next page: --cursor {cursor}")
 
 
 def show_record(
     document: Document[Any], columns: Sequence[Column], format: Format, *, id_field: str
 ) -> None:
-    """Write a document that is one record: a field a line in tables, else as a list of one."""
+    """Write a document that is one record: in tables one line for each field."""
     if format == "json":
         write_bytes(document.raw)
     elif format == "table":
@@ -90,7 +97,7 @@ def show_record(
 
 
 def write_bytes(data: bytes) -> None:
-    """Write data and a newline, byte for byte, at once."""
+    """Write data and a newline without any change, and flush."""
     out = current_io().out
     out.flush()
     out.buffer.write(data + b"\n")
@@ -98,12 +105,12 @@ def write_bytes(data: bytes) -> None:
 
 
 def write_line(text: str) -> None:
-    """Write a line of data; what the encoding of stdout does not have is written out."""
+    """Write a line of data; characters that stdout cannot encode are escaped."""
     write_bytes(text.encode(current_io().out.encoding or "utf-8", "backslashreplace"))
 
 
 def write_text(text: str) -> None:
-    """Write text of several lines as it is; to a terminal without what a terminal obeys."""
+    """Write text of several lines; on a terminal control characters are escaped."""
     io = current_io()
     safe = escape_controls(text, lines=True) if io.out_is_terminal else text
     io.out.flush()
@@ -117,9 +124,11 @@ def _show_records(
     if not isinstance(columns, Columns):
         columns = Columns(columns, columns)
     if format == "table":
-        _write_table(records, columns.table)
+        _write_table(records, columns.table, id_field)
     elif format == "tsv":
-        _write_tsv(records, columns.tsv)
+        head = "\t".join(column.name for column in columns.tsv)
+        rows = ("\t".join(column.cell(record) for column in columns.tsv) for record in records)
+        _write_lines([head, *rows])
     elif format == "name":
         name = Column(id_field)
         _write_lines(name.cell(record) for record in records)
@@ -130,22 +139,16 @@ def _show_records(
             write_bytes(orjson.dumps(record))
 
 
-def _write_tsv(records: Sequence[Record], columns: Sequence[Column]) -> None:
-    head = "\t".join(column.name for column in columns)
-    rows = ("\t".join(column.cell(record) for column in columns) for record in records)
-    _write_lines([head, *rows])
-
-
-def _write_table(records: Sequence[Record], columns: Sequence[Column]) -> None:
-    if not records:
-        note("nothing to show")
-        return
+def _write_table(records: Sequence[Record], columns: Sequence[Column], id_field: str) -> None:
     io = current_io()
-    room = io.width(io.out) if io.out_is_terminal else None
-    made = format_table(records, columns, room)
-    _write_lines(made.lines)
-    if made.left_out:
-        note(f"no room for {', '.join(made.left_out)}; -o tsv has every column")
+    if not records:
+        noun, is_id, _ = id_field.partition("_id")
+        note(f"no {noun}s" if is_id else "no results")
+    elif io.out_is_terminal:
+        if hidden := print_table(records, columns, io):
+            note(f"hidden: {', '.join(hidden)} (-o tsv shows all)")
+    else:
+        _write_lines(format_table(records, columns))
 
 
 def _write_lines(lines: Iterable[str]) -> None:

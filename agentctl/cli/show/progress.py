@@ -1,130 +1,140 @@
-"""That something still goes on: a quiet line on stderr, on a terminal only, gone at the end.
-
-Several things in one command: the failure of one does not keep the others from it.
-"""
+"""A progress line on stderr, and operations on several items of which some may fail."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from agentctl.cli.durations import format_span
-from agentctl.cli.io import current_io
+from agentctl.cli.io import IO, current_io
 from agentctl.cli.report import report_error
-from agentctl.cli.show.terminal import show_status_line
-from agentctl.errors import AgentctlError
+from agentctl.errors import PartFailed
+from agentctl.records.text import escape_controls
 
-__all__ = ["Counter", "PartFailed", "report_failures", "run_all", "showing_progress", "successes"]
+__all__ = ["Counter", "report_failures", "run_all", "showing_progress", "successes"]
 
 DELAY_SECONDS = 1.0
-"""What takes no longer is not worth a line."""
+"""Shorter work shows no progress."""
 
-BAR = 20
-"""Columns of a progress bar."""
-
-
-@dataclass(slots=True)
-class Counter:
-    """How much of something is done: `[#####...............] 25 of 100 runs`.
-
-    Attributes:
-        what: `runs have stopped`.
-        total: how many there are; None when nobody knows: then there is no bar.
-        done: how many of them are done.
-    """
-
-    what: str
-    total: int | None = None
-    done: int = 0
-
-    def show(self, what: str, done: int, total: int | None) -> None:
-        """Go on to something else, or further in it."""
-        self.what, self.done, self.total = what, done, total or None
-
-    def __str__(self) -> str:
-        if self.total is None:
-            return f"{self.done} {self.what}"
-        filled = BAR * min(self.done, self.total) // max(self.total, 1)
-        bar = "#" * filled + "." * (BAR - filled)
-        return f"[{bar}] {self.done} of {self.total} {self.what}"
-
-
-@asynccontextmanager
-async def showing_progress(
-    what: str | Counter, *, most: float | None = None
-) -> AsyncIterator[None]:
-    """Show what is waited for, and since when, while the block lasts.
-
-    Args:
-        what: `waiting for the answer`, or what counts how far it is.
-        most: seconds that it lasts at most, when that is known.
-    """
-    if not current_io().err_is_terminal:
-        yield
-        return
-    import asyncio
-
-    showing = asyncio.create_task(_show(what, most))
-    try:
-        yield
-    finally:
-        showing.cancel()
-        show_status_line("")
-
-
-async def _show(what: str | Counter, most: float | None) -> None:
-    import asyncio
-    import time
-
-    began = time.monotonic()
-    end = "" if most is None else f" of {format_span(most)}"
-    while True:
-        await asyncio.sleep(DELAY_SECONDS)
-        show_status_line(f"{what}, {format_span(time.monotonic() - began)}{end}")
-
+REFRESH_SECONDS = 0.2
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
-class PartFailed(AgentctlError):
-    """Some of several things could not be done; each has been reported."""
+@dataclass(slots=True)
+class Counter:
+    """A number of items that are done: `25 of 100 runs have stopped`.
 
-    error_code = "PART_FAILED"
+    Attributes:
+        text: follows the number: `runs have stopped`.
+        total: the number of items; None if unknown.
+        done: the number of items that are done.
+    """
+
+    text: str
+    total: int | None = None
+    done: int = 0
+
+    def show(self, text: str, done: int, total: int | None) -> None:
+        """Set all fields; a total of 0 is unknown."""
+        self.text, self.done, self.total = text, done, total or None
+
+    def __str__(self) -> str:
+        of_total = f" of {self.total}" if self.total else ""
+        return f"{self.done}{of_total} {self.text}"
+
+
+@asynccontextmanager
+async def showing_progress(
+    work: str | Counter, *, limit: float | None = None
+) -> AsyncIterator[None]:
+    """Show the work and its duration within the block: on a terminal, in a line that disappears.
+
+    Args:
+        work: `waiting for the response`, or a counter.
+        limit: the longest duration in seconds, if known.
+    """
+    io = current_io()
+    if not io.err_is_terminal:
+        yield
+        return
+    import asyncio
+
+    task = asyncio.create_task(_show(io, work, limit))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _show(io: IO, work: str | Counter, limit: float | None) -> None:
+    import asyncio
+    import time
+
+    began = time.monotonic()
+    await asyncio.sleep(DELAY_SECONDS)
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    symbol = BarColumn(20) if isinstance(work, Counter) else SpinnerColumn("line")
+    progress = Progress(
+        symbol,
+        TextColumn("{task.description}", markup=False),
+        console=io.console(io.err),
+        auto_refresh=False,  # a thread would write while this one does
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    task = progress.add_task("", total=None)
+    end = "" if limit is None else f" of {format_span(limit)}"
+    with suppress(OSError), progress:  # the terminal may be gone
+        io.progress = progress.console
+        try:
+            while True:
+                elapsed = format_span(time.monotonic() - began)
+                description = escape_controls(f"{work}, {elapsed}{end}")
+                done, total = (work.done, work.total) if isinstance(work, Counter) else (0, None)
+                progress.update(task, description=description, completed=done, total=total)
+                progress.refresh()
+                await asyncio.sleep(REFRESH_SECONDS)
+        finally:
+            io.progress = None
 
 
 async def run_all(
-    things: Sequence[S], act: Callable[[S], Awaitable[T]], *, at_once: int | None = None
+    items: Sequence[S], act: Callable[[S], Awaitable[T]], *, at_once: int | None = None
 ) -> list[T | BaseException]:
-    """What `act` returned or raised for everything, in the order given.
+    """Return the result or the exception of `act` for each item, in the order of the items.
 
     Args:
-        at_once: how many are under way at the same time at most; None: all of them.
+        at_once: the number of items at the same time; None: all of them.
     """
     import asyncio
 
-    room = asyncio.Semaphore(at_once or max(len(things), 1))
+    semaphore = asyncio.Semaphore(at_once or max(len(items), 1))
 
-    async def in_turn(thing: S) -> T:
-        async with room:
-            return await act(thing)
+    async def act_in_turn(item: S) -> T:
+        async with semaphore:
+            return await act(item)
 
-    return await asyncio.gather(*map(in_turn, things), return_exceptions=True)
+    return await asyncio.gather(*map(act_in_turn, items), return_exceptions=True)
 
 
 def successes(results: Sequence[T | BaseException]) -> list[T]:
-    """The results that are none of the failures."""
+    """Return the results without the exceptions."""
     return [each for each in results if not isinstance(each, BaseException)]
 
 
 def report_failures(ids: Sequence[str], results: Sequence[object]) -> None:
-    """Tell of every failure.
+    """Report every exception among the results.
 
     Raises:
-        AgentctlError: the failure itself when there was only one thing to do; else `PartFailed`,
-            after each failure was reported on stderr.
+        AgentctlError: the exception itself if there is one id; else `PartFailed`, after each
+            exception was reported on stderr.
     """
     failures = [each for each in results if isinstance(each, Exception)]
     if failures and len(ids) == 1:

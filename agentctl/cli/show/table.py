@@ -1,38 +1,47 @@
-"""Records for people: a table, or a field a line. What they see is short, and never wrong.
+"""Tables and lists of fields for people.
 
-In a table times are UTC to the second, columns that are empty in every row are left out, and on a
-terminal so are the last ones that do not fit. An id is never cut.
+In a table times are UTC to the second. Columns that are empty in every row are left out. On a
+terminal the last columns that do not fit are hidden, and long text is cut or wrapped; an id never
+is. Only a table on a terminal is drawn by rich, which is imported for it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from agentctl.cli.show.terminal import display_width, escape_controls, truncate
+from agentctl.cli.io import IO
+from agentctl.cli.show.terminal import display_width, escape_controls
 
-__all__ = ["Column", "Columns", "Record", "Table", "format_fields", "format_table", "format_time"]
+__all__ = [
+    "Column",
+    "Columns",
+    "Record",
+    "format_fields",
+    "format_table",
+    "format_time",
+    "print_table",
+]
 
 Record = Mapping[str, Any]
 
 COLUMN_GAP = "  "
 MINIMUM_TEXT_WIDTH = 16
-"""Columns of the screen that text is not cut below."""
+"""Columns of the screen that a column of text keeps at least."""
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 class Column(NamedTuple):
-    """A column, and how to read it from a record.
+    """A column, and the way to read it from a record.
 
     Attributes:
-        name: the field, which is also its heading in TSV.
-        read: what to show instead of the field of that name.
-        heading: what tables say instead of the name: `session_id` would be SESSION ID.
-        look: in tables `plain`, left out where there is no room for it; `text`, cut where there is
-            not; `whole`, never either.
+        name: the field, and the heading in TSV.
+        read: the value to show instead of the field.
+        heading: the heading in tables instead of the name: `session_id` would be SESSION ID.
+        look: in tables on a narrow terminal: `plain` is never cut, `text` is, `whole` is wrapped;
+            all but `whole` and the first column are hidden if there is no room.
     """
 
     name: str
@@ -42,107 +51,123 @@ class Column(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What it is called where people read: `session id`."""
+        """The name for people, in lower case: `session id`."""
         return (self.heading or self.name).replace("_", " ")
 
     def cell(self, record: Record) -> str:
-        """What `record` has in this column, as one printable line."""
+        """Return the value of `record` as one printable line."""
         return _format_value(self.read(record) if self.read else record.get(self.name))
 
     def short(self, record: Record) -> str:
-        """The same for people."""
+        """Return the value for people: times to the second."""
         cell = self.cell(record)
         return format_time(cell) if self.name.endswith("_at") else cell
 
 
 class Columns(NamedTuple):
-    """Columns of a list: those of TSV, whose order stays, and those of tables, first things first.
+    """The columns of a list.
 
     Attributes:
-        tsv: all of them.
-        table: by importance.
+        tsv: all columns, in an order that never changes.
+        table: the columns by importance.
     """
 
     tsv: Sequence[Column]
     table: Sequence[Column]
 
 
-class Table(NamedTuple):
-    """A table: its lines, and the labels of the columns for which there was no room."""
+class _Filled(NamedTuple):
+    """A column that has a value in at least one row, and its cells."""
 
-    lines: list[str]
-    left_out: list[str]
+    column: Column
+    cells: list[str]
+
+    @property
+    def width(self) -> int:
+        return max(display_width(self.column.label), *map(display_width, self.cells))
+
+    @property
+    def minimum(self) -> int:
+        plain = self.column.look == "plain"
+        return self.width if plain else min(self.width, MINIMUM_TEXT_WIDTH)
 
 
-def format_table(records: Sequence[Record], columns: Sequence[Column], room: int | None) -> Table:
-    """Lay records out under headings.
+def format_table(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
+    """Format a table of any width, without rich.
 
     Args:
         records: at least one.
         columns: by importance.
-        room: columns of the screen, None: any number.
     """
-    laid = [_Laid(column, [column.short(record) for record in records]) for column in columns]
-    filled = [each for each in laid if any(each.cells)] or laid[:1]
-    _fit(filled, room)
-    kept = [each.lines() for each in filled if each.size]
-    lines = [COLUMN_GAP.join(row).rstrip() for row in zip(*kept, strict=True)]
-    return Table(lines, [each.column.label for each in filled if not each.size])
+    padded = [
+        [_pad(text, filled.width) for text in (filled.column.label.upper(), *filled.cells)]
+        for filled in _fill(records, columns)
+    ]
+    return [COLUMN_GAP.join(row).rstrip() for row in zip(*padded, strict=True)]
+
+
+def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) -> list[str]:
+    """Print a table on the terminal `io.out`, and return the labels of the hidden columns.
+
+    Args:
+        records: at least one.
+        columns: by importance.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    filled, width = _fill(records, columns), io.width(io.out)
+    shown = [each for each in filled if each is filled[0] or each.column.look == "whole"]
+    needed = sum(each.minimum + len(COLUMN_GAP) for each in shown) - len(COLUMN_GAP)
+    for each in filled:
+        more = each.minimum + len(COLUMN_GAP)
+        if each not in shown and (width is None or needed + more <= width):
+            shown.append(each)
+            needed += more
+    shown = [each for each in filled if each in shown]
+    table = Table(box=None, pad_edge=False, padding=(0, len(COLUMN_GAP), 0, 0))
+    for column, _ in shown:
+        table.add_column(Text(column.label.upper()))
+    for at, each in enumerate(shown):
+        table.columns[at].min_width = each.minimum
+        table.columns[at].no_wrap = each.column.look == "plain"
+    looks = [_LOOKS[each.column.look] for each in shown]
+    for row in zip(*(each.cells for each in shown), strict=True):
+        table.add_row(*(Text(cell, **look) for cell, look in zip(row, looks, strict=True)))
+    # The screen is wider than the terminal if the first column alone does not fit: ids stay whole.
+    everything = sum(each.width + len(COLUMN_GAP) for each in shown)
+    io.console(io.out, max(needed, width or everything)).print(table)
+    return [each.column.label for each in filled if each not in shown]
+
+
+_LOOKS: dict[str, dict[str, Any]] = {
+    "plain": {"no_wrap": True, "overflow": "ignore"},
+    "text": {"no_wrap": True, "overflow": "ellipsis"},
+    "whole": {"no_wrap": False, "overflow": "fold"},
+}
 
 
 def format_fields(record: Record, columns: Sequence[Column]) -> list[str]:
-    """A record as lines of name and value, without those that are empty."""
+    """Format a record as lines of name and value, without empty fields."""
     found = [(column.label, column.short(record)) for column in columns]
     filled = [(label, value) for label, value in found if value]
     widest = max((display_width(label) for label, _ in filled), default=0)
-    return [f"{_padded(label, widest)}{COLUMN_GAP}{value}" for label, value in filled]
-
-
-@dataclass(slots=True)
-class _Laid:
-    """A column of a table: its cells, and how wide it is to be; 0: there is no room for it."""
-
-    column: Column
-    cells: list[str]
-    size: int = 0
-
-    def wanted(self) -> int:
-        return max(display_width(self.column.label), *map(display_width, self.cells))
-
-    def least(self) -> int:
-        return (
-            min(self.wanted(), MINIMUM_TEXT_WIDTH) if self.column.look == "text" else self.wanted()
-        )
-
-    def lines(self) -> list[str]:
-        return [_padded(text, self.size) for text in (self.column.label.upper(), *self.cells)]
+    return [f"{_pad(label, widest)}{COLUMN_GAP}{value}" for label, value in filled]
 
 
 def format_time(text: str) -> str:
-    """`2026-11-20 10:27:29Z` for a time of the wire to the microsecond; other text as it is."""
+    """Return `2026-11-20 10:27:29Z` for a timestamp in UTC, and any other text unchanged."""
     found = _TIMESTAMP.fullmatch(text)
     return f"{found[1]} {found[2]}Z" if found else text
 
 
-def _fit(filled: Sequence[_Laid], room: int | None) -> None:
-    """Give each column its size: first what it needs at least, then of the rest what it wants."""
-    free = None if room is None else room + len(COLUMN_GAP)
-    for each in filled:
-        needed = each.least() + len(COLUMN_GAP)
-        must = each is filled[0] or each.column.look == "whole"
-        each.size = each.least() if free is None or must or needed <= free else 0
-        if free is not None and each.size:
-            free -= needed
-    for each in filled:
-        missing = each.wanted() - each.size if each.size else 0
-        more = missing if free is None else min(max(free, 0), missing)
-        each.size += more
-        free = None if free is None else free - more
+def _fill(records: Sequence[Record], columns: Sequence[Column]) -> list[_Filled]:
+    filled = [_Filled(column, [column.short(record) for record in records]) for column in columns]
+    return [each for each in filled if any(each.cells)] or filled[:1]
 
 
-def _padded(text: str, columns: int) -> str:
-    shown = text if display_width(text) <= columns else truncate(text, columns)
-    return shown + " " * (columns - display_width(shown))
+def _pad(text: str, width: int) -> str:
+    return text + " " * (width - display_width(text))
 
 
 def _format_value(value: object) -> str:

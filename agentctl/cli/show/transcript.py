@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.show.answer import RunOutput
-from agentctl.cli.show.terminal import note_dim, truncate
+from agentctl.cli.show.terminal import display_width, note_dim
 from agentctl.records.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -124,4 +125,8 @@ _MEMBER_LINES = {
 
 def _shorten(text: str) -> str:
     line = " ".join(text.split())
-    return truncate(line, MAXIMUM_LINE_WIDTH) if len(line) > MAXIMUM_LINE_WIDTH else line
+    if len(line) <= MAXIMUM_LINE_WIDTH:
+        return line
+    widths = accumulate(map(display_width, line))
+    kept = sum(width <= MAXIMUM_LINE_WIDTH - len("...") for width in widths)
+    return line if kept == len(line) else f"{line[:kept]}..."

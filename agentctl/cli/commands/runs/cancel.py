@@ -76,7 +76,7 @@ class _Selection:
 
 
 async def cancel_all(
-    door: Target,
+    target: Target,
     wanted: RunFilter,
     request: CancelRequest,
     form: Format,
@@ -96,41 +96,41 @@ async def cancel_all(
         StillPending: some have not stopped yet.
         AgentctlError: some could not be asked.
     """
-    found = await _select_runs(door, wanted)
+    found = await _select_runs(target, wanted)
     if dry_run or not found.runs:
-        _show_selection(door, found, form)
+        _show_selection(target, found, form)
         return
-    confirm(f"Cancel {found}, {door.target}?", yes=yes)
-    results = await _cancel_all_runs(door, found.runs, request)
+    confirm(f"Cancel {found}, {target.place}?", yes=yes)
+    results = await _cancel_all_runs(target, found.runs, request)
     done = progress.successes(results)
     _show_records(done, columns.CANCELS, form)
-    _note_summary(door, done)
+    _note_summary(target, done)
     progress.report_failures([run["run_id"] for run in found.runs], results)
     pending = [record["run_id"] for record in done if record["cancel"] == "requested"]
     if pending:
-        look = door.command(f"runs get {pending[0]}")
+        look = target.command(f"runs get {pending[0]}")
         raise StillPending(
             f"{_count(len(pending), 'run')} asked to stop, and not stopped yet",
             hint=f"look again: {look}",
         )
 
 
-def _show_selection(door: Target, found: _Selection, form: Format) -> None:
+def _show_selection(target: Target, found: _Selection, form: Format) -> None:
     """Say what would be cancelled, which may be nothing."""
     if found.runs or form != "table":
         _show_records(found.runs, columns.RUNS, form)
     what = f"{found} would be cancelled" if found.runs else "there is nothing to cancel"
-    note(f"{what} {door.target}")
+    note(f"{what} {target.place}")
 
 
-async def _select_runs(door: Target, wanted: RunFilter) -> _Selection:
+async def _select_runs(target: Target, wanted: RunFilter) -> _Selection:
     """Read every page. New runs come before the first one: the cursor never meets them."""
     runs: list[Run] = []
     counter = Counter("runs found")
     part = Page(limit=MAXIMUM_LIMIT)
     async with showing_progress(counter):
         while True:
-            page = (await door.operations.get_runs(replace(wanted, page=part))).value
+            page = (await target.operations.get_runs(replace(wanted, page=part))).value
             for record in page["data"]:
                 runs.append(
                     {name: value for name, value in record.items() if name not in _LARGE_FIELDS}
@@ -146,7 +146,7 @@ async def _select_runs(door: Target, wanted: RunFilter) -> _Selection:
 
 
 async def _cancel_all_runs(
-    door: Target, runs: Sequence[Run], request: CancelRequest
+    target: Target, runs: Sequence[Run], request: CancelRequest
 ) -> list[CancelRecord | BaseException]:
     """Ask every run to stop, then look again at those that have not, until the time is up."""
     import asyncio
@@ -155,7 +155,7 @@ async def _cancel_all_runs(
     async def ask(run: Run) -> CancelRecord:
         asked = CancelRequest(run["session_id"], 0.0, request.reason)
         component = component_of_run(run)
-        record = (await door.operations.cancel_run(*component, run["run_id"], asked)).value
+        record = (await target.operations.cancel_run(*component, run["run_id"], asked)).value
         if run["run_id"] in requested and record["status"] == "CANCELLED":
             record["cancel"] = "stopped"  # it had been asked to, by us
         if record["cancel"] == "requested":
@@ -178,7 +178,7 @@ async def _cancel_all_runs(
                 for at, result in zip(again, looked, strict=True):
                     results[at] = result
     except asyncio.CancelledError:
-        look = door.command("runs list --live")
+        look = target.command("runs list --live")
         note(f"interrupted: {counter.done} of {len(runs)} runs have stopped, see: {look}")
         raise
     return results
@@ -193,7 +193,7 @@ def _pending_positions(results: Sequence[CancelRecord | BaseException]) -> list[
     ]
 
 
-def _note_summary(door: Target, done: Sequence[CancelRecord]) -> None:
+def _note_summary(target: Target, done: Sequence[CancelRecord]) -> None:
     """Say in one line what came of it."""
     tally: Tally[str] = Tally(record["cancel"] for record in done)
     texts = {
@@ -203,7 +203,7 @@ def _note_summary(door: Target, done: Sequence[CancelRecord]) -> None:
     }
     parts = [f"{tally[outcome]} {text}" for outcome, text in texts.items() if tally[outcome]]
     if parts:
-        door.report_done(f"{_count(len(done), 'run')}: {', '.join(parts)},")
+        target.report_done(f"{_count(len(done), 'run')}: {', '.join(parts)},")
 
 
 def _show_records(records: Sequence[Any], shown: Columns | Sequence[Column], form: Format) -> None:
@@ -228,7 +228,7 @@ POLL_SECONDS = 0.1
 
 @with_target()
 async def cancel_runs(
-    door: Target,
+    target: Target,
     run_ids: Annotated[
         list[str] | None, typer.Argument(metavar="RUN_ID", help="Ids of the runs")
     ] = None,
@@ -283,7 +283,7 @@ async def cancel_runs(
             "--user": user, "--status": status, "--older-than": older_than, "--dry-run": dry_run,
         }  # fmt: skip
         unique = _check_run_ids(run_ids, [name for name, value in only_with_all.items() if value])
-        await _cancel_named(door, unique, given, request, db, form)
+        await _cancel_named(target, unique, given, request, db, form)
         return
     if run_ids:
         raise UsageError("--all and ids of runs exclude each other")
@@ -300,7 +300,7 @@ async def cancel_runs(
         live=status is None,
         created_before=microseconds_ago(older_than),
     )
-    await cancel_all(door, wanted, request, form, dry_run=dry_run, yes=yes)
+    await cancel_all(target, wanted, request, form, dry_run=dry_run, yes=yes)
 
 
 def _check_run_ids(run_ids: Sequence[str] | None, filters: Sequence[str]) -> tuple[str, ...]:
@@ -320,7 +320,7 @@ def _check_run_ids(run_ids: Sequence[str] | None, filters: Sequence[str]) -> tup
 
 
 async def _cancel_named(
-    door: Target,
+    target: Target,
     run_ids: Sequence[str],
     given: ComponentRef | None,
     request: CancelRequest,
@@ -328,16 +328,16 @@ async def _cancel_named(
     form: Format,
 ) -> None:
     async def cancel(run_id: str) -> Document[CancelRecord]:
-        return await _cancel_by_id(door, run_id, given, request, db)
+        return await _cancel_by_id(target, run_id, given, request, db)
 
     import asyncio
 
     what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
     try:
-        async with showing_progress(f"waiting for the end of {what}", most=request.wait):
+        async with showing_progress(f"waiting for the end of {what}", limit=request.wait):
             results = await progress.run_all(run_ids, cancel)
     except asyncio.CancelledError:
-        note(f"interrupted, it may have been asked to stop; {_look(door, run_ids[0])}")
+        note(f"interrupted, it may have been asked to stop; {_look(target, run_ids[0])}")
         raise
     done = progress.successes(results)
     if len(run_ids) == 1:
@@ -346,29 +346,29 @@ async def _cancel_named(
     elif done:
         show_list(_join_documents(done), columns.CANCELS, form, id_field="run_id")
     pending = [
-        document.value["run_id"] for document in done if not _note_outcome(door, document.value)
+        document.value["run_id"] for document in done if not _note_outcome(target, document.value)
     ]
     progress.report_failures(run_ids, results)
     if pending:
-        raise StillPending("asked to stop, and not stopped yet", hint=_look(door, pending[0]))
+        raise StillPending("asked to stop, and not stopped yet", hint=_look(target, pending[0]))
 
 
 async def _cancel_by_id(
-    door: Target, run_id: str, given: ComponentRef | None, request: CancelRequest, db: str | None
+    target: Target, run_id: str, given: ComponentRef | None, request: CancelRequest, db: str | None
 ) -> Document[CancelRecord]:
     """Cancel one run; which component and session it is of is looked up unless it was given."""
     kind, component_id = given or (None, None)
     session_id = request.session_id
     if kind is None or component_id is None:
-        run = (await door.operations.get_run(run_id, db_id=db)).value
+        run = (await target.operations.get_run(run_id, db_id=db)).value
         kind, component_id = component_of_run(run)
         session_id = session_id or run["session_id"]
     asked = CancelRequest(session_id, request.wait, request.reason)
-    return await _cancel_until_stopped(door, (kind, component_id), run_id, asked)
+    return await _cancel_until_stopped(target, (kind, component_id), run_id, asked)
 
 
 async def _cancel_until_stopped(
-    door: Target, component: ComponentRef, run_id: str, request: CancelRequest
+    target: Target, component: ComponentRef, run_id: str, request: CancelRequest
 ) -> Document[CancelRecord]:
     """Ask as often as the wait needs: one request waits for `MAXIMUM_CANCEL_WAIT` at most."""
     import asyncio
@@ -378,18 +378,18 @@ async def _cancel_until_stopped(
     left = request.wait
     while True:
         asked = replace(request, wait=min(left, MAXIMUM_CANCEL_WAIT))
-        document = await door.operations.cancel_run(*component, run_id, asked)
+        document = await target.operations.cancel_run(*component, run_id, asked)
         left = end - time.monotonic()
         if document.value["cancel"] != "requested" or left < POLL_SECONDS:
             return document
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _look(door: Target, run_id: str) -> str:
-    return f"look again: {door.command(f'runs get {run_id}')}"
+def _look(target: Target, run_id: str) -> str:
+    return f"look again: {target.command(f'runs get {run_id}')}"
 
 
-def _note_outcome(door: Target, record: CancelRecord) -> bool:
+def _note_outcome(target: Target, record: CancelRecord) -> bool:
     """Say what came of one cancel. False: the run may go on."""
     texts = {
         "stopped": "stopped",
@@ -397,7 +397,7 @@ def _note_outcome(door: Target, record: CancelRecord) -> bool:
         "already_final": f"already final, {record['status']}:",
     }
     outcome = record["cancel"]
-    door.report_done(f"{texts.get(outcome, outcome)} run {record['run_id']}")
+    target.report_done(f"{texts.get(outcome, outcome)} run {record['run_id']}")
     return outcome != "requested"
 
 

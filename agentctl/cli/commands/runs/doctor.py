@@ -15,25 +15,19 @@ from agentctl.cli.show.output import Format, resolve_format, show_list
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import LocalTarget, Target, with_target
-from agentctl.errors import AgentctlError
+from agentctl.errors import ProblemsFound
 
 if TYPE_CHECKING:
     from agentctl.service.runs_doctor.find import Problem
 
-__all__ = ["ProblemsFound", "examine_runs"]
-
-
-class ProblemsFound(AgentctlError):
-    """Something is wrong with runs, and was left so."""
-
-    error_code = "PROBLEMS_FOUND"
+__all__ = ["examine_runs"]
 
 
 @with_target(
     only_locally="it looks into the database itself: run it where that is, with --config FILE"
 )
 async def examine_runs(
-    door: Target,
+    target: Target,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what can be repaired")] = False,
     yes: Yes = False,
     db: Annotated[
@@ -50,24 +44,24 @@ async def examine_runs(
     form = resolve_format(output)
     if fix:
         check_confirmable(yes=yes)
-    assert door.local is not None
-    problems = await _find_problems(door, door.local, db)
+    assert target.local is not None
+    problems = await _find_problems(target, target.local, db)
     repairable = sum(problem.remedy is not None for problem in problems)
     if not fix or not repairable:
         _show_problems(problems, form)
         if problems:
-            raise _problems_found(door, problems, repairable, db, fix=fix)
+            raise _problems_found(target, problems, repairable, db, fix=fix)
         return
     if not yes:
         if form == "table":
             _show_problems(problems, form)
-        confirm(f"Repair {repairable} of {_count(len(problems))} {door.target}?", yes=yes)
-    done = await _repair_problems(door, door.local, problems)
+        confirm(f"Repair {repairable} of {_count(len(problems))} {target.place}?", yes=yes)
+    done = await _repair_problems(target, target.local, problems)
     _show_problems(done, form)
-    _report_repairs(door, done)
+    _report_repairs(target, done)
 
 
-async def _find_problems(door: Target, here: LocalTarget, db: str | None) -> list[Problem]:
+async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> list[Problem]:
     from agentctl.service.runs_doctor.find import RunsDoctor
 
     doctor = RunsDoctor(here.service.hosting, db)
@@ -80,12 +74,12 @@ async def _find_problems(door: Target, here: LocalTarget, db: str | None) -> lis
         problems = await doctor.examine(looked_at)
     found = _count(len(problems)) if problems else "nothing wrong"
     runs = "1 run" if counter.done == 1 else f"{counter.done} runs"
-    note(f"{found} in {runs} {door.target}")
+    note(f"{found} in {runs} {target.place}")
     return problems
 
 
 async def _repair_problems(
-    door: Target, here: LocalTarget, problems: Sequence[Problem]
+    target: Target, here: LocalTarget, problems: Sequence[Problem]
 ) -> list[Problem]:
     """Repair them, and say what has been done even when this is interrupted."""
     import asyncio
@@ -100,7 +94,7 @@ async def _repair_problems(
                 done.append(problem)
                 counter.done = len(done)
     except asyncio.CancelledError:
-        door.report_done(f"interrupted: {_count_outcomes(done)},")
+        target.report_done(f"interrupted: {_count_outcomes(done)},")
         raise
     return done
 
@@ -116,21 +110,21 @@ def _show_problems(problems: Sequence[Problem], form: Format) -> None:
 
 
 def _problems_found(
-    door: Target, problems: Sequence[Problem], repairable: int, db: str | None, *, fix: bool
+    target: Target, problems: Sequence[Problem], repairable: int, db: str | None, *, fix: bool
 ) -> ProblemsFound:
     if repairable and not fix:
-        command = door.command("runs doctor --fix" + (f" --db {db}" if db else ""))
+        command = target.command("runs doctor --fix" + (f" --db {db}" if db else ""))
         return ProblemsFound(f"{_count(len(problems))} found", hint=f"to repair: {command}")
     return ProblemsFound(f"{_count(len(problems))} found, nothing of it can be repaired from here")
 
 
-def _report_repairs(door: Target, done: Sequence[Problem]) -> None:
+def _report_repairs(target: Target, done: Sequence[Problem]) -> None:
     """Say what was changed, and what was not.
 
     Raises:
         ProblemsFound: something is left.
     """
-    door.report_done(f"{_count_outcomes(done)},")
+    target.report_done(f"{_count_outcomes(done)},")
     left = sum(problem.outcome == "left" for problem in done)
     if left:
         raise ProblemsFound(f"{_count(left)} left")

@@ -53,7 +53,7 @@ Status = Literal["PENDING", "RUNNING", "COMPLETED", "ERROR", "CANCELLED"]
 @app.command("list", epilog="Example: agentctl runs list --live --older-than 10m")
 @with_target()
 async def list_runs(
-    door: Target,
+    target: Target,
     status: Annotated[
         Status | None,
         typer.Option(
@@ -106,7 +106,7 @@ async def list_runs(
         created_after=microseconds_ago(newer_than),
         created_before=microseconds_ago(older_than),
     )
-    document = await door.operations.get_runs(wanted)
+    document = await target.operations.get_runs(wanted)
     show_page(document, columns.RUNS, form, id_field="run_id")
 
 
@@ -123,10 +123,10 @@ def _resolve_component_filter(
 
 @app.command("get", epilog="Example: agentctl runs get RUN_ID")
 @with_target()
-async def get_run(door: Target, run_id: RunId, db: DbId = None, output: Output = None) -> None:
+async def get_run(target: Target, run_id: RunId, db: DbId = None, output: Output = None) -> None:
     """Show one run."""
     form = resolve_format(output)
-    document = await door.operations.get_run(run_id, db_id=db)
+    document = await target.operations.get_run(run_id, db_id=db)
     columns.show_run(document, form)
 
 

@@ -35,7 +35,7 @@ __all__ = ["start_run"]
 
 @with_target(create=True, needs_server=("background",))
 async def start_run(
-    door: Target,
+    target: Target,
     message: Annotated[
         str, typer.Option("--message", "-m", metavar="TEXT", help="What to say, - for stdin")
     ],
@@ -77,18 +77,18 @@ async def start_run(
         stream = not background and form in ("table", "tsv", "jsonl")
     if stream and form in ("json", "name"):
         raise UsageError(f"-o {form} shows no stream", hint="use -o jsonl, or --no-stream")
-    await (_stream_run if stream else _wait_for_run)(door, component, request, form)
+    await (_stream_run if stream else _wait_for_run)(target, component, request, form)
 
 
 async def _stream_run(
-    door: Target, component: ComponentRef, request: RunRequest, form: Format
+    target: Target, component: ComponentRef, request: RunRequest, form: Format
 ) -> None:
     """Show what the stream of the run brings, until its end."""
     import asyncio
 
     kind, component_id = component
     answer = RunOutput(kind, to_stdout=form != "jsonl")
-    events = door.operations.stream_run(kind, component_id, request)
+    events = target.operations.stream_run(kind, component_id, request)
     # Closed at once when this is interrupted: whoever runs it learns that nobody listens.
     try:
         async with contextlib.aclosing(events):  # type: ignore[type-var]
@@ -96,68 +96,68 @@ async def _stream_run(
                 if form == "jsonl":
                     write_bytes(event.data)
                 if answer.take(event):
-                    _note_started(door, request, answer.run_id, answer.session_id)
+                    _note_started(target, request, answer.run_id, answer.session_id)
     except asyncio.CancelledError:
         answer.end_line()
-        await _cancel_interrupted(door, component, request, answer)
+        await _cancel_interrupted(target, component, request, answer)
         raise
-    answer.finish(f"see what became of it: {_look(door, answer.run_id)}")
-    report_run_end(door, answer.run_id, answer.end)
+    answer.finish(f"see what became of it: {_look(target, answer.run_id)}")
+    report_run_end(target, answer.run_id, answer.end)
 
 
 async def _cancel_interrupted(
-    door: Target, component: ComponentRef, request: RunRequest, answer: RunOutput
+    target: Target, component: ComponentRef, request: RunRequest, answer: RunOutput
 ) -> None:
     """Interrupted: the run is not to go on where nobody sees it, and what became of it is said."""
     if not answer.run_id:
         return
     if request.background:
-        door.report_done(f"run {answer.run_id} goes on")
+        target.report_done(f"run {answer.run_id} goes on")
         return
     if request.idempotency_key is not None:
         # It may be an earlier command's. Who left has stopped it if, and only if, it was ours.
-        note(f"interrupted: see what became of the run: {_look(door, answer.run_id)}")
+        note(f"interrupted: see what became of the run: {_look(target, answer.run_id)}")
         return
     try:
         asked = CancelRequest(answer.session_id, reason="Interrupted at the terminal")
-        ended = await door.operations.cancel_run(*component, answer.run_id, asked)
+        ended = await target.operations.cancel_run(*component, answer.run_id, asked)
         note(f"interrupted: run {answer.run_id} is {ended.value['status']}")
     except AgentctlError:
-        look = _look(door, answer.run_id)
+        look = _look(target, answer.run_id)
         note(f"interrupted: run {answer.run_id} may go on, see: {look}")
 
 
 async def _wait_for_run(
-    door: Target, component: ComponentRef, request: RunRequest, form: Format
+    target: Target, component: ComponentRef, request: RunRequest, form: Format
 ) -> None:
     """Wait for the record of the run: at its end, or with `background` at its start."""
     import asyncio
 
     try:
         async with showing_progress("waiting for the answer, Ctrl-C cancels the run"):
-            document = await door.operations.create_run(*component, request)
+            document = await target.operations.create_run(*component, request)
     except asyncio.CancelledError:
-        look = door.command("runs list --limit 3")
+        look = target.command("runs list --limit 3")
         note(f"interrupted: see what became of the run: {look}")
         raise
     run = document.value
-    _note_started(door, request, run["run_id"], run["session_id"])
+    _note_started(target, request, run["run_id"], run["session_id"])
     if form in ("table", "tsv") and not request.background:
         write_text(f"{run['content']}\n" if run["content"] else "")
     else:
         columns.show_run(document, form)
     if not request.background:
-        report_run_end(door, run["run_id"], run)
+        report_run_end(target, run["run_id"], run)
 
 
-def _note_started(door: Target, request: RunRequest, run_id: str, session_id: str) -> None:
+def _note_started(target: Target, request: RunRequest, run_id: str, session_id: str) -> None:
     """Say which run it is. With a key it may have been started before."""
     did = "started run" if request.idempotency_key is None else "with this key: run"
-    door.report_done(f"{did} {run_id} of session {session_id}")
+    target.report_done(f"{did} {run_id} of session {session_id}")
 
 
-def _look(door: Target, run_id: str) -> str:
-    return door.command(f"runs get {run_id}")
+def _look(target: Target, run_id: str) -> str:
+    return target.command(f"runs get {run_id}")
 
 
 def _read_message(option: str) -> str:

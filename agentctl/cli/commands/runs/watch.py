@@ -111,7 +111,7 @@ _FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
 
 @with_target()
 async def watch_run(
-    door: Target,
+    target: Target,
     run_id: RunId,
     after: Annotated[
         int | None,
@@ -132,24 +132,24 @@ async def watch_run(
     form = resolve_format(output)
     given = resolve_component(agent, team, workflow)
     both = given is not None and session is not None
-    watched = _WatchedRun(door, run_id, given, session, db, both)
+    watched = _WatchedRun(target, run_id, given, session, db, both)
     watch = await _start_watch(watched, form, -1 if after is None else after)
     await _until_end(watch)
     if form in ("json", "name"):
         columns.show_run(await watched.document(), form)
-    report_run_end(door, run_id, watch.answer.end)
+    report_run_end(target, run_id, watch.answer.end)
 
 
 @dataclass(slots=True)
 class _WatchedRun:
-    """The run that is looked at, and through which door.
+    """The run that is looked at, and through which target.
 
     Attributes:
         component, session_id: of the run; None until it was looked up, unless they were given.
         by_component: whether both were given: the caller may be allowed no more.
     """
 
-    door: Target
+    target: Target
     run_id: str
     component: ComponentRef | None
     session_id: str | None
@@ -158,7 +158,7 @@ class _WatchedRun:
 
     async def document(self) -> Document[RunRecord]:
         """The run's record as it is now."""
-        operations = self.door.operations
+        operations = self.target.operations
         if not self.by_component or self.component is None:
             return await operations.get_run(self.run_id, db_id=self.db)
         return await operations.get_component_run(
@@ -169,13 +169,13 @@ class _WatchedRun:
         """The events of the run behind one of them."""
         assert self.component is not None
         request = ResumeRequest(self.session_id, after)
-        return self.door.operations.resume_run(*self.component, self.run_id, request)
+        return self.target.operations.resume_run(*self.component, self.run_id, request)
 
     def command(self, words: str, after: int = -1) -> str:
         """A command about the run."""
         more = f" --db {self.db}" if self.db else ""
         behind = f" --after {after}" if after >= 0 else ""
-        return self.door.command(f"{words} {self.run_id}{behind}{more}")
+        return self.target.command(f"{words} {self.run_id}{behind}{more}")
 
 
 class _Watch:
@@ -183,7 +183,7 @@ class _Watch:
 
     Attributes:
         last: number of the last event that was shown; -1 before the first.
-        known: whether the run has been seen through this door.
+        known: whether the run has been seen through this target.
         state: the run's record when it was looked up last; empty: never.
     """
 
@@ -253,7 +253,7 @@ async def _start_watch(watched: _WatchedRun, form: Format, after: int) -> _Watch
     watched.session_id = watched.session_id or str(run["session_id"])
     note(
         f"run {watched.run_id} of {kind} {component_id}, session {watched.session_id},"
-        f" is {run['status']} {watched.door.target}"
+        f" is {run['status']} {watched.target.place}"
     )
     return _Watch(watched, form, after, run)
 
@@ -295,7 +295,7 @@ async def _show_until_end(watch: _Watch) -> None:
             if watch.answer.end or await _has_ended(watch):
                 return
         except (Unavailable, TooManyRequests) as failure:
-            if watch.watched.door.local is not None or not watch.known:
+            if watch.watched.target.local is not None or not watch.known:
                 raise
             cause = failure
         if watch.last > before:
@@ -329,13 +329,13 @@ async def _has_ended(watch: _Watch) -> bool:
 
 async def _check_worker(watched: _WatchedRun) -> None:
     """Locally nobody else may be there to tell that a run has no worker any more."""
-    here = watched.door.local
+    here = watched.target.local
     if here is None:
         return
     from agentctl.service.runs_doctor.find import is_orphaned
 
     if await is_orphaned(here.service.hosting, watched.run_id, watched.db):
-        doctor = watched.door.command("runs doctor --fix")
+        doctor = watched.target.command("runs doctor --fix")
         raise RunFailed(
             f"nobody works on run {watched.run_id} any more",
             cause="the process that did is gone, and could not write how the run ended",
