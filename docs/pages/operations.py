@@ -124,7 +124,7 @@ def _needs(operation: str) -> str:
     assert isinstance(rule, NeedsScope)
     text = " or ".join(code(scope) for scope in scope_forms(operation))
     one = code(f"{rule.resource}:<id>:{rule.action}")
-    return f"{text}; with {one} in part" if rule.listed else text
+    return f"{text}; with {one} in part" if rule.filters_list else text
 
 
 def _allowed_by(resource: str, action: str) -> Iterator[tuple[str, str]]:
@@ -136,5 +136,5 @@ def _allowed_by(resource: str, action: str) -> Iterator[tuple[str, str]]:
         if not isinstance(rule, NeedsScope) or rule.action != action:
             continue
         if f"{resource}:{action}" in sufficient_scopes(rule.resource, rule.action):
-            part = "in part" if rule.listed else "for this one" if rule.id_param else "no"
+            part = "in part" if rule.filters_list else "for this one" if rule.id_param else "no"
             yield code(name), part

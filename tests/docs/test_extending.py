@@ -1,0 +1,46 @@
+"""The steps of docs/extending.md name the files in which their examples occur."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.pages import ROOT, page
+
+SECTION = re.compile(r"^## (?P<title>.+)\n\n(?P<text>(?:.*\n)*?)(?=## |\Z)", re.MULTILINE)
+EXAMPLE = re.compile(r"^Example: `(?P<name>[^`]+)`", re.MULTILINE)
+STEP = re.compile(r"^\d+\. `(?P<file>[^`]+)`", re.MULTILINE)
+NOT_STEPS = {
+    "agentctl/server/openapi/examples.py": {'"openai"'},
+    "agentctl/service/doctor/databases.py": {"check_clock"},
+}
+"""Files with the name of an example for another reason."""
+
+
+def sections() -> dict[str, str]:
+    text = page("docs/extending.md").text + "\n"
+    return {match["title"]: match["text"] for match in SECTION.finditer(text)}
+
+
+def files_with(name: str) -> set[str]:
+    """Return the files of the package that contain a name."""
+    pattern = re.compile(rf"(?<![\w]){re.escape(name)}(?!\w)")
+    files = [*(ROOT / "agentctl").rglob("*.py"), *(ROOT / "agentctl/config").glob("sample.toml")]
+    return {
+        str(file.relative_to(ROOT))
+        for file in files
+        if pattern.search(file.read_text(encoding="utf-8"))
+    }
+
+
+@pytest.mark.parametrize("title", sections())
+def test_steps_name_the_files_of_the_example(title: str) -> None:
+    text = sections()[title]
+    example = EXAMPLE.search(text)
+    assert example is not None
+    name = example["name"]
+    excepted = {file for file, names in NOT_STEPS.items() if name in names}
+    steps = STEP.findall(text)
+    assert set(steps) == files_with(name) - excepted
+    assert steps[0].startswith("agentctl/")
