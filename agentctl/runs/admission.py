@@ -1,4 +1,6 @@
-"""What makes a run begin: its session and its row, in one transaction, before any work."""
+"""Admission of runs: the session and the run's row are written in one transaction, before any
+work starts.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import orjson
 from agentctl import errors
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
-from agentctl.runs.live import LiveRun
-from agentctl.runtime.catalog import Catalog, Component
+from agentctl.runs.live import RunSpec
+from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.component import Component
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import idempotency, runs, sessions
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import Visibility
 
 __all__ = [
@@ -27,12 +29,13 @@ __all__ = [
 ]
 
 SESSION_NAME_LENGTH = 60
-"""Characters of a first message that become the session's name (contract.md 3)."""
+"""Characters of the first message that become the name of a session (docs/contract.md
+"Sessions")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """What makes two requests the same one: who asks, under which key, for what."""
+    """The identity of a repeatable request: two requests with equal fields are the same one."""
 
     principal: str
     key: str
@@ -40,7 +43,7 @@ class Idempotency:
 
 
 class IdempotentReplay(Exception):
-    """The key of the submission has a run already; nothing was written.
+    """The idempotency key of the submission already has a run; nothing was written.
 
     Args:
         run_id: that run.
@@ -53,17 +56,18 @@ class IdempotentReplay(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A run to start, checked as far as it can be without the database.
+    """A request for a root run, checked as far as possible without the database.
 
     Attributes:
-        background: whether it was started as such, for the record.
-        recorded: whether its events are kept for those who follow it.
-        goes_on: whether it goes on when its caller goes away.
-        actor: who starts it, as records name them.
-        visibility: the sessions that it may run in, if the one it names exists already.
-        idempotency: of a request that may be repeated (contract.md 5), or None.
-        note: makes what is to be written in the transaction of the row; None: nothing more.
-        run_id: the id that the run is to have.
+        background: True for a background run; stored in the row.
+        recorded: True if the events are stored for followers.
+        survives_disconnect: True if the run continues when its client disconnects.
+        actor: the principal that starts it, as rows name it.
+        visibility: the existing sessions that the run may use.
+        idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
+            None.
+        extra_write: builds further writes for the transaction of the row; None for none.
+        run_id: id of the new run.
     """
 
     component: Component
@@ -72,33 +76,34 @@ class Submission:
     message: str
     background: bool
     recorded: bool
-    goes_on: bool
+    survives_disconnect: bool
     actor: str
     visibility: Visibility
     idempotency: Idempotency | None = None
-    note: Callable[[], Work[None]] | None = None
+    extra_write: Callable[[], Work[None]] | None = None
     run_id: str = field(default_factory=new_id)
 
 
 @unit
-def admit_run(
-    run: LiveRun, submission: Submission, catalog: Catalog, worker_id: str
-) -> Steps[None]:
-    """Open the session and write the row of a run that a caller starts.
+def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps[str | None]:
+    """Get or create the session and write the row of a root run.
+
+    Returns:
+        The user of the run: the owner of its session.
 
     Raises:
-        NotFound: the session is not the caller's.
-        Conflict: the session is of another kind, or busy and the component wants it alone.
-        Replayed: the request has been made before.
-        ValidationFailed: its key was used for another request.
+        NotFound: the session is not visible to the caller.
+        Conflict: the session is of another kind, or it is busy and the component rejects that.
+        IdempotentReplay: the request was made before.
+        ValidationFailed: its idempotency key was used for another request.
     """
     if submission.idempotency is not None:
-        yield from _claim_key(run, submission.idempotency)
-    component = run.component
+        yield from _claim_key(submission.run_id, submission.idempotency)
+    component = submission.component
     new = sessions.build_session(
-        run.session_id,
+        submission.session_id,
         component.kind,
-        user_id=run.user_id,
+        user_id=submission.user_id,
         now=now(),
         component_id=component.id,
         component_name=component.name,
@@ -106,24 +111,39 @@ def admit_run(
     )
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
     if isinstance(session, sessions.UnusableSession):
-        raise _build_session_error(session.row, submission.visibility)
-    # Whoever runs in it: what is in a session belongs to its owner, who is to see all of it.
-    run.user_id = session.user_id
+        if not submission.visibility.sees(session.row.user_id):
+            raise errors.NotFound("Session not found")
+        raise errors.Conflict(f"The session is for {session.row.session_type} runs")
     if component.on_busy == "reject":
-        busy = yield from runs.list_live_in_session(run.session_id)
+        busy = yield from runs.list_live_in_session(submission.session_id)
         if busy:
             raise errors.Conflict(f"The session is busy with run {busy[0]}")
-    name = " ".join(run.message.split())[:SESSION_NAME_LENGTH]
-    yield from _create_row(run, worker_id, background=submission.background, session_name=name)
-    if submission.note is not None:
-        yield from submission.note()
+    row = runs.NewRun(
+        run_id=submission.run_id,
+        session_id=submission.session_id,
+        parent_run_id=None,
+        component_type=component.kind,
+        component_id=component.id,
+        # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
+        user_id=session.user_id,
+        background=submission.background,
+        input=submission.message,
+        owner=worker_id,
+        created_at=now(),
+        session_name=" ".join(submission.message.split())[:SESSION_NAME_LENGTH],
+    )
+    if (yield from runs.create(row)) is None:
+        raise errors.NotFound("Session not found")
+    if submission.extra_write is not None:
+        yield from submission.extra_write()
+    return session.user_id
 
 
 @unit
-def _claim_key(run: LiveRun, request: Idempotency) -> Steps[None]:
-    """Take the key for this run. What fails later gives it back with everything else."""
+def _claim_key(run_id: str, request: Idempotency) -> Steps[None]:
+    """Claim the idempotency key for this run. A later failure rolls the claim back."""
     earlier = yield from idempotency.claim_key(
-        request.principal, request.key, request.body_hash, run.run_id, now()
+        request.principal, request.key, request.body_hash, run_id, now()
     )
     if earlier is None:
         return
@@ -133,44 +153,33 @@ def _claim_key(run: LiveRun, request: Idempotency) -> Steps[None]:
 
 
 @unit
-def admit_member_run(run: LiveRun, worker_id: str) -> Steps[None]:
-    """Write the row of a run that another run asks for.
+def admit_member_run(spec: RunSpec, user_id: str | None, worker_id: str) -> Steps[str | None]:
+    """Write the row of a member's run and return its user, which is that of its root.
 
     Raises:
         NotFound: the session was deleted meanwhile.
     """
-    yield from _create_row(run, worker_id, background=False, session_name=None)
-
-
-@unit
-def admit_once(run: LiveRun, admission: Work[None]) -> Steps[None]:
-    """Admit a run, unless it was admitted before without anybody being told."""
-    if (yield from runs.get_state(run.run_id)) is None:
-        yield from admission
-
-
-@unit
-def _create_row(
-    run: LiveRun, worker_id: str, *, background: bool, session_name: str | None
-) -> Steps[None]:
     row = runs.NewRun(
-        run_id=run.run_id,
-        session_id=run.session_id,
-        parent_run_id=run.parent.run_id if run.parent is not None else None,
-        component_type=run.component.kind,
-        component_id=run.component.id,
-        user_id=run.user_id,
-        background=background,
-        input=run.message,
+        run_id=spec.run_id,
+        session_id=spec.session_id,
+        parent_run_id=spec.parent_run_id,
+        component_type=spec.component.kind,
+        component_id=spec.component.id,
+        user_id=user_id,
+        background=False,
+        input=spec.message,
         owner=worker_id,
         created_at=now(),
-        session_name=session_name,
     )
     if (yield from runs.create(row)) is None:
         raise errors.NotFound("Session not found")
+    return user_id
 
 
-def _build_session_error(session: SessionRow, visibility: Visibility) -> errors.AgentctlError:
-    if not visibility.sees(session.user_id):
-        return errors.NotFound("Session not found")
-    return errors.Conflict(f"The session holds {session.session_type} runs")
+@unit
+def admit_once(run_id: str, admission: Work[str | None]) -> Steps[str | None]:
+    """Admit a run unless an earlier attempt with an unknown outcome did; return its user."""
+    state = yield from runs.get_state(run_id)
+    if state is not None:
+        return state.user_id
+    return (yield from admission)

@@ -1,8 +1,8 @@
-"""Cancelling: the request is recorded first, then the owner hears of it, then the end is awaited.
+"""Cancels: record the request, notify the worker of the run, and wait for the final status.
 
-"Asked to stop" and "has stopped" are two facts. The second is read back from the row, which only
-the owner of the run writes, or whoever finds that the owner is dead; so the answer never claims
-more than what is stored (contract.md 5).
+"Cancel requested" and "stopped" are two facts. The second is read back from the row. Only the
+worker of the run writes it, or the process that finds this worker dead, so a cancel never reports
+more than is stored (docs/contract.md "Cancel").
 """
 
 from __future__ import annotations
@@ -10,49 +10,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from agentctl import errors
 from agentctl.records.runs import CancelOutcome
 from agentctl.records.times import now
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
-from agentctl.runs.finish import build_unfinished_record
+from agentctl.runs.finish import store_question
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
-from agentctl.runs.states import cancelled, is_final
+from agentctl.runs.states import Ending, is_final
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import runs
-from agentctl.store.repositories.runs import RunRow, RunState
+from agentctl.store.repositories.runs import RunState
 
 __all__ = ["CancelResult", "Canceller"]
 
-T = TypeVar("T")
-
 OWNER_CHECK_SECONDS = 0.5
-"""How often the owner of a run is looked after while its end is awaited."""
+"""Interval of the checks of a run's worker while a cancel waits for the final status."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelResult:
-    """What a cancel did, and the state that is stored."""
+    """The outcome of a cancel and the stored state of the run."""
 
     outcome: CancelOutcome
     state: RunState
 
 
 class Canceller:
-    """Asks runs to stop, whichever process works on them.
+    """Cancels runs of this process and of others.
 
     Args:
-        engine: what this process works on.
-        observer: tells whether the owner of another run is alive.
-        changes: tells when another process has written.
+        engine: the runs of this process.
+        monitor: detects dead workers.
+        changes: reports writes of other processes.
     """
 
-    def __init__(self, engine: Engine, observer: WorkerMonitor, changes: DatabaseChanges) -> None:
+    def __init__(self, engine: Engine, monitor: WorkerMonitor, changes: DatabaseChanges) -> None:
         self._engine = engine
-        self._observer = observer
+        self._monitor = monitor
         self._changes = changes
 
     async def cancel(
@@ -63,90 +60,74 @@ class Canceller:
         actor: str,
         reason: str | None,
         wait: float,
-        note: Callable[[], Work[None]] | None = None,
+        extra_write: Callable[[], Work[None]] | None = None,
     ) -> CancelResult:
-        """Ask a run to stop, and wait for up to `wait` seconds for its end.
+        """Request a cancel and wait up to `wait` seconds for the final status.
 
-        `note` makes what is to be written in the transaction of the request.
+        Args:
+            extra_write: builds further writes for the transaction of the request.
 
         Raises:
-            NotFound: there is no such run; nothing is stored then.
+            NotFound: there is no such run; nothing is stored.
         """
-        before, state = await database.write(
-            _with_extra_write(_request_cancel(run_id, actor, reason), note)
-        )
+        before, state = await database.write(_request_cancel(run_id, actor, reason, extra_write))
         if is_final(before.status):
             return CancelResult("already_final", before)
-        live = self._engine.live(run_id)
+        live = self._engine.find_run(run_id)
         if live is not None:
-            live.stop(cancelled(state.cancel_requested_by or actor, state.cancel_reason))
+            live.stop(Ending.cancelled(state.cancel_requested_by or actor, state.cancel_reason))
             await asyncio.wait([live.ended], timeout=wait)
             state = await _read_state(database, state)
         elif not is_final(state.status):
             state = await self._wait_for_other_worker(database, state, wait)
-        return CancelResult(_outcome(state), state)
+        if state.status == "CANCELLED":
+            return CancelResult("stopped", state)
+        return CancelResult("already_final" if is_final(state.status) else "requested", state)
 
     async def _wait_for_other_worker(
         self, database: Database, state: RunState, wait: float
     ) -> RunState:
-        """Wait for the end of a run that another process works on, or is dead in the middle of."""
+        """Wait for the end of a run of another worker; end the run if that worker is dead."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
-        look_after = loop.time()
-        changes = self._changes.look(database)
+        next_check = loop.time()
+        changes = self._changes.track(database)
         while True:
-            if loop.time() >= look_after:
-                await self._recover_if_lost(database, state)
-                look_after = loop.time() + OWNER_CHECK_SECONDS
+            if loop.time() >= next_check:
+                death = await self._monitor.check_owner(state.owner)
+                if death is not None:
+                    no_heartbeat = death is WorkerDeath.NO_HEARTBEAT
+                    await recover_runs(database, state.owner, may_still_run=no_heartbeat)
+                next_check = loop.time() + OWNER_CHECK_SECONDS
             state = await _read_state(database, state)
             left = deadline - loop.time()
             if is_final(state.status) or left <= 0:
                 return state
-            await changes.changed(min(left, OWNER_CHECK_SECONDS))
-
-    async def _recover_if_lost(self, database: Database, state: RunState) -> None:
-        death = await self._observer.dead(state.owner)
-        if death is not None:
-            await recover_runs(database, state.owner, silent=death is WorkerDeath.NO_HEARTBEAT)
-
-
-@unit
-def _with_extra_write(work: Work[T], note: Callable[[], Work[None]] | None) -> Steps[T]:
-    result = yield from work
-    if note is not None:
-        yield from note()
-    return result
+            await changes.wait_for_change(min(left, OWNER_CHECK_SECONDS))
 
 
 @unit
 def _request_cancel(
-    run_id: str, actor: str, reason: str | None
+    run_id: str,
+    actor: str,
+    reason: str | None,
+    extra_write: Callable[[], Work[None]] | None,
 ) -> Steps[tuple[RunState, RunState]]:
+    """Record the request and return the states of the run before and after it."""
     before = yield from runs.get_state(run_id)
     if before is None:
         raise errors.NotFound("Run not found")
-    if is_final(before.status):
-        return before, before
-    stopped = yield from runs.request_cancel(run_id, now(), actor, reason)
-    if stopped is not None and is_final(stopped.status):
-        yield from _store_question(stopped)
-    after = yield from runs.get_state(run_id)
-    return before, after if after is not None else before
-
-
-@unit
-def _store_question(run: RunRow) -> Steps[None]:
-    """A run that never starts leaves what it was asked."""
-    left = build_unfinished_record(run, "")
-    yield from runs.store_question(run.run_id, left.history, left.messages)
+    after: RunState | None = None
+    if not is_final(before.status):
+        updated = yield from runs.request_cancel(run_id, now(), actor, reason)
+        if updated is not None and is_final(updated.status):
+            yield from store_question(updated)
+        after = yield from runs.get_state(run_id)
+    if extra_write is not None:
+        yield from extra_write()
+    return before, after or before
 
 
 async def _read_state(database: Database, known: RunState) -> RunState:
-    state = await database.read(runs.get_state(known.run_id))
-    return state if state is not None else known
-
-
-def _outcome(state: RunState) -> CancelOutcome:
-    if state.status == "CANCELLED":
-        return "stopped"
-    return "already_final" if is_final(state.status) else "requested"
+    """Return the current state; the known one if the row was deleted."""
+    return await database.read(runs.get_state(known.run_id)) or known

@@ -1,6 +1,6 @@
-"""Everything that a process works on: runs begin here, are found here, and are ended at its close.
+"""The engine: starts the runs of this process, finds them, and ends them at shutdown.
 
-How one run is worked is in `runs.supervision`.
+`runs.supervision` executes a single run.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 from agentctl import errors
 from agentctl.config.settings import Settings
@@ -22,12 +21,13 @@ from agentctl.runs.admission import (
     admit_once,
     admit_run,
 )
-from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending, cancelled, failed
+from agentctl.runs.live import LiveRun, RunSpec
+from agentctl.runs.states import Ending
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.worker import Worker
-from agentctl.runtime.catalog import Catalog, Component
+from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import runs
@@ -35,39 +35,41 @@ from agentctl.store.repositories import runs
 __all__ = ["CLIENT_DISCONNECTED", "EarlierRun", "Engine"]
 
 CLOSE_SECONDS = 5.0
-"""How long a closing engine waits for its runs to be final."""
+"""Maximum time that a closing engine waits for the final status of its runs."""
 
-CLIENT_DISCONNECTED = "The client went away"
-"""The reason of the cancel of a run whose caller did not wait for it."""
+CLIENT_DISCONNECTED = "The client disconnected"
+"""Cancel reason of a run whose client did not wait for its end."""
 
 SEARCHES, SEARCH_SECONDS = 600, 1.0
-"""How often, and with which pause, it is looked for a row that may be there: PostgreSQL ends the
-transaction of a connection that is gone after twice the time of a statement."""
+"""Number of searches for a row after a commit with an unknown outcome, and the pause between them.
+PostgreSQL ends the transaction of a lost connection after twice the statement timeout."""
 
-_UNREPORTED = cancelled("system:database", "Its caller could not be told that it was there")
+_NOT_REPORTED = Ending.cancelled(
+    "system:database", "The database failed before the client received the run id"
+)
 
-_WORKER_LOST = failed("WORKER_LOST", "The process that worked on the run was taken for dead")
+_WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A submission has been made before, and this is its run."""
+    """The run of an earlier request with the same idempotency key."""
 
     run_id: str
 
 
 class Engine:
-    """Everything that this process works on.
+    """The runs that this process executes.
 
     Args:
         databases: the open databases by id.
-        catalog: what is hosted.
-        settings: limits and time-outs.
-        worker: this process, as the rows of its runs name it.
+        catalog: the configured components.
+        settings: limits and timeouts.
+        worker: this process as the owner of runs.
 
     Attributes:
-        stopping: set once the process ends its runs, and nobody is to wait here any longer.
-        tally: counts them.
+        closing: set when the process shuts down and waiting callers have to return.
+        counters: counts of the runs since the process started.
     """
 
     def __init__(
@@ -77,8 +79,8 @@ class Engine:
         settings: Settings,
         worker: Worker,
     ) -> None:
-        self.stopping = asyncio.Event()
-        self.tally = RunCounters()
+        self.closing = asyncio.Event()
+        self.counters = RunCounters()
         self._worker = worker
         self._databases = databases
         self._catalog = catalog
@@ -86,111 +88,110 @@ class Engine:
         self._live: dict[str, LiveRun] = {}
         self._starting = 0
         self._draining = False
-        self._closing: Ending | None = None
-        # Beginnings, supervisors and ends of runs: what needs the databases.
-        self._lives = Tasks()
+        self._shutdown: Ending | None = None
+        # All tasks that write to the databases: starts, supervisors and ends of runs.
+        self._run_tasks = Tasks()
         self._search_tasks = Tasks()
-        self._supervision = Supervision(catalog, self._lives, Tasks(), self.tally)
+        self._supervision = Supervision(catalog, self._run_tasks, self.counters)
 
     @property
     def draining(self) -> bool:
-        """Whether new runs are refused because the process is to end."""
+        """True if new runs are refused because the process shuts down."""
         return self._draining
 
     @property
     def worker_id(self) -> str:
-        """The worker that rows of new runs name as their owner."""
+        """Id of the worker that owns new runs."""
         return self._worker.id
 
-    def live(self, run_id: str) -> LiveRun | None:
-        """The run, when this process works on it."""
+    def find_run(self, run_id: str) -> LiveRun | None:
+        """Return a run that this process executes, or None."""
         return self._live.get(run_id)
 
     def live_runs(self) -> list[LiveRun]:
-        """The runs that this process works on."""
+        """Return the runs that this process executes."""
         return list(self._live.values())
 
-    def roots(self) -> list[LiveRun]:
-        """Those of them that no other run asked for."""
+    def root_runs(self) -> list[LiveRun]:
+        """Return the live runs that have no parent."""
         return [run for run in self._live.values() if run.parent is None]
 
     async def submit(self, submission: Submission) -> LiveRun | EarlierRun:
-        """Commit the run's row, then start the work.
+        """Commit the row of a root run and start its work.
 
         Returns:
-            The run, or which one it is when the same request was made before.
+            The run, or the earlier run of a repeated request.
 
         Raises:
-            NotFound: the session is not the caller's.
-            Conflict: the session is of another kind, or busy and the component wants it alone.
-            TooManyRequests: `limits.concurrent_runs` are worked on already.
-            Unavailable: the process is to end, or the database does not answer.
+            NotFound: the session is not visible to the caller.
+            Conflict: the session is of another kind, or it is busy and the component rejects that.
+            TooManyRequests: `limits.concurrent_runs` root runs are live already.
+            Unavailable: the process shuts down, or the database does not answer.
         """
-        self._check_room()
-        run = self._new_run(submission)
+        if self._draining:
+            raise errors.Unavailable("The server is shutting down")
+        if self._starting + len(self.root_runs()) >= self._settings.limits.concurrent_runs:
+            raise errors.TooManyRequests("Too many runs at once")
+        spec = RunSpec(
+            run_id=submission.run_id,
+            session_id=submission.session_id,
+            parent_run_id=None,
+            component=submission.component,
+            message=submission.message,
+            recorded=submission.recorded,
+            survives_disconnect=(
+                submission.survives_disconnect or submission.idempotency is not None
+            ),
+            database=self._databases[submission.component.database],
+            limits=self._settings.limits,
+            time_limit=self._settings.runs.timeout_seconds,
+            tool_timeout=self._settings.runs.tool_timeout_seconds,
+        )
+        run = LiveRun(spec, None, self._run_member)
         add_log_context(session_id=run.session_id, run_id=run.run_id)
         self._starting += 1
         try:
-            await self._begin(run, lambda owner: admit_run(run, submission, self._catalog, owner))
+            await self._start(
+                run, lambda worker_id: admit_run(submission, self._catalog, worker_id)
+            )
         except IdempotentReplay as replayed:
             add_log_context(run_id=replayed.run_id)
             return EarlierRun(replayed.run_id)
         except asyncio.CancelledError:
-            if not submission.goes_on:
-                run.stop(cancelled(submission.actor, CLIENT_DISCONNECTED))
+            if not submission.survives_disconnect:
+                run.stop(Ending.cancelled(submission.actor, CLIENT_DISCONNECTED))
             raise
         finally:
             self._starting -= 1
         return run
 
-    def _check_room(self) -> None:
-        if self._draining:
-            raise errors.Unavailable("The server is shutting down")
-        if self._starting + len(self.roots()) >= self._settings.limits.concurrent_runs:
-            raise errors.TooManyRequests("Too many runs at once")
-
-    def _new_run(self, submission: Submission) -> LiveRun:
-        return LiveRun(
-            submission.run_id,
-            submission.session_id,
-            submission.component,
-            submission.message,
-            user_id=submission.user_id,
-            parent=None,
-            recorded=submission.recorded,
-            goes_on=submission.goes_on or submission.idempotency is not None,
-            database=self._databases[submission.component.database],
-            spawn=self._run_member,
-            limits=self._settings.limits,
-            time_limit=self._settings.runs.timeout_seconds,
-            tool_timeout=self._settings.runs.tool_timeout_seconds,
-        )
-
     async def _run_member(
         self, parent: LiveRun, component: Component, message: str
     ) -> MemberResult:
-        run = LiveRun(
-            new_id(),
-            parent.session_id,
-            component,
-            message,
-            user_id=parent.user_id,
-            parent=parent,
+        spec = replace(
+            parent.spec,
+            run_id=new_id(),
+            parent_run_id=parent.run_id,
+            component=component,
+            message=message,
             recorded=False,
-            database=parent.database,
-            spawn=self._run_member,
-            limits=parent.limits,
-            # To a team's leader a member is a tool; a step of a workflow is part of the whole.
-            time_limit=parent.tool_timeout
-            if parent.component.kind == "team"
-            else parent.time_limit,
-            tool_timeout=parent.tool_timeout,
+            survives_disconnect=False,
+            # A member is a tool of the team's leader; a step is a part of the workflow's own work.
+            time_limit=parent.spec.tool_timeout
+            if parent.spec.component.kind == "team"
+            else parent.spec.time_limit,
         )
+        run = LiveRun(spec, parent, self._run_member)
         try:
-            await self._begin(run, lambda owner: admit_member_run(run, owner))
+            await self._start(
+                run, lambda worker_id: admit_member_run(spec, parent.user_id, worker_id)
+            )
             ending = await asyncio.shield(run.ended)
         except asyncio.CancelledError:
-            run.stop(parent.stopping or cancelled("system:parent", "The run above it went on"))
+            run.stop(
+                parent.requested_end
+                or Ending.cancelled("system:parent", "The parent run continued without it")
+            )
             raise
         return MemberResult(
             run_id=run.run_id,
@@ -200,64 +201,71 @@ class Engine:
             error_code=ending.error_code,
         )
 
-    async def _begin(self, run: LiveRun, admission: Callable[[str], Work[None]]) -> None:
-        """Commit the row and start the work, not torn apart when the caller is cancelled."""
-        await asyncio.shield(self._lives.start(self._commit_and_start(run, admission)))
+    async def _start(self, run: LiveRun, admit: Callable[[str], Work[str | None]]) -> None:
+        """Commit the row and start the work. A cancel of the caller does not separate the two."""
+        await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
 
-    async def _commit_and_start(self, run: LiveRun, admission: Callable[[str], Work[None]]) -> None:
+    async def _commit_and_execute(
+        self, run: LiveRun, admit: Callable[[str], Work[str | None]]
+    ) -> None:
+        outcome_unknown = False
+
+        async def commit() -> tuple[str, str | None]:
+            """Write the row, unless an earlier attempt did; return its worker and its user."""
+            nonlocal outcome_unknown
+            await self._worker.register()
+            worker_id = self._worker.id
+            admission = admit(worker_id)
+            if outcome_unknown:
+                admission = admit_once(run.run_id, admission)
+            try:
+                return worker_id, await run.spec.database.write(admission)
+            except errors.OutcomeUnknown:
+                outcome_unknown = True
+                raise
+
         try:
             if run.parent is None:
-                owner = await self._commit(run, admission)
+                worker_id, user_id = await commit()
             else:
-                commit = partial(self._commit, run, admission)
-                owner = await retry_while_unavailable(commit, stopped=run.stop_requested)
+                worker_id, user_id = await retry_while_unavailable(
+                    commit, stopped=run.stop_requested
+                )
         except errors.Unavailable:
-            if run.row_uncertain:
+            if outcome_unknown:
                 self._search_tasks.start(self._find_uncertain_row(run))
             raise
-        self._start_work(run, owner)
-
-    async def _commit(self, run: LiveRun, admission: Callable[[str], Work[None]]) -> str:
-        """Write the row, unless an earlier attempt has; returns the worker that it names."""
-        await self._worker.enlist()
-        owner = self._worker.id
-        work = admission(owner)
-        try:
-            await run.database.write(admit_once(run, work) if run.row_uncertain else work)
-        except errors.OutcomeUnknown:
-            run.row_uncertain = True
-            raise
-        return owner
+        self._execute(run, worker_id, user_id)
 
     async def _find_uncertain_row(self, run: LiveRun) -> None:
-        """Look for a row that may be there or not, and that nobody else would work on or end.
+        """Search for a row whose commit has an unknown outcome; no one else would end its run.
 
-        Its caller was told so. A commit that was sent may still arrive for a while.
+        The caller got the error. A commit that was sent may still take effect for a while.
         """
         for _ in range(SEARCHES):
             with contextlib.suppress(errors.Unavailable):
-                state = await run.database.read(runs.get_state(run.run_id))
+                state = await run.spec.database.read(runs.get_state(run.run_id))
                 if state is not None:
-                    if not run.goes_on:
-                        run.stop(_UNREPORTED)
-                    self._start_work(run, state.owner or "")
+                    if not run.spec.survives_disconnect:
+                        run.stop(_NOT_REPORTED)
+                    self._execute(run, state.owner or "", state.user_id)
                     return
             await asyncio.sleep(SEARCH_SECONDS)
 
-    def _start_work(self, run: LiveRun, owner: str) -> None:
-        """Work on a run whose row is there."""
+    def _execute(self, run: LiveRun, worker_id: str, user_id: str | None) -> None:
+        """Start the work of a run whose row is committed."""
         self._live[run.run_id] = run
-        self.tally.begin(run.component.kind)
-        run.begin(owner)
-        stopping = self._closing
-        if owner != self._worker.id:
-            # Taken for dead meanwhile, and `lose` did not know of this run yet.
-            stopping = _WORKER_LOST
+        self.counters.count_started(run.spec.component.kind)
+        run.mark_stored(worker_id, user_id)
+        ending = self._shutdown
+        if worker_id != self._worker.id:
+            # Declared dead meanwhile; `handle_worker_lost` did not know this run yet.
+            ending = _WORKER_LOST
         if run.parent is not None:
-            stopping = run.parent.stopping or stopping
-        if stopping is not None:
-            run.stop(stopping)
-        self._lives.start(self._supervise(run))
+            ending = run.parent.requested_end or ending
+        if ending is not None:
+            run.stop(ending)
+        self._run_tasks.start(self._supervise(run))
 
     async def _supervise(self, run: LiveRun) -> None:
         try:
@@ -265,32 +273,34 @@ class Engine:
         finally:
             del self._live[run.run_id]
 
-    def handle_worker_lost(self, owner: str) -> None:
-        """This process was taken for dead as that worker: its runs have ended without it."""
-        for run in self.roots():
-            if run.owner == owner:
+    def handle_worker_lost(self, worker_id: str) -> None:
+        """Stop the runs of a worker id that other processes declared dead and whose runs they
+        ended.
+        """
+        for run in self.root_runs():
+            if run.worker_id == worker_id:
                 run.stop(_WORKER_LOST)
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new runs, and wait up to `seconds` for those under way."""
+        """Refuse new runs, and wait up to `seconds` for the live runs."""
         self._draining = True
-        await self._lives.done(seconds)
+        await self._run_tasks.wait_until_empty(seconds)
 
     async def cancel_runs(self) -> None:
-        """Cancel what is worked on, as a recorded request, and wait for the ends.
+        """Cancel the live runs with a recorded request and wait for their final status.
 
-        What the database has not taken after `CLOSE_SECONDS` is given up. Who follows a run of
-        another process here goes on.
+        Writes that the database did not accept within `CLOSE_SECONDS` are abandoned. Followers of
+        the runs of other processes are not affected.
         """
         self._draining = True
-        self._closing = cancelled("system:shutdown", "The server is shutting down")
-        for run in self.roots():
-            run.stop(self._closing)
-        await self._lives.done(CLOSE_SECONDS)
+        self._shutdown = Ending.cancelled("system:shutdown", "The server is shutting down")
+        for run in self.root_runs():
+            run.stop(self._shutdown)
+        await self._run_tasks.wait_until_empty(CLOSE_SECONDS)
 
     async def close(self) -> None:
-        """Cancel what is worked on, see `cancel_runs`, and let go of whoever waits here."""
-        self.stopping.set()
-        await self._search_tasks.end()
+        """Cancel the live runs, see `cancel_runs`, and release all waiting callers."""
+        self.closing.set()
+        await self._search_tasks.cancel_all()
         await self.cancel_runs()
-        await self._lives.end()
+        await self._run_tasks.cancel_all()

@@ -1,4 +1,4 @@
-"""What happens in a run, as the events that clients see (contract.md 5, agentos.md 2.6)."""
+"""The events of a run in the form that clients receive (docs/contract.md "Events")."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 LOST_SEQ_STEP = 1_000_000
-"""What is added to the number of the last stored event for that of the end of a run whose worker
-was lost: numbers only grow, and what the worker delivered last may not have been stored."""
+"""Distance between the number of the last stored event of an orphaned run and that of its end.
+Event numbers only grow, and the dead worker may have delivered events that were never stored."""
 
 _TOOL_PREFIX = {"agent": "", "team": "Team", "workflow": ""}
 
@@ -42,7 +42,7 @@ _END_SUFFIXES = {"COMPLETED": "Completed", "CANCELLED": "Cancelled", "ERROR": "E
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """What every event of a run says of it."""
+    """The fields that every event of a run has."""
 
     run_id: str
     session_id: str
@@ -53,12 +53,12 @@ class RunIdentity:
 
 
 def format_started(run: RunIdentity) -> tuple[str, bytes]:
-    """`RunStarted`, `TeamRunStarted` or `WorkflowStarted`: name and data."""
+    """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`."""
     return _format(run, f"{KINDS[run.kind].event_prefix}Started", {})
 
 
 def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
-    """An event of the work itself: name and data."""
+    """Return name and data of an event of the component."""
     match event:
         case Content(delta=delta):
             return _format_content(run, delta, now())
@@ -77,21 +77,21 @@ def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
 def format_end(
     run: RunIdentity, ending: Ending, transcript: Transcript, at: int | None = None
 ) -> tuple[str, bytes]:
-    """The last event of a run: name and data. Content is what there is, partial or whole.
+    """Return name and data of the last event, with the partial or complete content.
 
     Args:
-        at: when it ended, in microseconds; None: now.
+        at: time of the final status in microseconds; None for now.
     """
     at = now() if at is None else at
     return _format_final(run, ending, transcript.content, dict(transcript.metrics), at)
 
 
 def format_stored_run(run: RunRow, component_name: str) -> list[tuple[int, str, bytes]]:
-    """What stands for the events of a run that has ended and has none stored.
+    """Build the events of a final run that has no stored events from its row.
 
     Returns:
-        Number, name and data of its content, when there is any, and of its end. Of a run whose
-        worker was lost some events may have been delivered, so its end comes behind those.
+        Number, name and data of its content, if any, and of its end. A worker that died may have
+        delivered events of its run, so the end of such a run has a number after all of those.
     """
     identity = RunIdentity(
         run.run_id,
@@ -109,8 +109,8 @@ def format_stored_run(run: RunRow, component_name: str) -> list[tuple[int, str, 
     )
     at, content = run.finished_at or now(), run.content or ""
     end = _format_final(identity, ending, content, orjson.loads(run.metrics or NO_USAGE), at)
-    said = [(0, *_format_content(identity, content, at))] if content else []
-    return [*said, (1 if run.attempt == 1 else LOST_SEQ_STEP - 1, *end)]
+    before = [(0, *_format_content(identity, content, at))] if content else []
+    return [*before, (1 if run.attempt == 1 else LOST_SEQ_STEP - 1, *end)]
 
 
 def _format_content(run: RunIdentity, text: str, at: int) -> tuple[str, bytes]:
@@ -135,7 +135,7 @@ def _format_final(
 def _format(
     run: RunIdentity, name: str, fields: dict[str, Any], at: int | None = None
 ) -> tuple[str, bytes]:
-    """An event that happened at a time in microseconds, or now."""
+    """Return name and data of an event at a time in microseconds; None for now."""
     names = KINDS[run.kind]
     body: dict[str, Any] = {
         "event": name,
@@ -147,5 +147,5 @@ def _format(
     }
     if run.parent_run_id is not None:
         body["parent_run_id"] = run.parent_run_id
-    # Events stay in memory, and orjson's own bytes hold on to the 4 KB that it wrote them into.
+    # Copy the bytes: events stay in memory, and the result of orjson keeps its 4 KB buffer alive.
     return name, bytes(memoryview(orjson.dumps(body | fields)))

@@ -1,7 +1,7 @@
-"""What a run needs from earlier ones, and what it leaves behind when it ends.
+"""The end of a run: its final status, its results and its last events, in one transaction.
 
-What is left of a run whose worker could not write its end: its question, and what is known of
-its answer. So the session goes on from there, and its history shows what was asked.
+Also builds the results of runs that did not execute to their end: those that never started, and
+those of a dead worker.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from itertools import chain, repeat
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import orjson
 
@@ -20,52 +20,42 @@ from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now, whole_seconds
 from agentctl.runs import event_format
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending, FinalStatus, cancelled, failed
-from agentctl.runtime import messages
+from agentctl.runs.states import Ending, FinalStatus
+from agentctl.runtime.messages import build_chat_history
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, runs
-from agentctl.store.repositories.runs import RunRow
+from agentctl.store.repositories.runs import RunEnd, RunRow
 
-__all__ = ["UnfinishedRecord", "build_unfinished_record", "load_history", "store_end"]
+__all__ = [
+    "AlreadyFinished",
+    "build_run_end",
+    "build_unfinished_transcript",
+    "encode_history",
+    "store_end",
+    "store_question",
+]
 
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
-"""Pauses between attempts to write an end while the database does not take it; the last repeats."""
+"""Pauses between attempts to store an end while the database is unavailable; the last repeats."""
 
 _log = logging.getLogger("agentctl.runs")
-_complaints = RateLimitedLog(_log)
+_rate_limited = RateLimitedLog(_log)
 
 
-async def load_history(run: LiveRun) -> list[dict[str, Any]]:
-    """The messages of the last `history_runs` runs of the session, oldest first.
-
-    Bounded, so that the cost of a run does not know the history (contract.md 5). A member's run
-    and a workflow start from nothing.
-    """
-    wanted = run.component.history_runs
-    if run.parent is not None or run.component.kind == "workflow":
-        return []
-    recent = runs.list_recent_messages(run.session_id, max(wanted, 1))
-    stored = await run.database.read(recent, large=True)
-    earlier = [orjson.loads(text) for text in stored]
-    run.previous_system = _find_instructions(earlier[-1]) if earlier else None
-    kept = earlier if wanted else []
-    return [entry for run_messages in kept for entry in run_messages if entry["role"] != "system"]
+class AlreadyFinished(Exception):
+    """Rolls back an end: the run already has another final status, or its row was deleted."""
 
 
-def _find_instructions(run_messages: list[dict[str, Any]]) -> str | None:
-    return next((entry["content"] for entry in run_messages if entry["role"] == "system"), None)
-
-
-async def store_end(run: LiveRun, ending: Ending, stopped: Callable[[bool], None]) -> Ending:
-    """Write the end, once, for as long as it takes: no run stays RUNNING in a living process.
+async def store_end(run: LiveRun, ending: Ending, on_stopped: Callable[[bool], None]) -> Ending:
+    """Store the end of a run, and retry until the database accepts it.
 
     Args:
-        stopped: called when all of the work has stopped at last, if that was not so at the end;
-            told whether a result came too late.
+        on_stopped: called once when abandoned work of the run has ended, with True if a late
+            result was dropped. Not called if no work was abandoned.
 
     Returns:
-        The end that is stored, which may be another's.
+        The stored ending, which another process may have written.
     """
     if run.parent is None:
         run.stream.seal()
@@ -73,126 +63,154 @@ async def store_end(run: LiveRun, ending: Ending, stopped: Callable[[bool], None
         await run.recorder.end()
     if ending.status != "COMPLETED":
         run.transcript.close_open_calls(now())
-    if run.component.kind != "workflow" and not run.transcript.messages:
-        # It was stopped before its component began: what was asked is part of the session.
-        run.transcript.add_user(run.message)
-    end: runs.RunEnd | None = None
+    if run.spec.component.kind != "workflow" and not run.transcript.messages:
+        # The run was stopped before its component started: keep the message in the session.
+        run.transcript.add_user(run.spec.message)
+    end: RunEnd | None = None
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
-            end = end or _build_run_end(run, ending)
+            if end is None:
+                end = _build_live_end(run, ending)
             stored = await _store_or_read_end(run, ending, end)
         except errors.Unavailable:
-            _complaints.make("ends of runs could not be written yet")
+            _rate_limited.make("ends of runs could not be stored yet")
         except Exception:
-            # What it leaves cannot be kept: the end has to do without.
-            _log.exception("run %s: its end could not be written", run.run_id)
-            run.transcript, end = Transcript(run.transcript.unstopped), None
+            # The transcript cannot be stored: store the ending without it.
+            _log.exception("run %s: its end could not be stored", run.run_id)
+            run.discard_transcript()
+            end = None
             if ending.status == "COMPLETED":
-                ending = failed("INTERNAL", "What the run left could not be stored")
+                ending = Ending.failed("INTERNAL", "The result of the run could not be stored")
         else:
             if end.stopped_at is None:
-                run.transcript.unstopped.notify_when_empty(stopped)
+                run.transcript.unstopped.notify_when_empty(on_stopped)
             return stored
         await asyncio.sleep(pause)
-    raise AssertionError("the pauses never end")
+    raise AssertionError("unreachable: the pauses repeat for ever")
 
 
-class _AlreadyFinished(Exception):
-    """Another end was first, or the run is gone: nothing of this one is to be kept."""
-
-
-async def _store_or_read_end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Ending:
-    """Write the end, or read the one that was first."""
+async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
+    """Store the end, or read the one that was stored first."""
     try:
-        return await run.database.write(_write_end(run, ending, end))
-    except _AlreadyFinished:
+        return await run.spec.database.write(_write_end(run, ending, end))
+    except AlreadyFinished:
         if run.parent is None:
             run.stream.abandon()
-        stored = await run.database.read(runs.get_state(run.run_id))
-        return ending if stored is None else _ending_from_state(stored)
+        state = await run.spec.database.read(runs.get_state(run.run_id))
+        if state is None:
+            return ending
+        return Ending(
+            cast(FinalStatus, state.status),
+            error_code=state.error_code,
+            error_detail=state.error_detail,
+            actor=state.cancel_requested_by,
+            reason=state.cancel_reason,
+            requested_at=state.cancel_requested_at,
+        )
 
 
 @unit
-def _write_end(run: LiveRun, ending: Ending, end: runs.RunEnd) -> Steps[Ending]:
-    """The end with all that belongs to it, in one transaction.
+def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
+    """Write the end and everything that belongs to it.
 
-    CANCELLED always implies a recorded request, and of several the first one is the one that
-    counts. The last events go with it, so that a run that is final has all its events stored.
+    CANCELLED requires a recorded request, and the first of several requests counts. The last
+    events are stored in the same transaction, so a run with a final status has all its events
+    (docs/decisions/0014).
     """
     if ending.status == "CANCELLED":
         actor = ending.actor or "system"
         yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
         requested = yield from runs.get_state(run.run_id)
         if requested is not None:
-            ending = cancelled(
+            ending = Ending.cancelled(
                 requested.cancel_requested_by or actor,
                 requested.cancel_reason,
                 requested.cancel_requested_at,
             )
     if run.recorder is not None:
         last = event_format.format_end(run.identity, ending, run.transcript, end.finished_at)
-        batch = run.stream.rest(last)
+        batch = run.stream.last_batch(last)
         yield from events.append_batch(
             run.run_id, run.attempt, batch.first, batch.last, batch.lines
         )
     if not (yield from runs.finish(end)):
-        raise _AlreadyFinished
+        raise AlreadyFinished
     return ending
 
 
-def _ending_from_state(state: runs.RunState) -> Ending:
-    return Ending(
-        cast(FinalStatus, state.status),
-        error_code=state.error_code,
-        error_detail=state.error_detail,
-        actor=state.cancel_requested_by,
-        reason=state.cancel_reason,
-        requested_at=state.cancel_requested_at,
-    )
-
-
-def _build_run_end(run: LiveRun, ending: Ending) -> runs.RunEnd:
-    transcript = run.transcript
+def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
+    transcript, spec = run.transcript, run.spec
     at = run.finished_at or now()
-    return runs.RunEnd(
-        run_id=run.run_id,
-        attempt=run.attempt,
-        status=ending.status,
-        content=replace_unstorable(transcript.content),
-        history=_encode_history(run),
-        messages=_to_json(transcript.messages),
-        tools=_to_json(transcript.tools),
-        metrics=_to_json(dict(transcript.metrics)),
-        error_code=ending.error_code,
-        error_detail=ending.error_detail,
+    return build_run_end(
+        run.run_id,
+        run.attempt,
+        ending,
+        transcript,
+        history=encode_history(
+            spec.component.kind, spec.parent_run_id, transcript, run.previous_instructions
+        ),
         finished_at=at,
         stopped_at=None if transcript.unstopped.pending else at,
     )
 
 
-def _encode_history(run: LiveRun) -> str | None:
-    """What `chat_history` shows of the run: top-level runs of agents and teams only."""
-    if run.parent is not None or run.component.kind == "workflow":
+def build_run_end(
+    run_id: str,
+    attempt: int,
+    ending: Ending,
+    transcript: Transcript,
+    *,
+    history: str | None,
+    finished_at: int,
+    stopped_at: int | None,
+    cancel_reason: str | None = None,
+) -> RunEnd:
+    """Build the final columns of a run's row.
+
+    Args:
+        history: see `encode_history`.
+        finished_at: time of the final status in microseconds.
+        stopped_at: time when all work had ended, in microseconds; None if some may continue.
+        cancel_reason: replaces the recorded reason of a cancel; None keeps it.
+    """
+    return RunEnd(
+        run_id=run_id,
+        attempt=attempt,
+        status=ending.status,
+        content=replace_unstorable(transcript.content),
+        history=history,
+        messages=_to_json(transcript.messages),
+        tools=_to_json(transcript.tools),
+        metrics=_to_json(transcript.metrics),
+        error_code=ending.error_code,
+        error_detail=ending.error_detail,
+        finished_at=finished_at,
+        stopped_at=stopped_at,
+        cancel_reason=cancel_reason,
+    )
+
+
+def encode_history(
+    kind: str,
+    parent_run_id: str | None,
+    transcript: Transcript,
+    previous_instructions: str | None = None,
+) -> str | None:
+    """Return the JSON array that a run adds to `chat_history`.
+
+    Return None for workflows and for the runs of members, which have no history
+    (docs/contract.md "Session records").
+    """
+    if parent_run_id is not None or kind == "workflow":
         return None
-    return _to_json(messages.build_chat_history(run.transcript.messages, run.previous_system))
+    return _to_json(build_chat_history(transcript.messages, previous_instructions))
 
 
-def _to_json(value: object) -> str:
-    return orjson.dumps(value).decode()
+def build_unfinished_transcript(run: RunRow, content: str) -> Transcript:
+    """Build the transcript of a run that no process finished: its message and known content.
 
-
-class UnfinishedRecord(NamedTuple):
-    """The JSON texts that the run's row gets. `history` is None where none is shown."""
-
-    history: str | None
-    messages: str
-    transcript: Transcript
-
-
-def build_unfinished_record(run: RunRow, content: str) -> UnfinishedRecord:
-    """What a run leaves that was asked and has answered this much, its usage unknown.
-
-    Workflows have no messages of their own, and members' runs no history (contract.md 3).
+    So the session continues from there and its history shows the message. The usage is unknown.
+    Workflows have no messages.
     """
     transcript = Transcript()
     if run.component_type != "workflow":
@@ -201,7 +219,16 @@ def build_unfinished_record(run: RunRow, content: str) -> UnfinishedRecord:
         if content:
             transcript.add_answer(content)
     transcript.replace_content(content)
-    said = transcript.messages
-    shown = run.parent_run_id is None and run.component_type != "workflow"
-    history = _to_json(messages.build_chat_history(said, None)) if shown else None
-    return UnfinishedRecord(history, _to_json(said), transcript)
+    return transcript
+
+
+@unit
+def store_question(run: RunRow) -> Steps[None]:
+    """Store the message of a run that ended before it started."""
+    transcript = build_unfinished_transcript(run, "")
+    history = encode_history(run.component_type, run.parent_run_id, transcript)
+    yield from runs.store_question(run.run_id, history, _to_json(transcript.messages))
+
+
+def _to_json(value: object) -> str:
+    return orjson.dumps(value).decode()

@@ -1,12 +1,14 @@
-"""Whether the worker that a run names as its owner still lives (design.md "Workers").
+"""The monitor that finds dead workers (docs/contract.md "Workers").
 
-Two ways to know. The process is gone: its lock file is free, or its pid is nobody's or another
-process's; known at once. Or it is silent: its beat did not change for `DEATH_SECONDS`. Silence is
-measured on a clock of our own that only moves while we look and the database takes writes: a
-process that slept itself, or a database that was locked for a while, makes nobody look dead, and
-the clocks of the machines do not matter. A command does not live long enough to witness anything;
-where processes of other machines cannot be told by their locks, it takes the database's word for
-how long ago the beat was, which is a time of the same clock.
+A worker is dead in two cases. Its process has exited: its lock file is free, or its pid does not
+exist or belongs to another process. This is known at once. Or its heartbeat has not changed for
+`DEAD_AFTER_SECONDS`.
+
+The time without a heartbeat is measured on a clock of the monitor, which advances only when the
+monitor looks and the database accepts writes. So no worker is declared dead because the monitor's
+own process was suspended, because the database was locked for a while, or because clocks of
+machines differ. A command does not live long enough to observe heartbeats. If lock files cannot
+cover all machines, it compares the heartbeat with the clock of the database, which also set it.
 """
 
 from __future__ import annotations
@@ -18,8 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.runs import process as locks
-from agentctl.runs.process import ProcessIdentity, has_exited
+from agentctl.runs.process import ProcessIdentity, has_exited, is_lock_free
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
@@ -27,118 +28,118 @@ from agentctl.store.repositories.workers import WorkerRow
 __all__ = ["DEAD_AFTER_SECONDS", "WorkerDeath", "WorkerMonitor"]
 
 DEAD_AFTER_SECONDS = 15.0
-"""How long a worker may be silent."""
+"""Time without a heartbeat after which a worker is declared dead."""
 
 
 class WorkerDeath(Enum):
-    """How a worker is known to be dead.
+    """The evidence that a worker is dead.
 
-    GONE: its process has ended, and all work of it.
-    SILENT: nothing was heard of it, but it may wake up and find its runs ended.
+    EXITED: its process has ended, with all its work.
+    NO_HEARTBEAT: its heartbeat stopped; it may wake up later and find its runs ended.
     """
 
-    EXITED = "gone"
-    NO_HEARTBEAT = "silent"
+    EXITED = "exited"
+    NO_HEARTBEAT = "no heartbeat"
 
 
 @dataclass(frozen=True, slots=True)
 class _SeenHeartbeat:
-    """A beat, and when it was first seen, in seconds witnessed."""
+    """A heartbeat, and the observed seconds when the monitor first read it."""
 
     beat: int
     at: float
 
 
 class WorkerMonitor:
-    """Judges workers. One a process: it remembers their beats.
+    """Judges workers and remembers their heartbeats. A process has one.
 
     Args:
-        databases: the first of them holds the rows of the workers.
-        death_seconds: how long a worker may be silent. A third of it is the longest time between
-            two looks that counts, so it must be more than the time between two beats and also
-            than that between two sweeps.
-        clock: seconds, monotonic.
+        databases: the system database has the rows of the workers.
+        dead_after_seconds: maximum time without a heartbeat. At most a third of it counts between
+            two looks, so it must be more than three times the heartbeat interval and the sweep
+            interval.
+        clock: monotonic clock in seconds.
 
     Attributes:
-        complaints: of what keeps its process from looking, or from ending what the dead left.
-        oldest_beat: of the workers that the last survey found, in microseconds; None: of nobody.
+        rate_limited_log: log of failures of the sweep.
+        oldest_heartbeat: the oldest one of the last `check_all`, in microseconds; None without
+            workers.
+        is_long_lived: True in a process that lives long enough to observe heartbeats.
     """
 
     def __init__(
         self,
         databases: Databases,
         *,
-        death_seconds: float = DEAD_AFTER_SECONDS,
+        dead_after_seconds: float = DEAD_AFTER_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._databases = databases
-        self._death_seconds = death_seconds
+        self._dead_after_seconds = dead_after_seconds
         self._clock = clock
-        self.complaints = RateLimitedLog(logging.getLogger("agentctl.runs"))
+        self.rate_limited_log = RateLimitedLog(logging.getLogger("agentctl.runs"))
         self.oldest_heartbeat: int | None = None
         self.is_long_lived = False
-        self._heard: dict[str, _SeenHeartbeat] = {}
+        self._heartbeats: dict[str, _SeenHeartbeat] = {}
         self._observed_seconds = 0.0
         self._advanced_at = clock()
         self._version: int | None = None
 
-    async def dead(self, owner: str | None) -> WorkerDeath | None:
-        """How the owner of a run is known to be dead; None while it may live.
+    async def check_owner(self, owner: str | None) -> WorkerDeath | None:
+        """Return the evidence that the owner of a run is dead; None if it may live.
 
-        Read the run before: its owner had a row then. Nobody, and who has no row, is dead.
+        An owner without a row is dead, and so is a missing owner (None). Read the run before this
+        call: its owner had a row at that time.
         """
         if owner is None:
             return WorkerDeath.EXITED
-        self._look()
+        self._advance_clock()
         row = await self._databases.system.read(workers.get(owner))
-        return (
-            WorkerDeath.EXITED
-            if row is None
-            else self._judge(row, await self._read_database_clock())
-        )
+        if row is None:
+            return WorkerDeath.EXITED
+        return self._judge(row, await self._read_database_clock())
 
     async def check_all(self) -> dict[str, WorkerDeath | None]:
-        """Every worker that has a row: how it is known to be dead, or None."""
-        self._look()
+        """Return the evidence of death, or None, for every worker that has a row."""
+        self._advance_clock()
         rows = await self._databases.system.read(workers.list_workers())
         self.oldest_heartbeat = min((row.beat for row in rows), default=None)
         present = {row.worker_id for row in rows}
-        self._heard = {owner: heard for owner, heard in self._heard.items() if owner in present}
+        self._heartbeats = {
+            worker_id: seen for worker_id, seen in self._heartbeats.items() if worker_id in present
+        }
         at = await self._read_database_clock()
         return {row.worker_id: self._judge(row, at) for row in rows}
 
     async def _read_database_clock(self) -> int | None:
-        """The database's time, where that is to decide; else None."""
+        """Return the time of the database in microseconds if that decides, else None."""
         database = self._databases.system
-        by_clock = not self.is_long_lived and database.lock_folder is None
-        return await database.clock() if by_clock else None
+        decides = not self.is_long_lived and database.lock_folder is None
+        return await database.clock() if decides else None
 
-    def _look(self) -> None:
-        """Move our clock on: by the time since the last look that found something written.
+    def _advance_clock(self) -> None:
+        """Add the time since the last look, if the database was written to since then.
 
-        Before the beats are read, so that one that comes between is not missed.
+        Called before the heartbeats are read, so that one that arrives in between is seen.
         """
         version = self._databases.system.changes()
         if version == self._version:
             return
         present = self._clock()
-        self._observed_seconds += min(present - self._advanced_at, self._death_seconds / 3)
+        self._observed_seconds += min(present - self._advanced_at, self._dead_after_seconds / 3)
         self._advanced_at, self._version = present, version
 
-    def _judge(self, row: WorkerRow, present: int | None) -> WorkerDeath | None:
-        folder = self._databases.system.lock_folder
+    def _judge(self, row: WorkerRow, database_time: int | None) -> WorkerDeath | None:
         process = ProcessIdentity(row.host, row.boot_id, row.pid, row.process_start)
-        if locks.is_lock_free(folder, row.worker_id) or has_exited(process):
+        lock_folder = self._databases.system.lock_folder
+        if is_lock_free(lock_folder, row.worker_id) or has_exited(process):
             return WorkerDeath.EXITED
-        if present is not None:
-            return (
-                WorkerDeath.NO_HEARTBEAT
-                if present - row.beat >= self._death_seconds * 1_000_000
-                else None
-            )
-        heard = self._heard.get(row.worker_id)
-        if heard is None or heard.beat != row.beat:
-            self._heard[row.worker_id] = _SeenHeartbeat(row.beat, self._observed_seconds)
-            return None
-        silent = self._observed_seconds - heard.at
-        return WorkerDeath.NO_HEARTBEAT if silent >= self._death_seconds else None
+        if database_time is not None:
+            without = (database_time - row.beat) / 1_000_000
+        else:
+            seen = self._heartbeats.get(row.worker_id)
+            if seen is None or seen.beat != row.beat:
+                self._heartbeats[row.worker_id] = _SeenHeartbeat(row.beat, self._observed_seconds)
+                return None
+            without = self._observed_seconds - seen.at
+        return WorkerDeath.NO_HEARTBEAT if without >= self._dead_after_seconds else None

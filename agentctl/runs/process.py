@@ -1,13 +1,12 @@
-"""Which process this is, and whether another one of this machine is still there.
+"""Identities of processes and lock files of workers, to find out whether a worker still lives.
 
-A pid alone names nobody: it is used again, and means something else on another machine, after a
-restart of this one, and in another container. The time of the start, the id of the boot and the
-namespace of the pid (proc(5), pid_namespaces(7)) make it a name.
+A pid alone does not identify a process: it is reused, and it means something else on another
+machine, after a reboot and in another container. The identity adds the start time, the boot id and
+the pid namespace (proc(5), pid_namespaces(7)).
 
-The lock file of a worker: held for as long as the process lives, freed by the kernel.
-
-Processes that share a SQLite file share one kernel, and so the locks on files beside it, even when
-they see each other's pids differently or not at all (flock(2)).
+A worker locks its own file as long as it lives; the kernel frees the lock when the process ends.
+Processes that share a SQLite file share one kernel and therefore the locks next to that file, even
+if they see each other's pids differently or not at all (flock(2), docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -36,16 +35,21 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 
 _EXITED_STATES = frozenset({"Z", "X", "x"})
-"""States of a process that has ended and that its parent has not asked about yet (proc(5))."""
+"""States of a process that has ended and was not waited for by its parent (proc(5))."""
+
+_LOCK_SUFFIX = ".lock"
+
+STALE_LOCK_SECONDS = 60.0
+"""Age at which a free lock file that belongs to no worker is removed."""
 
 
 class ProcessIdentity(NamedTuple):
-    """A process, told apart from every other one.
+    """The unique identity of a process.
 
     Attributes:
-        boot_id: kernel boot id and pid namespace; "" where the system does not tell, and then
-            the pid says nothing to others.
-        process_start: clock ticks from the boot to its start; 0 where the system does not tell.
+        boot_id: kernel boot id and pid namespace; "" if the system does not provide them, and then
+            the pid means nothing to other processes.
+        process_start: start time in clock ticks since boot; 0 if the system does not provide it.
     """
 
     host: str
@@ -55,31 +59,34 @@ class ProcessIdentity(NamedTuple):
 
 
 class _ProcessState(NamedTuple):
-    """What the system says of a pid."""
-
     ended: bool
     start: int
 
 
 def identify_this_process() -> ProcessIdentity:
-    """The identity of the calling process."""
+    """Return the identity of the calling process."""
     pid = os.getpid()
-    seen = _read_process_state(pid)
-    return ProcessIdentity(socket.gethostname(), _boot_id(), pid, seen.start if seen else 0)
+    state = _read_process_state(pid)
+    return ProcessIdentity(socket.gethostname(), _boot_id(), pid, state.start if state else 0)
 
 
 def has_exited(process: ProcessIdentity) -> bool:
-    """Whether a process is known to have ended. False for what cannot be judged from here."""
+    """Return True if the process is known to have ended; False if that cannot be judged here."""
     if not process.boot_id or process.boot_id != _boot_id():
         return False
     if process.host != socket.gethostname():
         return False
-    if not _pid_exists(process.pid):
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
         return True
-    seen = _read_process_state(process.pid)
-    if seen is None:
+    except OSError:
+        # The process exists and belongs to another user.
+        pass
+    state = _read_process_state(process.pid)
+    if state is None:
         return False
-    return seen.ended or (process.process_start != 0 and seen.start != process.process_start)
+    return state.ended or (process.process_start != 0 and state.start != process.process_start)
 
 
 @cache
@@ -90,21 +97,11 @@ def _boot_id() -> str:
         return ""
 
 
-def _pid_exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        # It is there, and not ours to signal.
-        return True
-    return True
-
-
 def _read_process_state(pid: int) -> _ProcessState | None:
-    """State and start of a process, None where the system does not tell.
+    """Return the state and the start of a process; None if the system does not provide them.
 
-    The name of the program, the second field, may hold anything: fields are counted behind it.
+    The second field, the name of the program, may contain any character, so fields are counted
+    from its closing parenthesis.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -113,22 +110,16 @@ def _read_process_state(pid: int) -> _ProcessState | None:
         return None
 
 
-_LOCK_SUFFIX = ".lock"
-
-STALE_LOCK_SECONDS = 60.0
-"""Age from which a free lock file without a worker is nobody's."""
-
-
 class WorkerLock:
-    """A lock that this process holds; made by `take`. Programs that it starts do not inherit it."""
+    """A locked file of this process, created by `acquire`. Child programs do not inherit it."""
 
     def __init__(self, path: Path, file: int) -> None:
         self._path = path
         self._file = file
 
     @classmethod
-    def take(cls, folder: Path, worker_id: str) -> WorkerLock:
-        """Make the file of a new worker and lock it. Raises OSError."""
+    def acquire(cls, folder: Path, worker_id: str) -> WorkerLock:
+        """Create the file of a new worker and lock it. Raises OSError."""
         folder.mkdir(mode=0o700, exist_ok=True)
         path = _lock_path(folder, worker_id)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -142,23 +133,23 @@ class WorkerLock:
         return cls(path, file)
 
     def release(self) -> None:
-        """Give the lock up and leave the file, free: to others that says that the worker ended."""
+        """Release the lock and keep the file, so that other processes see the worker as dead."""
         os.close(self._file)
 
     def remove(self) -> None:
-        """Remove the file and give the lock up. It is never seen free."""
+        """Remove the file, then release the lock. No process sees the file unlocked."""
         with suppress(OSError):
             self._path.unlink()
         os.close(self._file)
 
 
 def is_lock_free(folder: Path | None, worker_id: str) -> bool:
-    """Whether the worker's file is there and nobody holds it. No file, no answer: False."""
+    """Return True if the worker's lock file exists and no process has locked it."""
     return folder is not None and _is_unlocked(_lock_path(folder, worker_id))
 
 
 def remove_lock(folder: Path | None, worker_id: str) -> None:
-    """Remove the file of a worker that is dead."""
+    """Remove the lock file of a dead worker."""
     if folder is None:
         return
     with suppress(OSError):
@@ -166,12 +157,13 @@ def remove_lock(folder: Path | None, worker_id: str) -> None:
 
 
 def remove_stale_locks(folder: Path | None, workers: Collection[str]) -> None:
-    """Remove files that nobody holds and that belong to none of the workers."""
+    """Remove old, unlocked files that belong to none of the workers."""
     if folder is None:
         return
     with suppress(OSError):
         for path in list(folder.glob(f"*{_LOCK_SUFFIX}")):
-            if path.stem not in workers and _is_old(path) and _is_unlocked(path):
+            age = abs(time.time() - path.stat().st_mtime)
+            if path.stem not in workers and age > STALE_LOCK_SECONDS and _is_unlocked(path):
                 path.unlink()
 
 
@@ -179,12 +171,8 @@ def _lock_path(folder: Path, worker_id: str) -> Path:
     return folder / f"{worker_id}{_LOCK_SUFFIX}"
 
 
-def _is_old(path: Path) -> bool:
-    return abs(time.time() - path.stat().st_mtime) > STALE_LOCK_SECONDS
-
-
 def _is_unlocked(path: Path) -> bool:
-    """Ask with a shared lock: several may ask at once without taking each other for the holder."""
+    """Try a shared lock: several processes may test at once without seeing each other's lock."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -1,8 +1,9 @@
-"""Stores the events of a live run, in batches, while it goes on.
+"""The recorder: stores the events of a live run in batches while the run executes.
 
-A batch is written after `BATCH_SECONDS`, when `stream.BATCH_BYTES` wait, or at any event that is
-not content (design.md "Runs"). One write of a run is under way at a time, so a database that is
-slow gets larger batches and not more of them. The last batch is stored with the run's end.
+The recorder writes a batch after `BATCH_SECONDS`, when `stream.BATCH_BYTES` are waiting, or after
+any event that is not content. It executes one write at a time, so a slow database receives larger
+batches instead of more of them. The last batch is stored with the final status
+(docs/decisions/0014).
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ __all__ = ["Recorder"]
 BATCH_SECONDS = 0.1
 
 RETRY_SECONDS = 1.0
-"""Pause after a write that the database did not take."""
+"""Pause after a write that failed because the database was unavailable."""
 
 _log = logging.getLogger("agentctl.runs")
-_complaints = RateLimitedLog(_log)
+_rate_limited = RateLimitedLog(_log)
 
 
 class Recorder:
-    """Keeps what a stream publishes.
+    """Stores the events that a stream publishes.
 
     Args:
-        run_id, attempt: whose events; another attempt's are refused by the store.
-        stream: where they come from.
-        database: where the run's row is.
+        run_id, attempt: owner of the events; the store refuses the events of another attempt.
+        stream: source of the events.
+        database: database with the row of the run.
     """
 
     def __init__(self, run_id: str, attempt: int, stream: Stream, database: Database) -> None:
@@ -45,17 +46,18 @@ class Recorder:
         self._writing: asyncio.Task[None] | None = None
         self._write_now = False
         self._ended = False
-        stream.on_publish = self._heard
+        stream.on_publish = self._schedule
 
     async def end(self) -> None:
-        """Write no more; what is not stored then is to be stored with the end."""
+        """Stop writing. The caller stores the remaining events with the final status."""
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
         if self._writing is not None:
             await asyncio.wait({self._writing})
 
-    def _heard(self, name: str) -> None:
+    def _schedule(self, name: str) -> None:
+        """Write now or later, depending on the name of the new event."""
         content = name.endswith("Content")
         self._write_now = self._write_now or not content
         if self._ended or self._writing is not None:
@@ -73,32 +75,29 @@ class Recorder:
             self._writing = asyncio.create_task(self._store())
 
     async def _store(self) -> None:
-        """Write what waits; what comes meanwhile waits for its own time again."""
+        """Write the waiting events. Events that arrive during the write start a new interval."""
         self._write_now = False
         try:
             await self._store_waiting()
         except errors.Unavailable:
-            _complaints.make("events of runs could not be stored yet")
-            self._schedule_retry()
+            _rate_limited.make("events of runs could not be stored yet")
+            self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._write)
         except Exception:
             _log.exception("run %s: its events are not stored any more", self._run_id)
             self._ended = True
         finally:
             self._writing = None
         if self._timer is None and self._stream.unstored_bytes:
-            self._heard("Content")
+            self._schedule("Content")
 
     async def _store_waiting(self) -> None:
-        most = self._stream.next
-        while not self._ended and (batch := self._stream.next_batch()) and batch.first < most:
+        first_new = self._stream.next
+        while not self._ended and (batch := self._stream.next_batch()) and batch.first < first_new:
             append = events.append_batch(
                 self._run_id, self._attempt, batch.first, batch.last, batch.lines
             )
             if not await self._database.write(append):
-                # The run is gone, or is another worker's: nothing more is ours to store.
+                # The run was deleted, or another worker owns it.
                 self._ended = True
                 return
-            self._stream.stored(batch.last)
-
-    def _schedule_retry(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._write)
+            self._stream.mark_stored(batch.last)

@@ -1,12 +1,12 @@
-"""What the stored events tell of a run whose worker is gone.
+"""Recovery: ends the runs of a dead worker.
 
-The events of a run and of the runs under it are one stream, stored under the root's id; each event
-says whose it is. All deltas, joined, are the content; a workflow's is the output of its last step.
+Each run is ended in one transaction, by a conditional update that raises its attempt. If several
+processes recover at once, exactly one of them ends a run, and later writes of its old owner are
+refused.
 
-Ends the runs that a dead worker left.
-
-Each run is ended in one transaction, by a conditional update that raises its attempt: of several
-processes that recover at once one ends it, and what the old owner still writes is refused.
+The results come from the stored events. The events of a run and of its members' runs are one
+stream, stored under the id of the root run; each event names its run. The joined deltas are the
+content; the content of a workflow is the output of its last step.
 """
 
 from __future__ import annotations
@@ -22,22 +22,33 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.event_format import LOST_SEQ_STEP
-from agentctl.runs.finish import UnfinishedRecord, build_unfinished_record
-from agentctl.runs.states import Ending, cancelled, failed, is_final
-from agentctl.runtime.transcript import CANCELLED_RESULT
+from agentctl.runs.finish import (
+    AlreadyFinished,
+    build_run_end,
+    build_unfinished_transcript,
+    encode_history,
+)
+from agentctl.runs.states import Ending, is_final
+from agentctl.runtime.transcript import CANCELLED_RESULT, Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import events, runs
-from agentctl.store.repositories.runs import RunEnd, RunRow
+from agentctl.store.repositories.runs import RunRow
 
 __all__ = ["LOST_SEQ_STEP", "ReplayedRun", "find_root_id", "recover_runs", "replay_stored_events"]
 
+PARALLEL_RUNS = 64
+"""Number of runs that are ended in parallel: group commit writes them in one transaction."""
+
+WORKER_LOST = Ending.failed("WORKER_LOST", "The process that worked on the run is gone")
+
+WORKER_LOST_REASON = "The worker was lost"
+
 
 class ReplayedRun:
-    """What is known of one run.
+    """The results of one run according to its stored events.
 
     Attributes:
-        component_name: as its events have it; None when there are none.
-        tools: entries of its tool calls, as in a transcript.
+        component_name: name of the component in the events; None without events.
     """
 
     def __init__(self, run: RunRow) -> None:
@@ -52,24 +63,25 @@ class ReplayedRun:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
+        """The entries of the tool calls, in the form of `Transcript.tools`."""
         return list(self._tools.values())
 
     def close_open_calls(self) -> None:
-        """Settle the calls without a result: nobody works on them any more."""
+        """Add a result to tool calls that have none: no process executes them any more."""
         for entry in self._tools.values():
             if entry.get("tool_call_error") is None:
                 entry.update(tool_call_error=True, result=CANCELLED_RESULT)
 
     def add(self, lines: str) -> None:
-        """Take from a stored batch what is of this run; what cannot be read is passed over."""
-        # Not splitlines: JSON may hold other ends of lines than its own.
+        """Apply the events of this run from a stored batch; skip unreadable events."""
+        # Not `splitlines`: JSON text may contain line separators other than the line feed.
         for line in lines.split("\n"):
             name, _, data = line.partition(" ")
             if self._run.run_id in data:
                 with suppress(ValueError, TypeError, AttributeError, KeyError):
-                    self._take(name, orjson.loads(data))
+                    self._apply(name, orjson.loads(data))
 
-    def _take(self, name: str, event: dict[str, Any]) -> None:
+    def _apply(self, name: str, event: dict[str, Any]) -> None:
         if event.get("run_id") != self._run.run_id:
             return
         self.component_name = event.get(f"{self._run.component_type}_name", self.component_name)
@@ -84,153 +96,137 @@ class ReplayedRun:
 
 @unit
 def replay_stored_events(run: RunRow, root_id: str) -> Steps[ReplayedRun]:
-    """Read what is stored of a run in the stream of its root, batch by batch."""
-    found = ReplayedRun(run)
+    """Read the results of a run from the stored stream of its root, batch by batch."""
+    replayed = ReplayedRun(run)
     seq = -1
     while batches := (yield from events.list_after(root_id, seq)):
         for batch in batches:
-            found.add(batch.events)
+            replayed.add(batch.events)
         seq = batches[-1].last_seq
-    found.close_open_calls()
-    return found
+    replayed.close_open_calls()
+    return replayed
 
 
 @unit
 def find_root_id(run: RunRow) -> Steps[str]:
-    """The id of the run that no other run asked for, above this one or itself."""
-    run_id, above = run.run_id, run.parent_run_id
-    while above is not None:
-        parent = yield from runs.get_state(above)
+    """Return the id of the topmost ancestor of a run, which may be the run itself."""
+    run_id, parent_id = run.run_id, run.parent_run_id
+    while parent_id is not None:
+        parent = yield from runs.get_state(parent_id)
         if parent is None:
             break
-        run_id, above = parent.run_id, parent.parent_run_id
+        run_id, parent_id = parent.run_id, parent.parent_run_id
     return run_id
 
 
-PARALLEL_RUNS = 64
-"""Runs that are ended in parallel: the store writes them in one commit."""
+async def recover_runs(
+    database: Database, owner: str | None, *, may_still_run: bool = False
+) -> list[str]:
+    """End the live runs of a dead worker, children before their parents.
 
-WORKER_LOST = failed("WORKER_LOST", "The process that worked on the run is gone")
-
-WORKER_LOST_REASON = "The worker was lost"
-
-
-class _AlreadyFinished(Exception):
-    """Another end was first: nothing of this one is to be kept."""
-
-
-async def recover_runs(database: Database, owner: str | None, *, silent: bool = False) -> list[str]:
-    """End the runs of a worker that is dead, children before their parents.
+    If one of them cannot be ended, the others are ended first and then its exception is raised.
 
     Args:
-        owner: the worker; None: runs that nobody works on.
-        silent: the worker was not heard of, so its work may go on (`liveness.Death.SILENT`): then
-            the runs' `stopped_at` stays open.
+        owner: id of the worker; None for runs that have no owner.
+        may_still_run: True if the worker only stopped its heartbeat
+            (`liveness.WorkerDeath.NO_HEARTBEAT`). Its work may continue, so the `stopped_at` of
+            its runs stays empty.
 
     Returns:
         Ids of the runs that this call has ended.
 
     Raises:
-        Unavailable: the database does not answer; what it took is ended.
+        Unavailable: the database does not answer; the runs before that are ended.
     """
     ended: list[str] = []
-    for generation in _group_by_depth(
-        await database.read(runs.list_live_of_worker(owner), large=True)
-    ):
-        for first in range(0, len(generation), PARALLEL_RUNS):
-            ended += await _end_runs(database, generation[first : first + PARALLEL_RUNS], silent)
+    for level in _group_by_depth(await database.read(runs.list_live_of_worker(owner), large=True)):
+        for first in range(0, len(level), PARALLEL_RUNS):
+            lost = level[first : first + PARALLEL_RUNS]
+            results = await asyncio.gather(
+                *(_end_run(database, run, may_still_run) for run in lost), return_exceptions=True
+            )
+            for run, result in zip(lost, results, strict=True):
+                if isinstance(result, BaseException):
+                    raise result
+                if result:
+                    ended.append(run.run_id)
     return ended
 
 
 def _group_by_depth(lost: list[RunRow]) -> list[list[RunRow]]:
-    """The runs by how many of the others are above them, the deepest first."""
-    above = {run.run_id: run.parent_run_id for run in lost}
-    generations: defaultdict[int, list[RunRow]] = defaultdict(list)
+    """Group runs by the number of their ancestors among them, the deepest first."""
+    parents = {run.run_id: run.parent_run_id for run in lost}
+    levels: defaultdict[int, list[RunRow]] = defaultdict(list)
     for run in lost:
         depth, parent = 0, run.parent_run_id
         while parent is not None:
-            depth, parent = depth + 1, above.get(parent)
-        generations[depth].append(run)
-    return [generations[depth] for depth in sorted(generations, reverse=True)]
+            depth, parent = depth + 1, parents.get(parent)
+        levels[depth].append(run)
+    return [levels[depth] for depth in sorted(levels, reverse=True)]
 
 
-async def _end_runs(database: Database, lost: list[RunRow], silent: bool) -> list[str]:
-    """One that fails does not keep the others; its failure is raised when they are ended."""
-    results = await asyncio.gather(
-        *(_try_end_run(database, run, silent) for run in lost), return_exceptions=True
-    )
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [run.run_id for run, result in zip(lost, results, strict=True) if result is True]
-
-
-async def _try_end_run(database: Database, run: RunRow, silent: bool) -> bool:
+async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> bool:
     try:
-        return await database.write(_end_run(run.run_id, run.owner, silent))
-    except _AlreadyFinished:
+        return await database.write(_write_end(run.run_id, run.owner, may_still_run))
+    except AlreadyFinished:
         return False
 
 
 @unit
-def _end_run(run_id: str, owner: str | None, silent: bool) -> Steps[bool]:
-    """End one run as it stands now: a cancel may have been requested a moment ago, and neither
-    that nor its events can come between any more."""
+def _write_end(run_id: str, owner: str | None, may_still_run: bool) -> Steps[bool]:
+    """End one run in its current state.
+
+    The row is locked and read again: a cancel may have been requested since, and no request and
+    no event can be added until the end is committed.
+    """
     run = yield from runs.get_for_update(run_id)
     if run is None or is_final(run.status) or run.owner != owner:
         return False
     root_id = yield from find_root_id(run)
-    found = yield from replay_stored_events(run, root_id)
-    ending = _ending(run)
-    left = build_unfinished_record(run, found.content)
-    left.transcript.tools.extend(found.tools)
+    replayed = yield from replay_stored_events(run, root_id)
+    ending = WORKER_LOST
+    if run.cancel_requested_at is not None:
+        reason = f"{run.cancel_reason}; the worker was lost" if run.cancel_reason else None
+        ending = Ending.cancelled(run.cancel_requested_by or "system", reason or WORKER_LOST_REASON)
+    transcript = build_unfinished_transcript(run, replayed.content)
+    transcript.tools.extend(replayed.tools)
     if root_id == run.run_id:
-        yield from _append_end_event(run, found.component_name, ending, left)
-    if not (yield from runs.finish(_build_run_end(run, ending, left, silent), lost=True)):
-        raise _AlreadyFinished
+        yield from _append_end_event(run, replayed.component_name, ending, transcript)
+    at = now()
+    end = build_run_end(
+        run.run_id,
+        run.attempt,
+        ending,
+        transcript,
+        history=encode_history(run.component_type, run.parent_run_id, transcript),
+        finished_at=at,
+        stopped_at=None if may_still_run else at,
+        cancel_reason=ending.reason,
+    )
+    if not (yield from runs.finish(end, lost=True)):
+        raise AlreadyFinished
     return True
-
-
-def _ending(run: RunRow) -> Ending:
-    if run.cancel_requested_at is None:
-        return WORKER_LOST
-    given = run.cancel_reason
-    reason = f"{given}; the worker was lost" if given else WORKER_LOST_REASON
-    return cancelled(run.cancel_requested_by or "system", reason)
 
 
 @unit
 def _append_end_event(
-    run: RunRow, name: str | None, ending: Ending, left: UnfinishedRecord
+    run: RunRow, component_name: str | None, ending: Ending, transcript: Transcript
 ) -> Steps[None]:
-    """Add the last event for who follows the run, when its events are stored. The component may
-    not be configured here, so its name is the one that the events have."""
+    """Store the last event of a run whose events are stored, for its followers.
+
+    The name of the component is that of the earlier events: it may not be configured here.
+    """
     last = yield from events.get_last_seq(run.run_id)
     if last < 0:
         return
-    kind = cast(ComponentKind, run.component_type)
     identity = event_format.RunIdentity(
-        run.run_id, run.session_id, None, kind, run.component_id, name or run.component_id
+        run.run_id,
+        run.session_id,
+        None,
+        cast(ComponentKind, run.component_type),
+        run.component_id,
+        component_name or run.component_id,
     )
-    event, data = event_format.format_end(identity, ending, left.transcript)
+    name, data = event_format.format_end(identity, ending, transcript)
     seq = last + LOST_SEQ_STEP
-    yield from events.append_batch(run.run_id, run.attempt, seq, seq, f"{event} {data.decode()}\n")
-
-
-def _build_run_end(run: RunRow, ending: Ending, left: UnfinishedRecord, silent: bool) -> RunEnd:
-    at = now()
-    return RunEnd(
-        run_id=run.run_id,
-        attempt=run.attempt,
-        status=ending.status,
-        content=left.transcript.content,
-        history=left.history,
-        messages=left.messages,
-        tools=orjson.dumps(left.transcript.tools).decode(),
-        metrics=orjson.dumps(left.transcript.metrics).decode(),
-        error_code=ending.error_code,
-        error_detail=ending.error_detail,
-        finished_at=at,
-        stopped_at=None if silent else at,
-        cancel_reason=ending.reason,
-    )
+    yield from events.append_batch(run.run_id, run.attempt, seq, seq, f"{name} {data.decode()}\n")

@@ -1,7 +1,8 @@
 """The states of a run: `PENDING -> RUNNING -> COMPLETED | ERROR | CANCELLED`.
 
-A cancel request is a column and not a state. Terminal states are write-once: every transition is
-one conditional update on (status, attempt), and the count of affected rows decides the winner.
+A cancel request is a column of the run's row and not a state. A final status never changes: every
+transition is one conditional update on (status, attempt), and the number of affected rows decides
+which writer succeeds.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["FINAL", "Ending", "FinalStatus", "cancelled", "completed", "failed", "is_final"]
+__all__ = ["FINAL", "Ending", "FinalStatus", "is_final"]
 
 FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 
@@ -17,19 +18,20 @@ FINAL: frozenset[str] = frozenset({"COMPLETED", "ERROR", "CANCELLED"})
 
 
 def is_final(status: str) -> bool:
-    """Whether a run in this state never changes again."""
+    """Return True if a run with this status never changes again."""
     return status in FINAL
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run is to end.
+    """A final status and its cause.
 
     Attributes:
-        status: the terminal state.
-        error_code, error_detail: why it ended as ERROR (contract.md 5); public.
-        actor, reason: who asked for the cancel, and why, when it ends as CANCELLED.
-        requested_at: when, in microseconds, once that was read back; no part of what it is.
+        status: the final status.
+        error_code, error_detail: cause of an ERROR (docs/contract.md "Failures of a run"); public
+        actor, reason: principal that requested the cancel, and its reason, of a CANCELLED.
+        requested_at: time of the cancel request in microseconds, once it was read from the row. It
+            is ignored when two endings are compared.
     """
 
     status: FinalStatus
@@ -39,17 +41,17 @@ class Ending:
     reason: str | None = None
     requested_at: int | None = field(default=None, compare=False)
 
+    @classmethod
+    def completed(cls) -> Ending:
+        """Build the ending of work that succeeded."""
+        return cls("COMPLETED")
 
-def completed() -> Ending:
-    """The work was done."""
-    return Ending("COMPLETED")
+    @classmethod
+    def failed(cls, code: str, detail: str) -> Ending:
+        """Build the ending of work that failed (docs/contract.md "Failures of a run")."""
+        return cls("ERROR", error_code=code, error_detail=detail)
 
-
-def failed(code: str, detail: str) -> Ending:
-    """The work could not be done; `code` is one of contract.md 5."""
-    return Ending("ERROR", error_code=code, error_detail=detail)
-
-
-def cancelled(actor: str, reason: str | None, requested_at: int | None = None) -> Ending:
-    """Somebody asked for it to stop."""
-    return Ending("CANCELLED", actor=actor, reason=reason, requested_at=requested_at)
+    @classmethod
+    def cancelled(cls, actor: str, reason: str | None, requested_at: int | None = None) -> Ending:
+        """Build the ending of work whose cancel was requested."""
+        return cls("CANCELLED", actor=actor, reason=reason, requested_at=requested_at)

@@ -1,7 +1,8 @@
-"""The events of one live run: numbered when emitted, delivered from memory to who follows.
+"""The event stream of one live run: numbers its events and delivers them from memory.
 
-Memory holds a window: what is not stored yet, and up to `WINDOW_BYTES` of what is. A follower that
-falls behind it reads the database (`runs.follow`), so a slow one costs no memory.
+Memory keeps a window: all events that are not stored yet, and up to `WINDOW_BYTES` of stored ones.
+A follower that falls behind the window reads the database (`runs.follow`), so that a slow follower
+costs no memory.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from agentctl.operations import StreamEvent
 __all__ = ["BATCH_BYTES", "Batch", "Stream", "encode_lines"]
 
 WINDOW_BYTES = 262_144
-"""Bytes of stored events that stay in memory for those who follow closely."""
+"""Maximum size of the stored events that stay in memory for followers."""
 
 BATCH_BYTES = 65_536
-"""Bytes of events in one stored batch, unless a single event is larger (design.md "Runs")."""
+"""Maximum size of the events of one stored batch, unless a single event is larger."""
 
 
 class Batch(NamedTuple):
     """Events that are stored together.
 
     Attributes:
-        first, last: numbers of its events.
-        lines: one line an event, `<name> <data>`; the stored form.
+        first, last: numbers of the first and the last event.
+        lines: the stored form, one line `<name> <data>` for each event.
     """
 
     first: int
@@ -35,17 +36,17 @@ class Batch(NamedTuple):
 
 
 class Stream:
-    """The events of a root run, its members' included, for any number of followers.
+    """The events of a root run and of its members, for any number of followers.
 
     Args:
-        recorded: whether events are kept at all: those of a plain run, which nobody may follow
-            while it goes on, are not even made.
+        recorded: False for a plain run: no client can follow it while it executes, so its events
+            are not created at all (docs/decisions/0013).
 
     Attributes:
         next: number of the next event.
-        closed: whether the last event has been published.
-        unstored_bytes: of the events that are only in memory.
-        published: is called after each event, with its name; the recorder sets it.
+        closed: True once the last event has been published.
+        unstored_bytes: size of the events that are only in memory.
+        on_publish: callback after each event, with the name of the event; set by the recorder.
     """
 
     def __init__(self, *, recorded: bool) -> None:
@@ -63,46 +64,51 @@ class Stream:
         self._changed = asyncio.Event()
 
     def publish(self, name: str, data: bytes) -> None:
-        """Add an event. After `seal` nothing is added: the last event stays the last."""
+        """Add an event. After `seal`, do nothing: the last event stays the last one."""
         if not self.recorded or self._sealed:
             return
         self._add(name, data)
         if self.on_publish is not None:
             self.on_publish(name)
-        self._wake()
+        self._notify()
 
     def seal(self) -> None:
-        """Take no more events but the last one."""
+        """Accept no more events except the last one, which `close` adds."""
         self._sealed = True
 
     def close(self, last: tuple[str, bytes] | None) -> None:
-        """Add the last event, if there is one; followers end once they have read what is there."""
+        """Add the last event, if any, and end the stream for followers that have read it all."""
         self.seal()
         if last is not None and self.recorded and not self.closed:
             self._add(*last)
         self.closed = True
-        self._wake()
+        self._notify()
 
     def abandon(self) -> None:
-        """Another end than the one from here is stored: followers find the rest in the database,
-        under the numbers that everybody else is told. Nothing happens once this one was told.
+        """Send followers to the database for all further events.
+
+        Called when another process stored a different final status: the database then has the
+        events and numbers that every other follower receives. No effect on a closed stream.
         """
         if not self.closed:
             self._abandoned = True
             self.close(None)
 
-    def since(self, number: int) -> list[StreamEvent] | None:
-        """The events from a number on; None when those are to be read in the database."""
+    def events_from(self, number: int) -> list[StreamEvent] | None:
+        """Return the events from `number` on; None if they are only in the database."""
         if self._abandoned or number < self._first:
             return None
         return self._events[number - self._first :]
 
-    async def changed(self) -> None:
-        """Wait for the next event, or for the close."""
+    async def wait_for_change(self) -> None:
+        """Wait for the next event or for `close`."""
         await self._changed.wait()
 
     def next_batch(self, most: int = BATCH_BYTES) -> Batch | None:
-        """The oldest events that are only in memory, up to `most` bytes but at least one."""
+        """Return the oldest events that are not stored: at most `most` bytes, at least one event.
+
+        Return None if all events are stored.
+        """
         waiting = self._events[self._stored - self._first :]
         if not waiting:
             return None
@@ -114,18 +120,17 @@ class Stream:
             count += 1
         return Batch(waiting[0].seq, waiting[count - 1].seq, encode_lines(waiting[:count]))
 
-    def rest(self, last: tuple[str, bytes]) -> Batch:
-        """All that is only in memory, and the last event, which nobody is told before it is
-        stored."""
+    def last_batch(self, last: tuple[str, bytes]) -> Batch:
+        """Return all events that are not stored, followed by the last event.
+
+        The stream does not publish the last event here: followers get it after it is stored.
+        """
         end = StreamEvent(self._first + len(self._events), *last)
         waiting = [*self._events[self._stored - self._first :], end]
         return Batch(waiting[0].seq, end.seq, encode_lines(waiting))
 
-    def stored(self, last: int) -> None:
-        """Note that events up to this number are stored, and forget what the window need not hold.
-
-        A follower behind the window finds them in the database.
-        """
+    def mark_stored(self, last: int) -> None:
+        """Mark the events up to number `last` as stored and drop those outside the window."""
         for event in self._events[self._stored - self._first : last + 1 - self._first]:
             self.unstored_bytes -= len(event.data)
         self._stored = max(self._stored, last + 1)
@@ -143,11 +148,11 @@ class Stream:
         self.unstored_bytes += len(data)
         self.next += 1
 
-    def _wake(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
 
 def encode_lines(events: list[StreamEvent]) -> str:
-    """The stored form of some events. JSON has no line feeds of its own, names have no spaces."""
+    """Return the stored form of events. JSON has no raw line feeds, and names have no spaces."""
     return "".join(f"{event.name} {event.data.decode()}\n" for event in events)

@@ -1,10 +1,9 @@
-"""What the runs of a process came to: counted where they begin and end, read by who shows it.
+"""Supervision of one run, from its committed row to its final status, and the run counters.
 
-The life of one run, from its row to its end: the end is written once and told to followers.
-
-It never waits on the work without a bound. The component works as a task of its own, and the first
-of its end, a request to stop, and the run's time limit counts; a task that does not end within
-`GRACE_SECONDS` of its cancellation is left behind, unheard (design.md "Stopping").
+The supervisor never waits for the work without a limit. The component is a separate task. Its end,
+a stop request or the time limit, whichever is first, ends the run. A task that does not end within
+`GRACE_SECONDS` of its cancellation is abandoned, and its further events are ignored. The final
+status is stored once and published afterwards.
 """
 
 from __future__ import annotations
@@ -12,16 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from functools import partial
+from typing import Any
+
+import orjson
 
 from agentctl import errors
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import extend_log_context
 from agentctl.records.numbers import DurationHistogram
 from agentctl.records.times import now
-from agentctl.runs import event_format, finish
+from agentctl.runs import event_format
+from agentctl.runs.finish import store_end
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import Ending, FinalStatus, cancelled, completed, failed
+from agentctl.runs.states import Ending, FinalStatus
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.failures import ExecutionError
@@ -32,169 +34,172 @@ from agentctl.store.repositories import runs
 __all__ = ["RunCounters", "Supervision"]
 
 CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds around what a cancel may take (design.md "Speed")."""
-
-
-class RunCounters:
-    """Counts since the process started, members' runs included.
-
-    Attributes:
-        started: by the kind of the component.
-        ended: by kind and final state, once that is stored; by this process, so not what others
-            ended when it was taken for dead.
-        cancels: from the request, on the clock of whoever made it, to the final row.
-    """
-
-    def __init__(self) -> None:
-        self.started = Counter[ComponentKind]()
-        self.ended = Counter[tuple[ComponentKind, FinalStatus]]()
-        self.cancels = DurationHistogram(CANCEL_BUCKETS)
-
-    def begin(self, kind: ComponentKind) -> None:
-        """A run's row is there."""
-        self.started[kind] += 1
-
-    def end(self, kind: ComponentKind, status: FinalStatus, cancel_seconds: float | None) -> None:
-        """A run is final; so long after it was asked to stop, when it was."""
-        self.ended[kind, status] += 1
-        if cancel_seconds is not None:
-            self.cancels.add(max(cancel_seconds, 0.0))
-
+"""Bounds of the cancel histogram in seconds; docs/cancellation.md has the guaranteed times."""
 
 GRACE_SECONDS = 0.1
-"""How long cancelled work may take to end before its run is final without it."""
+"""Time that cancelled work has to end before its run gets its final status without it."""
 
 STORE_WAIT_SECONDS = 8.0
-"""How long who follows a run waits for its end to be stored. Then the events end without an end:
-what is not stored is not told, and may be heard of later."""
+"""Time that followers of a run wait until its final status is stored. Then their stream ends
+without a last event: a status that is not stored is not published."""
 
-_FAILED = failed("INTERNAL", "The run failed inside the server")
-_DATABASE_UNAVAILABLE = failed(
-    "INTERNAL", "The database was away for longer than the run waits for it"
-)
+_FAILED = Ending.failed("INTERNAL", "The run failed inside the server")
+_DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
 
 _log = logging.getLogger("agentctl.runs")
 
 
-class Supervision:
-    """Works the runs of an engine, one call of `supervise` each.
+class RunCounters:
+    """Counts of runs since the process started, runs of members included.
 
-    Args:
-        catalog: what is hosted.
-        lives: takes the tasks that need the databases: they are waited for when the engine closes.
-        works: takes the tasks of the components themselves.
-        tally: is told of every end.
+    Attributes:
+        started: by kind of component.
+        finished: by kind and final status, once that is stored by this process. Runs that another
+            process ended after it declared this one dead are not counted.
+        cancel_seconds: from the cancel request, on the clock of the process that recorded it, to
+            the stored final status.
     """
 
-    def __init__(self, catalog: Catalog, lives: Tasks, works: Tasks, tally: RunCounters) -> None:
+    def __init__(self) -> None:
+        self.started = Counter[ComponentKind]()
+        self.finished = Counter[tuple[ComponentKind, FinalStatus]]()
+        self.cancel_seconds = DurationHistogram(CANCEL_BUCKETS)
+
+    def count_started(self, kind: ComponentKind) -> None:
+        """Count a committed row."""
+        self.started[kind] += 1
+
+    def count_finished(self, kind: ComponentKind, ending: Ending) -> None:
+        """Count a stored final status, and the time since the request of a cancelled run."""
+        self.finished[kind, ending.status] += 1
+        if ending.status == "CANCELLED" and ending.requested_at is not None:
+            self.cancel_seconds.add(max((now() - ending.requested_at) / 1_000_000, 0.0))
+
+
+class Supervision:
+    """Executes the runs of an engine, one call of `supervise` for each.
+
+    Args:
+        catalog: the configured components.
+        run_tasks: group for tasks that need the databases; the closing engine waits for them.
+        counters: counts the stored endings.
+    """
+
+    def __init__(self, catalog: Catalog, run_tasks: Tasks, counters: RunCounters) -> None:
         self._catalog = catalog
-        self._tally = tally
-        self._lives = lives
-        self._works = works
+        self._counters = counters
+        self._run_tasks = run_tasks
+        self._component_tasks = Tasks()
 
     async def supervise(self, run: LiveRun) -> None:
-        """Work a run whose row is there; `run.ended` is the end that is stored, or will be."""
+        """Execute a run whose row is committed, and set `run.ended`."""
         extend_log_context(session_id=run.session_id, run_id=run.run_id)
         ending, stored = _FAILED, None
         try:
-            ending = await self._work_or_fail(run)
+            ending = await self._execute(run)
             run.detach()
-            run.finished_at = now()
-            stored = await self._settled(run, ending)
+            # Storing continues after the wait: a living process leaves no run without a status.
+            storing = self._run_tasks.start(self._store(run, ending))
+            await asyncio.wait({storing}, timeout=STORE_WAIT_SECONDS)
+            stored = storing.result() if storing.done() else None
         except Exception:
-            _log.exception("run %s did not end as it should", run.run_id)
+            _log.exception("run %s ended with an unexpected error", run.run_id)
         finally:
             _publish_end(run, stored)
             run.ended.set_result(stored or ending)
 
-    def _start_recording_stop(self, run: LiveRun, late: bool) -> None:
-        """What a run had left behind has ended; what it brought, if anything, is dropped."""
-        self._lives.start(_record_work_stopped(run, late))
-
-    async def _settled(self, run: LiveRun, ending: Ending) -> Ending | None:
-        """The end that is stored; None: not yet. That goes on for as long as it takes."""
-        storing = self._lives.start(self._store(run, ending))
-        await asyncio.wait({storing}, timeout=STORE_WAIT_SECONDS)
-        return storing.result() if storing.done() else None
-
     async def _store(self, run: LiveRun, ending: Ending) -> Ending:
-        stored = await finish.store_end(
-            run, ending, lambda late: self._start_recording_stop(run, late)
-        )
-        requested_at = stored.requested_at if stored.status == "CANCELLED" else None
-        took = None if requested_at is None else (now() - requested_at) / 1_000_000
-        self._tally.end(run.component.kind, stored.status, took)
+        def on_all_stopped(late: bool) -> None:
+            self._run_tasks.start(_record_work_stopped(run, late))
+
+        stored = await store_end(run, ending, on_all_stopped)
+        self._counters.count_finished(run.spec.component.kind, stored)
         return stored
 
-    async def _work_or_fail(self, run: LiveRun) -> Ending:
+    async def _execute(self, run: LiveRun) -> Ending:
         try:
-            return await self._work(run)
+            if not await _claim_run(run):
+                return run.requested_end or Ending.cancelled("system", None)
+            if run.stream.recorded:
+                run.stream.publish(*event_format.format_started(run.identity))
+            work = self._component_tasks.start(self._execute_component(run))
+            await asyncio.wait(
+                {work, run.stop_requested},
+                timeout=run.spec.time_limit,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not work.done():
+                run.stop(Ending.failed("RUN_TIMEOUT", "The run exceeded its time limit"))
+                work.cancel()
+                if not await wait_until_done({work}, GRACE_SECONDS):
+                    _log.warning("run %s: its work did not end when cancelled", run.run_id)
+                    run.transcript.unstopped.add(work)
+            await _stop_children(run)
+            return _ending_of_work(run, work)
         except errors.Unavailable:
-            return run.stopping or _DATABASE_UNAVAILABLE
+            return run.requested_end or _DATABASE_UNAVAILABLE
         except Exception:
-            _log.exception("run %s could not be worked", run.run_id)
+            _log.exception("run %s could not be executed", run.run_id)
             return _FAILED
 
-    async def _work(self, run: LiveRun) -> Ending:
-        if not await _claim_run(run):
-            return run.stopping or cancelled("system", None)
-        if run.stream.recorded:
-            run.stream.publish(*event_format.format_started(run.identity))
-        work = self._works.start(self._execute(run))
-        await asyncio.wait(
-            {work, run.stop_requested},
-            timeout=run.time_limit,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        if not work.done():
-            run.stop(failed("RUN_TIMEOUT", "The run took longer than it may"))
-            await _stop_work(run, work)
-        await _stop_children(run)
-        return _ending_of_work(run, work)
-
-    async def _execute(self, run: LiveRun) -> None:
+    async def _execute_component(self, run: LiveRun) -> None:
         from agentctl.runtime.execute import execute_component
 
-        load = partial(finish.load_history, run)
-        history = await retry_while_unavailable(load, stopped=run.stop_requested)
-        await execute_component(run.component, run.message, history, run, self._catalog)
+        history = await retry_while_unavailable(
+            lambda: _load_history(run), stopped=run.stop_requested
+        )
+        await execute_component(run.spec.component, run.spec.message, history, run, self._catalog)
 
 
 async def _claim_run(run: LiveRun) -> bool:
-    """Whether the run is to be worked on: it has been claimed, and nobody asked for its end."""
-    if run.stopping is not None:
+    """Claim the run. Return False if it is not to be executed: it has ended or has to stop."""
+    if run.requested_end is not None:
         return False
     return await retry_while_unavailable(
-        lambda: run.database.write(_claim_row(run, now())), stopped=run.stop_requested
+        lambda: run.spec.database.write(_claim_row(run, now())), stopped=run.stop_requested
     )
 
 
 @unit
 def _claim_row(run: LiveRun, at: int) -> Steps[bool]:
-    """Claim the run, or find that an attempt to do so, whose answer was lost, has."""
-    if (yield from runs.claim(run.run_id, run.attempt, run.owner, at)):
+    """Claim the row, or find that an earlier attempt with an unknown outcome claimed it."""
+    if (yield from runs.claim(run.run_id, run.attempt, run.worker_id, at)):
         return True
     state = yield from runs.get_state(run.run_id)
     return state is not None and (state.status, state.attempt) == ("RUNNING", run.attempt)
 
 
-async def _stop_work(run: LiveRun, work: asyncio.Task[None]) -> None:
-    work.cancel()
-    if not await wait_until_done({work}, GRACE_SECONDS):
-        _log.warning("run %s: its work did not end when cancelled", run.run_id)
-        run.transcript.unstopped.add(work)
+async def _load_history(run: LiveRun) -> list[dict[str, Any]]:
+    """Return the messages of the last `history_runs` runs of the session, oldest first.
+
+    Their number is limited, so that the cost of a run does not depend on the length of its session
+    (docs/contract.md "Runs"). Members' runs and workflows have no history.
+    """
+    component = run.spec.component
+    if run.parent is not None or component.kind == "workflow":
+        return []
+    # One run is always read: for its system message, which is not repeated in `chat_history`.
+    recent = runs.list_recent_messages(run.session_id, max(component.history_runs, 1))
+    stored = await run.spec.database.read(recent, large=True)
+    earlier: list[list[dict[str, Any]]] = [orjson.loads(text) for text in stored]
+    if earlier:
+        run.previous_instructions = next(
+            (message["content"] for message in earlier[-1] if message["role"] == "system"), None
+        )
+    kept = earlier if component.history_runs else []
+    return [message for messages in kept for message in messages if message["role"] != "system"]
 
 
 async def _stop_children(run: LiveRun) -> None:
     pending = [child for child in run.children if not child.ended.done()]
     for child in pending:
-        child.stop(run.stopping or cancelled("system:parent", "The run above it ended"))
+        child.stop(run.requested_end or Ending.cancelled("system:parent", "The parent run ended"))
     if pending:
         await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
 
 
 def _publish_end(run: LiveRun, ending: Ending | None) -> None:
-    """Tell followers how the run ended, if that is known; nothing of a root comes behind it."""
+    """Publish the stored ending, if any. It is the last event of a root run."""
     last = None
     if run.stream.recorded and ending is not None:
         last = event_format.format_end(run.identity, ending, run.transcript, run.finished_at)
@@ -205,23 +210,27 @@ def _publish_end(run: LiveRun, ending: Ending | None) -> None:
 
 
 async def _record_work_stopped(run: LiveRun, late: bool) -> None:
+    """Record that the abandoned work of a run has ended; a late result was dropped."""
+    work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
     try:
-        await run.database.write(runs.record_work_stopped(run.run_id, run.attempt, now(), late))
+        await run.spec.database.write(work_stopped)
     except errors.AgentctlError:
-        _log.warning("run %s: the end of what it left behind could not be noted", run.run_id)
+        _log.warning("run %s: could not record that its abandoned work has ended", run.run_id)
 
 
 def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> Ending:
-    """How the work ended. A failure of work that was told to stop is how it stopped."""
+    """Return the ending of a run after its work. A requested end replaces an exception."""
     if not work.done() or work.cancelled():
-        return run.stopping or failed("INTERNAL", "The run was interrupted inside the server")
+        return run.requested_end or Ending.failed(
+            "INTERNAL", "The run was interrupted inside the server"
+        )
     failure = work.exception()
     if failure is None:
-        return completed()
-    if run.stopping is not None:
-        return run.stopping
+        return Ending.completed()
+    if run.requested_end is not None:
+        return run.requested_end
     if isinstance(failure, ExecutionError):
-        return failed(failure.code, failure.detail)
+        return Ending.failed(failure.code, failure.detail)
     if isinstance(failure, errors.Unavailable):
         return _DATABASE_UNAVAILABLE
     _log.error("run %s failed", run.run_id, exc_info=failure)

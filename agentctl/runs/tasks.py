@@ -1,7 +1,4 @@
-"""Tasks that belong to somebody who knows when they are all done.
-
-Waiting for a database that is away for a while, where giving up would end a run for nothing.
-"""
+"""Task groups with a bounded wait, and retries while a database is unavailable."""
 
 from __future__ import annotations
 
@@ -15,46 +12,46 @@ __all__ = ["RETRY_LIMIT_SECONDS", "Tasks", "retry_while_unavailable"]
 
 T = TypeVar("T")
 
+RETRY_LIMIT_SECONDS = 30.0
+"""Maximum time that a run waits for a database that it needs to continue."""
+
+RETRY_PAUSE_SECONDS = 0.25
+
 
 class Tasks:
-    """A group of tasks. Each is held until it is done: the loop has only a weak reference."""
+    """A group of tasks with references to them: the event loop itself has only weak references."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run `work` as a task of the group. Nobody needs to wait for it: a failure is not lost
-        on the loop's handler as never retrieved, so `work` logs its own.
+        """Run `work` as a task of the group.
+
+        The task need not be awaited. Its exception is retrieved here, so `work` logs its failures.
         """
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._discard)
         return task
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
+    def _discard(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
 
-    async def done(self, seconds: float) -> None:
-        """Wait until the group is empty, for up to `seconds`; its tasks may start further ones."""
+    async def wait_until_empty(self, seconds: float) -> None:
+        """Wait until the group is empty, for at most `seconds`; its tasks may start more tasks."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self._tasks and (left := deadline - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=left)
 
-    async def end(self) -> None:
-        """Cancel what is left, and wait for its end. For what ends when it is cancelled."""
+    async def cancel_all(self) -> None:
+        """Cancel all tasks and wait until they are done. Only for tasks that do end on a cancel."""
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
-
-
-RETRY_LIMIT_SECONDS = 30.0
-"""How long a run waits at most for the database that it needs to go on."""
-
-RETRY_PAUSE_SECONDS = 0.25
 
 
 async def retry_while_unavailable(
@@ -63,15 +60,15 @@ async def retry_while_unavailable(
     stopped: asyncio.Future[None],
     seconds: float = RETRY_LIMIT_SECONDS,
 ) -> T:
-    """What `attempt` returns, once the database is there.
+    """Retry `attempt` until the database answers, and return its result.
 
     Args:
-        attempt: tries it; the same again must do no harm.
-        stopped: done when nobody wants it any more.
-        seconds: when to give up.
+        attempt: the action; a repetition must have no further effect.
+        stopped: done when the result is no longer needed.
+        seconds: time after which no further attempt is made.
 
     Raises:
-        Unavailable: it did not come back in time, or nobody waits for it any more.
+        Unavailable: the database did not answer in time, or `stopped` is done.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + seconds

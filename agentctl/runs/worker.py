@@ -1,7 +1,7 @@
-"""This process as a worker: its row, its lock, and the thread that says that it lives.
+"""This process as a worker: its row, its lock file, and the thread that writes its heartbeat.
 
-The row stands before the first run names it as its owner. The beat is a thread's, so that work
-that blocks the event loop does not make the process look dead.
+The row is written before the first run names the worker as its owner. The heartbeat has its own
+thread, so that work that blocks the event loop does not make the process look dead.
 """
 
 from __future__ import annotations
@@ -25,97 +25,98 @@ from agentctl.store.repositories import workers
 __all__ = ["HEARTBEAT_SECONDS", "Worker"]
 
 HEARTBEAT_SECONDS = 3.0
-"""How often a worker says that it lives (design.md "Workers")."""
+"""Interval of the heartbeat."""
 
 REGISTRATION_WAIT_SECONDS = 10.0
-"""How long the end of a process waits for an enlistment that is under way."""
+"""Maximum time that `unregister` waits for a registration in progress."""
 
 _log = logging.getLogger("agentctl.runs")
 
 
 class Worker:
-    """One process that runs work. Belongs to the event loop that enlists it.
+    """A process that executes runs. Belongs to the event loop that registers it.
 
     Args:
-        databases: the first of them holds the row.
-        lost: see below.
-        beat_seconds: time between two beats.
+        databases: the system database has the row.
+        on_lost: see below.
+        heartbeat_seconds: time between two heartbeats.
 
     Attributes:
-        lost: called on the event loop with the old id when the process was taken for dead: others
-            have ended its runs. By then it is enlisted anew.
+        on_lost: called on the event loop with the old id after other processes declared this
+            worker dead and ended its runs. The worker is already registered under a new id.
     """
 
     def __init__(
         self,
         databases: Databases,
         *,
-        lost: Callable[[str], None] | None = None,
-        beat_seconds: float = HEARTBEAT_SECONDS,
+        on_lost: Callable[[str], None] | None = None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._databases = databases
-        self.lost = lost
-        self._beat_seconds = beat_seconds
+        self.on_lost = on_lost
+        self._heartbeat_seconds = heartbeat_seconds
         self._id = new_id()
         self._lock: WorkerLock | None = None
         self._tasks = Tasks()
-        self._enlisting: asyncio.Task[None] | None = None
+        self._registration: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._complaints = RateLimitedLog(_log)
+        self._rate_limited = RateLimitedLog(_log)
 
     @property
     def id(self) -> str:
-        """What runs name as their owner. It is another one after a loss."""
+        """The owner of new runs. It changes when the worker was declared dead."""
         return self._id
 
-    async def enlist(self) -> None:
-        """Take the lock, write the row and begin to beat, unless that was done.
+    async def register(self) -> None:
+        """Take the lock, write the row and start the heartbeat, unless that is done already.
 
         Raises:
-            Unavailable: the database does not take the row, or the process is to end.
+            Unavailable: the database does not accept the row, or the process shuts down.
         """
         if self._thread is not None:
             return
         if self._ended.is_set():
             raise errors.Unavailable("The server is shutting down")
-        if self._enlisting is None or self._enlisting.done():
-            self._enlisting = self._tasks.start(self._register())
-        await asyncio.shield(self._enlisting)
+        if self._registration is None or self._registration.done():
+            self._registration = self._tasks.start(self._register())
+        await asyncio.shield(self._registration)
 
     async def _register(self) -> None:
         database = self._databases.system
-        lock = _take_lock(database, self._id)
+        lock = _acquire_lock(database, self._id)
         try:
             await database.write(workers.register(_build_row(self._id)))
         except BaseException:
             _remove_lock(lock)
-            # Nobody knows whether the row is there: it is nobody's now, and dies of silence.
+            # The outcome may be unknown. If the row exists, it dies without a heartbeat; the id is
+            # not used again.
             self._id = new_id()
             raise
         self._lock = lock
         self._thread = threading.Thread(
             target=self._send_heartbeats,
             args=(asyncio.get_running_loop(), database),
-            name="agentctl-beat",
+            name="agentctl-heartbeat",
             daemon=True,
         )
         self._thread.start()
 
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
-        """The thread. Whatever goes wrong, it goes on."""
-        while not self._ended.wait(self._beat_seconds):
+        """Write the heartbeat until the worker is unregistered, regardless of errors. A thread."""
+        while not self._ended.wait(self._heartbeat_seconds):
             try:
                 if not database.write_blocking(workers.record_heartbeat(self._id, now())):
                     self._register_again(loop, database)
             except errors.AgentctlError as error:
-                self._complaints.make("the worker's beat was not taken: %s", error.detail)
+                self._rate_limited.make("the heartbeat could not be written: %s", error.detail)
             except Exception as error:
-                self._complaints.make("the worker's beat failed", cause=error)
+                self._rate_limited.make("the heartbeat failed", cause=error)
 
     def _register_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
         old, new = self._id, new_id()
-        lock = _take_lock(database, new)
+        lock = _acquire_lock(database, new)
         try:
             database.write_blocking(workers.register(_build_row(new)))
         except BaseException:
@@ -123,19 +124,20 @@ class Worker:
             raise
         _remove_lock(self._lock)
         self._id, self._lock = new, lock
-        _log.warning("worker %s was taken for dead; it goes on as %s", old, new)
-        if self.lost is not None:
-            # A loop that is closed has no runs any more.
+        _log.warning("worker %s was declared dead; it continues as %s", old, new)
+        if self.on_lost is not None:
+            # A closed event loop has no runs any more.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self.lost, old)
+                loop.call_soon_threadsafe(self.on_lost, old)
 
-    async def retire(self) -> None:
-        """Stop beating and remove the row and the lock; it is not enlisted again.
+    async def unregister(self) -> None:
+        """Stop the heartbeat and remove the row and the lock file; the worker ends for good.
 
-        A database that does not answer keeps the row; the lock is free then, so that others know.
+        If the database does not answer, the row stays and the unlocked file shows other processes
+        that the worker has ended.
         """
         self._ended.set()
-        await self._tasks.done(REGISTRATION_WAIT_SECONDS)
+        await self._tasks.wait_until_empty(REGISTRATION_WAIT_SECONDS)
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -157,12 +159,12 @@ def _build_row(worker_id: str) -> workers.WorkerRow:
     return workers.WorkerRow(worker_id, *process, beat=at, started_at=at)
 
 
-def _take_lock(database: Database, worker_id: str) -> WorkerLock | None:
-    """The lock, or None where none can be had: then the pid and the beat have to tell."""
+def _acquire_lock(database: Database, worker_id: str) -> WorkerLock | None:
+    """Return the lock, or None without one: then the pid and the heartbeat show life."""
     if database.lock_folder is None:
         return None
     try:
-        return WorkerLock.take(database.lock_folder, worker_id)
+        return WorkerLock.acquire(database.lock_folder, worker_id)
     except OSError as error:
         _log.warning("worker %s has no lock file: %s", worker_id, error.strerror)
         return None

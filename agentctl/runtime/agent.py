@@ -38,7 +38,8 @@ from agentctl.runtime.unstopped import abandon_task
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponseStreamEvent
 
-    from agentctl.runtime.catalog import Catalog, Component
+    from agentctl.runtime.catalog import Catalog
+    from agentctl.runtime.component import Component
     from agentctl.runtime.context import RunContext
     from agentctl.runtime.runners import Runner
 
@@ -73,9 +74,9 @@ async def run_agent(
     Raises:
         RunFailure: the model or a tool ended the run.
     """
-    runner = catalog.runners.runner(agent)
+    runner = catalog.runner(agent)
     conversation = Conversation(context, message, runner.actions)
-    conversation.begin(runner.system)
+    conversation.add_prompt(runner.system)
     await run_conversation(runner, message, history, conversation)
 
 
@@ -171,14 +172,14 @@ def _process_event(event: ModelResponseStreamEvent, conversation: Conversation) 
     """Pass on what an event adds to the answer; what is not text only counts."""
     if isinstance(event, PartDeltaEvent):
         if isinstance(event.delta, TextPartDelta):
-            conversation.say(event.delta.content_delta)
+            conversation.add_text(event.delta.content_delta)
         else:
-            conversation.hear(_event_size(event))
+            conversation.count_arriving(_event_size(event))
     elif isinstance(event, PartStartEvent):
         if isinstance(event.part, TextPart):
-            conversation.say(event.part.content)
+            conversation.add_text(event.part.content)
         else:
-            conversation.hear(_event_size(event))
+            conversation.count_arriving(_event_size(event))
 
 
 def _event_size(event: PartStartEvent | PartDeltaEvent) -> int:

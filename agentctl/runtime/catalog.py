@@ -1,20 +1,18 @@
-"""What is hosted: the components of a configuration, and how the listings show them.
+"""The catalog: the configured components and their records.
 
-Nothing here imports pydantic_ai. A tool's module is imported when a record or a run needs it, so a
-listing of components without tools needs no pydantic either.
+This module does not import pydantic_ai. The module of a tool is imported when a record or a run
+needs it, so a list of components without tools does not need pydantic either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.settings import Agent, Team, Workflow
 from agentctl.errors import InvalidConfiguration
+from agentctl.runtime.component import Component
 from agentctl.runtime.delegation import delegation_tools
-from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
@@ -28,38 +26,22 @@ if TYPE_CHECKING:
         WorkflowRecord,
     )
     from agentctl.records.kinds import ComponentKind
-    from agentctl.runtime.runners import Runners
+    from agentctl.runtime.provider import ModelConnection
+    from agentctl.runtime.runners import Runner
     from agentctl.runtime.tools import Tool
 
-__all__ = ["SESSION_TABLE", "Catalog", "Component"]
+__all__ = ["SESSION_TABLE", "Catalog"]
 
 SESSION_TABLE = "sessions"
-"""The only name of a session table; what a caller names never reaches SQL (contract.md 4)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Component:
-    """One agent, team or workflow.
-
-    Attributes:
-        database: id of the database that keeps its sessions.
-        on_busy: whether a session takes a second run while one is under way.
-        history_runs: how many earlier runs of the session go to the model with a message.
-        spec: its table of the configuration.
-    """
-
-    kind: ComponentKind
-    id: str
-    name: str
-    description: str
-    database: str
-    on_busy: config.OnBusy
-    history_runs: int
-    spec: Agent | Team | Workflow
+"""The only name of a session table. Names from requests never reach SQL (docs/contract.md
+"Sessions")."""
 
 
 class Catalog:
-    """The components of one configuration. Made once a process; `close` it at the end."""
+    """The components of one configuration, with the models and tools that their runs share.
+
+    A process creates one and closes it at the end. The model connections belong to one event loop.
+    """
 
     def __init__(self, settings: config.Settings, components: Iterable[Component]) -> None:
         self.settings = settings
@@ -72,11 +54,12 @@ class Catalog:
         for component in components:
             self._components[component.kind][component.id] = component
         self._tools: dict[tuple[ComponentKind, str], tuple[Tool, ...]] = {}
-        self._runners: Runners | None = None
+        self._connections: dict[str, ModelConnection] = {}
+        self._runners: dict[tuple[ComponentKind, str], Runner] = {}
 
     @classmethod
     def from_settings(cls, settings: config.Settings) -> Catalog:
-        """The catalog of a configuration that was loaded, references checked."""
+        """Build the catalog of a loaded configuration, whose references were checked."""
         default = settings.databases[0].id if settings.databases else ""
         specs: list[tuple[ComponentKind, Agent | Team | Workflow]] = [
             *(("agent", agent) for agent in settings.agents),
@@ -86,33 +69,40 @@ class Catalog:
         return cls(settings, (_build_component(kind, spec, default) for kind, spec in specs))
 
     def components(self, kind: ComponentKind) -> dict[str, Component]:
-        """All of a kind by id, in the order of the configuration."""
+        """Return the components of a kind by id, in the order of the configuration."""
         return dict(self._components[kind])
 
     def get(self, kind: ComponentKind, component_id: str) -> Component | None:
-        """The component with this id, or None."""
+        """Return the component with this id, or None."""
         return self._components[kind].get(component_id)
 
     def members(self, team: Component) -> dict[str, Component]:
-        """The members of a team by id, in the order of the configuration."""
+        """Return the members of a team by id, in the order of the configuration."""
         assert isinstance(team.spec, Team)
-        return {member: self._require_member(team, member) for member in team.spec.members}
+        members: dict[str, Component] = {}
+        for member_id in team.spec.members:
+            # Agents have precedence over teams of the same id.
+            member = self.get("agent", member_id) or self.get("team", member_id)
+            if member is None:
+                raise _unknown_reference_error(team, "member", member_id)
+            members[member_id] = member
+        return members
 
     def steps(self, workflow: Component) -> list[tuple[str, Component]]:
-        """The steps of a workflow in order: name, and what does the work."""
+        """Return the steps of a workflow in order: the name, and the agent or team."""
         assert isinstance(workflow.spec, Workflow)
-        return [
-            (
-                step.name,
-                self._known("agent", step.agent, workflow)
-                if step.agent
-                else self._known("team", step.team, workflow),
-            )
-            for step in workflow.spec.steps
-        ]
+        steps: list[tuple[str, Component]] = []
+        for step in workflow.spec.steps:
+            kind: ComponentKind = "agent" if step.agent else "team"
+            component_id = step.agent or step.team
+            component = self.get(kind, component_id)
+            if component is None:
+                raise _unknown_reference_error(workflow, kind, component_id)
+            steps.append((step.name, component))
+        return steps
 
     def model(self, component: Component) -> config.Model:
-        """The configured model of an agent or of a team's leader."""
+        """Return the configured model of an agent or of a team's leader."""
         assert not isinstance(component.spec, Workflow)
         model = self._models.get(component.spec.model)
         if model is None:
@@ -120,10 +110,10 @@ class Catalog:
         return model
 
     def tools(self, component: Component) -> tuple[Tool, ...]:
-        """The configured tools of an agent or of a team's leader; imports their modules.
+        """Return the configured tools of an agent or of a team's leader; imports their modules.
 
         Raises:
-            InvalidConfiguration: a tool cannot be used; names the component and the tool.
+            InvalidConfiguration: a tool is not usable; names the component and the tool.
         """
         assert not isinstance(component.spec, Workflow)
         if not component.spec.tools:
@@ -137,37 +127,40 @@ class Catalog:
             self._tools[key] = load_tools(owner, component.spec.tools, folder)
         return self._tools[key]
 
-    @property
-    def runners(self) -> Runners:
-        """The models and agents that were built for this catalog's runs."""
-        if self._runners is None:
-            from agentctl.runtime.runners import Runners
-
-            self._runners = Runners(self)
-        return self._runners
-
-    def prepare(self) -> None:
-        """Load what runs need, so that the first one waits for no import. For a server's start.
-
-        Models without their API key are left out: runs say so.
+    def runner(self, component: Component) -> Runner:
+        """Return the prepared model, tools and instructions of an agent or of a team's leader.
 
         Raises:
-            InvalidConfiguration: a tool or a model cannot be used; names the component.
+            ExecutionError: the API key of the model is not set.
+            InvalidConfiguration: a tool or the model is not usable.
         """
-        from agentctl.runtime import agent, team, workflow  # noqa: F401 - only to be loaded
+        key = (component.kind, component.id)
+        if key not in self._runners:
+            from agentctl.runtime.runners import build_actions, build_runner
 
-        for component in (*self.components("agent").values(), *self.components("team").values()):
-            with suppress(ExecutionError):
-                self.runners.runner(component)
+            tools = self.tools(component)
+            members = self.members(component) if component.kind == "team" else {}
+            instructions, actions = build_actions(component, tools, members)
+            connection = self._connect(self.model(component))
+            self._runners[key] = build_runner(component, connection, instructions, actions)
+        return self._runners[key]
+
+    def _connect(self, model: config.Model) -> ModelConnection:
+        if model.id not in self._connections:
+            from agentctl.runtime.provider import connect_model
+
+            self._connections[model.id] = connect_model(model, self.settings.limits.run_bytes)
+        return self._connections[model.id]
 
     async def close(self) -> None:
         """Close the connections to model providers."""
-        runners, self._runners = self._runners, None
-        if runners is not None:
-            await runners.close()
+        connections, self._connections = self._connections, {}
+        self._runners.clear()
+        for connection in connections.values():
+            await connection.close()
 
     def record(self, component: Component) -> AgentRecord | TeamRecord | WorkflowRecord:
-        """The component as its listing shows it (contract.md 3)."""
+        """Return the record of a component (docs/contract.md "Component records")."""
         if component.kind == "agent":
             return self._agent_record(component)
         if component.kind == "team":
@@ -175,7 +168,7 @@ class Catalog:
         return self._workflow_record(component)
 
     def data(self, component: Component) -> dict[str, Any]:
-        """What a session keeps of its component: `agent_data`, `team_data`, `workflow_data`."""
+        """Return the `agent_data`, `team_data` or `workflow_data` of a session."""
         named = {"name": component.name, f"{component.kind}_id": component.id}
         if component.kind == "workflow":
             return {**named, "steps": self._step_records(component)}
@@ -248,19 +241,6 @@ class Catalog:
 
     def _tool_records(self, component: Component) -> list[ToolRecord]:
         return [tool.record() for tool in self.tools(component)]
-
-    def _require_member(self, team: Component, member_id: str) -> Component:
-        """An agent by that id, else a team."""
-        found = self.get("agent", member_id) or self.get("team", member_id)
-        if found is None:
-            raise _unknown_reference_error(team, "member", member_id)
-        return found
-
-    def _known(self, kind: ComponentKind, component_id: str, owner: Component) -> Component:
-        found = self.get(kind, component_id)
-        if found is None:
-            raise _unknown_reference_error(owner, kind, component_id)
-        return found
 
 
 def _build_component(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Limits
-    from agentctl.runtime.catalog import Component
+    from agentctl.runtime.component import Component
     from agentctl.runtime.events import RunEvent
     from agentctl.runtime.transcript import Transcript
 

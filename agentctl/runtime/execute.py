@@ -1,19 +1,37 @@
-"""One run of any component: the door to the runtime."""
+"""Execution of a run of any component, and the preparation of a server for its first run."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agentctl.runtime.failures import ExecutionError
 
 if TYPE_CHECKING:
-    from agentctl.runtime.catalog import Catalog, Component
+    from agentctl.runtime.catalog import Catalog
+    from agentctl.runtime.component import Component
     from agentctl.runtime.context import RunContext
 
-__all__ = ["execute_component"]
+__all__ = ["execute_component", "prepare_components"]
 
 _log = logging.getLogger("agentctl.runtime")
+
+
+def prepare_components(catalog: Catalog) -> None:
+    """Import and build everything that runs need, so that the first run does not wait for it.
+
+    Models without an API key are skipped: their runs report that.
+
+    Raises:
+        InvalidConfiguration: a tool or a model is not usable; names the component.
+    """
+    from agentctl.runtime import agent, team, workflow  # noqa: F401  # imported for later runs
+
+    for kind in ("agent", "team"):
+        for component in catalog.components(kind).values():
+            with suppress(ExecutionError):
+                catalog.runner(component)
 
 
 async def execute_component(
@@ -23,46 +41,36 @@ async def execute_component(
     context: RunContext,
     catalog: Catalog,
 ) -> None:
-    """Run a component to its end; what it says and does is in `context.transcript`.
+    """Run a component to its end. The results are in `context.transcript`.
 
     Args:
-        message: what the user asks.
+        message: message of the user.
         history: neutral messages of earlier runs of the session, oldest first.
 
     Raises:
-        RunFailure: the run ends as ERROR.
-        asyncio.CancelledError: the task was cancelled, or a checkpoint found a cancel request.
+        ExecutionError: the run ends as ERROR.
+        asyncio.CancelledError: the task was cancelled, or a checkpoint found a stop request.
     """
     try:
-        await _dispatch(component, message, history, context, catalog)
+        if component.kind == "agent":
+            from agentctl.runtime.agent import run_agent
+
+            await run_agent(component, message, history, context, catalog)
+        elif component.kind == "team":
+            from agentctl.runtime.team import run_team
+
+            await run_team(component, message, history, context, catalog)
+        else:
+            from agentctl.runtime.workflow import run_workflow
+
+            await run_workflow(component, message, context, catalog)
     except ExecutionError as failure:
         _log.warning("run %s failed: %s: %s", context.run_id, failure.code, failure.detail)
         raise
     except Exception as error:
-        _log.exception("run %s failed inside", context.run_id)
+        _log.exception("run %s failed with an internal error", context.run_id)
         raise ExecutionError("INTERNAL") from error
     finally:
         if component.kind != "workflow" and not context.transcript.messages:
-            # It failed before its model was asked: what it was to answer is part of the session.
+            # The run failed before its model was called: keep the message in the session.
             context.transcript.add_user(message)
-
-
-async def _dispatch(
-    component: Component,
-    message: str,
-    history: list[dict[str, Any]],
-    context: RunContext,
-    catalog: Catalog,
-) -> None:
-    if component.kind == "agent":
-        from agentctl.runtime.agent import run_agent
-
-        await run_agent(component, message, history, context, catalog)
-    elif component.kind == "team":
-        from agentctl.runtime.team import run_team
-
-        await run_team(component, message, history, context, catalog)
-    else:
-        from agentctl.runtime.workflow import run_workflow
-
-        await run_workflow(component, message, context, catalog)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.settings import Team
-from agentctl.runtime.actions import Action, CallOutcome
+from agentctl.runtime.conversation import Action, CallOutcome
 from agentctl.runtime.delegation import DELEGATE, delegation_tools
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.catalog import Component
+    from agentctl.runtime.component import Component
     from agentctl.runtime.context import MemberResult
     from agentctl.runtime.conversation import Conversation
 
@@ -51,9 +51,13 @@ def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome
     if result.status == "COMPLETED":
         return CallOutcome(result.content)
     if result.status == "CANCELLED":
-        return CallOutcome(f"The member {member.id} was cancelled", failed=True, counts=False)
+        return CallOutcome(
+            f"The member {member.id} was cancelled", failed=True, counts_as_failure=False
+        )
     why = result.error_detail or "no reason is known"
-    return CallOutcome(f"The member {member.id} failed: {why}", failed=True, counts=False)
+    return CallOutcome(
+        f"The member {member.id} failed: {why}", failed=True, counts_as_failure=False
+    )
 
 
 @dataclass(frozen=True, slots=True)

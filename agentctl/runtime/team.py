@@ -11,7 +11,8 @@ from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.leadership import build_member_outcome
 
 if TYPE_CHECKING:
-    from agentctl.runtime.catalog import Catalog, Component
+    from agentctl.runtime.catalog import Catalog
+    from agentctl.runtime.component import Component
     from agentctl.runtime.context import RunContext
     from agentctl.runtime.runners import Runner
 
@@ -36,9 +37,9 @@ async def run_team(
         RunFailure: the leader's model or a tool of the leader ended the run.
     """
     assert isinstance(team.spec, Team)
-    runner = catalog.runners.runner(team)
-    conversation = Conversation(context, message, runner.actions, speaks=not runner.routes)
-    conversation.begin(runner.system)
+    runner = catalog.runner(team)
+    conversation = Conversation(context, message, runner.actions, publishes=not runner.routes)
+    conversation.add_prompt(runner.system)
     if team.spec.mode == "route":
         await _route(runner, history, conversation)
     elif team.spec.mode == "broadcast":

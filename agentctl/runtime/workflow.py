@@ -8,7 +8,8 @@ from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
 
 if TYPE_CHECKING:
-    from agentctl.runtime.catalog import Catalog, Component
+    from agentctl.runtime.catalog import Catalog
+    from agentctl.runtime.component import Component
     from agentctl.runtime.context import MemberResult, RunContext
 
 __all__ = ["run_workflow"]

@@ -250,8 +250,8 @@ class StoredAccounts:
 
     async def close(self, seconds: float = 2.0) -> None:
         """Wait for pending writes, at most `seconds`."""
-        await self._writes.done(seconds)
-        await self._writes.end()
+        await self._writes.wait_until_empty(seconds)
+        await self._writes.cancel_all()
 
     async def _note(self, account_id: str, moment: int) -> None:
         due = moment - LAST_USE_INTERVAL

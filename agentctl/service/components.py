@@ -22,7 +22,7 @@ from agentctl.records.system import (
     TeamEntry,
     WorkflowEntry,
 )
-from agentctl.runtime.catalog import Component
+from agentctl.runtime.component import Component
 from agentctl.service.family import OperationFamily
 
 __all__ = ["ComponentOperations"]

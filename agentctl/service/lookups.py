@@ -11,7 +11,8 @@ from agentctl.auth.principal import Principal
 from agentctl.operations import MAXIMUM_USER_ID_LENGTH, SessionLocator
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.validation import check_text
-from agentctl.runtime.catalog import SESSION_TABLE, Component
+from agentctl.runtime.catalog import SESSION_TABLE
+from agentctl.runtime.component import Component
 from agentctl.service.documents import read_run_documents
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, unit

@@ -34,7 +34,7 @@ from agentctl.runs.admission import Idempotency, Submission
 from agentctl.runs.engine import CLIENT_DISCONNECTED, EarlierRun
 from agentctl.runs.follow import follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import cancelled
+from agentctl.runs.states import Ending
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
@@ -138,7 +138,7 @@ class RunOperations(OperationFamily):
         """Stop the run of a caller that leaves, unless it has ended or may continue."""
         if run.ended.done() or self._outlives_caller(request):
             return
-        run.stop(cancelled(self.principal.actor, CLIENT_DISCONNECTED))
+        run.stop(Ending.cancelled(self.principal.actor, CLIENT_DISCONNECTED))
         await asyncio.wait([run.ended], timeout=DISCONNECT_WAIT_SECONDS)
 
     def _outlives_caller(self, request: RunRequest) -> bool:
@@ -160,7 +160,7 @@ class RunOperations(OperationFamily):
             call.add_created("run", submission.run_id)
             note = await self._prepare_entry(call, submission)
             with call.change():
-                return await self.hosting.engine.submit(replace(submission, note=note))
+                return await self.hosting.engine.submit(replace(submission, extra_write=note))
 
     async def _prepare_entry(self, call: AuditedCall, submission: Submission) -> AppendEntry | None:
         """Return the unit that the transaction of a submission has to append.
@@ -191,7 +191,7 @@ class RunOperations(OperationFamily):
             message=request.message,
             background=request.background,
             recorded=stream or request.background,
-            goes_on=self._outlives_caller(request),
+            survives_disconnect=self._outlives_caller(request),
             actor=self.principal.actor,
             visibility=self.lookups.run_visibility(request.user_id),
             idempotency=self._idempotency(kind, component_id, request, stream=stream),
@@ -318,7 +318,7 @@ class RunOperations(OperationFamily):
                     actor=self.principal.actor,
                     reason=request.reason,
                     wait=request.wait,
-                    note=note,
+                    extra_write=note,
                 )
             return Document(documents.build_cancel_document(result))
 

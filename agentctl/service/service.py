@@ -18,6 +18,7 @@ from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
 from agentctl.runs.worker import Worker
 from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
 from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_log import AuditLog
@@ -91,8 +92,8 @@ class Service:
         databases, observer = self.hosting.databases, self.hosting.observer
         await databases.open_all()
         log_startup_warnings(self.settings)
-        self.hosting.catalog.prepare()
-        await self._worker.enlist()
+        prepare_components(self.hosting.catalog)
+        await self._worker.register()
         observer.is_long_lived = True
         await sweep_dead_workers(databases, observer, self._worker.id)
         keep_days = self.settings.audit.keep_days
@@ -102,7 +103,7 @@ class Service:
     @property
     def live_run_count(self) -> int:
         """Number of live runs of this process, without the runs of members and steps."""
-        return len(self.hosting.engine.roots())
+        return len(self.hosting.engine.root_runs())
 
     async def drain(self) -> None:
         """Reject new runs and wait up to `server.drain_seconds` for the live ones."""
@@ -132,12 +133,12 @@ class Service:
             stack.push_async_callback(databases.close)
             catalog = Catalog.from_settings(settings)
             stack.push_async_callback(catalog.close)
-            worker = Worker(databases, lost=lambda owner: engine.handle_worker_lost(owner))
-            stack.push_async_callback(worker.retire)
+            worker = Worker(databases, on_lost=lambda owner: engine.handle_worker_lost(owner))
+            stack.push_async_callback(worker.unregister)
             changes, observer = DatabaseChanges(), WorkerMonitor(databases)
             engine = Engine(databases, catalog, settings, worker)
             watches = Tasks()
-            stack.push_async_callback(watches.end)
+            stack.push_async_callback(watches.cancel_all)
             watches.start(watch_cancel_requests(engine, databases, changes))
             stack.push_async_callback(engine.close)
             canceller = Canceller(engine, observer, changes)

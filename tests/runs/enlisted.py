@@ -31,8 +31,10 @@ def say(text: object) -> None:
 
 async def main(folder: Path, beat_seconds: float) -> None:
     async with Rig(folder).open(create=False) as databases:
-        worker = Worker(databases, lost=lambda old: say(f"lost {old}"), beat_seconds=beat_seconds)
-        await worker.enlist()
+        worker = Worker(
+            databases, on_lost=lambda old: say(f"lost {old}"), heartbeat_seconds=beat_seconds
+        )
+        await worker.register()
         say(worker.id)
         while await obeyed(await asyncio.to_thread(sys.stdin.readline), worker, databases):
             pass
@@ -53,7 +55,7 @@ async def obeyed(line: str, worker: Worker, databases: Databases) -> bool:
             say("blocked")
             time.sleep(float(seconds))
         case _:
-            await worker.retire()
+            await worker.unregister()
             say("retired")
             return False
     return True

@@ -105,7 +105,7 @@ class Process:
         """Begin as `serve` does. Its sweep ends what dead workers left. A task of its own."""
         opened = Service.open(self._settings, create=True)
         self._service, self._opened = await opened.__aenter__(), opened
-        self._service._worker._beat_seconds = BEAT_SECONDS
+        self._service._worker._heartbeat_seconds = BEAT_SECONDS
         self.note()
         await self._service.prepare()
         self._opened_client = True

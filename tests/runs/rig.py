@@ -117,10 +117,10 @@ class Rig:
         finally:
             await databases.close()
 
-    def process(self, *, beat_seconds: float = 0.05) -> WorkerProcess:
+    def process(self, *, heartbeat_seconds: float = 0.05) -> WorkerProcess:
         """Start a process that enlists; the databases must be there."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.runs.enlisted", str(self.folder), str(beat_seconds)],
+            [sys.executable, "-m", "tests.runs.enlisted", str(self.folder), str(heartbeat_seconds)],
             cwd=ROOT,
             env=base_environment(),
             stdin=subprocess.PIPE,

@@ -32,8 +32,8 @@ async def write(database: Database, name: str = "s1") -> None:
 
 async def test_a_write_of_another_process_is_heard_at_once(rig: Rig) -> None:
     async with two(rig) as (changes, ours, theirs):
-        look = changes.look(ours)
-        waiting = asyncio.create_task(look.changed(10))
+        look = changes.track(ours)
+        waiting = asyncio.create_task(look.wait_for_change(10))
         await asyncio.sleep(0.05)
         started = time.monotonic()
         await write(theirs)
@@ -43,17 +43,17 @@ async def test_a_write_of_another_process_is_heard_at_once(rig: Rig) -> None:
 
 async def test_what_was_written_before_the_wait_is_not_missed(rig: Rig) -> None:
     async with two(rig) as (changes, ours, theirs):
-        look = changes.look(ours)
+        look = changes.track(ours)
         await write(theirs)
-        assert await look.changed(10)
-        assert not await look.changed(0.05)
+        assert await look.wait_for_change(10)
+        assert not await look.wait_for_change(0.05)
 
 
 async def test_everybody_hears_of_every_change_with_one_poller(rig: Rig) -> None:
     async with two(rig) as (changes, ours, theirs):
-        looks = [changes.look(ours) for _ in range(50)]
+        looks = [changes.track(ours) for _ in range(50)]
         before = len(asyncio.all_tasks())
-        waiting = [asyncio.create_task(look.changed(10)) for look in looks]
+        waiting = [asyncio.create_task(look.wait_for_change(10)) for look in looks]
         await asyncio.sleep(0.03)
         assert len(asyncio.all_tasks()) == before + len(waiting) + 1
         await write(theirs)
@@ -63,7 +63,7 @@ async def test_everybody_hears_of_every_change_with_one_poller(rig: Rig) -> None
 
 async def test_a_wait_that_is_given_up_polls_no_more(rig: Rig) -> None:
     async with two(rig) as (changes, ours, _):
-        waiting = asyncio.create_task(changes.look(ours).changed(10))
+        waiting = asyncio.create_task(changes.track(ours).wait_for_change(10))
         await asyncio.sleep(0.03)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -75,7 +75,7 @@ async def test_a_database_that_goes_away_is_told_to_who_waits(
 ) -> None:
     monkeypatch.setattr(module, "WATCH_RETRY_SECONDS", 0.01)
     async with two(rig) as (changes, ours, _):
-        waiting = asyncio.create_task(changes.look(ours).changed(10))
+        waiting = asyncio.create_task(changes.track(ours).wait_for_change(10))
         await asyncio.sleep(0.03)
         await ours.close()
         with pytest.raises(errors.Unavailable):

@@ -35,14 +35,14 @@ async def test_a_command_takes_the_databases_word_for_the_age_of_a_beat(
         system = databases.system
         await system.write(workers.register(FAR))
         await system.write(workers.register(replace(FAR, worker_id="old")))
-        observer = WorkerMonitor(databases, death_seconds=0.5)
+        observer = WorkerMonitor(databases, dead_after_seconds=0.5)
         assert await observer.check_all() == {"far": None, "old": None}
         began = await system.clock()
         while await system.clock() - began < 600_000:
             await system.write(workers.record_heartbeat("far", 0))
         assert await observer.check_all() == {"far": None, "old": WorkerDeath.NO_HEARTBEAT}
-        assert await observer.dead("old") is WorkerDeath.NO_HEARTBEAT
-        lasting = WorkerMonitor(databases, death_seconds=DEAD_AFTER_SECONDS)
+        assert await observer.check_owner("old") is WorkerDeath.NO_HEARTBEAT
+        lasting = WorkerMonitor(databases, dead_after_seconds=DEAD_AFTER_SECONDS)
         lasting.is_long_lived = True
         assert await lasting.check_all() == {"far": None, "old": None}
     finally:

@@ -80,7 +80,7 @@ async def test_who_follows_elsewhere_gets_what_the_starter_gets(deployment: Depl
                 asyncio.create_task(resumed(user(service), run_id, component_id="trickle"))
                 for service in (owner, other, other)
             ]
-            live = owner.hosting.engine.live(run_id)
+            live = owner.hosting.engine.find_run(run_id)
             assert live is not None
             await wait_until(lambda: live.stream.next > 20)
             await cancelled(user(other), run_id)
@@ -109,7 +109,7 @@ async def test_a_live_run_goes_on_behind_any_of_its_events(deployment: Deploymen
     async with two(deployment) as (owner, other):
         port = user(owner)
         async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
-            live = owner.hosting.engine.live(run["run_id"])
+            live = owner.hosting.engine.find_run(run["run_id"])
             assert live is not None
             await wait_until(lambda: live.stream.next > 10)
             follows = [
@@ -134,9 +134,9 @@ async def test_a_slow_reader_reads_what_has_left_memory(
         port = user(service)
         slow = port.stream_run("agent", "trickle", RunRequest("x", "s1"))
         first = await anext(slow)
-        live = service.hosting.engine.live(data(first)["run_id"])
+        live = service.hosting.engine.find_run(data(first)["run_id"])
         assert live is not None
-        await wait_until(lambda: live.stream.since(30) is None)
+        await wait_until(lambda: live.stream.events_from(30) is None)
         found = [first]
         async for event in slow:
             found.append(event)
@@ -144,7 +144,7 @@ async def test_a_slow_reader_reads_what_has_left_memory(
                 await cancelled(port, live.run_id)
         check_numbers(found)
         assert found[-1].name == "RunCancelled"
-        assert live.stream.since(0) is None
+        assert live.stream.events_from(0) is None
 
 
 async def test_a_long_answer_is_read_in_portions(deployment: Deployment) -> None:
@@ -296,7 +296,7 @@ async def test_who_follows_another_process_is_let_go_when_this_one_ends(
             assert [event.name for event in await following] == ["RunStarted"]
             with pytest.raises(errors.Unavailable):
                 await waiting
-        assert owner.hosting.engine.live(run_id) is not None
+        assert owner.hosting.engine.find_run(run_id) is not None
 
 
 async def test_who_follows_a_process_that_ends_is_told_the_end(deployment: Deployment) -> None:

@@ -82,7 +82,7 @@ async def under_way(service: Service, agent: str) -> str:
     port = user(service)
     request = RunRequest("x", session_id="s1", background=True)
     run_id = (await port.create_run("agent", agent, request)).value["run_id"]
-    live = service.hosting.engine.live(run_id)
+    live = service.hosting.engine.find_run(run_id)
     assert live is not None
     reached = {
         "half": lambda: live.transcript.content == "one two three",
@@ -208,7 +208,7 @@ async def test_what_a_member_left_is_told_of_the_member(
         request = RunRequest("x", session_id="s1", background=True)
         run_id = (await port.create_run("team", "pair", request)).value["run_id"]
         member = await running(port, component_id="blocked")
-        live = service.hosting.engine.live(member["run_id"])
+        live = service.hosting.engine.find_run(member["run_id"])
         assert live is not None
         await wait_until(lambda: live.transcript.tools)
         await port.cancel_run("team", "pair", run_id, CancelRequest("s1", wait=SOON))
@@ -227,7 +227,7 @@ async def test_a_service_that_closes_waits_for_nothing_that_hangs(
     deployment = a_world(tmp_path, model_endpoint)
     async with prepared(deployment) as service:
         run_id = await under_way(service, agent)
-        live = service.hosting.engine.live(run_id)
+        live = service.hosting.engine.find_run(run_id)
         assert live is not None
         closing = time.monotonic()
     assert time.monotonic() - closing < SOON
@@ -262,7 +262,7 @@ async def test_work_that_stops_before_its_end_is_stored_is_known_to_have_stopped
     async with prepared(deployment) as service:
         port = user(service)
         run_id = await under_way(service, "blocked")
-        live = service.hosting.engine.live(run_id)
+        live = service.hosting.engine.find_run(run_id)
         assert live is not None
         async with locked(deployment):
             await wait_until(lambda: live.transcript.unstopped.pending)

@@ -25,10 +25,11 @@ from agentctl.config.settings import Database as Entry
 from agentctl.operations import BulkDeletion, NewSession, SessionPatch
 from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
 from agentctl.runs.finish import store_end
-from agentctl.runs.live import LiveRun
+from agentctl.runs.live import LiveRun, RunSpec
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.recovery import recover_runs
-from agentctl.runs.states import Ending, cancelled, completed
+from agentctl.runs.states import Ending
+from agentctl.runtime.component import Component
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import accounts, events, runs, sessions
@@ -96,29 +97,31 @@ class Scene:
     def row(self, name: str, session: str = "s", **given: Any) -> NewRun:
         return a_run(self.id(name), self.id(session), component_id="quick", **given)
 
-    def _live(self, name: str, component_id: str = "quick", session: str = "s") -> LiveRun:
+    def _component(self, component_id: str) -> Component:
         component = self.service.hosting.catalog.get("agent", component_id)
         assert component is not None
-        return LiveRun(
-            self.id(name), self.id(session), component, "hello", user_id="ann", parent=None,
-            recorded=True, database=self.database, spawn=never, time_limit=9, tool_timeout=9,
-            limits=self.service.settings.limits,
-        )  # fmt: skip
+        return component
 
     async def admit(
         self, name: str, component_id: str = "quick", *, session: str = "s", key: str | None = None
     ) -> None:
-        run = self._live(name, component_id, session)
         submission = Submission(
-            run.component, run.session_id, "ann", "hello", background=True, recorded=True,
-            goes_on=True, actor="ann", visibility=Visibility(False, "ann"), run_id=run.run_id,
+            self._component(component_id), self.id(session), "ann", "hello", background=True,
+            recorded=True, survives_disconnect=True, actor="ann",
+            visibility=Visibility(False, "ann"), run_id=self.id(name),
             idempotency=None if key is None else Idempotency("ann", self.id(key), "hash"),
         )  # fmt: skip
         catalog = self.service.hosting.catalog
-        await self.database.write(admit_run(run, submission, catalog, self.id("worker")))
+        await self.database.write(admit_run(submission, catalog, self.id("worker")))
 
     async def end_live(self, ending: Ending) -> Ending:
-        run = self._live("live")
+        spec = RunSpec(
+            run_id=self.id("live"), session_id=self.id("s"), parent_run_id=None,
+            component=self._component("quick"), message="hello", recorded=True,
+            survives_disconnect=False, database=self.database, time_limit=9, tool_timeout=9,
+            limits=self.service.settings.limits,
+        )  # fmt: skip
+        run = LiveRun(spec, None, never)
         run.recorder = Recorder(run.run_id, run.attempt, run.stream, self.database)
         run.transcript.add_user("hello")
         return await store_end(run, ending, lambda late: None)
@@ -172,8 +175,8 @@ CHANGES: dict[str, Callable[[Scene], Change]] = {
     "start late": written(lambda s: runs.claim(s.id("late"), 1, s.id("waiter"), 2)),
     "member": written(lambda s: runs.create(s.row("member", parent_run_id=s.id("live")))),
     "start": written(lambda s: runs.claim(s.id("next"), 1, s.id("waiter"), 2)),
-    "end": asked(lambda s: s.end_live(completed())),
-    "stop": asked(lambda s: s.end_live(cancelled("ann", "enough"))),
+    "end": asked(lambda s: s.end_live(Ending.completed())),
+    "stop": asked(lambda s: s.end_live(Ending.cancelled("ann", "enough"))),
     "record": written(lambda s: events.append_batch(s.id("live"), 1, 1, 1, "RunContent {}\n")),
     "cancel": written(lambda s: runs.request_cancel(s.id("live"), 7, "bob", "no need")),
     "cancel next": written(lambda s: runs.request_cancel(s.id("next"), 7, "bob", "no need")),

@@ -45,25 +45,25 @@ def elsewhere(worker_id: str = "far", **given: object) -> WorkerRow:
 @asynccontextmanager
 async def beating(databases: Databases) -> AsyncIterator[Worker]:
     """A worker of this process: it shows that the database takes writes."""
-    worker = Worker(databases, beat_seconds=0.03)
-    await worker.enlist()
+    worker = Worker(databases, heartheartbeat_seconds=0.03)
+    await worker.register()
     yield worker
-    await worker.retire()
+    await worker.unregister()
 
 
 async def test_who_lives_is_not_dead(rig: Rig) -> None:
     async with rig.open() as databases:
         other = rig.process()
         observer = WorkerMonitor(databases)
-        assert await observer.dead(other.worker_id) is None
+        assert await observer.check_owner(other.worker_id) is None
         assert await observer.check_all() == {other.worker_id: None}
 
 
 async def test_nobody_and_who_has_no_row_are_dead(rig: Rig) -> None:
     async with rig.open() as databases:
         observer = WorkerMonitor(databases)
-        assert await observer.dead(None) is WorkerDeath.EXITED
-        assert await observer.dead("unknown") is WorkerDeath.EXITED
+        assert await observer.check_owner(None) is WorkerDeath.EXITED
+        assert await observer.check_owner("unknown") is WorkerDeath.EXITED
 
 
 async def test_who_was_killed_is_dead_at_once(rig: Rig) -> None:
@@ -74,7 +74,7 @@ async def test_who_was_killed_is_dead_at_once(rig: Rig) -> None:
             other.kill(reap=reap)
             if not reap:
                 os.waitid(os.P_PID, other.process.pid, os.WEXITED | os.WNOWAIT)
-            assert await observer.dead(other.worker_id) is WorkerDeath.EXITED
+            assert await observer.check_owner(other.worker_id) is WorkerDeath.EXITED
 
 
 async def test_who_retired_is_dead_and_leaves_nothing(rig: Rig) -> None:
@@ -82,7 +82,7 @@ async def test_who_retired_is_dead_and_leaves_nothing(rig: Rig) -> None:
         other = rig.process()
         other.tell("retire")
         assert other.hear() == "retired"
-        assert await WorkerMonitor(databases).dead(other.worker_id) is WorkerDeath.EXITED
+        assert await WorkerMonitor(databases).check_owner(other.worker_id) is WorkerDeath.EXITED
         assert rig.locks == []
 
 
@@ -95,7 +95,7 @@ async def test_a_child_that_outlives_it_does_not_keep_it_alive(rig: Rig, command
         try:
             other.kill()
             os.kill(child, 0)
-            assert await WorkerMonitor(databases).dead(other.worker_id) is WorkerDeath.EXITED
+            assert await WorkerMonitor(databases).check_owner(other.worker_id) is WorkerDeath.EXITED
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -110,9 +110,9 @@ async def test_the_lock_tells_of_a_process_whose_pid_says_nothing_here(rig: Rig)
         far = replace(row, host="container", boot_id="boot/2", pid=1)
         await databases.system.write(workers.register(far))
         observer = WorkerMonitor(databases)
-        assert await observer.dead(other.worker_id) is None
+        assert await observer.check_owner(other.worker_id) is None
         other.kill()
-        assert await observer.dead(other.worker_id) is WorkerDeath.EXITED
+        assert await observer.check_owner(other.worker_id) is WorkerDeath.EXITED
 
 
 async def test_without_a_lock_file_the_pid_tells(rig: Rig) -> None:
@@ -122,14 +122,14 @@ async def test_without_a_lock_file_the_pid_tells(rig: Rig) -> None:
             row = WorkerRow(number, *here._replace(process_start=start), beat=1, started_at=1)
             await databases.system.write(workers.register(row))
         observer = WorkerMonitor(databases)
-        assert await observer.dead("same") is None
-        assert await observer.dead("reused") is WorkerDeath.EXITED
+        assert await observer.check_owner("same") is None
+        assert await observer.check_owner("reused") is WorkerDeath.EXITED
 
 
 async def test_who_is_stopped_is_silent_and_who_goes_on_is_alive_again(rig: Rig) -> None:
     async with rig.open() as databases, beating(databases):
-        observer = WorkerMonitor(databases, death_seconds=DEATH)
-        other = rig.process(beat_seconds=0.03)
+        observer = WorkerMonitor(databases, dead_after_seconds=DEATH)
+        other = rig.process(heartbeat_seconds=0.03)
         await beaten(databases, other.worker_id)
         other.stop()
         began = time.monotonic()
@@ -140,7 +140,7 @@ async def test_who_is_stopped_is_silent_and_who_goes_on_is_alive_again(rig: Rig)
 
 
 async def _is(observer: WorkerMonitor, owner: str, death: WorkerDeath | None) -> bool:
-    return await observer.dead(owner) is death
+    return await observer.check_owner(owner) is death
 
 
 async def test_silence_is_measured_on_a_clock_of_its_own(rig: Rig) -> None:
@@ -152,11 +152,11 @@ async def test_silence_is_measured_on_a_clock_of_its_own(rig: Rig) -> None:
         for beat in (10**18, 5, 7_000_000_000, 6):
             assert await databases.system.write(workers.record_heartbeat("far", beat))
             for _ in range(3):
-                assert await observer.dead("far") is None
+                assert await observer.check_owner("far") is None
                 clock.now += 4
                 await _something_written(databases)
         seconds = 0
-        while await observer.dead("far") is None:
+        while await observer.check_owner("far") is None:
             await _something_written(databases)
             clock.now += 1
             seconds += 1

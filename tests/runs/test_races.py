@@ -281,7 +281,9 @@ async def test_what_begins_while_its_worker_is_taken_for_dead_stops(tmp_path: Pa
             await process.spawned(process.open())
         await _begun_and_judged(judge, judged, 40 if LONG else 8)
         engine = judged.service.hosting.engine
-        await wait_until(lambda: all(run.owner == engine.worker_id for run in engine.live_runs()))
+        await wait_until(
+            lambda: all(run.worker_id == engine.worker_id for run in engine.live_runs())
+        )
     finally:
         await judge.kill()
         await judged.kill()
@@ -302,7 +304,7 @@ async def test_who_follows_a_run_that_another_process_ended_is_told_that_end(
             asyncio.create_task(collected(process, "agent", "slow", run_id))
             for process in (judged, judge)
         ]
-        await wait_until(lambda: judged.service.hosting.engine.roots()[0].stream.next > 2)
+        await wait_until(lambda: judged.service.hosting.engine.root_runs()[0].stream.next > 2)
         await _judge(judge, judged)
         here, there = await asyncio.gather(*told)
         assert here[-1] == there[-1]
@@ -325,7 +327,7 @@ async def _judge(judge: Process, judged: Process) -> None:
     """Take a process for dead that lives, and wait until it has heard of that."""
     database = judge.service.hosting.databases.system
     owner = judged.service.hosting.engine.worker_id
-    await recover_runs(database, owner, silent=True)
+    await recover_runs(database, owner, may_still_run=True)
     await database.write(workers.remove(owner))
     await wait_until(lambda: judged.service.hosting.engine.worker_id != owner)
 

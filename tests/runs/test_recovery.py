@@ -11,7 +11,7 @@ import pytest
 from agentctl import errors
 from agentctl.runs import event_format
 from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
-from agentctl.runs.states import cancelled, failed
+from agentctl.runs.states import Ending
 from agentctl.runtime.events import Content, StepCompleted, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database
@@ -100,7 +100,8 @@ async def test_one_that_was_to_stop_ends_as_cancelled(
         transcript = Transcript()
         transcript.add_content("part")
         assert_same(
-            last.events, event_format.format_end(identity(run), cancelled("ann", told), transcript)
+            last.events,
+            event_format.format_end(identity(run), Ending.cancelled("ann", told), transcript),
         )
 
 
@@ -122,7 +123,7 @@ async def test_the_last_event_is_that_of_any_other_end(rig: Rig) -> None:
         await recover_runs(main, "w1")
         transcript = Transcript()
         transcript.add_content("so far")
-        ending = failed("WORKER_LOST", DETAIL)
+        ending = Ending.failed("WORKER_LOST", DETAIL)
         assert_same(
             (await batches(main))[-1].events,
             event_format.format_end(identity(run), ending, transcript),
@@ -134,7 +135,7 @@ async def test_what_the_old_owner_still_writes_is_refused(rig: Rig) -> None:
         main = databases["main"]
         run = await a_live_run(main, "w1")
         following = await said(main, run, "early")
-        await recover_runs(main, "w1", silent=True)
+        await recover_runs(main, "w1", may_still_run=True)
         before, told = await stored(main), await batches(main)
         assert before.stopped_at is None
         assert not await main.write(events.append_batch("r1", 1, following, following, "late {}\n"))

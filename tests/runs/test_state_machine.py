@@ -452,7 +452,7 @@ async def _judged_silent(judge: Process, owner: str) -> None:
     """What a sweep does to a worker that was silent (`runs.sweep`)."""
     databases = judge.service.hosting.databases
     for database in databases.values():
-        await recover_runs(database, owner, silent=True)
+        await recover_runs(database, owner, may_still_run=True)
     await databases.system.write(workers.remove(owner))
 
 

@@ -46,7 +46,7 @@ async def test_the_runs_of_a_killed_process_are_ended_and_it_is_buried(
         assert (await stored(databases["main"])).error_code == "WORKER_LOST"
         assert await the_workers(databases) == []
         assert rig.locks == []
-        assert f"worker {other.worker_id} is gone; 1 of its runs" in caplog.text
+        assert f"worker {other.worker_id} is dead (exited); 1 of its runs" in caplog.text
         assert await swept(databases) == []
 
 
@@ -56,14 +56,14 @@ async def test_the_living_and_oneself_are_left_alone(rig: Rig) -> None:
         other.tell("run r1 main")
         assert other.hear() == "begun"
         worker = Worker(databases)
-        await worker.enlist()
+        await worker.register()
         await a_live_run(databases["main"], worker.id, "mine")
         assert await swept(databases, worker.id) == []
         assert len(await the_workers(databases)) == len(rig.locks) == 2
         # What is not judged is left alone, even without a row.
         await databases.system.write(workers.remove(worker.id))
         assert await swept(databases, worker.id) == []
-        await worker.retire()
+        await worker.unregister()
 
 
 async def test_runs_of_an_owner_without_a_row_are_ended(rig: Rig) -> None:
@@ -137,13 +137,13 @@ async def test_a_stopped_process_that_goes_on_finds_its_runs_ended_and_is_anothe
 ) -> None:
     """A zombie: SIGSTOP for longer than silence may last, then SIGCONT."""
     async with rig.open() as databases, AsyncExitStack() as stack:
-        worker = Worker(databases, beat_seconds=QUICK)
-        await worker.enlist()
-        stack.push_async_callback(worker.retire)
-        observer = WorkerMonitor(databases, death_seconds=0.6)
+        worker = Worker(databases, heartheartbeat_seconds=QUICK)
+        await worker.register()
+        stack.push_async_callback(worker.unregister)
+        observer = WorkerMonitor(databases, dead_after_seconds=0.6)
         watch = asyncio.create_task(watch_workers(databases, observer, worker, sweep_seconds=QUICK))
         stack.callback(watch.cancel)
-        other = rig.process(beat_seconds=QUICK)
+        other = rig.process(heartbeat_seconds=QUICK)
         other.tell("run r1 main")
         assert other.hear() == "begun"
         await beaten(databases, other.worker_id)
@@ -176,7 +176,7 @@ async def test_the_watch_goes_on_whatever_happens(
 ) -> None:
     async with rig.open(create=False, all=False) as databases:
         worker = Worker(databases)
-        options = {"sweep_seconds": 0.005, "tidy_seconds": 0.005}
+        options = {"sweep_seconds": 0.005, "cleanup_seconds": 0.005}
         observer = WorkerMonitor(databases)
         watch = asyncio.create_task(watch_workers(databases, observer, worker, **options))
         try:
@@ -184,7 +184,7 @@ async def test_the_watch_goes_on_whatever_happens(
                 # A second one that is there for it to open, and the first one gone.
                 databases["second"]
                 (rig.folder / "main.db").rename(rig.folder / "away.db")
-                await wait_until(lambda: "dead workers could not be looked for" in caplog.text)
+                await wait_until(lambda: "the sweep for dead workers failed" in caplog.text)
                 (rig.folder / "away.db").rename(rig.folder / "main.db")
                 other = await killed_with_a_run(rig)
                 await wait_until(lambda: _status(databases, "ERROR"))
@@ -202,7 +202,7 @@ async def test_a_sweep_with_nothing_to_do_is_a_few_point_reads(
 ) -> None:
     async with rig.open() as databases:
         worker = Worker(databases)
-        await worker.enlist()
+        await worker.register()
         observer = WorkerMonitor(databases)
         for number in range(50):
             await a_live_run(databases["main"], worker.id, f"r{number}")
@@ -215,7 +215,7 @@ async def test_a_sweep_with_nothing_to_do_is_a_few_point_reads(
         logging.getLogger("tests").info("sweep: %.0f us", sorted(times)[25] * 1e6)
         # Every 2 s: a share of the process that nobody notices, with much room for a slow machine.
         assert sorted(times)[25] < 0.02
-        await worker.retire()
+        await worker.unregister()
 
 
 async def test_files_and_rows_of_old_boots_do_not_pile_up(rig: Rig) -> None:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings, Team, Workflow
 from agentctl.records import times
 from agentctl.records.kinds import ComponentKind
-from agentctl.runtime.catalog import Catalog, Component
+from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult
 from agentctl.runtime.events import Content, RunEvent
 from agentctl.runtime.execute import execute_component
@@ -67,7 +68,7 @@ class Surroundings:
             async with asyncio.timeout(MEMBER_SECONDS):
                 await execute_component(component, message, [], child, self.catalog)
         except TimeoutError:
-            return child.ended("ERROR", "The run took longer than it may", "RUN_TIMEOUT")
+            return child.ended("ERROR", "The run exceeded its time limit", "RUN_TIMEOUT")
         except ExecutionError as failure:
             return child.ended("ERROR", failure.detail, failure.code)
         return child.ended("COMPLETED")

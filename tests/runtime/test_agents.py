@@ -125,7 +125,7 @@ def test_an_answer_beyond_the_limit_ends_the_run(model_endpoint: ModelEndpoint) 
 
     assert failure is not None
     assert failure.code == "MODEL_REJECTED"
-    assert failure.detail == "The run grew beyond what a run may hold"
+    assert failure.detail == "The run exceeded its maximum size"
     assert 0 < len(ended.transcript.content.encode()) <= 30
     model_endpoint.wait_for_open(0)
 

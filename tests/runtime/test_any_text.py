@@ -16,8 +16,7 @@ from agentctl.config.settings import Limits
 from agentctl.records.text import is_storable
 from agentctl.runs import event_format
 from agentctl.runs.states import Ending
-from agentctl.runtime.actions import CallOutcome
-from agentctl.runtime.conversation import Conversation
+from agentctl.runtime.conversation import CallOutcome, Conversation
 from agentctl.runtime.conversion import clean_response, extract_calls, to_model_messages
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import ExecutionError
@@ -90,10 +89,10 @@ async def one_answer(
 ) -> None:
     """A model says and calls something, as `runtime.agent` passes it on."""
     conversation = Conversation(told, "go", {"tool": Returns(result)})
-    conversation.begin("system")
+    conversation.add_prompt("system")
     conversation.begin_answer()
     for delta in deltas:
-        conversation.say(delta)
+        conversation.add_text(delta)
     parts = [ToolCallPart(name, args, tool_call_id=call_id) for name, args, call_id in calls]
     response = ModelResponse(parts=[TextPart("".join(deltas)), *parts])
     clean_response(response)

@@ -11,6 +11,7 @@ import pytest
 from agentctl.config.settings import Agent, Model, Settings, Step, Team, Workflow
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.execute import prepare_components
 from tests.runtime import toolbox
 from tests.runtime.surroundings import settings
 
@@ -234,7 +235,7 @@ def test_a_reference_to_nothing_is_refused(
 def test_preparing_finds_what_runs_would_stumble_over() -> None:
     def prepared(configured: Settings) -> None:
         listed = catalog(configured)
-        listed.prepare()
+        prepare_components(listed)
         asyncio.run(listed.close())
 
     prepared(everything())
@@ -250,6 +251,7 @@ def test_records_need_no_model_library_and_without_tools_no_pydantic() -> None:
 import sys
 from agentctl.config.settings import Agent, Database, Model, Settings, Team
 from agentctl.runtime.catalog import Catalog
+from agentctl.runtime.execute import prepare_components
 configured = Settings(
     databases=(Database("main", "x"),), models=(Model("m", "demo", "echo"),),
     agents=(Agent("a", "m", tools={tools}),), teams=(Team("t", "m", ("a",)),),

@@ -73,7 +73,7 @@ def test_a_teams_own_metrics_leave_its_members_out(model_endpoint: ModelEndpoint
     ("member", "told"),
     [
         ("http-401", "failed: The model refused the request or gave an unusable answer"),
-        ("hang", "failed: The run took longer than it may"),
+        ("hang", "failed: The run exceeded its time limit"),
     ],
 )
 @pytest.mark.parametrize("mode", ["coordinate", "route"])

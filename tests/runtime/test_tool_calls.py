@@ -134,9 +134,9 @@ def test_two_calls_of_one_answer_both_get_results(model_endpoint: ModelEndpoint)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"a": "three"}, "The arguments of add do not fit: a: Input should be a valid integer"),
-        ({"b": 1}, "The arguments of add do not fit: a is missing"),
-        ({"a": 1, "c": 1}, "The arguments of add do not fit: c is unknown"),
+        ({"a": "three"}, "The arguments of add are not valid: a: Input should be a valid integer"),
+        ({"b": 1}, "The arguments of add are not valid: a is missing"),
+        ({"a": 1, "c": 1}, "The arguments of add are not valid: c is unknown"),
     ],
 )
 def test_arguments_that_do_not_fit_are_told_to_the_model(

@@ -61,7 +61,7 @@ def test_a_workflow_has_no_messages_and_spends_nothing_itself(
     ("second", "code", "why"),
     [
         ("http-401", "MODEL_REJECTED", "The model refused the request or gave an unusable answer"),
-        ("hang", "INTERNAL", "The run took longer than it may"),
+        ("hang", "INTERNAL", "The run exceeded its time limit"),
     ],
 )
 def test_a_step_that_fails_ends_the_run(

@@ -54,7 +54,7 @@ async def test_whatever_hangs_is_stopped_at_once(
 
 
 async def _tool_started(service: Service, run_id: str) -> None:
-    live = service.hosting.engine.live(run_id)
+    live = service.hosting.engine.find_run(run_id)
     assert live is not None
     await wait_until(lambda: live.transcript.tools)
 
@@ -95,7 +95,7 @@ async def test_partial_text_is_kept(deployment: Deployment) -> None:
     async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "half", message="x", session_id="s1") as (run, _):
-            live = service.hosting.engine.live(run["run_id"])
+            live = service.hosting.engine.find_run(run["run_id"])
             assert live is not None
             await wait_until(lambda: live.transcript.content.count(" ") >= 2)
             await port.cancel_run("agent", "half", run["run_id"], CancelRequest("s1"))
@@ -208,7 +208,7 @@ async def test_members_and_steps_end_with_what_asked_for_them(
 
 
 async def _children_running(service: Service, run_id: str) -> None:
-    live = service.hosting.engine.live(run_id)
+    live = service.hosting.engine.find_run(run_id)
     assert live is not None
     wanted = 2 if live.component.id == "jam" else 1
     await wait_until(lambda: len(live.children) == wanted)

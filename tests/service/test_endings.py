@@ -18,7 +18,7 @@ from agentctl.operations import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs import changes, engine, finish, supervision
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import cancelled
+from agentctl.runs.states import Ending
 from agentctl.service import runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import sessions
@@ -62,7 +62,7 @@ async def ended(port: ServiceOperations, run_id: str) -> dict[str, Any]:
 
 
 def live_run(service: Service, run_id: str) -> LiveRun:
-    run = service.hosting.engine.live(run_id)
+    run = service.hosting.engine.find_run(run_id)
     assert run is not None
     return run
 
@@ -80,11 +80,11 @@ async def test_a_caller_that_leaves_while_the_database_is_locked_still_stops_its
         with locked(deployment):
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
-            assert live.stopping is not None
+            assert live.requested_end is not None
             assert (await port.get_run(run_id)).value["status"] == "RUNNING"
         run = await ended(port, run_id)
         assert run["status"] == "CANCELLED"
-        assert run["cancel_reason"] == "The client went away"
+        assert run["cancel_reason"] == "The client disconnected"
         await wait_until(lambda: service.hosting.engine.live_runs() == [])
 
 
@@ -139,8 +139,8 @@ async def test_a_run_whose_row_is_gone_ends_and_leaves_nothing(deployment: Deplo
         async with started(port, "team", "crew", message="ask hang", session_id="s1") as (run, _):
             live = live_run(service, run["run_id"])
             await wait_until(lambda: live.children)
-            await live.database.write(sessions.delete("s1"))
-            live.stop(cancelled("me", "gone"))
+            await live.spec.database.write(sessions.delete("s1"))
+            live.stop(Ending.cancelled("me", "gone"))
             await wait_until(lambda: not service.hosting.engine.live_runs())
         assert (await boss(service).get_runs(RunFilter())).value["data"] == []
 
@@ -166,7 +166,7 @@ async def test_the_event_tells_the_request_that_counts(deployment: Deployment) -
     async with hosted(deployment) as service:
         port = user(service)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, events):
-            live_run(service, run["run_id"]).stop(cancelled("you", "second"))
+            live_run(service, run["run_id"]).stop(Ending.cancelled("you", "second"))
             request = CancelRequest("s1", reason="first")
             answer = await port.cancel_run("agent", "hang", run["run_id"], request)
             last = data((await events)[-1])
@@ -212,13 +212,13 @@ async def test_a_run_that_goes_on_does_so_from_its_beginning(
 async def test_a_request_that_could_not_be_read_is_heard_of_later(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "WATCH_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(changes, "RETRY_SECONDS", 0.05)
     async with hosted(deployment) as owner, hosted(deployment) as elsewhere:
         port = user(owner)
         async with started(port, "agent", "hang", message="x", session_id="s1") as (run, events):
             live = live_run(owner, run["run_id"])
             await wait_until(lambda: live.transcript.messages)
-            database = live.database
+            database = live.spec.database
             read, refused = database.read, asyncio.Event()
 
             async def unreadable(*_: Any, **__: Any) -> Any:

@@ -256,7 +256,7 @@ async def test_a_caller_that_leaves_stops_its_run(deployment: Deployment) -> Non
         run = (await port.get_run(run_id)).value
         assert run["status"] == "CANCELLED"
         assert run["cancel_requested_by"] == "me"
-        assert run["cancel_reason"] == "The client went away"
+        assert run["cancel_reason"] == "The client disconnected"
 
 
 async def test_runs_are_kept_in_the_database_of_their_component(deployment: Deployment) -> None:

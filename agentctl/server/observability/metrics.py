@@ -86,21 +86,21 @@ class ServerMetrics:
         yield _build_histogram("request_seconds", text, _REQUEST_LABELS, kinds)
 
     def _runs(self) -> Iterator[Metric]:
-        tally = self.engine.tally
+        counters = self.engine.counters
         # Those that are still zero as well: a rate needs to have seen the beginning.
-        started = [((kind,), tally.started[kind]) for kind in KINDS]
+        started = [((kind,), counters.started[kind]) for kind in KINDS]
         yield _build_counter("runs_started", "Runs whose row was committed.", ("kind",), started)
         ended = [
-            ((kind, end.lower()), tally.ended[kind, end])
+            ((kind, end.lower()), counters.finished[kind, end])
             for kind in KINDS
             for end in get_args(FinalStatus)
         ]
         yield _build_counter("runs_ended", "Runs whose end was stored.", ("kind", "status"), ended)
-        kinds = Counter(run.component.kind for run in self.engine.live_runs())
+        kinds = Counter(run.spec.component.kind for run in self.engine.live_runs())
         live = [((kind,), kinds[kind]) for kind in KINDS]
         yield _build_gauge("runs_live", "Runs that are worked on.", ("kind",), live)
         text = "From the request of a cancel to the final row."
-        yield _build_histogram("cancel_seconds", text, (), [((), tally.cancels)])
+        yield _build_histogram("cancel_seconds", text, (), [((), counters.cancel_seconds)])
 
     def _stores(self) -> Iterator[Metric]:
         loads = {name: database.load() for name, database in self.opened().items()}

@@ -171,7 +171,7 @@ async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
     before = await database.read(runs.get_state(run_id))
     if before is None or is_final(before.status):
         return False
-    if not await hosting.observer.dead(before.owner):
+    if not await hosting.observer.check_owner(before.owner):
         return False
     after = await database.read(runs.get_state(run_id))
     return after is not None and not is_final(after.status) and after.owner == before.owner

@@ -68,7 +68,7 @@ class RunRepairs:
     async def _delete(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
         owner = problem.worker_id
-        gone = owner if owner is None or await self._observer.dead(owner) else None
+        gone = owner if owner is None or await self._observer.check_owner(owner) else None
         database = self._database(problem)
         batches = await database.write(integrity.delete_orphan(problem.run_id, gone))
         if batches is not None:
@@ -101,10 +101,12 @@ class RunRepairs:
     async def _recovered(self, database: Database, owner: str | None) -> tuple[set[str], str]:
         """The runs that were ended, and why others were not."""
         try:
-            death = await self._observer.dead(owner)
+            death = await self._observer.check_owner(owner)
             if death is None:
                 return set(), "its worker is there after all"
-            ended = await recover_runs(database, owner, silent=death is WorkerDeath.NO_HEARTBEAT)
+            ended = await recover_runs(
+                database, owner, may_still_run=death is WorkerDeath.NO_HEARTBEAT
+            )
             return set(ended), "another process works on it"
         except Exception as failure:
             # Some may have been ended before it failed: their rows tell.
@@ -145,7 +147,7 @@ class RunRepairs:
         databases, worker_id = self._hosting.databases, problem.worker_id
         if await databases.system.read(workers.get(worker_id)) is None:
             return problem.ended("gone", "its row was removed meanwhile")
-        if not await self._observer.dead(worker_id):
+        if not await self._observer.check_owner(worker_id):
             return problem.ended("left", "the worker is there after all")
         for database_id in databases:
             owners = await databases[database_id].read(runs.list_live_owners(), large=True)

@@ -1,0 +1,33 @@
+"""A configured agent, team or workflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Agent, OnBusy, Team, Workflow
+    from agentctl.records.kinds import ComponentKind
+
+__all__ = ["Component"]
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One agent, team or workflow.
+
+    Attributes:
+        database: id of the database with its sessions.
+        on_busy: the response to a second run in a session that has a live run.
+        history_runs: number of earlier runs of the session that the model receives.
+        spec: its table of the configuration.
+    """
+
+    kind: ComponentKind
+    id: str
+    name: str
+    description: str
+    database: str
+    on_busy: OnBusy
+    history_runs: int
+    spec: Agent | Team | Workflow
