@@ -19,12 +19,12 @@ NOT_YET_REWRITTEN = (
     *(
         f"tests/{name}"
         for name in (
-            "auth", "cli", "config", "contract", "docs", "outages",
+            "auth", "cli", "config", "contract", "outages",
             "policy", "records", "remote", "runs", "runtime", "server", "service", "store",
             "own_postgres", "postgres",
         )
     ),
-    "docs", "CHANGELOG", "CONTRIBUTING", "README", "sample-config",
+    "docs/reference", "sample-config",
 )  # fmt: skip
 """Beginnings of paths that are still to be rewritten. The aim is an empty table."""
 

@@ -22,6 +22,10 @@ WRITTEN_BY_TESTS = {"old.md"}
 DOCUMENT = re.compile(r"(?<![\w./-])(?P<name>(?:\.\./)*\w[\w./-]*\.md)\b")
 SECTION = re.compile(r"(?P<name>docs/[\w/-]+\.md)[`,]*\s+\\?[\"“](?P<title>[^\"”\\]+)\\?[\"”]")
 CASE = re.compile(r"\b[ACDFJKLRT]\d{2}\b")
+PACKAGES = {path.name for path in (ROOT / "agentctl").iterdir() if path.is_dir()}
+MODULE = re.compile(
+    rf"(?<![\w./-])(?:agentctl|tests|docs|{'|'.join(sorted(PACKAGES))})/[\w/.-]*\w\.(?:py|toml|sql|txt)\b"
+)
 DECISION = re.compile(r"docs/decisions/(\d{4})|\bdecisions?\s+(\d{1,2})\b", re.IGNORECASE)
 
 
@@ -75,6 +79,16 @@ def test_documents_are_in_the_repository() -> None:
         f"{place}: {name}"
         for place, name in names
         if name not in WRITTEN_BY_TESTS and not is_document(place, name)
+    ]
+    assert wrong == []
+
+
+def test_modules_named_in_pages_exist() -> None:
+    wrong = [
+        f"{place}: {match[0]}"
+        for place, match in found(MODULE)
+        if place.partition(":")[0].endswith(".md")
+        and not any((base / match[0]).is_file() for base in (ROOT, ROOT / "agentctl"))
     ]
     assert wrong == []
 
