@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from unittest.mock import patch
 from agentctl.cli.app import main
 from agentctl.cli.io import IO
 
-__all__ = ["Result", "run_command"]
+__all__ = ["Result", "run_command", "shift_clock"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,17 @@ def run_command(
     raw, error = stdout.getvalue(), stderr.getvalue().decode()
     assert "Traceback" not in error, error
     return Result(code, raw.decode(), error, raw)
+
+
+@contextlib.contextmanager
+def shift_clock(seconds: int) -> Iterator[None]:
+    """Set the clock of this process ahead, or back for a negative number."""
+    time_ns = time.time_ns
+    with (
+        patch.object(time, "time_ns", lambda: time_ns() + seconds * 1_000_000_000),
+        patch.object(time, "time", lambda: time_ns() / 1e9 + seconds),
+    ):
+        yield
 
 
 @contextlib.contextmanager
