@@ -45,7 +45,7 @@ def elsewhere(worker_id: str = "far", **given: object) -> WorkerRow:
 @asynccontextmanager
 async def beating(databases: Databases) -> AsyncIterator[Worker]:
     """A worker of this process: it shows that the database takes writes."""
-    worker = Worker(databases, heartheartbeat_seconds=0.03)
+    worker = Worker(databases, heartbeat_seconds=0.03)
     await worker.register()
     yield worker
     await worker.unregister()

@@ -137,7 +137,7 @@ async def test_a_stopped_process_that_goes_on_finds_its_runs_ended_and_is_anothe
 ) -> None:
     """A zombie: SIGSTOP for longer than silence may last, then SIGCONT."""
     async with rig.open() as databases, AsyncExitStack() as stack:
-        worker = Worker(databases, heartheartbeat_seconds=QUICK)
+        worker = Worker(databases, heartbeat_seconds=QUICK)
         await worker.register()
         stack.push_async_callback(worker.unregister)
         observer = WorkerMonitor(databases, dead_after_seconds=0.6)

@@ -103,7 +103,7 @@ async def test_without_a_place_for_locks_it_works_without(
 
 async def test_it_beats_while_the_event_loop_is_blocked(rig: Rig) -> None:
     async with rig.open() as databases:
-        worker = Worker(databases, heartheartbeat_seconds=QUICK)
+        worker = Worker(databases, heartbeat_seconds=QUICK)
         await worker.register()
         await beaten(databases, worker.id)
         before = (await the_workers(databases))[0].beat
@@ -120,7 +120,7 @@ async def test_a_locked_database_is_waited_for_with_few_words(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig.open() as databases:
-        worker = Worker(databases, heartheartbeat_seconds=QUICK)
+        worker = Worker(databases, heartbeat_seconds=QUICK)
         await worker.register()
         other = apsw.Connection(str(rig.folder / "main.db"))
         other.set_busy_timeout(5_000)
@@ -138,7 +138,7 @@ async def test_a_database_that_is_away_is_complained_of_once(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig.open() as databases:
-        worker = Worker(databases, heartheartbeat_seconds=0.001)
+        worker = Worker(databases, heartbeat_seconds=0.001)
         await worker.register()
         await databases.system.close()
         await wait_until(lambda: "heartbeat could not be written" in caplog.text)
@@ -153,7 +153,7 @@ async def test_a_database_that_is_away_is_complained_of_once(
 
 async def test_the_end_does_not_wait_for_the_next_beat(rig: Rig) -> None:
     async with rig.open() as databases:
-        worker = Worker(databases, heartheartbeat_seconds=600)
+        worker = Worker(databases, heartbeat_seconds=600)
         await worker.register()
         began = time.monotonic()
         await worker.unregister()
@@ -173,7 +173,7 @@ async def test_who_never_enlisted_writes_nothing(rig: Rig) -> None:
 async def test_who_was_buried_goes_on_as_another(rig: Rig) -> None:
     lost: list[str] = []
     async with rig.open() as databases:
-        worker = Worker(databases, on_lost=lost.append, heartheartbeat_seconds=QUICK)
+        worker = Worker(databases, on_lost=lost.append, heartbeat_seconds=QUICK)
         await worker.register()
         old = worker.id
         assert await databases.system.write(workers.remove(old))
