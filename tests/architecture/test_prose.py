@@ -9,23 +9,33 @@ import pytest
 from tests.architecture.prose import REPOSITORY, files, offences
 
 NOT_YET_REWRITTEN = (
-    *(
-        f"agentctl/{name}"
-        for name in (
-            "__init__", "__main__", "auth", "cli", "config", "errors", "operations", "records",
-            "remote", "runs", "runtime", "server", "service", "store",
-        )
-    ),
-    *(
-        f"tests/{name}"
-        for name in (
-            "auth", "cli", "config", "contract", "outages",
-            "policy", "records", "remote", "runs", "runtime", "server", "service", "store",
-            "own_postgres", "postgres",
-        )
-    ),
-    "docs/reference", "sample-config",
-)  # fmt: skip
+    "agentctl/auth",
+    "agentctl/cli",
+    "agentctl/config",
+    "agentctl/errors",
+    "agentctl/records",
+    "agentctl/runs",
+    "agentctl/runtime",
+    "agentctl/server",
+    "agentctl/service",
+    "agentctl/store",
+    "tests/auth",
+    "tests/cli",
+    "tests/config",
+    "tests/contract",
+    "tests/outages",
+    "tests/policy",
+    "tests/remote",
+    "tests/runs",
+    "tests/runtime",
+    "tests/server",
+    "tests/service",
+    "tests/store",
+    "tests/own_postgres",
+    "tests/postgres",
+    "docs/reference",
+    "sample-config",
+)
 """Beginnings of paths that are still to be rewritten. The aim is an empty table."""
 
 
