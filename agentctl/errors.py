@@ -1,13 +1,13 @@
-"""Everything that can go wrong, as one tree.
+"""The tree of errors.
 
-Each class carries what both doors need: `error_code` and `status` for HTTP, `exit_code` for the
-terminal. `detail` is public: it is written by us, never the text of another library's exception,
-and never holds a secret. The private reason of a failure goes to the log and nowhere else.
+Each class has an `error_code` and a `status` for HTTP, and an `exit_code` for the command line.
+`detail` is public: the project writes its text, which never contains the text of another library's
+exception or a secret. The private reason of an error goes to the log only.
 
     AgentctlError
     |-- BadRequest                400
     |-- Unauthenticated           401
-    |   `-- InvalidToken          the one thing that verification of a credential raises
+    |   `-- InvalidToken          the only error of the verification of a credential
     |-- Forbidden                 403
     |-- NotFound                  404
     |-- MethodNotAllowed          405
@@ -17,20 +17,20 @@ and never holds a secret. The private reason of a failure goes to the log and no
     |-- ValidationFailed          422
     |-- TooManyRequests           429
     |-- HeaderTooLarge            431
-    |-- InternalFailure           500
+    |-- InternalError             500
     |-- Unavailable               503  (database or server)
-    |   `-- OutcomeUnknown        a change that was made, or was not: nobody can tell
-    |-- UsageFailed               a command line that cannot be carried out
+    |   `-- OutcomeUnknown        a change that may or may not be committed
+    |-- UsageError                an invalid command line
     |   |-- InvalidConfiguration
-    |   `-- InvalidKey            a key that is refused when it is loaded
-    |-- RunFailed                 a run that ended as ERROR, seen from the terminal
-    |-- SchemaMismatch            the database is older or newer than the code
+    |   `-- InvalidKey            a key that is rejected when it is loaded
+    |-- RunFailed                 a run that ended as ERROR, on the command line
+    |-- SchemaMismatch            a database schema older or newer than the code
     |-- ProblemsFound             problems that `runs doctor` did not repair
     |-- SomethingWrong            problems that `doctor` or `db check` found
     |-- PartFailed                some of several operations failed
     |-- PortInUse
-    |-- Refused                   a prompt answered no
-    `-- StillPending              asked for, not done within the time to wait
+    |-- ConfirmationDeclined      the user answered no to a confirmation
+    `-- StillPending              not finished within the time to wait
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ _SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 class AgentctlError(Exception):
-    """A failure that a user is told about.
+    """An error with texts for the user.
 
     Args:
-        detail: what failed, public, one line without a full stop.
-        cause: why, public, one line; shown on the terminal only.
-        hint: what to do about it; shown on the terminal only.
-        command: instead of a hint, the `agentctl` command that helps: the command line adds the
-            `--config` that it was given.
+        detail: what failed; public, one line without a final period.
+        cause: the reason; public, one line, for the command line only.
+        hint: a command or setting that helps; for the command line only.
+        command: instead of a hint, an `agentctl` command that helps; the command line adds its
+            `--config` option.
     """
 
     error_code: ClassVar[str] = "INTERNAL_SERVER_ERROR"
@@ -104,23 +104,26 @@ class AgentctlError(Exception):
         self.command = command
 
     def body(self) -> dict[str, object]:
-        """The error body of spec.md "Errors"."""
+        """Return the error body of the response (docs/contract.md "Errors")."""
         return {"detail": self.detail, "error_code": self.error_code}
 
     def headers(self) -> dict[str, str]:
-        """Response headers that belong to this failure."""
+        """Return the response headers of this error."""
         return {}
 
 
 class BadRequest(AgentctlError):
-    """The request makes no sense as a whole (400)."""
+    """The request is invalid as a whole (400)."""
 
     error_code = "BAD_REQUEST"
     status = 400
 
 
 class Unauthenticated(AgentctlError):
-    """No credential, or one that does not hold (401). RFC 6750 3: no error code without one."""
+    """The credential is missing or invalid (401).
+
+    Without a credential the challenge has no error code (RFC 6750 3).
+    """
 
     error_code = "UNAUTHENTICATED"
     status = 401
@@ -140,11 +143,11 @@ class Unauthenticated(AgentctlError):
 
 
 class InvalidToken(Unauthenticated):
-    """A credential that does not hold. What is private is for the audit, the log and explain.
+    """An invalid credential (401). Its reason is for the audit log, the log and `explain` only.
 
     Args:
-        reason: why, private, one line; never a part of the credential.
-        check: the step that it failed, a stable name of a small fixed set: `auth.steps.CHECKS`.
+        reason: the private reason, one line, never a part of the credential.
+        check: name of the failed check, one of `auth.explain.checks`.
     """
 
     def __init__(self, reason: str, *, check: str = "form", hint: str | None = None) -> None:
@@ -157,7 +160,7 @@ class InvalidToken(Unauthenticated):
 
 
 class Forbidden(AgentctlError):
-    """A known caller who lacks what the operation requires (403, RFC 6750 3.1)."""
+    """An authenticated caller without the required scopes (403, RFC 6750 3.1)."""
 
     error_code = "FORBIDDEN"
     status = 403
@@ -176,14 +179,15 @@ class Forbidden(AgentctlError):
         return {**super().body(), "required_scopes": list(self.required_scopes)}
 
     def headers(self) -> dict[str, str]:
-        # An id from the path is part of a scope: only what RFC 6750 3 allows may reach a header.
+        # A scope may contain an id from the path; a header may have only the characters of
+        # RFC 6750 3.
         names = [scope for scope in self.required_scopes if _SCOPE_TOKEN.fullmatch(scope)]
         scope = f', scope="{" ".join(names)}"' if names else ""
         return {"WWW-Authenticate": f'Bearer realm="agentctl", error="insufficient_scope"{scope}'}
 
 
 class NotFound(AgentctlError):
-    """What was named is not there, or not for this caller (404): both read the same."""
+    """A resource that does not exist or is not visible to the caller (404)."""
 
     error_code = "NOT_FOUND"
     status = 404
@@ -191,7 +195,7 @@ class NotFound(AgentctlError):
 
 
 class MethodNotAllowed(AgentctlError):
-    """The path exists, not with this method (405). `allow`: the methods that it has."""
+    """A method that the path does not have (405). `allow`: the methods that it has."""
 
     error_code = "METHOD_NOT_ALLOWED"
     status = 405
@@ -205,7 +209,7 @@ class MethodNotAllowed(AgentctlError):
 
 
 class Conflict(AgentctlError):
-    """The state of the thing forbids the change (409)."""
+    """The state of the resource does not allow the change (409)."""
 
     error_code = "CONFLICT"
     status = 409
@@ -220,7 +224,7 @@ class TooLarge(AgentctlError):
 
 
 class UnsupportedMediaType(AgentctlError):
-    """A body of a type that the operation does not read (415)."""
+    """A content type that the operation does not accept (415)."""
 
     error_code = "UNSUPPORTED_MEDIA_TYPE"
     status = 415
@@ -235,7 +239,7 @@ class ValidationFailed(AgentctlError):
 
 
 class TooManyRequests(AgentctlError):
-    """More than the server takes at once (429)."""
+    """The server is at its limit of runs or streams (429)."""
 
     error_code = "TOO_MANY_REQUESTS"
     status = 429
@@ -253,14 +257,14 @@ class HeaderTooLarge(AgentctlError):
 
 
 class InternalError(AgentctlError):
-    """A fault of ours (500). The text is fixed; the log has the rest under the request id."""
+    """A fault of the server (500). The log has the details under the request id."""
 
     def __init__(self, detail: str = "Internal server error", *, hint: str | None = None) -> None:
         super().__init__(detail, hint=hint)
 
 
 class Unavailable(AgentctlError):
-    """The database or the server cannot serve now (503); trying again may help."""
+    """The database or the server is not available (503); a retry may succeed."""
 
     error_code = "UNAVAILABLE"
     status = 503
@@ -271,36 +275,36 @@ class Unavailable(AgentctlError):
 
 
 class OutcomeUnknown(Unavailable):
-    """The database went away at the commit, and nobody can tell what became of it."""
+    """The connection was lost at the commit: the change may or may not be committed."""
 
 
 class UsageError(AgentctlError):
-    """A command line that cannot be carried out as given."""
+    """A command line that is invalid."""
 
     error_code = "USAGE"
     exit_code = 2
 
 
 class InvalidConfiguration(UsageError):
-    """A configuration that cannot be used: file, key, what is wrong, what is allowed."""
+    """An invalid configuration: file, key, problem, allowed values."""
 
     error_code = "CONFIGURATION"
 
 
 class InvalidKey(UsageError):
-    """A key or key set that is refused when it is loaded."""
+    """A key or key set that is rejected when it is loaded."""
 
     error_code = "INVALID_KEY"
 
 
 class RunFailed(AgentctlError):
-    """A run that ended as ERROR, told at the terminal."""
+    """A run that ended as ERROR, as an error of the command."""
 
     error_code = "RUN_FAILED"
 
 
 class SchemaMismatch(AgentctlError):
-    """The database's schema is older or newer than this code."""
+    """The schema of the database is older or newer than the code."""
 
     error_code = "SCHEMA_MISMATCH"
 
@@ -324,42 +328,42 @@ class PartFailed(AgentctlError):
 
 
 class PortInUse(AgentctlError):
-    """Another program listens where the server was told to listen."""
+    """Another program listens on the address of the server."""
 
     error_code = "PORT_IN_USE"
 
 
 class ConfirmationDeclined(AgentctlError):
-    """The user answered no."""
+    """The user answered no to a confirmation."""
 
     error_code = "REFUSED"
     exit_code = 2
 
 
 class StillPending(AgentctlError):
-    """What was asked for has not happened within the time to wait."""
+    """The request was accepted but not completed within the time to wait."""
 
     error_code = "STILL_PENDING"
     exit_code = 8
 
 
 def iter_error_classes(root: type[AgentctlError] = AgentctlError) -> Iterator[type[AgentctlError]]:
-    """Every class of the tree below `root`, depth first."""
+    """Yield every class of the tree below `root`, depth first."""
     for child in root.__subclasses__():
         yield child
         yield from iter_error_classes(child)
 
 
 def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlError:
-    """The failure that a server's error body stands for.
+    """Return the error that an error body of a server represents.
 
     Args:
-        status: HTTP status of the answer.
-        body: the parsed error body, `{"detail": str, "error_code": str | null}`; a foreign server
-            may leave `error_code` out, then the status decides.
+        status: HTTP status of the response.
+        body: the parsed body, `{"detail": str, "error_code": str | null}`. Other servers may omit
+            `error_code`; the status decides then.
     """
     detail = body.get("detail")
-    text = detail if isinstance(detail, str) else f"The server answered {status}"
+    text = detail if isinstance(detail, str) else f"The server responded with status {status}"
     if status == Forbidden.status:
         scopes = body.get("required_scopes")
         names = tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()

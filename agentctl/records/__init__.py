@@ -1,6 +1,6 @@
-"""The wire records: what crosses the port, the HTTP door and `-o json`, one module a noun.
+"""The JSON records of the interface, one module for each noun, and small shared values.
 
-A package and not a module, so that a command loads only what it renders. Records are typed
-dictionaries: a record is the JSON document itself, with names for its fields. Fields that spec.md
-"Resources" calls nullable are always present in what we send, null when empty (contract.md 3).
+Records are typed dictionaries: a record is the JSON object itself with names for its fields.
+Nullable fields are always present, and null when empty (docs/contract.md "Records"). The package
+has many small modules so that a command imports only the records that it prints.
 """

@@ -1,4 +1,4 @@
-"""Service accounts: the callers that are machines (contract.md 6)."""
+"""Service account records (docs/contract.md "Service accounts")."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = [
 ]
 
 ACCOUNT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""Names of service accounts. They are for people; what an account does belongs to its id."""
+"""The grammar of account names. Names are for people; data belongs to the id."""
 
 AccountState = Literal["active", "expired", "revoked"]
 
 
 class ScopeGrant(TypedDict):
-    """A scope that is granted."""
+    """A granted scope."""
 
     scope: str
     effect: Literal["allow"]
@@ -34,7 +34,8 @@ class ScopeGrant(TypedDict):
 class AccountRecord(TypedDict):
     """A service account. Requests with its token have the principal `sa:<id>`.
 
-    `token_hint` is the end of the token, which is kept nowhere; `last_used_at` is to the minute.
+    `token_hint` is the end of the token, which is not stored; `last_used_at` has a precision
+    of one minute.
     """
 
     id: str
@@ -50,7 +51,7 @@ class AccountRecord(TypedDict):
 
 
 class NewAccountRecord(AccountRecord):
-    """A service account that was just made: nobody is told its `token` again."""
+    """A new service account with its `token`, which is not shown again."""
 
     token: str
 

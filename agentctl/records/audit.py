@@ -1,4 +1,4 @@
-"""What the audit shows: who did what, through which door, to what, and how it ended."""
+"""Audit entry records (docs/contract.md "Audit")."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["AUTHENTICATE", "AuditMeta", "AuditOutcome", "AuditPage", "AuditRecor
 AuditOutcome = Literal["allowed", "denied", "failed"]
 
 AUTHENTICATE = "authenticate"
-"""The operation of a row that counts refused credentials: what they were for is not looked at."""
+"""The operation of an entry that counts rejected credentials, for any operation."""
 
 
 class AuditRecord(TypedDict):
-    """One row, never changed once it is there.
+    """One audit entry, which never changes.
 
-    `principal` is who really called, null where nobody was identified. `operation` is an operation
-    id, or `authenticate`. `resource` names what it was about, `agent:writer,run:019a...`: ids only,
-    percent-encoded where they are no plain words, cut at 1,000 characters. `outcome` is `allowed`,
-    or why not: `denied` by the policy, or `failed` for another reason, with `status` as it was
-    answered and the scopes or the error code in `reason`. What was allowed and failed later has
-    two rows where the first had to stand before the change.
+    `principal` is the authenticated caller, null if no caller was identified. `operation` is an
+    operation id or `authenticate`. `resource` names the resources, `agent:writer,run:019a...`: ids
+    only, percent-encoded, cut at 1,000 characters. `outcome` is `allowed`; `denied`, by the policy;
+    or `failed`, for another reason. `status` is that of the response; `reason` has the required
+    scopes or the error code. An operation whose entry was committed before its change, and that
+    failed, has two entries.
     """
 
     seq: int
@@ -40,13 +40,13 @@ class AuditRecord(TypedDict):
 
 
 class AuditMeta(TypedDict):
-    """Where a page goes on."""
+    """The position of the next page."""
 
     next_cursor: str | None
 
 
 class AuditPage(TypedDict):
-    """A page of the audit, newest first."""
+    """A page of audit entries, newest first."""
 
     data: list[AuditRecord]
     meta: AuditMeta

@@ -1,4 +1,4 @@
-"""What the authorization of a request comes to, and why."""
+"""Records of `auth explain`: the decision on a request, check by check."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ CheckOutcome = Literal["passed", "failed", "skipped"]
 
 
 class ExplainStep(TypedDict):
-    """One check of the chain.
+    """One check.
 
-    `found` says what it met, never the credential nor a key; `cause` and `remedy` are there where
-    it failed: why, and which setting, claim or request would satisfy it.
+    `found` describes the observation, never the credential or a key. `cause` and `remedy` are
+    present if the check failed: the reason, and a setting, claim or request that satisfies it.
     """
 
     name: str
@@ -26,11 +26,11 @@ class ExplainStep(TypedDict):
 
 
 class ExplainRecord(TypedDict):
-    """POST `/auth/explain`: what a request would be answered, and which check decides it.
+    """The response of POST `/auth/explain`.
 
-    `status` is 200 where every check is passed; what the operation itself makes of parameters and
-    body comes behind them. `operation` is null where the path has none; `principal` where nobody
-    was identified. Any one of `required_scopes` would do; the admin scope always does.
+    `status` is the status of the request, 200 if every check passed; the operation itself may
+    still reject parameters and body. `operation` is null if the path has no operation; `principal`
+    is null if no caller was identified. Any one of `required_scopes` suffices, or the admin scope.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""Agents, teams and workflows as the listings show them (spec.md "Team record", contract.md 3)."""
+"""Agent, team and workflow records (docs/contract.md "Component records")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class ModelRecord(TypedDict):
-    """A model: `name` is its id in the configuration, `model` what the provider calls it."""
+    """A model: `name` is its id in the configuration, `model` the name of the provider."""
 
     name: str
     model: str
@@ -35,7 +35,7 @@ class ToolRecord(TypedDict):
 
 
 class MemoryRecord(TypedDict):
-    """Where a team keeps memories. Null everywhere until the feature behind it exists."""
+    """The memory of a team; null until the feature exists."""
 
     app_name: str
     app_url: NotRequired[str]

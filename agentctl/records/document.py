@@ -1,6 +1,7 @@
-"""What crosses the port: JSON as bytes, with the record that it holds made on demand.
+"""Documents: JSON as bytes with the record parsed on demand; and the error records.
 
-The error body of spec.md "Errors".
+Operations return documents. The server sends the bytes, `-o json` prints them, and only a table
+parses the record.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ Built = TypeVar("Built")
 
 @dataclass(frozen=True, slots=True)
 class Document(Generic[Record]):
-    """One JSON document. `raw` is what was, or will be, sent: UTF-8 bytes without a newline."""
+    """One JSON document. `raw` is the body of the response: UTF-8 bytes without a newline."""
 
     raw: bytes
 
     @property
     def value(self) -> Record:
-        """The parsed record. Parsed at each call: ask once and keep it."""
+        """The parsed record; every access parses it again."""
         return cast(Record, orjson.loads(self.raw))
 
 
 def build_document(record: Built) -> Document[Built]:
-    """The document of a record that was built in memory."""
+    """Serialize a record."""
     return Document(orjson.dumps(record))
 
 
 class ErrorBody(TypedDict):
-    """An error: what happened, and a code to sort it by."""
+    """The body of an error (docs/contract.md "Errors")."""
 
     detail: str
     error_code: NotRequired[str | None]
 
 
 class ForbiddenBody(TypedDict):
-    """A refusal for lack of scopes: any one of `required_scopes` would do."""
+    """The body of a 403: any one of `required_scopes` suffices."""
 
     detail: str
     error_code: NotRequired[str | None]

@@ -1,4 +1,4 @@
-"""Ids: the grammars of contract.md 3, and the ids that we make."""
+"""Ids: their grammars (docs/contract.md "Records") and new ids."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = [
 ]
 
 COMPONENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""Ids given in the configuration: agents, teams, workflows, models, databases."""
+"""The grammar of ids in the configuration: agents, teams, workflows, models, databases."""
 
 SESSION_ID = r"^[A-Za-z0-9._~@-]{1,128}$"
-"""Session ids given by clients."""
+"""The grammar of session ids from clients."""
 
 IDEMPOTENCY_KEY = r"^[!-~]{1,255}$"
-"""Names that clients give to their requests: visible ASCII, as a header field carries it."""
+"""The grammar of idempotency keys: visible ASCII, as in a header."""
 
 _component_id = re.compile(COMPONENT_ID[1:-1])
 _session_id = re.compile(SESSION_ID[1:-1])
@@ -32,22 +32,22 @@ _idempotency_key = re.compile(IDEMPOTENCY_KEY[1:-1])
 
 
 def is_component_id(text: str) -> bool:
-    """Whether `text` may name a configured thing."""
+    """Return True if `text` is a valid id in the configuration."""
     return _component_id.fullmatch(text) is not None
 
 
 def is_session_id(text: str) -> bool:
-    """Whether a client may name a session so."""
+    """Return True if a client may choose this session id."""
     return _session_id.fullmatch(text) is not None
 
 
 def is_idempotency_key(text: str) -> bool:
-    """Whether a client may name a request so."""
+    """Return True if a client may use this idempotency key."""
     return _idempotency_key.fullmatch(text) is not None
 
 
 def new_id() -> str:
-    """A UUIDv7 (RFC 9562 5.7): 48 bits of milliseconds, then random bits; lower case, hyphens."""
+    """Return a new UUIDv7 (RFC 9562 5.7): 48 bits of milliseconds, then random bits."""
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | int.from_bytes(_random_bytes(), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
@@ -62,7 +62,7 @@ _random_pool: list[bytes] = []
 
 
 def _random_bytes() -> bytes:
-    """Of the system's, drawn for many ids at once: to ask it is most of what an id costs."""
+    """Return random bytes, read from the system for 256 ids at once, because the read is slow."""
     try:
         return _random_pool.pop()
     except IndexError:
@@ -72,15 +72,15 @@ def _random_bytes() -> bytes:
         return pieces[0]
 
 
-# A process that is forked must not make the ids of the one that it came from.
+# A forked process must not create the ids of its parent.
 os.register_at_fork(after_in_child=_random_pool.clear)
 
 
 def lower_bound_id(milliseconds: int) -> str:
-    """What every id that `new_id` makes from a time on follows, in the order of text.
+    """Return a text that every id of `new_id` from a time on follows, in the order of text.
 
     Args:
-        milliseconds: of the time, since the epoch, UTC.
+        milliseconds: the time since the epoch, UTC.
     """
     text = f"{milliseconds & 0xFFFF_FFFF_FFFF:012x}"
     return f"{text[:8]}-{text[8:]}"

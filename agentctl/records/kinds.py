@@ -1,4 +1,4 @@
-"""The three kinds of component, and the one table of what each is called where."""
+"""The three kinds of component and their names in the interface."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ ComponentKind = Literal["agent", "team", "workflow"]
 
 @dataclass(frozen=True, slots=True)
 class KindNames:
-    """What a kind is called.
+    """The names of a kind.
 
     Attributes:
-        kind: the word itself, as in `session_type` and in operation ids (`cancel_agent_run`).
+        kind: the kind, as in `session_type` and in operation ids (`cancel_agent_run`).
         path: plural, the first segment of its routes and the resource of its scopes (`agents`).
         noun: for people (`Agent`).
         tag: OpenAPI tag (`Agents`).
         id_field: name of its id in records and path parameters (`agent_id`).
-        event_prefix: what its stream events start with (`TeamRunStarted`, `RunStarted`).
+        event_prefix: prefix of its stream events (`TeamRunStarted`, `RunStarted`).
     """
 
     kind: ComponentKind

@@ -1,7 +1,7 @@
-"""What the work at hand is about: the ids that each line of the log carries.
+"""The log context: the ids that every log line of a request or run carries.
 
-They stand in a context variable, so they follow a request or a run into the tasks and threads that
-work for it. Nothing is done with them until a line is written.
+A context variable has them, so they follow a request or run into its tasks and threads. They are
+read only when a line is written.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ __all__ = ["add_log_context", "current_log_context", "extend_log_context", "set_
 
 _EMPTY: Mapping[str, str] = {}
 
-_context: ContextVar[dict[str, str] | None] = ContextVar("agentctl_about", default=None)
+_context: ContextVar[dict[str, str] | None] = ContextVar("agentctl_log_context", default=None)
 
 
 def current_log_context() -> Mapping[str, str]:
-    """The ids by name: `request_id`, `principal`, `session_id`, `run_id`, as far as known."""
+    """Return the known ids by name: `request_id`, `principal`, `session_id`, `run_id`."""
     return _context.get() or _EMPTY
 
 
 def set_log_context(**known: str) -> None:
-    """Something new begins in this context: what was known before is about something else."""
+    """Replace the log context at the start of a request or run."""
     _context.set(known)
 
 
 def add_log_context(**known: str) -> None:
-    """More is known now, to all that works on the same; nothing where nothing has begun."""
+    """Add ids for all tasks that share the context; without a context, do nothing."""
     current = _context.get()
     if current is not None:
         current.update(known)
 
 
 def extend_log_context(**known: str) -> None:
-    """A part begins, in a task of its own: it is about the same, and about this beside."""
+    """Set a copy of the context with more ids, for the current task only."""
     _context.set({**current_log_context(), **known})

@@ -1,7 +1,4 @@
-"""How long things took: counted into ranges, cheap enough to be done always.
-
-Numbers of bytes, for people.
-"""
+"""Histograms of durations, and byte counts for people."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ __all__ = ["DurationHistogram", "format_bytes"]
 
 
 class DurationHistogram:
-    """Counts of durations by range. For one thread, or for those that hold the same lock.
+    """Counts of durations in buckets. Not thread-safe: use it from one thread or under a lock.
 
     Args:
-        bounds: upper bounds of the ranges in seconds, rising; what is longer is counted as well.
+        bounds: ascending upper bounds of the buckets in seconds; longer durations count as well.
 
     Attributes:
-        total: the sum of all of them, in seconds.
+        total: the sum of all durations in seconds.
     """
 
     __slots__ = ("_bounds", "_counts", "total")
@@ -29,17 +26,17 @@ class DurationHistogram:
         self.total = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count a duration."""
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self.total += seconds
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of durations."""
         return sum(self._counts)
 
     def cumulative_counts(self) -> Iterator[tuple[float, int]]:
-        """For each bound, how many took so long at most; the last bound is infinite."""
+        """Yield each bound and the number of durations up to it; the last bound is infinite."""
         count = 0
         for bound, more in zip((*self._bounds, float("inf")), self._counts, strict=True):
             count += more
@@ -47,7 +44,7 @@ class DurationHistogram:
 
 
 def format_bytes(count: int) -> str:
-    """`4 kB`, rounded down."""
+    """Return a text such as `4 kB`, rounded down."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1_000:
             return f"{count:.0f} {unit}"

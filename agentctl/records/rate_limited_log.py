@@ -1,4 +1,4 @@
-"""Logging what goes wrong again and again, without filling the log with it."""
+"""A log that does not repeat the same line within a time span."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 __all__ = ["RateLimitedLog"]
 
 PAUSE_SECONDS = 60.0
-"""How long the same complaint is not made again."""
+"""Seconds in which an equal line is not logged again."""
 
 
 class RateLimitedLog:
-    """Makes each complaint at most once in `PAUSE_SECONDS`, from any thread.
+    """A logger that writes equal lines at most once in `pause` seconds. Thread-safe.
 
     Args:
-        log: where to.
-        level: as what.
-        pause: seconds of silence between two that are the same.
+        log: the logger.
+        level: the level of all lines.
+        pause: seconds between two equal lines.
     """
 
     def __init__(
@@ -30,17 +30,19 @@ class RateLimitedLog:
         self._log = log
         self._level = level
         self._pause = pause
-        self._made: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def make(self, message: str, *arguments: object, cause: BaseException | None = None) -> None:
-        """Log it, with the traceback of `cause` if one is given, unless it was just made.
+        """Log a line, with the traceback of `cause` if given, unless an equal line was just logged.
 
-        Complaints are the same when `message` and `arguments` are.
+        Lines are equal if `message % arguments` is equal.
         """
-        said = message % arguments
+        line = message % arguments
         now = time.monotonic()
-        if now - self._made.get(said, float("-inf")) < self._pause:
+        if now - self._logged_at.get(line, float("-inf")) < self._pause:
             return
-        self._made = {text: at for text, at in self._made.items() if now - at < self._pause}
-        self._made[said] = now
-        self._log.log(self._level, said, exc_info=cause)
+        self._logged_at = {
+            text: at for text, at in self._logged_at.items() if now - at < self._pause
+        }
+        self._logged_at[line] = now
+        self._log.log(self._level, line, exc_info=cause)

@@ -1,13 +1,12 @@
-"""The one table of routes: operation id -> method and path (contract.md 1).
+"""The table of routes: operation id to method and path (docs/contract.md "Routes").
 
-The server takes the path of every operation from here, explain finds the operation of a request
-here, and the remote door builds its requests from here. There is no second place for a path.
+The server, `auth explain` and the remote backend use this table; no path is written elsewhere.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ _INVALID_SEGMENT = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd\ud800-\udfff]|^[.]{1,2
 
 
 class Route(NamedTuple):
-    """Where an operation is: its HTTP method, and its path with parameters in braces."""
+    """The HTTP method of an operation, and its path with parameters in braces."""
 
     method: str
     template: str
@@ -48,7 +47,7 @@ class ComponentOperationIds(NamedTuple):
 
 
 def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
-    """The operation ids of a kind: `get_agents`, `get_agent`, `create_agent_run`, ..."""
+    """Return the operation ids of a kind: `get_agents`, `get_agent`, `create_agent_run`, ..."""
     return ComponentOperationIds(
         list=f"get_{kind}s",
         get=f"get_{kind}",
@@ -111,17 +110,17 @@ ROUTES: dict[str, Route] = {
 
 
 class RouteMatch(NamedTuple):
-    """What a request is for: the operation, and its path parameters as they stand in the path."""
+    """The operation of a request, and its path parameters as in the path."""
 
     operation: str
     path_params: dict[str, str]
 
 
 class RouteTable:
-    """Finds the operation of a request: by its method and its whole decoded path, nothing else.
+    """The mapping from method and whole decoded path to an operation.
 
     Args:
-        routes: of the operations that are served, by operation id.
+        routes: the served routes by operation id.
     """
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
@@ -134,11 +133,11 @@ class RouteTable:
             self._index.setdefault(key, []).append((pattern, name))
 
     def find(self, method: str, path: str) -> RouteMatch | None:
-        """The operation that is asked for; None: there is none.
+        """Return the operation of a request; None: there is none.
 
         Args:
-            method: as it was sent; HEAD is asked for as GET.
-            path: decoded, below a `root_path`, without a query.
+            method: the HTTP method; the caller passes GET for HEAD.
+            path: the decoded path below a `root_path`, without a query.
         """
         for pattern, operation in self._index.get((method, _first_segment(path)), ()):
             found = pattern.fullmatch(path)
@@ -147,40 +146,38 @@ class RouteTable:
         return None
 
     def methods(self, path: str) -> tuple[str, ...]:
-        """The methods that the path has, HEAD where there is GET; none: nobody knows the path."""
-        return tuple(sorted(set(self._methods(path))))
-
-    def _methods(self, path: str) -> Iterator[str]:
+        """Return the methods of a path, with HEAD if it has GET; empty: an unknown path."""
+        found = set[str]()
         for route, pattern, _ in self._routes:
             if pattern.fullmatch(path) is not None:
-                yield route.method
-                if route.method == "GET":
-                    yield "HEAD"
+                found |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
+        return tuple(sorted(found))
 
 
 @cache
 def route_table() -> RouteTable:
-    """The table of all operations."""
+    """Return the table of all operations."""
     return RouteTable(ROUTES)
 
 
 def has_encoded_slash(raw_path: bytes) -> bool:
-    """Whether a path, as it was sent, has an encoded slash: then it is none of ours.
+    """Return True if a raw path has an encoded slash; such a path is not served.
 
-    A program between the client and here may have taken it for another one.
+    A proxy may have matched the path with the slash decoded.
     """
     return b"%2f" in raw_path.lower()
 
 
 def is_valid_segment(segment: str) -> bool:
-    """Whether a decoded segment of a path can name anything: not controls, `.` or `..`, nor what
-    was no UTF-8.
+    """Return True if a decoded path segment can name a resource.
+
+    Control characters, `.`, `..` and invalid UTF-8 cannot.
     """
     return _INVALID_SEGMENT.search(segment) is None
 
 
 def _compile_template(template: str) -> re.Pattern[str]:
-    """A parameter is one whole segment, whatever is in it but a slash."""
+    """Compile a path template; a parameter matches one whole segment."""
     parts = re.split(r"\{(\w+)\}", template)
     texts = [
         f"(?P<{part}>[^/]+)" if number % 2 else re.escape(part) for number, part in enumerate(parts)

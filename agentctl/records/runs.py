@@ -1,4 +1,4 @@
-"""Runs and their cancellation (contract.md 3 and 5)."""
+"""Run and cancel records (docs/contract.md "Run record" and "Cancel")."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ LateResult = Literal["dropped"]
 
 
 class RunErrorRecord(TypedDict):
-    """Why a run ended as ERROR."""
+    """The failure of a run that ended as ERROR."""
 
     code: str
     detail: str
 
 
 class RunRecord(TypedDict):
-    """One run. The one of `agent_id`, `team_id`, `workflow_id` that is its component is present.
+    """One run, with one of `agent_id`, `team_id` and `workflow_id`.
 
-    `stopped_at` is when the work itself is known to have stopped: null in a run that has ended
-    while its work did not stop when told to and is still unheard of. `late_result` says that it
-    came to a result after the end, which was dropped.
+    `stopped_at` is the time at which the work is known to have stopped; it is null in a final run
+    whose work still executes. `late_result` is set if a result arrived after the final status and
+    was dropped.
     """
 
     run_id: str
@@ -74,7 +74,7 @@ class RunPage(TypedDict):
 
 
 class CancelRecord(TypedDict):
-    """What a cancel did: `stopped` is only ever said of a run that has ended as CANCELLED."""
+    """The result of a cancel: `stopped` only if the run ended as CANCELLED."""
 
     run_id: str
     session_id: str

@@ -1,4 +1,4 @@
-"""Sessions as they are listed and looked up (spec.md "Resources", contract.md 3 and 4)."""
+"""Session records (docs/contract.md "Session records" and "Lists")."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SessionMetrics(TypedDict):
 
 
 TOKEN_COUNTERS: tuple[str, ...] = tuple(SessionMetrics.__annotations__)
-"""Their names, in this order."""
+"""The names of the counters, in this order."""
 
 
 class AgentSessionDetailSchema(TypedDict):
@@ -97,7 +97,7 @@ SessionDetail = AgentSessionDetailSchema | TeamSessionDetailSchema | WorkflowSes
 
 
 class SessionSummary(TypedDict):
-    """A session in a list: summary columns only, so that a row costs the same whatever it holds.
+    """A session in a list: only columns whose cost does not depend on the history.
 
     The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled;
     `history_bytes` is the size of the stored history, `last_status` the state of the newest run.
@@ -119,7 +119,7 @@ class SessionSummary(TypedDict):
 
 
 class PageMeta(TypedDict):
-    """Where a page stands. `total_count` is exact up to 10,000 and capped there."""
+    """The position of a page. `total_count` is exact up to 10,000 and capped there."""
 
     page: int
     limit: int

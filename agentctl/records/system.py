@@ -1,4 +1,4 @@
-"""What the instance says of itself."""
+"""Records of the instance: health, readiness, configuration, caller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class ApiRecord(TypedDict):
-    """GET `/`."""
+    """The response of GET `/`."""
 
     name: str
     id: str
@@ -31,16 +31,16 @@ class ApiRecord(TypedDict):
 
 
 class HealthRecord(TypedDict):
-    """GET `/health`: the process lives."""
+    """The response of GET `/health`: the process responds."""
 
     status: Literal["ok"]
 
 
 class ReadinessRecord(TypedDict):
-    """GET `/ready`: whether the instance can serve, and which dependency keeps it from it.
+    """The response of GET `/ready`: the readiness and the kind of dependency that failed.
 
-    `checks` has `keys` as `stale` while changed key files are refused and the ones before them are
-    in force, with which it can serve.
+    `keys` is `stale` if changed key files are invalid and the last valid keys are in force; the
+    instance is ready then.
     """
 
     status: Literal["ready", "unavailable"]
@@ -48,7 +48,7 @@ class ReadinessRecord(TypedDict):
 
 
 class InfoRecord(TypedDict):
-    """GET `/info`: `version` is the package's, `interface_version` the interface's."""
+    """The response of GET `/info`: `version` of the package, `interface_version` of the API."""
 
     os_id: str
     name: str
@@ -61,7 +61,7 @@ class InfoRecord(TypedDict):
 
 
 class MeRecord(TypedDict):
-    """GET `/auth/me`: who the caller is to this instance, and what it holds.
+    """The response of GET `/auth/me`: the principal of the caller and its scopes.
 
     `principal` is `anonymous` for a token without `sub`, and when authorization is off.
     """
@@ -110,7 +110,7 @@ class WorkflowEntry(TypedDict):
 
 
 class ConfigRecord(TypedDict):
-    """GET `/config`: what is hosted, without secrets, paths or hosts."""
+    """The response of GET `/config`: components and models, without secrets, paths or hosts."""
 
     os_id: str
     name: str

@@ -1,6 +1,6 @@
-"""Text that every database takes, and text that is safe to look at.
+"""Text that every database stores, and text that is safe on a terminal.
 
-PostgreSQL stores no NUL, UTF-8 has no lone surrogates, and terminals obey control characters.
+PostgreSQL stores no NUL, UTF-8 has no lone surrogates, and terminals execute control characters.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 __all__ = ["escape_controls", "is_storable", "replace_unstorable", "suggest_name"]
 
 _CONTROLS = (
-    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # turn the direction of text around
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: terminals execute them
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of text
     "\u2028\u2029\ud800-\udfff"  # separators of lines and paragraphs, lone surrogates
 )
 _control = re.compile(f"[{_CONTROLS}]")
@@ -22,21 +22,21 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def is_storable(text: str) -> bool:
-    """Whether `text` can be stored and sent as it is."""
+    """Return True if `text` can be stored and sent unchanged."""
     return _UNSTORABLE.search(text) is None
 
 
 def replace_unstorable(text: str) -> str:
-    """`text` with U+FFFD in the place of each character that cannot be stored."""
+    """Return `text` with U+FFFD for each character that cannot be stored."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def escape_controls(text: str, *, lines: bool = False) -> str:
-    r"""`text` with control characters written out (`\n`, `\x1b`), safe for a terminal.
+    r"""Return `text` with control characters escaped (`\n`, `\x1b`), safe for a terminal.
 
     Args:
-        text: data from anywhere.
-        lines: leave line feeds and tabs, for text of several lines; else the result is one line.
+        text: any text.
+        lines: keep line feeds and tabs, for text of several lines; else the result is one line.
     """
     return (_control_in_text if lines else _control).sub(_escape, text)
 

@@ -1,4 +1,4 @@
-"""Times: integer microseconds UTC inside, RFC 3339 with microseconds and Z on the wire."""
+"""Times: integer microseconds UTC in the code, RFC 3339 with microseconds and Z in JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class _DateTime:
-    """Says `format: date-time` where a JSON Schema is made from a record."""
+    """The JSON Schema `format: date-time` of a string."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]
@@ -30,11 +30,11 @@ class _DateTime:
 
 
 Timestamp = Annotated[str, _DateTime()]
-"""A time on the wire, as `rfc3339` writes it (spec.md "Resources": format date-time)."""
+"""A time in JSON, as `format_rfc3339` writes it."""
 
 
 class _DateTimeText:
-    """Says `type: string, format: date-time` of an integer that is given as a date-time."""
+    """The JSON Schema of a date-time that the server parses to an integer."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]
@@ -43,12 +43,12 @@ class _DateTimeText:
 
 
 ParsedTimestamp = Annotated[int, _DateTimeText()]
-"""Microseconds of a time that comes over the wire as `microseconds` reads it."""
+"""Microseconds of a date-time parameter, as `parse_rfc3339` returns them."""
 
 _DATE_TIME = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,30})?(Z|[+-]\d\d:[0-5]\d)", re.ASCII | re.IGNORECASE
 )
-"""`date-time` of RFC 3339 5.6."""
+"""The `date-time` of RFC 3339 5.6."""
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -56,27 +56,27 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def now() -> int:
-    """The present, in microseconds since the epoch, UTC."""
+    """Return the current time in microseconds since the epoch, UTC."""
     return time.time_ns() // 1_000
 
 
 def format_rfc3339(microseconds: int) -> str:
-    """`2026-11-20T08:18:10.000123Z` for microseconds since the epoch."""
+    """Return a text such as `2026-11-20T08:18:10.000123Z` for microseconds since the epoch."""
     whole, rest = divmod(microseconds, 1_000_000)
     return f"{_format_second(whole)}.{rest:06d}Z"
 
 
 @lru_cache(maxsize=4_096)
 def _format_second(whole: int) -> str:
-    """What belongs together was written in the same seconds: a run's own times, a list's."""
+    """Format a second; cached, because the times of a run or list share their seconds."""
     return (_EPOCH + timedelta(seconds=whole)).isoformat()[: -len("+00:00")]
 
 
 def parse_rfc3339(text: str) -> int:
-    """Microseconds since the epoch for an RFC 3339 date-time; what is finer is cut off.
+    """Return the microseconds since the epoch of an RFC 3339 date-time, rounded down.
 
     Raises:
-        ValueError: it is none, or a day or an hour that does not exist.
+        ValueError: the text is not a date-time, or the day or hour does not exist.
     """
     if _DATE_TIME.fullmatch(text) is None:
         raise ValueError("not an RFC 3339 date-time")
@@ -84,12 +84,12 @@ def parse_rfc3339(text: str) -> int:
 
 
 def whole_seconds(microseconds: int) -> int:
-    """Whole seconds since the epoch, as messages and events carry them."""
+    """Return whole seconds since the epoch, as in messages and events."""
     return microseconds // 1_000_000
 
 
 def format_span(seconds: float) -> str:
-    """A span for people, in its one or two largest units: `45 s`, `12 min`, `3 h 5 min`, `9 d`."""
+    """Return a time span in one or two units: `45 s`, `12 min`, `3 h 5 min`, `9 d`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -1,14 +1,7 @@
-"""How a configured database is: there, of which schema, how large.
+"""The work of `agentctl db`: status, migration, integrity check and backup of a database.
 
-What a database lacks of the newest schema, and giving it that.
-
-Looking for damage in a database: its pages, its schema, and what must hold between its rows.
-
-Nothing is changed, and nobody waits: all of it is read on snapshots.
-
-A copy of a database in a file.
-
-How a PostgreSQL database is copied and restored: by its own programs.
+Only the local command line uses this module: it works on files and servers directly and asks no
+policy. Checks read snapshots, so they change nothing and block no writer.
 """
 
 from __future__ import annotations
@@ -61,15 +54,16 @@ DatabaseState = Literal["ok", "missing", "old", "new", "unavailable"]
 
 @dataclass(slots=True)
 class DatabaseStatus:
-    """A configured database, for people and programs.
+    """The status of a configured database.
 
     Attributes:
-        url: where it is; it holds no password.
-        schema: number of its last migration; None when there is none, or it cannot be asked.
-        pending: names of the migrations that it lacks.
-        bytes, wal_bytes: of the file, or of the tables; of the write-ahead log of a file.
-        sessions, runs: rows, estimated where they are very many.
-        failure: why it cannot be used.
+        url: its URL without a password.
+        schema: number of the last migration; None: no database, or it cannot be read.
+        pending: names of the pending migrations.
+        bytes, wal_bytes: size of the file or of the tables; size of the write-ahead log.
+        sessions, runs: number of rows.
+        estimated: True if the numbers of rows are estimates.
+        failure: the reason why the database cannot be used.
     """
 
     db_id: str
@@ -87,14 +81,14 @@ class DatabaseStatus:
     failure: AgentctlError | None = None
 
     def record(self) -> dict[str, object]:
-        """What is shown: everything but how the failure is raised."""
+        """Return the fields for output, with the text of the failure as `problem`."""
         names = [name for name in self.__slots__ if name != "failure"]
         failure = None if self.failure is None else self.failure.detail
         return {name: getattr(self, name) for name in names} | {"problem": failure}
 
 
 async def read_database_status(entry: Database) -> DatabaseStatus:
-    """Look at a database; what keeps it from being used is told as `failure`, not raised."""
+    """Read the status of a database; errors are returned as `failure` and not raised."""
     status = DatabaseStatus(entry.id, get_engine(entry), entry.url)
     try:
         status.schema = await read_version(entry)
@@ -123,7 +117,7 @@ def _check_schema(status: DatabaseStatus, entry: Database) -> None:
 
 def _build_missing_error(entry: Database) -> Unavailable:
     return Unavailable(
-        "There is no database yet",
+        "The database does not exist",
         cause=f"{display_url(entry.url)} has none",
         command=MIGRATE_COMMAND,
     )
@@ -131,7 +125,7 @@ def _build_missing_error(entry: Database) -> Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """What is to be done with a database. `version`: of its schema; None: it is not there."""
+    """The pending migrations of a database. `version`: its schema version; None: no database."""
 
     entry: Database
     version: int | None
@@ -139,11 +133,11 @@ class MigrationPlan:
 
 
 async def plan_migration(entry: Database) -> MigrationPlan:
-    """What a database lacks; nothing is changed.
+    """Return the pending migrations of a database without changing it.
 
     Raises:
-        SchemaMismatch: it is newer than this code.
-        Unavailable: it cannot be used, or is not one of ours.
+        SchemaMismatch: the schema is newer than this code.
+        Unavailable: the database cannot be used, or is not a database of agentctl.
     """
     engine, version = migrating.get_engine(entry), await migrating.read_version(entry)
     if version is None:
@@ -154,36 +148,34 @@ async def plan_migration(entry: Database) -> MigrationPlan:
 
 
 async def migrate(plan: MigrationPlan, applied: Callable[[MigrationPlan, Migration], None]) -> None:
-    """Do it. What another process has done meanwhile is not done again.
+    """Apply the pending migrations, except those that another process applies first.
 
     Args:
-        plan: of `plan_of`.
-        applied: is told of each migration that this process has applied.
+        plan: from `plan_migration`.
+        applied: is called with each migration that this process applied.
 
-    Raises: as `plan_of`.
+    Raises: as `plan_migration`.
     """
     await migrating.migrate(plan.entry, lambda migration: applied(plan, migration))
 
 
 ReportProgress = Callable[[str, int, int | None], None]
-"""Is told what is looked at, how far that is, and of how much."""
+"""Receives the name of the work, the part done and the total, if known."""
 
-RESTORE = "restore it from a backup (agentctl db backup makes them)"
-_CHANGED_BY_HAND = (
-    "find out who changed it by hand; agentctl runs doctor repairs what can be repaired"
-)
+RESTORE = "restore it from a backup (agentctl db backup creates backups)"
+_CHANGED_BY_HAND = "check who changed it by hand; agentctl runs doctor --fix repairs runs"
 
 PAGE_SIZE = 200
-"""Sessions that are looked at in one read."""
+"""Sessions of one read."""
 
 
 async def check_integrity(entry: Database, at: ReportProgress) -> AsyncIterator[Finding]:
-    """Everything about the soundness of one database; it reads all of it, which may take long."""
+    """Check the integrity of one database; it reads all data, which may take long."""
     check = f"database {entry.id}"
     try:
         version = await read_version(entry)
         if version is None:
-            yield wrong(check, f"there is none at {display_url(entry.url)}", MIGRATE_COMMAND)
+            yield wrong(check, f"there is no database at {display_url(entry.url)}", MIGRATE_COMMAND)
             return
         if is_sqlite_url(entry.url):
             async for finding in _check_file(entry, check, version, at):
@@ -209,10 +201,10 @@ async def _check_file(
     for each in damage:
         yield wrong(check, f"it is damaged: {each}", RESTORE)
     if not damage:
-        yield ok(check, "no page of it is damaged")
+        yield ok(check, "no damaged pages")
     dangling = await inspect.find_dangling_rows(path)
     for table, rows in dangling:
-        yield wrong(check, f"{rows} rows of {table} refer to what is not there", _CHANGED_BY_HAND)
+        yield wrong(check, f"{rows} rows of {table} refer to missing rows", _CHANGED_BY_HAND)
     differences = await inspect.find_schema_differences(path, version)
     for text, besides in differences:
         if besides:
@@ -220,7 +212,7 @@ async def _check_file(
         else:
             yield wrong(check, text, RESTORE)
     if not any(not besides for _, besides in differences):
-        yield ok(check, f"its schema is as the migrations make it, version {version}")
+        yield ok(check, f"its schema is that of the migrations, version {version}")
 
 
 async def _check_server(entry: Database, check: str, version: int) -> AsyncIterator[Finding]:
@@ -238,7 +230,7 @@ async def _check_server(entry: Database, check: str, version: int) -> AsyncItera
     for text in found:
         yield wrong(check, text, RESTORE)
     if not found:
-        yield ok(check, f"its schema is as the migrations make it, version {version}")
+        yield ok(check, f"its schema is that of the migrations, version {version}")
 
 
 async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncIterator[Finding]:
@@ -250,41 +242,41 @@ async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncI
     for text in found:
         yield wrong(check, text, _CHANGED_BY_HAND)
     if not found:
-        yield ok(check, "the counters of its sessions are those of their runs")
+        yield ok(check, "the counters of its sessions match their runs")
 
 
 async def _check_sessions(
     read: Callable[[Work[Any]], Awaitable[Any]], at: ReportProgress
 ) -> list[str]:
-    """Walk all sessions; what is wrong, with how many, and one of them."""
+    """Check all sessions; return each problem with the number of sessions and one id."""
     total = await read(integrity.count_sessions())
     last, done, found = "", 0, dict[str, list[str]]()
     while True:
-        at("sessions looked at", done, total)
+        at("sessions checked", done, total)
         page = await read(integrity.check_sessions(last, PAGE_SIZE))
         if not page.sessions:
-            return [f"{what}: {len(ids)} sessions, {ids[0]} is one" for what, ids in found.items()]
+            return [
+                f"{what}: {len(ids)} sessions, for example {ids[0]}" for what, ids in found.items()
+            ]
         for what, session_id in page.broken:
             found.setdefault(what, []).append(session_id)
         last, done = page.last, done + page.sessions
 
 
 async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> dict[str, object]:
-    """Copy a SQLite database while it is used, and check the copy.
+    """Copy a SQLite database while it is in use, and check the copy.
 
     Returns:
-        What was written: `sha256` is of all rows, the same for a restored copy.
+        The facts of the copy; `sha256` is that of all rows, the same for a restored copy.
 
     Raises:
-        Conflict: there is a file of that name.
-        Unavailable: there is no database, or it cannot be read, or the file cannot be written.
+        Conflict: the file exists.
+        Unavailable: the database does not exist or cannot be read, or the file cannot be written.
     """
-    from agentctl.errors import Unavailable
-
     path = sqlite_path(entry.url)
     if await read_version(entry) is None:
         raise Unavailable(
-            "There is no database yet", cause=f"{path} has none", command=MIGRATE_COMMAND
+            "The database does not exist", cause=f"{path} has none", command=MIGRATE_COMMAND
         )
     made = await copy(path, file, report)
     return {
@@ -302,8 +294,10 @@ async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> di
 
 
 def format_dump_command(entry: Database, file: Path) -> str:
-    """The command that writes a copy to a file. The password is not in it: libpq reads it from
-    PGPASSWORD or the file that PGPASSFILE names."""
+    """Return the `pg_dump` command that copies a PostgreSQL database to a file.
+
+    The command contains no password: libpq reads PGPASSWORD or the file of PGPASSFILE.
+    """
     words = ["pg_dump", "--format=custom", "--no-owner", f"--file={file}"]
     if entry.search_path:
         words.append(f"--schema={entry.search_path}")
@@ -311,6 +305,6 @@ def format_dump_command(entry: Database, file: Path) -> str:
 
 
 def format_restore_command(entry: Database, file: Path) -> str:
-    """The command that puts a copy into an empty database."""
+    """Return the `pg_restore` command that restores a copy into an empty database."""
     words = ["pg_restore", "--exit-on-error", "--single-transaction", "--no-owner"]
     return shlex.join([*words, f"--dbname={entry.url}", str(file)])

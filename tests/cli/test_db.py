@@ -135,7 +135,7 @@ DAMAGES = {
     "a size": ("UPDATE sessions SET history_bytes = 9", "history_bytes is not", "by hand"),
     "a state": ("UPDATE sessions SET last_status = 'ERROR'", "last_status is not", "by hand"),
     "an end": ("UPDATE runs SET finished_at = NULL", "runs that ended at no time: r1", "by hand"),
-    "a session": ("DELETE FROM sessions", "1 rows of runs refer to what is not there", "by hand"),
+    "a session": ("DELETE FROM sessions", "1 rows of runs refer to missing rows", "by hand"),
 }
 
 

@@ -57,7 +57,7 @@ def test_every_form_of_the_report(agentctl: Agentctl, project: Path) -> None:
     lines = agentctl("doctor", "-o", "jsonl").lines
     assert len(lines) == len(tsv.lines) - 1
     table = agentctl("doctor", "-o", "table").lines
-    assert table[0] == f"ok     configuration  {project} is good: 2 agents, 1 team, 1 workflow"
+    assert table[0] == f"ok     configuration  {project} is valid: 2 agents, 1 team, 1 workflow"
     assert f"{' ' * 22}-> require_exp = true in [authorization]" in table
 
 
@@ -65,8 +65,8 @@ def test_a_database_with_runs(agentctl: Agentctl, project: Path) -> None:
     agentctl("runs", "start", "--agent", "writer", "-m", "hi", "--session", "s")
     findings = report(agentctl("doctor", "-o", "json"))
     whats = [finding["what"] for finding in findings]
-    assert "1 run is as it should be" in whats
-    assert "it can be written" in whats
+    assert "1 run is consistent" in whats
+    assert "it is writable" in whats
     in_database(project, "UPDATE runs SET status = 'RUNNING', owner = 'nobody'")
     row = ("w", socket.gethostname(), "", 1, 1, 1, 1)
     in_database(project, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?)", row)

@@ -180,7 +180,9 @@ def test_a_silent_worker_elsewhere_is_suspect_and_left_alone(
     in_database(config, "UPDATE runs SET owner = 'far', status = 'RUNNING', finished_at = NULL")
     (problem,) = found(agentctl, config)
     assert (problem["kind"], problem["run_id"], problem["remedy"]) == ("silent", run, None)
-    assert problem["problem"].startswith("it is RUNNING, and its worker has been silent for 10")
+    assert problem["problem"].startswith(
+        "it is RUNNING, but its worker has had no heartbeat for 10"
+    )
     assert doctor(agentctl, config, "--fix", "--yes").code == 1
     assert in_database(config, "SELECT status FROM runs") == [("RUNNING",)]
     assert in_database(config, "SELECT count(*) FROM workers") == [(1,)]

@@ -272,7 +272,7 @@ def test_the_request_id_of_a_500(serve: Serve) -> None:
 
 @pytest.mark.parametrize("body", [b'{"detail": {"a": 1}}', b'{"detail": null}', b"{}"])
 def test_a_refusal_without_a_text(serve: Serve, body: bytes) -> None:
-    assert _failure(serve(answer(404, body)).url).detail == "The server answered 404"
+    assert _failure(serve(answer(404, body)).url).detail == "The server responded with status 404"
 
 
 def test_control_characters_of_a_refusal_stay_off_the_terminal(serve: Serve) -> None:
@@ -322,7 +322,7 @@ def test_a_proxy_that_speaks_no_json(
 ) -> None:
     failure = _failure(serve(answer(status, b"<html>", "text/html")).url)
     assert type(failure) is kind
-    assert failure.detail == f"The server answered {status}"
+    assert failure.detail == f"The server responded with status {status}"
 
 
 def test_json_that_is_none_inside(serve: Serve) -> None:

@@ -281,15 +281,15 @@ def test_entries_that_are_left_out_are_named(tmp_path: Path) -> None:
     )
     found = told(list(checked_keys.check_keys(settings)), "note")
     assert found == (
-        "of the JWKS 'e\\x1b' is left out: it is for another use -> agentctl keys list\n"
-        "of the JWKS one without kid is left out: it is of another key type -> agentctl keys list"
+        "JWKS key 'e\\x1b' is skipped: it is for another use -> agentctl keys list\n"
+        "JWKS key without kid is skipped: it is of another key type -> agentctl keys list"
     )
     assert checked_keys.has_third_party_keys(settings)
 
 
 def test_a_key_that_signs_for_nobody(tmp_path: Path) -> None:
     settings = signing(tmp_path, entries=lambda ours: [others()])
-    assert "the server refuses what" in told(list(checked_keys.check_keys(settings)), "note")
+    assert "the server rejects tokens that" in told(list(checked_keys.check_keys(settings)), "note")
     assert checked_keys.has_third_party_keys(settings)
     settings.signing.key_file.unlink()
     findings = list(checked_keys.check_keys(settings))
@@ -315,7 +315,7 @@ def test_what_a_rotation_has_left_to_do(tmp_path: Path) -> None:
         rotation.publish(now() + DAY)
         half = list(checked_keys.check_keys(settings))
         rotation.activate_new_key(keep=False)
-    assert told(half, "note") == "a rotation of keys was broken off -> agentctl keys rotate"
+    assert told(half, "note") == "a key rotation was interrupted -> agentctl keys rotate"
     waiting = list(checked_keys.check_keys(settings))
     assert told(waiting, "note") == ""
     assert f"the replaced key {rotation.old_thumbprint} verifies tokens until" in told(
@@ -402,7 +402,7 @@ def test_a_good_database(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert "agentctl serve makes it" in told(examined(tmp_path / "a.db"), "note")
+    assert "agentctl serve creates it" in told(examined(tmp_path / "a.db"), "note")
     assert told(examined(tmp_path / "a.db"), "wrong") == ""
     assert "-> mkdir " in told(examined(tmp_path / "no folder" / "a.db"), "wrong")
     assert list(tmp_path.iterdir()) == []
@@ -462,7 +462,7 @@ def test_a_network_little_space_and_a_large_log(
     monkeypatch.setattr(databases, "_LEAST_FREE", 1 << 62)
     scarce = examined(path)
     reader.close(True)
-    assert "filesystem of the network (nfs4)" in told(findings, "wrong")
+    assert "network filesystem (nfs4)" in told(findings, "wrong")
     assert "free some space" in told(findings, "note")
     assert "write-ahead log" in told(findings, "note")
     assert "free some space" in told(scarce, "wrong")
@@ -510,7 +510,7 @@ def test_a_step_that_fails_is_a_finding() -> None:
 
     (finding,) = asyncio.run(run_step(DoctorStep("keys", fail)))
     assert (finding.check, finding.verdict) == ("keys", "wrong")
-    assert finding.what == "it could not be looked at (ValueError)"
+    assert finding.what == "the check failed (ValueError)"
     (finding,) = asyncio.run(run_step(DoctorStep("keys", missing)))
     assert finding.what == "/nowhere: No such file or directory"
     broken = asyncio.run(

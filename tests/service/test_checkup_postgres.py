@@ -81,9 +81,9 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_sound_database_is_told_of(postgres_url: str) -> None:
     async with made(postgres_url) as entry:
         found = told(await looked_at(entry), "ok")
-        assert "it answers, as PostgreSQL " in found
-        assert "its clock agrees with ours" in found
-        assert "it can be written" in found
+        assert "it responds, as PostgreSQL " in found
+        assert "its clock agrees with the clock of this machine" in found
+        assert "it is writable" in found
         assert f"a server may open {entry.pool_size + 2} connections" in found
 
 
@@ -105,9 +105,9 @@ async def test_what_a_user_may_not_do_is_told_with_the_remedy(postgres_url: str)
 
 async def test_too_few_connections_are_told_of(postgres_url: str) -> None:
     async with made(postgres_url) as entry, acting(entry, ALL_RIGHTS, limit=20) as few:
-        assert "may open 12 connections, and 20 are left" in told(await looked_at(few), "ok")
+        assert "may open 12 connections, and 20 are free" in told(await looked_at(few), "ok")
         found = told(await looked_at(few, processes=2), "wrong")
-        assert "may open 24 connections, and there are 20 at most -> lower pool_size" in found
+        assert "may open 24 connections, but the limit is 20 -> lower pool_size" in found
 
 
 async def test_what_is_not_there_is_told_once(postgres_url: str) -> None:
@@ -129,13 +129,17 @@ GOOD = ServerFacts("17.2", 170_002, 0, False, False, True, True, True, 97, 0, No
 
 FAULTS = (
     (_check_version, GOOD._replace(version="12.9", number=120_009), "12.9 is older"),
-    (_check_clock, GOOD._replace(clock_ahead=-400_000_000), "behind ours -> set both: timedatectl"),
+    (
+        _check_clock,
+        GOOD._replace(clock_ahead=-400_000_000),
+        "behind the clock of this machine -> synchronize both: timedatectl",
+    ),
     (
         _check_clock,
         GOOD._replace(clock_ahead=301_000_000),
-        "ahead of ours -> set both: timedatectl",
+        "ahead of the clock of this machine -> synchronize both: timedatectl",
     ),
-    (_check_writable, GOOD._replace(standby=True, read_only=True), "a standby"),
+    (_check_writable, GOOD._replace(standby=True, read_only=True), "read-only standby"),
     (_check_durability, GOOD._replace(fsync=False), "ALTER SYSTEM SET fsync = on"),
     (_check_durability, GOOD._replace(full_pages=False), "ALTER SYSTEM SET full_page_writes = on"),
     (

@@ -23,7 +23,7 @@ OPEN = '[{"role":"assistant","content":"","tool_calls":[{"id":"c","name":"add","
 
 
 async def examined(service: Service, db_id: str | None = None) -> list[Problem]:
-    return await RunsDoctor(service.hosting, db_id).examine(lambda more: None)
+    return await RunsDoctor(service.hosting, db_id).find_problems(lambda more: None)
 
 
 async def repaired(service: Service, problems: list[Problem]) -> list[tuple[str | None, str]]:
@@ -68,7 +68,7 @@ async def test_the_walk_is_by_pages_and_told(
         for number in range(5):
             await main.write(a_whole_run(a_run(f"r{number}"), an_end(f"r{number}", messages=OPEN)))
         told: list[int] = []
-        found = await RunsDoctor(service.hosting, None).examine(told.append)
+        found = await RunsDoctor(service.hosting, None).find_problems(told.append)
         assert [problem.run_id for problem in found] == ["r0", "r1", "r2", "r3", "r4"]
         assert told == [2, 2, 1]
         assert await RunsDoctor(service.hosting, None).count() == 5
@@ -92,7 +92,7 @@ async def test_a_run_that_ended_meanwhile_was_not_repaired(deployment: Deploymen
         found = await examined(service)
         await main.write(runs.finish(an_end()))
         assert await repaired(service, found) == [
-            ("gone", "it had ended as COMPLETED, not by this command")
+            ("gone", "it ended as COMPLETED before the repair")
         ]
 
 
@@ -103,7 +103,7 @@ async def test_a_run_that_another_process_recovers_was_not_repaired(deployment: 
         found = await examined(service)
         assert await recover_runs(main, "w1") == ["r1"]
         assert await repaired(service, found) == [
-            ("gone", "it had ended as ERROR, WORKER_LOST, not by this command")
+            ("gone", "it ended as ERROR, WORKER_LOST before the repair")
         ]
 
 
@@ -113,7 +113,7 @@ async def test_a_run_that_was_deleted_meanwhile_was_not_repaired(deployment: Dep
         await main.write(nobodys())
         found = await examined(service)
         await main.write(sessions.delete("s1"))
-        assert await repaired(service, found) == [("gone", "it was deleted meanwhile")]
+        assert await repaired(service, found) == [("gone", "it was deleted in the meantime")]
 
 
 async def test_runs_that_are_ended_with_the_known_ones_are_told(deployment: Deployment) -> None:
@@ -136,10 +136,10 @@ async def test_a_worker_that_turns_up_keeps_its_runs(deployment: Deployment) -> 
         owner = service.hosting.engine.worker_id
         problem = Problem("lost", "main", run["run_id"], run["session_id"], owner, "", "end it")
         assert await repaired(service, [problem]) == [
-            ("left", "it is RUNNING: its worker is there after all")
+            ("left", "it is RUNNING: its worker is alive")
         ]
         dead = Problem("dead_worker", "main", None, None, owner, "", "remove its row")
-        assert await repaired(service, [dead]) == [("left", "the worker is there after all")]
+        assert await repaired(service, [dead]) == [("left", "the worker is alive")]
 
 
 async def test_calls_that_were_closed_meanwhile_were_not_repaired(deployment: Deployment) -> None:
@@ -149,11 +149,11 @@ async def test_calls_that_were_closed_meanwhile_were_not_repaired(deployment: De
         found = await examined(service)
         assert [problem.kind for problem in found] == ["open_calls"]
         await main.write(integrity.replace_messages("r1", OPEN, StoredMessages("[]", "[]")))
-        assert await repaired(service, found) == [("gone", "every call has a result by now")]
+        assert await repaired(service, found) == [("gone", "every call has a result")]
         await main.write(integrity.replace_messages("r1", "[]", StoredMessages("{", "[]")))
-        assert await repaired(service, found) == [("left", "its messages cannot be read any more")]
+        assert await repaired(service, found) == [("left", "its messages cannot be parsed")]
         await main.write(sessions.delete("s1"))
-        assert await repaired(service, found) == [("gone", "the run was deleted meanwhile")]
+        assert await repaired(service, found) == [("gone", "the run was deleted in the meantime")]
 
 
 async def test_a_session_that_is_there_again_keeps_its_runs(deployment: Deployment) -> None:
@@ -167,7 +167,7 @@ async def test_a_session_that_is_there_again_keeps_its_runs(deployment: Deployme
         assert await repaired(service, found) == [("gone", "it has a session now")]
         by_hand(deployment, "DELETE FROM sessions")
         by_hand(deployment, "DELETE FROM runs")
-        assert await repaired(service, found) == [("gone", "it was deleted meanwhile")]
+        assert await repaired(service, found) == [("gone", "it was deleted in the meantime")]
 
 
 async def test_a_run_without_a_session_whose_worker_lives_is_left(deployment: Deployment) -> None:
@@ -197,7 +197,9 @@ async def test_a_dead_worker_goes_last_and_once(deployment: Deployment) -> None:
             ("repaired", "removed its row"),
         ]
         assert not (folder / "w1.lock").exists()
-        assert await repaired(service, found[1:]) == [("gone", "its row was removed meanwhile")]
+        assert await repaired(service, found[1:]) == [
+            ("gone", "its row was removed in the meantime")
+        ]
 
 
 async def test_abandoned_is_what_nobody_will_end(deployment: Deployment) -> None:

@@ -1,4 +1,5 @@
-"""What `agentctl doctor` looks at: one module a subject, each a function that gives findings.
+"""The checks of `agentctl doctor`, one module for each subject.
 
-It reads files and databases themselves and asks no policy: only the local command line has it.
+The checks read files and databases directly and ask no policy: only the local command line uses
+them.
 """

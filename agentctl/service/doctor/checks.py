@@ -1,4 +1,4 @@
-"""The whole checkup, a step at a time: whoever asks can say what it is at."""
+"""The list of checks of `agentctl doctor`, executed one at a time for a progress line."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ __all__ = ["DoctorStep", "list_steps", "run_step"]
 
 @dataclass(frozen=True, slots=True)
 class DoctorStep:
-    """A part of the checkup.
+    """One step of the doctor.
 
     Attributes:
-        name: what it is about.
-        look: does it.
+        name: the subject.
+        check: executes the step.
     """
 
     name: str
-    look: Callable[[], Awaitable[list[Finding]]]
+    check: Callable[[], Awaitable[list[Finding]]]
 
 
 def list_steps(settings: Settings | AgentctlError) -> Iterator[DoctorStep]:
-    """What is to be looked at, in order.
+    """Yield the steps in order.
 
     Args:
-        settings: the configuration, or why there is none: then the rest is looked at.
+        settings: the configuration, or the error of loading it: then only the steps without a
+            configuration follow.
     """
     if isinstance(settings, AgentctlError):
         failure = settings
@@ -60,13 +61,13 @@ def _settings_steps(settings: Settings) -> Iterator[DoctorStep]:
 def _database_steps(settings: Settings) -> Iterator[DoctorStep]:
     processes = settings.server.workers
     for entry in settings.databases:
-        look = partial(databases.check_database, entry, processes)
-        yield _async_step(f"database {entry.id}", look)
+        check = partial(databases.check_database, entry, processes)
+        yield _async_step(f"database {entry.id}", check)
     yield DoctorStep("runs", partial(_check_runs, settings))
 
 
 async def _check_runs(settings: Settings) -> list[Finding]:
-    """Of databases that are not there, or not in order, the steps before have told already."""
+    """Check the runs unless a database is missing, which another step reports."""
     for entry in settings.databases:
         if not await databases.database_exists(entry):
             return []
@@ -74,26 +75,26 @@ async def _check_runs(settings: Settings) -> list[Finding]:
 
 
 async def run_step(step: DoctorStep) -> list[Finding]:
-    """Take a step. What fails in an unforeseen way is a finding too, and no end."""
+    """Execute a step; an unexpected error becomes a finding, and the doctor continues."""
     try:
-        return await step.look()
+        return await step.check()
     except AgentctlError as failure:
         return [from_failure(step.name, failure)]
     except OSError as failure:
         return [wrong(step.name, f"{failure.filename}: {os.strerror(failure.errno or 0)}")]
     except Exception as failure:
-        return [wrong(step.name, f"it could not be looked at ({type(failure).__name__})")]
+        return [wrong(step.name, f"the check failed ({type(failure).__name__})")]
 
 
-def _sync_step(name: str, look: Callable[[], Iterable[Finding]]) -> DoctorStep:
-    async def looked() -> list[Finding]:
-        return list(look())
+def _sync_step(name: str, check: Callable[[], Iterable[Finding]]) -> DoctorStep:
+    async def execute() -> list[Finding]:
+        return list(check())
 
-    return DoctorStep(name, looked)
+    return DoctorStep(name, execute)
 
 
-def _async_step(name: str, look: Callable[[], AsyncIterator[Finding]]) -> DoctorStep:
-    async def looked() -> list[Finding]:
-        return [finding async for finding in look()]
+def _async_step(name: str, check: Callable[[], AsyncIterator[Finding]]) -> DoctorStep:
+    async def execute() -> list[Finding]:
+        return [finding async for finding in check()]
 
-    return DoctorStep(name, looked)
+    return DoctorStep(name, execute)

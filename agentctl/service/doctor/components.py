@@ -1,4 +1,4 @@
-"""What components need beside the configuration: modules of tools, and API keys of models."""
+"""Checks of models and tools: API keys and imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_models", "check_tools"]
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:
-    """Whether every model that a component uses has its key, in the environment as it is here."""
+    """Check that every model in use has its API key in the environment of this command."""
     used = {agent.model for agent in settings.agents} | {team.model for team in settings.teams}
     for model in settings.models:
         if model.id in used and model.provider != "demo":
@@ -29,20 +29,20 @@ def _check_model(model: Model) -> Iterator[Finding]:
     if not variable and not model.base_url:
         yield wrong(check, "it has no API key", f"api_key_env = ... in [[models]] {model.id}")
     elif variable and not os.environ.get(variable):
-        text = f"the variable {variable}, which holds its API key, is not set here"
-        yield wrong(check, text, f"export {variable}=..., where the server is started")
+        text = f"the variable {variable} with its API key is not set here"
+        yield wrong(check, text, f"export {variable}=... in the environment of the server")
     else:
         yield ok(check, f"{variable} is set" if variable else "its endpoint needs no API key")
     parts = urlsplit(model.base_url)
     if parts.scheme == "http" and not is_loopback_host(parts.hostname or ""):
-        text = f"what is sent to {parts.hostname} is not encrypted"
+        text = f"requests to {parts.hostname} are not encrypted"
         yield note(check, text, f'base_url = "https://..." in [[models]] {model.id}')
 
 
 def check_tools(settings: Settings) -> Iterator[Finding]:
-    """Whether every tool can be imported and used, as the start of a server would find out.
+    """Check that every tool can be imported and used, as at the start of a server.
 
-    What the modules print goes to stderr.
+    The output of the modules goes to stderr.
     """
     from agentctl.runtime.tools import load_tools
 

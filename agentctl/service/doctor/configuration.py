@@ -1,9 +1,4 @@
-"""The configuration: its file, who can reach a server of it, and settings that are weak.
-
-Versions of what security and safety of data depend on, against the oldest that will do.
-
-The clock: tokens live and die by it.
-"""
+"""Checks of the configuration, the exposure of the server, versions and the clock."""
 
 from __future__ import annotations
 
@@ -36,17 +31,17 @@ __all__ = [
 ]
 
 _LONG_LEEWAY = 60
-"""Seconds: more than any clock that is set by the network is wrong by."""
+"""Seconds; clocks that are synchronized over the network differ by less."""
 
 
 def check_configuration(settings: Settings) -> Iterator[Finding]:
-    """The file itself, which was loaded."""
+    """Check the configuration file, which was loaded."""
     check = "configuration"
     counts = {"agent": settings.agents, "team": settings.teams, "workflow": settings.workflows}
     hosted = ", ".join(
         f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts.items()
     )
-    yield ok(check, f"{settings.path} is good: {hosted}")
+    yield ok(check, f"{settings.path} is valid: {hosted}")
     try:
         require_verification_key(settings)
     except InvalidConfiguration as failure:
@@ -61,76 +56,76 @@ def check_configuration(settings: Settings) -> Iterator[Finding]:
 
 
 def check_exposure(settings: Settings) -> Iterator[Finding]:
-    """Who can reach a server of this configuration, and what they meet."""
+    """Check the addresses, authorization and origins that a server accepts."""
     check, server, given = "exposure", settings.server, settings.authorization
     near = is_loopback_host(server.host)
     if near and given.enabled:
-        yield ok(check, f"{server.host} is for this machine only, and tokens are asked for")
+        yield ok(check, f"{server.host} is local to this machine, and requests need a token")
     elif near:
         text = "authorization is off: every process of this machine is an administrator"
         yield note(check, text, "enabled = true in [authorization]")
     elif given.enabled:
-        text = f"{server.host} is open to other machines, and agentctl encrypts nothing itself"
-        remedy = 'host = "127.0.0.1" in [server], and a proxy with TLS ahead of it'
+        text = f"{server.host} is reachable from other machines, and agentctl does not encrypt"
+        remedy = 'host = "127.0.0.1" in [server], and a TLS proxy in front of it'
         yield note(check, text, remedy)
     else:
-        text = f"authorization is off and {server.host} is open to other machines"
+        text = f"authorization is off and {server.host} is reachable from other machines"
         yield wrong(check, text, 'enabled = true in [authorization], or host = "127.0.0.1"')
     if "*" in server.cors_origins:
         yield _check_cors(given)
     listen = settings.metrics.listen
     if listen and not is_loopback_host(split_address(listen)[0]):
-        text = f"metrics at {listen} are open to other machines, and no token is asked for"
+        text = f"metrics at {listen} are reachable from other machines without a token"
         yield note(check, text, 'listen = "127.0.0.1:9464" in [metrics]')
 
 
 def _check_cors(given: Authorization) -> Finding:
     remedy = 'cors_origins = ["https://app.example.org"] in [server]'
     if given.enabled:
-        return note("exposure", "web pages of every origin may call, with a token", remedy)
-    return wrong("exposure", "every web page may call, and no token is asked for", remedy)
+        return note("exposure", "web pages of every origin may send requests with a token", remedy)
+    return wrong("exposure", "every web page may send requests without a token", remedy)
 
 
 def check_settings(settings: Settings, *, foreign: bool) -> Iterator[Finding]:
-    """Settings that are allowed and weak.
+    """Check for settings that are allowed and weak.
 
     Args:
-        foreign: tokens are verified by keys of a JWKS that are not ours: by those of a provider,
-            which issues tokens for others too.
+        foreign: the JWKS has keys of an identity provider, which issues tokens for other services
+            as well.
     """
     found = [*_check_server(settings)]
     if settings.authorization.enabled:
         found += _check_tokens(settings.authorization, foreign)
-    yield from found or [ok("settings", "none of them is weak")]
+    yield from found or [ok("settings", "no weak settings")]
 
 
 def _check_server(settings: Settings) -> Iterator[Finding]:
     if settings.server.on_disconnect == "detach":
-        text = "a run goes on, and costs, when the client that asked for it goes away"
+        text = "a run continues, at its cost, after its client disconnects"
         yield _weak(text, 'on_disconnect = "cancel" in [server]')
 
 
 def _check_tokens(given: Authorization, foreign: bool) -> Iterator[Finding]:
     section = "in [authorization]"
     if not given.require_exp:
-        yield _weak("a token without exp holds for ever", f"require_exp = true {section}")
+        yield _weak("tokens without exp never expire", f"require_exp = true {section}")
     if not given.require_sub:
-        text = "tokens without sub are taken, and share what belongs to nobody"
+        text = "tokens without sub are accepted and share the data without an owner"
         yield _weak(text, f"require_sub = true {section}")
     if foreign and not given.verify_audience and not given.issuer:
-        text = "whatever the provider signs is taken, also what it signs for other services"
+        text = "all tokens of the identity provider are accepted, also those for other services"
         yield wrong("settings", text, f'verify_audience = true and issuer = "..." {section}')
     elif not given.verify_audience:
-        text = "tokens that were made for others (aud) are taken"
+        text = "tokens for other services (aud) are accepted"
         yield _weak(text, f"verify_audience = true {section}")
     if given.leeway_seconds > _LONG_LEEWAY:
-        text = f"nbf and iat may lie {given.leeway_seconds:g} s ahead"
-        yield _weak(text, f"leeway_seconds = 10 {section}, and clocks that are set")
+        text = f"nbf and iat may be {given.leeway_seconds:g} s in the future"
+        yield _weak(text, f"leeway_seconds = 10 {section}, and synchronized clocks")
     if given.algorithm.startswith("HS"):
-        text = f"{given.algorithm}: whoever can verify tokens can also mint them"
+        text = f"{given.algorithm}: every program that can verify tokens can also mint them"
         yield _weak(text, "agentctl keys generate --algorithm ES256")
     if not given.user_isolation:
-        text = "a scope such as sessions:read opens the data of every user"
+        text = "a scope such as sessions:read grants the data of every user"
         yield _weak(text, f"user_isolation = true {section}")
 
 
@@ -146,21 +141,22 @@ MINIMUM_VERSIONS = {
     "httptools": "0.8",
     "h11": "0.16",
 }
-"""Below these there are advisories about what a server does with them."""
+"""Minimum versions of distributions: older ones have security advisories."""
 
 MINIMUM_SQLITE_VERSION = "3.51.3"
-"""Below it two connections that write and checkpoint at once can damage a file in WAL mode."""
+"""In older versions, two connections that write and checkpoint at the same time can damage a file
+in WAL mode."""
 
 _CHECK = "versions"
 
 
 def check_versions() -> Iterator[Finding]:
-    """SQLite as apsw has it, and every distribution of FLOORS."""
+    """Check the versions of SQLite in apsw and of every distribution of `MINIMUM_VERSIONS`."""
     sqlite = get_sqlite_version()
     if is_at_least(sqlite, MINIMUM_SQLITE_VERSION):
         yield ok(_CHECK, f"SQLite {sqlite}")
     else:
-        text = f"SQLite {sqlite} can damage a database; {MINIMUM_SQLITE_VERSION} is needed"
+        text = f"SQLite {sqlite} can damage a database; {MINIMUM_SQLITE_VERSION} is required"
         yield wrong(_CHECK, text, _format_install_command("apsw"))
     good = []
     for name, floor in MINIMUM_VERSIONS.items():
@@ -175,7 +171,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def is_at_least(version: str, floor: str) -> bool:
-    """Whether a version is a floor or later; what is before a release (`2.0rc1`) is not it."""
+    """Return True if `version` is `floor` or later; a pre-release such as `2.0rc1` is earlier."""
     numbers = re.match(r"\d+(?:\.\d+)*", version)
     if numbers is None:
         return False
@@ -208,9 +204,11 @@ _LATEST = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
 
 
 def check_clock(present: float | None = None) -> Finding:
-    """Whether the clock can be right: not before this was written, and not in another century."""
+    """Check that the clock is between 2026 and 2100; tokens depend on it."""
     present = time.time() if present is None else present
     text = f"it is {format_rfc3339(int(present) * 1_000_000)[:19]}Z"
     if _EARLIEST <= present < _LATEST:
         return ok("clock", text)
-    return wrong("clock", f"{text}: it cannot be", "set the clock: timedatectl set-ntp true")
+    return wrong(
+        "clock", f"{text}, which is implausible", "set the clock: timedatectl set-ntp true"
+    )

@@ -1,7 +1,4 @@
-"""Databases: there and ours, sound, writable, with room to grow, on a filesystem that locks.
-
-A PostgreSQL server: recent, writable, safe, with its clock and its connections in order.
-"""
+"""Checks of the databases: SQLite files and PostgreSQL servers."""
 
 from __future__ import annotations
 
@@ -32,12 +29,12 @@ __all__ = ["check_database", "check_postgres_server", "database_exists"]
 _LEAST_FREE = 100_000_000
 _LITTLE_FREE = 1_000_000_000
 _LARGE_LOG = 4 * inspect.WAL_BYTES
-"""Bytes: it shrinks to a quarter of that at every checkpoint that nobody keeps from ending."""
+"""Bytes; a checkpoint without readers shrinks the log to a quarter of that."""
 _AHEAD_SECONDS = 300
 
 
 async def database_exists(entry: Database) -> bool:
-    """Whether a database can be asked more: its file is there, or its tables are."""
+    """Return True if the file or the tables of a database exist."""
     if is_sqlite_url(entry.url):
         return sqlite_path(entry.url).exists()
     try:
@@ -47,11 +44,11 @@ async def database_exists(entry: Database) -> bool:
 
 
 async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[Finding]:
-    """Everything about one database; it may take long: the whole file is read.
+    """Check one database; SQLite reads the whole file, which may take long.
 
     Args:
         entry: the database.
-        processes: how many of a server use it.
+        processes: number of server processes that use it.
     """
     check = f"database {entry.id}"
     if not is_sqlite_url(entry.url):
@@ -62,14 +59,14 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
     for each in _check_location(check, path):
         yield each
     if not path.exists() and path.parent.is_dir():
-        yield note(check, f"{path} is not there yet", "agentctl serve makes it")
+        yield note(check, f"{path} does not exist yet", "agentctl serve creates it")
         return
     try:
         yield await _check_newest_record(entry, check)
-        yield ok(check, f"{path} is one of ours, schema {SCHEMA_VERSION}")
+        yield ok(check, f"{path} is a database of agentctl, schema {SCHEMA_VERSION}")
         damage = await inspect.check_integrity(path)
         if damage is None:
-            yield ok(check, f"nothing in its {format_bytes(path.stat().st_size)} is damaged")
+            yield ok(check, f"no damage in {format_bytes(path.stat().st_size)}")
         else:
             yield wrong(check, f"it is damaged: {damage}", "restore it from a backup")
         await asyncio.to_thread(inspect.try_write_lock, path)
@@ -77,23 +74,23 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
     except AgentctlError as failure:
         yield from_failure(check, failure)
         return
-    yield ok(check, "it can be written")
+    yield ok(check, "it is writable")
     if mode != "wal":
         remedy = f"sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode = WAL'"
-        yield wrong(check, f"readers keep writers waiting: its journal mode is {mode}", remedy)
+        yield wrong(check, f"its journal mode is {mode}: readers block writers", remedy)
 
 
 async def _check_server(entry: Database, check: str, processes: int) -> AsyncIterator[Finding]:
-    """That it answers, has our schema, and is set up for it; `db check` looks further."""
+    """Check a PostgreSQL server and the schema; `agentctl db check` checks the data."""
 
     where = display_url(entry.url)
     try:
         if await read_version(entry) is None:
-            remedy = "agentctl db migrate makes them, and so does agentctl serve"
+            remedy = "agentctl db migrate or agentctl serve creates them"
             yield note(check, f"{where} has no tables yet", remedy)
             return
         yield await _check_newest_record(entry, check)
-        yield ok(check, f"{where} is one of ours, schema {SCHEMA_VERSION}")
+        yield ok(check, f"{where} is a database of agentctl, schema {SCHEMA_VERSION}")
         async for each in check_postgres_server(entry, check, processes):
             yield each
     except AgentctlError as failure:
@@ -101,7 +98,7 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
 
 
 async def _check_newest_record(entry: Database, check: str) -> Finding:
-    """Open it, which checks its schema, and hold our clock to the times in it."""
+    """Open a database, which checks its schema, and compare its newest time with the clock."""
     database = open_database(entry, create=False)
     try:
         latest = await database.read(get_newest_time())
@@ -111,30 +108,28 @@ async def _check_newest_record(entry: Database, check: str) -> Finding:
     if ahead > _AHEAD_SECONDS:
         text = f"its newest record is {format_span(ahead)} ahead of the clock of this machine"
         return wrong(check, text, "set the clock: timedatectl set-ntp true")
-    return ok(check, "no record of it lies ahead of the clock")
+    return ok(check, "no record is ahead of the clock")
 
 
 def _check_location(check: str, path: Path) -> Iterator[Finding]:
-    """What can be said without opening it."""
+    """Check the folder, permissions, filesystem, free space and log of a SQLite file."""
     folder = path.parent
     if not folder.is_dir():
         yield wrong(check, f"there is no folder {folder}", f"mkdir {shlex.quote(str(folder))}")
         return
     if not os.access(folder, os.W_OK | os.X_OK):
-        text = f"the folder {folder} cannot be written, where SQLite keeps its log"
+        text = f"the folder {folder} is not writable; SQLite creates its log there"
         yield wrong(check, text, f"chmod u+wx {shlex.quote(str(folder))}, as its owner")
     yield from check_permissions(check, path, "the database")
     kind = detect_filesystem(path)
     if kind in NETWORK_FILESYSTEMS:
-        text = f"{path} is on a filesystem of the network ({kind}), which SQLite cannot share"
-        yield wrong(check, text, "move it to a disk of this machine")
+        text = f"{path} is on a network filesystem ({kind}), where SQLite locks are not reliable"
+        yield wrong(check, text, "move it to a local disk")
     yield _check_free_space(check, shutil.disk_usage(folder).free)
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and (size := log.stat().st_size) > _LARGE_LOG:
-        text = (
-            f"its write-ahead log has grown to {format_bytes(size)}: something reads for very long"
-        )
-        yield note(check, text, "restart what reads it; the log shrinks with the next checkpoint")
+        text = f"its write-ahead log has grown to {format_bytes(size)}: a reader blocks checkpoints"
+        yield note(check, text, "restart the reader; the next checkpoint shrinks the log")
 
 
 def _check_free_space(check: str, free: int) -> Finding:
@@ -145,14 +140,14 @@ def _check_free_space(check: str, free: int) -> Finding:
 
 
 MINIMUM_VERSION = 130_000
-"""As PostgreSQL counts its versions: 13."""
+"""PostgreSQL 13, as `server_version_num`."""
 
 EXTRA_CONNECTIONS = 2
-"""Connections of a process beside its pool: one that listens, one that beats."""
+"""Connections of a process outside its pool: the listener and the heartbeat."""
 
 _FAR_AHEAD = 300
 _AHEAD = 2
-"""Seconds: more than a clock that is set by the network is wrong by."""
+"""Seconds; clocks that are synchronized over the network differ by less."""
 
 _CONSOLE = "as its administrator, in psql: "
 
@@ -160,16 +155,16 @@ _CONSOLE = "as its administrator, in psql: "
 async def check_postgres_server(
     entry: Database, check: str, processes: int
 ) -> AsyncIterator[Finding]:
-    """What a server that has our tables says of itself.
+    """Check a PostgreSQL server that has the tables of agentctl.
 
     Args:
-        entry: a database of it.
-        check: what the findings are named.
-        processes: how many of ours use it at once, on this machine.
+        entry: a database of the server.
+        check: the subject of the findings.
+        processes: number of agentctl processes on this machine that use it.
 
     Raises:
-        Unavailable: it does not answer.
-        InvalidConfiguration: its password or its certificates are not there.
+        Unavailable: the server does not respond.
+        InvalidConfiguration: its password or certificates are missing.
     """
     facts = await read_server_facts(entry)
     for part in (_check_version, _check_clock, _check_writable, _check_durability):
@@ -183,57 +178,54 @@ async def check_postgres_server(
 
 def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:
     if facts.number < MINIMUM_VERSION:
-        text = f"PostgreSQL {facts.version} is older than what agentctl needs"
+        text = f"PostgreSQL {facts.version} is older than agentctl requires"
         yield wrong(check, text, "update it to 13 or later")
     else:
-        yield ok(check, f"it answers, as PostgreSQL {facts.version}")
+        yield ok(check, f"it responds, as PostgreSQL {facts.version}")
 
 
 def _check_clock(check: str, facts: ServerFacts) -> Iterator[Finding]:
     away = abs(facts.clock_ahead) / 1_000_000
     if away < _AHEAD:
-        yield ok(check, "its clock agrees with ours")
+        yield ok(check, "its clock agrees with the clock of this machine")
         return
-    text = (
-        f"its clock is {format_span(away)} {'ahead of' if facts.clock_ahead > 0 else 'behind'} ours"
-    )
+    direction = "ahead of" if facts.clock_ahead > 0 else "behind"
+    text = f"its clock is {format_span(away)} {direction} the clock of this machine"
     far = away >= _FAR_AHEAD
-    yield (wrong if far else note)(check, text, "set both: timedatectl set-ntp true")
+    yield (wrong if far else note)(check, text, "synchronize both: timedatectl set-ntp true")
 
 
 def _check_writable(check: str, facts: ServerFacts) -> Iterator[Finding]:
     if facts.standby:
-        yield wrong(
-            check, "it is a standby, which cannot be written", "name its primary in the url"
-        )
+        yield wrong(check, "it is a read-only standby", "use its primary in the url")
     elif facts.read_only:
         text = "its transactions are read-only (default_transaction_read_only)"
         yield wrong(check, text, _CONSOLE + "ALTER ROLE or ALTER DATABASE ... RESET it")
     elif facts.missing_privileges:
-        text = f"its user may not do everything: {'; '.join(facts.missing_privileges)}"
+        text = f"its user lacks privileges: {'; '.join(facts.missing_privileges)}"
         remedy = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ... TO ..."
         yield wrong(check, text, _CONSOLE + remedy)
     else:
-        yield ok(check, "it can be written")
+        yield ok(check, "it is writable")
 
 
 def _check_durability(check: str, facts: ServerFacts) -> Iterator[Finding]:
-    """Whether what was acknowledged outlives a crash."""
+    """Check that committed data survives a crash."""
     settings = {
-        "fsync": (facts.fsync, "a crash of its machine can damage it"),
-        "full_page_writes": (facts.full_pages, "a crash of its machine can damage it"),
-        "synchronous_commit": (facts.synchronous, "a crash loses what was acknowledged"),
+        "fsync": (facts.fsync, "a crash of its machine can damage the data"),
+        "full_page_writes": (facts.full_pages, "a crash of its machine can damage the data"),
+        "synchronous_commit": (facts.synchronous, "a crash loses committed data"),
     }
     off = {name: what for name, (on, what) in settings.items() if not on}
     for name, what in off.items():
         remedy = f"{_CONSOLE}ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()"
         yield wrong(check, f"{name} is off: {what}", remedy)
     if not off:
-        yield ok(check, "what it has acknowledged outlives a crash")
+        yield ok(check, "committed data survives a crash")
 
 
 def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[Finding]:
-    """Whether the servers of this configuration find the connections that they may open."""
+    """Check that the server has the connections that this configuration may open."""
     most = (
         facts.connection_limit
         if facts.user_connection_limit is None
@@ -242,30 +234,30 @@ def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[
     left = min(most, facts.connection_limit - facts.connections_in_use)
     remedy = "lower pool_size in [[databases]] or workers in [server], or raise max_connections"
     if needed > most:
-        text = f"a server may open {needed} connections, and there are {most} at most"
+        text = f"a server may open {needed} connections, but the limit is {most}"
         yield wrong(check, text, remedy)
     elif needed > left:
-        text = f"a server may open {needed} connections, and others leave {left} of {most}"
+        text = f"a server may open {needed} connections, but only {left} of {most} are free"
         yield note(check, text, remedy)
     else:
-        yield ok(check, f"a server may open {needed} connections, and {left} are left for it")
+        yield ok(check, f"a server may open {needed} connections, and {left} are free")
 
 
 def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:
-    """Beyond this machine: whether others can read along, or answer in its place."""
+    """Check the encryption and the certificate of a connection to another machine."""
     remedy = f'tls = "verify-full" in [[databases]] {entry.id}'
     if _is_local(entry.url):
         return
     if not facts.encrypted:
-        yield wrong(check, "what is sent to it over the network is not encrypted", remedy)
+        yield wrong(check, "the connection over the network is not encrypted", remedy)
     elif not entry.tls.startswith("verify"):
-        yield note(check, "nobody looks whether it is the one that answers", remedy)
+        yield note(check, "the certificate of the server is not verified", remedy)
     else:
-        yield ok(check, "what is sent to it is encrypted, and its certificate is looked at")
+        yield ok(check, "the connection is encrypted, and the certificate is verified")
 
 
 def _is_local(url: str) -> bool:
-    """Whether a server is reached without a network: through a socket, or on this machine."""
+    """Return True if the server is on this machine, or reached through a socket."""
     parts = urlsplit(url)
     host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
     return not host or host.startswith("/") or is_loopback_host(host)

@@ -1,4 +1,4 @@
-"""What a check found: that it is as it should be, something to know, or something wrong."""
+"""Findings of the doctor: something in order, a note, or a problem."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Verdict = Literal["ok", "note", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. The texts are for people and hold no secret.
+    """One line of the report. The texts are for people and contain no secret.
 
     Attributes:
-        check: what was looked at: `keys`, `database main`.
-        verdict: `wrong` is what has to be mended; a `note` may be meant that way.
-        what: what there is.
-        remedy: the command to type or the key to set, where there is something to do.
+        check: the subject: `keys`, `database main`.
+        verdict: `ok`; `note`, which may be intended; or `wrong`, which has to be fixed.
+        what: the observation.
+        remedy: a command or setting that helps, if there is one.
     """
 
     check: str
@@ -30,21 +30,21 @@ class Finding:
 
 
 def ok(check: str, what: str) -> Finding:
-    """As it should be."""
+    """Build a finding that needs no action."""
     return Finding(check, "ok", what)
 
 
 def note(check: str, what: str, remedy: str | None = None) -> Finding:
-    """To be known."""
+    """Build a finding that may be intended."""
     return Finding(check, "note", what, remedy)
 
 
 def wrong(check: str, what: str, remedy: str | None = None) -> Finding:
-    """To be mended."""
+    """Build a finding that has to be fixed."""
     return Finding(check, "wrong", what, remedy)
 
 
 def from_failure(check: str, failure: AgentctlError) -> Finding:
-    """What kept a check from going on is what it found."""
+    """Build the finding of a check that failed with an error."""
     what = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
     return Finding(check, "wrong", what, failure.hint)

@@ -1,4 +1,4 @@
-"""Keys: those that verify, the one that signs, and whether they belong together."""
+"""Checks of the verification keys and the signing key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHECK = "keys"
 
 
 def check_keys(settings: Settings) -> Iterator[Finding]:
-    """Verification keys, the signing key, and what a rotation has left to do."""
+    """Check the verification keys, the signing key, and an unfinished rotation."""
     given, signing = settings.authorization, settings.signing.key_file
     for path in _key_files(given):
         yield from check_permissions(_CHECK, path, "the verification keys in")
@@ -37,20 +37,20 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
             yield from _check_key_set(keys)
     yield from check_permissions(_CHECK, signing, "the signing key")
     if not signing.exists():
-        yield ok(_CHECK, f"tokens are minted elsewhere: there is no {signing}")
+        yield ok(_CHECK, f"there is no {signing}: tokens are minted elsewhere")
         return
     try:
         key = load_signing_key(read_private_key(signing), get_algorithm(given.algorithm))
     except InvalidKey as failure:
         yield from_failure(_CHECK, failure)
         return
-    yield ok(_CHECK, f"{signing} signs with {given.algorithm}, and nobody else may read it")
+    yield ok(_CHECK, f"{signing} signs with {given.algorithm}; only its owner may read it")
     if keys is not None:
         yield from _check_signing_key(settings, key, keys)
 
 
 def has_third_party_keys(settings: Settings) -> bool:
-    """Whether a JWKS has keys beside those that this configuration signs, or has signed, with."""
+    """Return True if the JWKS has keys that are not the current or a replaced signing key."""
     given = settings.authorization
     if not given.enabled or given.jwks_file is None:
         return False
@@ -76,15 +76,17 @@ def _check_key_set(keys: KeySet) -> Iterator[Finding]:
     number = "1 key verifies" if count == 1 else f"{count} keys verify"
     yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
     for entry in keys.skipped:
-        name = "one without kid" if entry.kid is None else f"{entry.kid!r}"
-        yield note(_CHECK, f"of the JWKS {name} is left out: {entry.reason}", "agentctl keys list")
+        name = "without kid" if entry.kid is None else f"{entry.kid!r}"
+        yield note(_CHECK, f"JWKS key {name} is skipped: {entry.reason}", "agentctl keys list")
 
 
 def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Finding]:
-    """Whether the server takes what is minted here; and a rotation that waits for its end."""
+    """Check that the server accepts tokens of the signing key, and an unfinished rotation."""
     given, ours = settings.authorization, key_thumbprint(key)
     if ours not in map(key_thumbprint, keys.keys):
-        text = f"the server refuses what {settings.signing.key_file} signs: it has another key"
+        text = (
+            f"the server rejects tokens that {settings.signing.key_file} signs: it has other keys"
+        )
         remedy = "agentctl keys jwks prints its public key, for jwks_file in [authorization]"
         yield note(_CHECK, text, remedy)
     try:
@@ -96,7 +98,7 @@ def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Ite
         yield from_failure(_CHECK, failure)
         return
     if marks.pop(ours, None) is not None:
-        yield note(_CHECK, "a rotation of keys was broken off", "agentctl keys rotate")
+        yield note(_CHECK, "a key rotation was interrupted", "agentctl keys rotate")
     for name, mark in marks.items():
         remedy = "agentctl keys rotate --finish"
         if mark <= now():

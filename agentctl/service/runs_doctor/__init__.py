@@ -1,1 +1,1 @@
-"""`agentctl runs doctor`: find inconsistent runs and repair them."""
+"""The checks and repairs of `agentctl runs doctor`: inconsistent runs and dead workers."""

@@ -1,13 +1,13 @@
-"""Looks for runs that are not as they should be; `service.repairs` puts them right.
+"""Find inconsistent runs and dead workers; `repair` repairs them.
 
-It reads the databases themselves and asks no policy: only the local command line, whose authority
-is access to the files (contract.md 6), has it. The walk over the runs comes before the look at the
-workers: who works on a run has a row before the run has one.
+Only the local command line uses this module: it reads the databases directly and asks no policy,
+because access to the files is the authority (docs/contract.md "Local mode"). The scan of the runs
+comes before the check of the workers: a worker has its row before its first run has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -25,10 +25,10 @@ from agentctl.store.repositories.workers import WorkerRow
 __all__ = ["Problem", "ProblemKind", "RunsDoctor", "is_orphaned", "select_databases"]
 
 PAGE_SIZE = 500
-"""Runs that are read at a time."""
+"""Runs of one read."""
 
 MAXIMUM_NAMES_SHOWN = 3
-"""Tools of open calls that are named; of more there is the number."""
+"""Tools of open calls that a finding names."""
 
 ProblemKind = Literal["no_session", "lost", "silent", "open_calls", "unreadable", "dead_worker"]
 RepairOutcome = Literal["repaired", "gone", "left"]
@@ -36,17 +36,17 @@ RepairOutcome = Literal["repaired", "gone", "left"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that looks wrong. The texts are for people.
+    """An inconsistency. The texts are for people.
 
     Attributes:
-        db_id: the database that it is in.
-        run_id, session_id: of the run; None for a worker.
-        worker_id: who works, or has worked, on it; None where that does not matter.
-        problem: what is wrong.
-        remedy: what would be done about it; None: nothing.
-        outcome: once a repair was tried: `repaired`; `gone`: it was over by itself, and nothing
-            was changed; `left`: it is still there.
-        detail: what was done, or why it was not.
+        db_id: the database of the problem.
+        run_id, session_id: the run; None for a worker.
+        worker_id: the owner of the run, or the worker itself; None if it does not matter.
+        problem: the description.
+        remedy: the action of a repair; None: there is none.
+        outcome: the result of a repair: `repaired`; `gone`: the problem no longer existed and
+            nothing was changed; `left`: the problem still exists.
+        detail: the action that was taken, or the reason for `left`.
     """
 
     kind: ProblemKind
@@ -59,19 +59,19 @@ class Problem:
     outcome: RepairOutcome | None = None
     detail: str | None = None
 
-    def ended(self, outcome: RepairOutcome, detail: str) -> Problem:
-        """The same with what became of it."""
+    def with_outcome(self, outcome: RepairOutcome, detail: str) -> Problem:
+        """Return the problem with the outcome of its repair."""
         return replace(self, outcome=outcome, detail=detail)
 
 
 @dataclass(slots=True)
 class _ScanResult:
-    """What a walk over one database has found.
+    """The findings of a scan of one database.
 
     Attributes:
-        live: runs that had not ended; whether they should have is to be asked.
-        misplaced: runs without a session.
-        talks: what is wrong with the messages of runs that have ended.
+        live: runs without a final status, whose owners are checked after the scan.
+        without_session: runs whose session does not exist.
+        message_problems: problems in the messages of runs with a final status.
     """
 
     live: list[ScannedRun] = field(default_factory=list)
@@ -81,25 +81,26 @@ class _ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class _WorkerSurvey:
-    """The workers that have a row, and which of them are dead."""
+    """The workers that have a row, and the cause of death of each; None: alive."""
 
     rows: Mapping[str, WorkerRow]
     deaths: Mapping[str, WorkerDeath | None]
 
-    def gone(self, owner: str | None) -> bool:
+    def is_dead(self, owner: str | None) -> bool:
+        """Return True if the worker is dead or has no row."""
         return owner is None or owner not in self.deaths or self.deaths[owner] is not None
 
     def seconds_since_heartbeat(self, owner: str) -> float:
-        """Seconds since the last beat, by the clocks of both machines."""
+        """Return the seconds since the last heartbeat, by the clocks of both machines."""
         return (now() - self.rows[owner].beat) / 1_000_000
 
 
 class RunsDoctor:
-    """Examines databases, a page of runs at a time.
+    """The checks of one or all databases, a page of runs at a time.
 
     Args:
-        hosting: of a service that works on no runs itself.
-        db_id: the only database to examine; None: all of them, and the rows of workers.
+        hosting: the shared objects of a service that executes no runs.
+        db_id: the only database to check; None: all databases and the workers.
 
     Raises:
         NotFound: there is no such database.
@@ -111,34 +112,34 @@ class RunsDoctor:
         self._with_workers = db_id is None
 
     async def count(self) -> int:
-        """How many runs there are to look at."""
+        """Return the number of runs to check."""
         found = [
             await each.read(integrity.count_runs(), large=True) for each in self._databases.values()
         ]
         return sum(found)
 
-    async def examine(self, looked_at: Callable[[int], object]) -> list[Problem]:
-        """Everything that looks wrong.
+    async def find_problems(self, report_progress: Callable[[int], object]) -> list[Problem]:
+        """Check all runs, and all workers unless one database was selected.
 
         Args:
-            looked_at: is told how many more runs have been looked at.
+            report_progress: receives the number of runs checked since the previous call.
         """
-        walked = {
-            db_id: await _scan_database(database, looked_at)
+        scans = {
+            db_id: await _scan_database(database, report_progress)
             for db_id, database in self._databases.items()
         }
-        present = await self._survey()
+        survey = await self._survey()
         problems: list[Problem] = []
-        for db_id, found in walked.items():
-            problems += [
-                _build_session_problem(db_id, run, present) for run in found.without_session
-            ]
-            for run in found.live:
-                problems += await _check_live_run(self._databases[db_id], run, present)
-            problems += found.message_problems
+        for db_id, scan in scans.items():
+            problems += [_build_session_problem(db_id, run, survey) for run in scan.without_session]
+            for run in scan.live:
+                problem = await _check_live_run(self._databases[db_id], run, survey)
+                if problem is not None:
+                    problems.append(problem)
+            problems += scan.message_problems
         if self._with_workers:
             listed = {problem.worker_id for problem in problems}
-            problems += _check_workers(self._hosting.databases.system.id, present, listed)
+            problems += _check_workers(self._hosting.databases.system.id, survey, listed)
         return problems
 
     async def _survey(self) -> _WorkerSurvey:
@@ -151,11 +152,11 @@ class RunsDoctor:
 
 
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
-    """The database of an id, or all of them.
+    """Return the database with this id by id; None: all databases.
 
     Raises:
         NotFound: there is no such database.
-        Unavailable: one cannot be opened.
+        Unavailable: a database cannot be opened.
     """
     configured = hosting.databases
     if db_id is not None and db_id not in configured.ids:
@@ -164,7 +165,7 @@ def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]
 
 
 async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
-    """Whether a run has not ended, and never will unless somebody writes its end."""
+    """Return True if a run is live and its worker is dead."""
     database = hosting.databases.system
     if db_id is not None:
         (database,) = select_databases(hosting, db_id).values()
@@ -177,7 +178,9 @@ async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
     return after is not None and not is_final(after.status) and after.owner == before.owner
 
 
-async def _scan_database(database: Database, looked_at: Callable[[int], object]) -> _ScanResult:
+async def _scan_database(
+    database: Database, report_progress: Callable[[int], object]
+) -> _ScanResult:
     found = _ScanResult()
     last = ""
     while page := await database.read(integrity.scan_runs(last, PAGE_SIZE), large=True):
@@ -189,19 +192,21 @@ async def _scan_database(database: Database, looked_at: Callable[[int], object])
             elif run.calls:
                 found.message_problems += await _check_messages(database, run)
         last = page[-1].run_id
-        looked_at(len(page))
+        report_progress(len(page))
     return found
 
 
 async def _check_messages(database: Database, run: ScannedRun) -> list[Problem]:
-    """What is wrong with the messages of a run that has ended."""
+    """Find open tool calls in the messages of a run with a final status."""
     stored = await database.read(integrity.get_messages(run.run_id), large=True)
     if stored is None or stored.messages is None:
         return []
     try:
         calls = find_open_calls(stored.messages)
     except UnreadableMessages:
-        return [_build_problem("unreadable", database.id, run, "its messages cannot be read", None)]
+        return [
+            _build_problem("unreadable", database.id, run, "its messages cannot be parsed", None)
+        ]
     if not calls:
         return []
     names = ", ".join(call.name for call in calls[:MAXIMUM_NAMES_SHOWN])
@@ -212,44 +217,44 @@ async def _check_messages(database: Database, run: ScannedRun) -> list[Problem]:
     return [_build_problem("open_calls", database.id, run, text, remedy)]
 
 
-def _build_session_problem(db_id: str, run: ScannedRun, present: _WorkerSurvey) -> Problem:
-    stays = run.live and not present.gone(run.owner)
-    text = f"it is {run.status} and its session is not there"
-    remedy = None if stays else "delete it with its events"
+def _build_session_problem(db_id: str, run: ScannedRun, survey: _WorkerSurvey) -> Problem:
+    is_executing = run.live and not survey.is_dead(run.owner)
+    text = f"it is {run.status}, but its session does not exist"
+    remedy = None if is_executing else "delete it with its events"
     return _build_problem("no_session", db_id, run, text, remedy)
 
 
 async def _check_live_run(
-    database: Database, run: ScannedRun, present: _WorkerSurvey
-) -> Iterator[Problem]:
-    """What is wrong with a run that has not ended: nothing, most of the time."""
+    database: Database, run: ScannedRun, survey: _WorkerSurvey
+) -> Problem | None:
+    """Return the problem of a run without a final status; None if its worker is alive."""
     owner = run.owner
-    if owner is not None and not present.gone(owner):
-        silent = present.seconds_since_heartbeat(owner)
+    if owner is not None and not survey.is_dead(owner):
+        silent = survey.seconds_since_heartbeat(owner)
         if silent < DEAD_AFTER_SECONDS:
-            return iter(())
-        text = f"it is {run.status}, and its worker has been silent for {round(silent)} s"
-        return iter((_build_problem("silent", database.id, run, text, None),))
+            return None
+        text = f"it is {run.status}, but its worker has had no heartbeat for {round(silent)} s"
+        return _build_problem("silent", database.id, run, text, None)
     state = await database.read(runs.get_state(run.run_id))
     if state is None or is_final(state.status) or state.owner != owner:
-        return iter(())
-    text = f"it is {state.status}, and its worker is gone"
+        return None
+    text = f"it is {state.status}, but its worker is dead"
     end = "CANCELLED" if state.cancel_requested_at is not None else "ERROR, WORKER_LOST"
-    return iter((_build_problem("lost", database.id, run, text, f"end it as {end}"),))
+    return _build_problem("lost", database.id, run, text, f"end it as {end}")
 
 
-def _check_workers(db_id: str, present: _WorkerSurvey, listed: set[str | None]) -> list[Problem]:
-    """Workers that are dead, and those that are silent and work on nothing that was listed."""
+def _check_workers(db_id: str, survey: _WorkerSurvey, listed: set[str | None]) -> list[Problem]:
+    """Find dead workers, and workers without a heartbeat that own no run of another problem."""
     problems = []
-    for worker_id, row in present.rows.items():
+    for worker_id, row in survey.rows.items():
         process = f"process {row.pid} on {row.host}"
-        if present.deaths[worker_id] is not None:
-            text, remedy = f"the worker is gone: {process}", "remove its row"
+        if survey.deaths[worker_id] is not None:
+            text, remedy = f"the worker is dead: {process}", "remove its row"
             problems.append(Problem("dead_worker", db_id, None, None, worker_id, text, remedy))
         elif (
-            silent := present.seconds_since_heartbeat(worker_id)
+            silent := survey.seconds_since_heartbeat(worker_id)
         ) >= DEAD_AFTER_SECONDS and worker_id not in listed:
-            text = f"the worker has been silent for {round(silent)} s: {process}"
+            text = f"the worker has had no heartbeat for {round(silent)} s: {process}"
             problems.append(Problem("silent", db_id, None, None, worker_id, text, None))
     return problems
 

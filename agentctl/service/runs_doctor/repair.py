@@ -1,7 +1,7 @@
-"""Puts right what `service.doctor` has found, and says of each thing what was done.
+"""Repair the problems of `find` and report the outcome of each.
 
-What was found may be over by now, by itself or by another process: every repair looks again, in
-the transaction of its change, and what was not changed is never told as repaired.
+A problem may have disappeared since it was found. Every repair checks again in the transaction of
+its change, and reports `repaired` only for a change that it made.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from agentctl.store.repositories.runs import RunState
 __all__ = ["RunRepairs"]
 
 _REPAIR_ORDER = ("no_session", "lost", "open_calls", "dead_worker")
-"""Kinds that can be repaired. A row without a session is deleted, not ended; a worker is removed
-when nothing names it any more."""
+"""Kinds that can be repaired, in this order: a run without a session is deleted and not ended, and
+a worker is removed after the last run that names it."""
 
 _log = logging.getLogger("agentctl.service")
 
 
 class RunRepairs:
-    """Repairs problems.
+    """The repairs of runs and workers.
 
     Args:
-        hosting: of a service that works on no runs itself.
+        hosting: the shared objects of a service that executes no runs.
     """
 
     def __init__(self, hosting: Hosting) -> None:
@@ -44,13 +44,13 @@ class RunRepairs:
         self._observer = hosting.observer
 
     async def repair(self, problems: Sequence[Problem]) -> AsyncIterator[Problem]:
-        """Each of the problems with its outcome, as it is known; those without a remedy first.
+        """Repair the problems and yield each with its outcome, those without a remedy first.
 
-        Runs that were ended with the others of their worker, and were not known before, are added.
+        Runs that end together with the runs of their worker and are not in `problems` are added.
         """
         for problem in problems:
             if problem.remedy is None:
-                yield problem.ended("left", "nothing is to be done about it from here")
+                yield problem.with_outcome("left", "there is no repair for it")
         by_kind = {kind: [each for each in problems if each.kind == kind] for kind in _REPAIR_ORDER}
         for problem in by_kind["no_session"]:
             if problem.remedy is not None:
@@ -74,42 +74,44 @@ class RunRepairs:
         if batches is not None:
             what = "1 batch" if batches == 1 else f"{batches} batches"
             with_events = f" and {what} of its events" if batches else ""
-            return problem.ended("repaired", f"deleted the run{with_events}")
+            return problem.with_outcome("repaired", f"deleted the run{with_events}")
         state = await database.read(runs.get_state(problem.run_id))
         if state is None:
-            return problem.ended("gone", "it was deleted meanwhile")
+            return problem.with_outcome("gone", "it was deleted in the meantime")
         if is_final(state.status):
-            return problem.ended("gone", "it has a session now")
-        return problem.ended("left", f"it is {state.status}: its worker, or its session, is there")
+            return problem.with_outcome("gone", "it has a session now")
+        return problem.with_outcome(
+            "left", f"it is {state.status}: its worker or its session exists"
+        )
 
     async def _end_lost(self, lost: Sequence[Problem]) -> AsyncIterator[Problem]:
-        """Whole workers at a time: that is how their runs are ended, members before leaders."""
+        """End the runs of one worker at a time: recovery ends members before their leaders."""
         groups: defaultdict[tuple[str, str | None], list[Problem]] = defaultdict(list)
         for problem in lost:
             groups[problem.db_id, problem.worker_id].append(problem)
         for (db_id, owner), group in groups.items():
-            ended, why = await self._recovered(self._hosting.databases[db_id], owner)
+            ended, why = await self._recover(self._hosting.databases[db_id], owner)
             for problem in group:
                 yield await _try_repair(
-                    problem, _RecoveryOutcome(self._database(problem), ended, why).tell
+                    problem, _RecoveryOutcome(self._database(problem), ended, why).report
                 )
             for run_id in sorted(ended - {problem.run_id for problem in group}):
                 added = await self._report_extra_run(group[0], run_id)
                 if added is not None:
                     yield added
 
-    async def _recovered(self, database: Database, owner: str | None) -> tuple[set[str], str]:
-        """The runs that were ended, and why others were not."""
+    async def _recover(self, database: Database, owner: str | None) -> tuple[set[str], str]:
+        """Return the ids of the runs that were ended, and the reason for the others."""
         try:
             death = await self._observer.check_owner(owner)
             if death is None:
-                return set(), "its worker is there after all"
+                return set(), "its worker is alive"
             ended = await recover_runs(
                 database, owner, may_still_run=death is WorkerDeath.NO_HEARTBEAT
             )
             return set(ended), "another process works on it"
         except Exception as failure:
-            # Some may have been ended before it failed: their rows tell.
+            # Some runs may have ended before the failure; their rows are read afterwards.
             return set(), _describe_failure(failure)
 
     async def _report_extra_run(self, like: Problem, run_id: str) -> Problem | None:
@@ -123,10 +125,10 @@ class RunRepairs:
             run_id,
             state.session_id,
             like.worker_id,
-            "its worker is gone",
+            "its worker is dead",
             "end it",
         )
-        return found.ended("repaired", f"ended as {_describe_end(state)}")
+        return found.with_outcome("repaired", f"ended as {_describe_end(state)}")
 
     async def _close_calls(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
@@ -134,66 +136,66 @@ class RunRepairs:
         try:
             added = await database.write(_close_open_calls(problem.run_id))
         except UnreadableMessages:
-            return problem.ended("left", "its messages cannot be read any more")
+            return problem.with_outcome("left", "its messages cannot be parsed")
         if added is None:
-            return problem.ended("gone", "the run was deleted meanwhile")
+            return problem.with_outcome("gone", "the run was deleted in the meantime")
         if not added:
-            return problem.ended("gone", "every call has a result by now")
+            return problem.with_outcome("gone", "every call has a result")
         results = "1 result" if added == 1 else f"{added} results"
-        return problem.ended("repaired", f'added {results} "cancelled"')
+        return problem.with_outcome("repaired", f'added {results} "cancelled"')
 
     async def _remove_worker(self, problem: Problem) -> Problem:
         assert problem.worker_id is not None
         databases, worker_id = self._hosting.databases, problem.worker_id
         if await databases.system.read(workers.get(worker_id)) is None:
-            return problem.ended("gone", "its row was removed meanwhile")
+            return problem.with_outcome("gone", "its row was removed in the meantime")
         if not await self._observer.check_owner(worker_id):
-            return problem.ended("left", "the worker is there after all")
+            return problem.with_outcome("left", "the worker is alive")
         for database_id in databases:
             owners = await databases[database_id].read(runs.list_live_owners(), large=True)
             if worker_id in owners:
-                return problem.ended("left", f"runs of database {database_id} still name it")
+                return problem.with_outcome("left", f"runs of database {database_id} still name it")
         if not await databases.system.write(workers.remove(worker_id)):
-            return problem.ended("gone", "its row was removed meanwhile")
+            return problem.with_outcome("gone", "its row was removed in the meantime")
         process.remove_lock(databases.system.lock_folder, worker_id)
-        return problem.ended("repaired", "removed its row")
+        return problem.with_outcome("repaired", "removed its row")
 
 
 class _RecoveryOutcome:
-    """Tells what became of the runs of one lost worker."""
+    """The outcome of the recovery of one dead worker, for each of its runs."""
 
     def __init__(self, database: Database, ended: set[str], why_not: str) -> None:
         self._database = database
         self._ended = ended
         self._why_not = why_not
 
-    async def tell(self, problem: Problem) -> Problem:
+    async def report(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
         state = await self._database.read(runs.get_state(problem.run_id))
         if state is None:
-            return problem.ended("gone", "it was deleted meanwhile")
+            return problem.with_outcome("gone", "it was deleted in the meantime")
         if problem.run_id in self._ended:
-            return problem.ended("repaired", f"ended as {_describe_end(state)}")
+            return problem.with_outcome("repaired", f"ended as {_describe_end(state)}")
         if is_final(state.status):
-            return problem.ended(
-                "gone", f"it had ended as {_describe_end(state)}, not by this command"
+            return problem.with_outcome(
+                "gone", f"it ended as {_describe_end(state)} before the repair"
             )
-        return problem.ended("left", f"it is {state.status}: {self._why_not}")
+        return problem.with_outcome("left", f"it is {state.status}: {self._why_not}")
 
 
 async def _try_repair(problem: Problem, act: Callable[[Problem], Awaitable[Problem]]) -> Problem:
-    """One that cannot be repaired does not keep the others from it."""
+    """Repair one problem; a failure becomes its outcome, so that the others are repaired."""
     try:
         return await act(problem)
     except Exception as failure:
-        return problem.ended("left", _describe_failure(failure))
+        return problem.with_outcome("left", _describe_failure(failure))
 
 
 def _describe_failure(failure: Exception) -> str:
     if isinstance(failure, errors.AgentctlError):
         return failure.detail
-    _log.error("a repair failed inside", exc_info=failure)
-    return f"the repair failed inside ({type(failure).__name__})"
+    _log.error("repair failed with an internal error", exc_info=failure)
+    return f"internal error ({type(failure).__name__})"
 
 
 def _describe_end(state: RunState) -> str:
@@ -202,7 +204,7 @@ def _describe_end(state: RunState) -> str:
 
 @unit
 def _close_open_calls(run_id: str) -> Steps[int | None]:
-    """Close a run's open calls; how many there were. None: there is no such run."""
+    """Close the open calls of a run and return their number; None: there is no such run."""
     stored = yield from integrity.get_messages(run_id)
     if stored is None or stored.messages is None:
         return None

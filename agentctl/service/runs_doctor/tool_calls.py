@@ -1,7 +1,7 @@
-"""Tool calls of a run that has ended which never got a result: found, and closed.
+"""Open tool calls of a run with a final status: calls without a result, and their repair.
 
-Providers refuse a history with an open call. What a stopped run leaves is closed when it ends;
-this is for rows that were written by hand, or by what did not know of it.
+Model providers reject a history with an open call. A run that stops closes its calls; this module
+repairs rows that another program wrote.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["OpenCall", "UnreadableMessages", "close_calls", "find_open_calls"]
 
 
 class UnreadableMessages(Exception):
-    """These are no messages as they are stored."""
+    """The text is not a JSON array of messages."""
 
 
 class OpenCall(NamedTuple):
-    """A call without a result: where the results of its message end, its id and its tool."""
+    """A call without a result: the index after the results of its message, its id and tool."""
 
     at: int
     id: str
@@ -29,22 +29,22 @@ class OpenCall(NamedTuple):
 
 
 def find_open_calls(messages: str) -> list[OpenCall]:
-    """The calls in a JSON array of messages that no later message answers, in order.
+    """Return the calls in a JSON array of messages without a result in a later message.
 
     Raises:
-        Unreadable: these are no messages as they are stored.
+        UnreadableMessages: the text is not a JSON array of messages.
     """
     return _find_open(_parse(messages))
 
 
 def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
-    """The same with a result for every open call: "cancelled", as of a run that was stopped.
+    """Return the messages with the result "cancelled" for every open call.
 
     Args:
         now: seconds since the epoch.
 
     Raises:
-        Unreadable: these are no messages as they are stored.
+        UnreadableMessages: the text is not a JSON array of messages.
     """
     entries = _parse(stored.messages or "[]")
     open_now = _find_open(entries)
@@ -63,7 +63,7 @@ def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
         at = _end_of_results(entries, index)
         for call in entry.get("tool_calls") or ():
             asked = OpenCall(at, str(call["id"]), str(call.get("name")))
-            # Ids are the model's; one that it uses again is another call.
+            # The model creates the ids; a repeated id is a new call.
             earlier = found.get(asked.id)
             if earlier is not None and earlier.at != at:
                 never_answered.append(earlier)
@@ -72,7 +72,7 @@ def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
 
 
 def _end_of_results(entries: list[dict[str, Any]], asked: int) -> int:
-    """Behind the results that follow the message which asked: there is where more belong."""
+    """Return the index after the results that follow the message with the calls."""
     at = asked + 1
     while at < len(entries) and entries[at].get("role") == "tool":
         at += 1
@@ -90,7 +90,7 @@ def _build_result(call: OpenCall, now: int) -> dict[str, Any]:
 
 
 def _close_tools(tools: str | None, ids: set[str]) -> str | None:
-    """The run's list of calls, those that were open marked as cancelled."""
+    """Return the list of calls of the run with the open ones marked as cancelled."""
     if tools is None:
         return None
     entries = _parse(tools)

@@ -71,7 +71,7 @@ async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> l
         counter.done += more
 
     async with showing_progress(counter):
-        problems = await doctor.examine(looked_at)
+        problems = await doctor.find_problems(looked_at)
     found = _count(len(problems)) if problems else "nothing wrong"
     runs = "1 run" if counter.done == 1 else f"{counter.done} runs"
     note(f"{found} in {runs} {target.place}")
