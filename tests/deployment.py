@@ -84,7 +84,7 @@ class Deployment:
 
     def principal(self, token: str) -> Principal:
         """Verify a token as the server does and return its principal."""
-        return Verifier(self.settings).principal(f"Bearer {token}")
+        return Verifier(self.settings).identify_jwt(f"Bearer {token}")
 
 
 def create_deployment(

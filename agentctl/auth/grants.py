@@ -1,6 +1,6 @@
-"""What may be granted to a service account, and by whom (contract.md 6).
+"""Checks of the scopes of a new service account (docs/contract.md "Service accounts").
 
-Nobody grants what they do not hold, and what can change or delete things is granted on purpose.
+A caller cannot grant scopes that it does not have, and privileged scopes need an explicit flag.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PRIVILEGED_RESOURCES = frozenset({"service_accounts"})
 
 
 def check_known_scopes(scopes: Sequence[str], admin_scope: str) -> None:
-    """Refuse scopes that no operation asks for: they would grant nothing.
+    """Reject scopes that no operation requires: they would grant nothing.
 
     Raises:
-        ValidationFailed: names the first of them by its place, and the known one nearest to it.
+        ValidationFailed: for the first unknown scope, with its index and a suggestion.
     """
     for place, scope in enumerate(scopes):
         if scope == admin_scope or scope_names.is_known_scope(scope):
@@ -40,10 +40,10 @@ def check_known_scopes(scopes: Sequence[str], admin_scope: str) -> None:
 
 
 def check_held_scopes(scopes: Iterable[str], principal: Principal, admin_scope: str) -> None:
-    """Refuse to grant what the principal may not do itself; an administrator may do everything.
+    """Reject scopes that allow more than those of the principal; an administrator has all.
 
     Raises:
-        Forbidden: names what it does not hold.
+        Forbidden: names the missing scopes.
     """
     if principal.admin:
         return
@@ -55,15 +55,15 @@ def check_held_scopes(scopes: Iterable[str], principal: Principal, admin_scope: 
     if missing:
         names = ", ".join(missing)
         raise Forbidden(
-            f"Cannot grant scopes that you do not hold: {names}", required_scopes=missing
+            f"Cannot grant scopes that you do not have: {names}", required_scopes=missing
         )
 
 
 def check_privileged_scopes(scopes: Iterable[str], admin_scope: str, *, allowed: bool) -> None:
-    """Refuse privileged scopes unless it is said that they are meant.
+    """Reject privileged scopes unless they are explicitly allowed.
 
     Raises:
-        BadRequest: names them.
+        BadRequest: names the privileged scopes.
     """
     privileged = [scope for scope in scopes if is_privileged_scope(scope, admin_scope)]
     if privileged and not allowed:
@@ -72,7 +72,7 @@ def check_privileged_scopes(scopes: Iterable[str], admin_scope: str, *, allowed:
 
 
 def is_privileged_scope(scope: str, admin_scope: str) -> bool:
-    """Whether a scope allows to change or delete something, or to manage service accounts."""
+    """Return True for scopes to write, delete, administer or manage service accounts."""
     resource, _, action = scope.partition(":")
     return (
         scope == admin_scope

@@ -1,13 +1,11 @@
-"""One table: what each operation asks of its caller (contract.md 1).
+"""The policy: one table with the requirement of each operation (docs/contract.md "Routes").
 
-Routes, the OpenAPI document and the local door read it; a route whose operation has no row stops
-the start, and asking about one is a KeyError, never a pass.
+Routes, the OpenAPI document and the local backend read `POLICY`. A route without an entry stops the
+start of the server, and a look-up of an unknown operation is a KeyError, never a grant.
 
-The order of refusals: 401, 403, 404 (contract.md 2). The server and explain go through here.
-
-Who is not known learns nothing: neither which paths there are nor what an operation needs.
-
-Every scope and what it opens: the policy read the other way round.
+`find_operation`, `authorize_request` and `check_path_params` keep the order of errors 401, 403, 404
+(docs/contract.md "Errors"): an unidentified caller cannot find out which paths exist or which
+scopes an operation needs. `build_scope_table` is the reverse view: scopes with their operations.
 """
 
 from __future__ import annotations
@@ -54,28 +52,28 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """Open to everybody; a credential is not even looked at."""
+    """No requirement; credentials are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """Any identified caller, whatever its scopes."""
+    """Any identified caller, regardless of its scopes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """The admin scope and nothing less: it shows what is nobody's but the operator's."""
+    """The admin scope: the operation shows data of the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsScope:
-    """A scope.
+    """A scope for a resource and an action.
 
     Attributes:
-        resource: first part of the scope.
-        action: last part of the scope.
-        id_param: the path parameter that names the one thing acted on, or None.
-        filters_list: a list that callers with scopes for single ids get a part of.
+        resource: the first part of the scope.
+        action: the last part of the scope.
+        id_param: the path parameter with the id that the operation acts on, or None.
+        filters_list: True for a list that a caller with scopes for single ids gets in part.
     """
 
     resource: str
@@ -144,14 +142,13 @@ POLICY: dict[str, Requirement] = {
 
 
 def required_scopes(operation: str, path_params: Mapping[str, str]) -> tuple[str, ...]:
-    """The scopes of which any one allows `operation`, the most specific first.
+    """Return the scopes of which any one allows `operation`, the most specific first.
 
-    The admin scope always suffices too and is never listed: whoever is refused is told of the
-    least that would help.
+    The admin scope, which is always sufficient, is never listed: a denial names the least scope.
 
     Args:
         operation: a key of POLICY.
-        path_params: the parameters of the matched route, decoded.
+        path_params: the decoded parameters of the matched route.
     """
     rule = POLICY[operation]
     if not isinstance(rule, NeedsScope):
@@ -160,7 +157,7 @@ def required_scopes(operation: str, path_params: Mapping[str, str]) -> tuple[str
 
 
 def scope_forms(operation: str) -> tuple[str, ...]:
-    """What `required_scopes` answers for any id, for documentation: `agents:<agent_id>:run`, ..."""
+    """Return `required_scopes` for any id, for documentation: `agents:<agent_id>:run`, ..."""
     rule = POLICY[operation]
     general = required_scopes(operation, {})
     if not isinstance(rule, NeedsScope) or rule.id_param is None:
@@ -169,16 +166,16 @@ def scope_forms(operation: str) -> tuple[str, ...]:
 
 
 def authorize(principal: Principal | None, operation: str, path_params: Mapping[str, str]) -> None:
-    """Let the caller pass, or refuse.
+    """Raise unless the caller satisfies the requirement of an operation.
 
     Args:
-        principal: the caller, or None when no valid credential came.
+        principal: the caller, or None without a valid credential.
         operation: a key of POLICY.
-        path_params: the parameters of the matched route, decoded.
+        path_params: the decoded parameters of the matched route.
 
     Raises:
-        Unauthenticated: the operation is not public and nobody is known.
-        Forbidden: the caller holds none of the required scopes.
+        Unauthenticated: the operation is not public and there is no principal.
+        Forbidden: the caller has none of the required scopes.
     """
     rule = POLICY[operation]
     if isinstance(rule, Public):
@@ -215,10 +212,10 @@ def describe_grant(principal: Principal | None, match: RouteMatch) -> str:
 
 
 def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
-    """Which ids of a list the caller may see; None: all of them.
+    """Return the ids of a list that the caller may see; None for all of them.
 
     Raises:
-        Forbidden: it holds neither a scope for all nor for a single id.
+        Forbidden: the caller has no scope for all ids and none for a single id.
     """
     rule = POLICY[operation]
     if isinstance(rule, Admin) and not principal.admin:
@@ -238,9 +235,9 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
 
 
 def operations_granted_by(scope: str) -> Iterator[str]:
-    """The operations that a scope opens by itself, lists of which it opens a part too.
+    """Yield the operations that a scope grants, including lists that it grants in part.
 
-    The admin scope opens all of them and is not known here.
+    The admin scope grants all of them and is not known here.
     """
     if not is_well_formed(scope):
         return
@@ -273,24 +270,24 @@ def _denial(operation: str, path_params: Mapping[str, str]) -> Forbidden:
 
 
 AuthenticationFailure = Unauthenticated | Unavailable | None
-"""Why nobody was identified: no credential that holds, or one that cannot be looked up now."""
+"""Reason without a principal: no valid credential, or one that cannot be looked up now."""
 
 
 def find_operation(
     table: RouteTable, method: str, path: str, failure: AuthenticationFailure
 ) -> RouteMatch:
-    """The operation of a request.
+    """Return the operation of a request.
 
     Args:
-        table: of the operations that are served.
-        method: as it was sent, GET for HEAD.
-        path: decoded, below a `root_path`.
-        failure: why nobody was identified; None: somebody was.
+        table: the routes of the served operations.
+        method: the HTTP method, GET for HEAD.
+        path: the decoded path, without a `root_path`.
+        failure: the reason if there is no principal.
 
     Raises:
-        Unauthenticated, Unavailable: there is no such operation, and nobody was identified.
-        MethodNotAllowed: the path has others.
-        NotFound: nobody knows the path.
+        Unauthenticated, Unavailable: no route matches, and there is no principal.
+        MethodNotAllowed: the path has other methods.
+        NotFound: the path does not exist.
     """
     match = table.find(method, path)
     if match is not None:
@@ -309,17 +306,17 @@ def authorize_request(
     operation: str,
     path_params: Mapping[str, str],
 ) -> None:
-    """Let the caller pass if the policy allows the operation.
+    """Raise unless the policy allows the operation; see `authorize`.
 
     Args:
-        principal: the caller, or None when nobody was identified.
-        failure: why nobody was.
-        operation: a key of the policy.
-        path_params: the parameters of the matched path.
+        principal: the caller, or None.
+        failure: the reason if there is no principal.
+        operation: a key of POLICY.
+        path_params: the decoded parameters of the matched route.
 
     Raises:
-        Unauthenticated, Unavailable: it is not public, and nobody was identified.
-        Forbidden: the caller lacks the scopes.
+        Unauthenticated, Unavailable: the operation is not public, and there is no principal.
+        Forbidden: the caller has none of the required scopes.
     """
     try:
         authorize(principal, operation, path_params)
@@ -328,17 +325,17 @@ def authorize_request(
 
 
 def check_path_params(path_params: Mapping[str, str]) -> None:
-    """Refuse a path with a part that can name nothing; comes behind `admit`.
+    """Reject path parameters that cannot be ids; call it after `authorize_request`.
 
     Raises:
-        NotFound: it has one.
+        NotFound: a parameter has control characters or invalid UTF-8, or is `.` or `..`.
     """
     if not all(map(is_valid_segment, path_params.values())):
         raise NotFound("Not found")
 
 
 class GrantedOperation(TypedDict):
-    """An operation: its id, and where it is."""
+    """An operation: its id, method and path."""
 
     operation: str
     method: str
@@ -346,10 +343,10 @@ class GrantedOperation(TypedDict):
 
 
 class ScopeEntry(TypedDict):
-    """A scope with its forms, or what opens operations without one.
+    """A scope with its forms and the operations that it grants.
 
-    `needs` is `scope`, `admin` for the admin scope, `token` for what every identified caller may,
-    `nothing` for what is public; the last two have no scope.
+    `needs` is `scope`, `admin` for the admin scope, `token` for operations of any identified
+    caller, or `nothing` for public operations; the last two have no scope.
     """
 
     needs: Literal["scope", "admin", "token", "nothing"]
@@ -359,10 +356,10 @@ class ScopeEntry(TypedDict):
 
 
 def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
-    """The whole table, in the order of the scopes' names.
+    """Return all scopes with their operations, ordered by name.
 
     Args:
-        admin_scope: that of the configuration.
+        admin_scope: `authorization.admin_scope`.
     """
     table = [
         ScopeEntry(
@@ -391,7 +388,7 @@ def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
 
 
 def _scope_forms(scope: str) -> list[str]:
-    """The scope itself, and the forms of it that name all or one."""
+    """Return a scope with its forms for all ids and for one id."""
     resource, action = scope.split(":")
     if resource not in RESOURCES_WITH_IDS:
         return [scope]

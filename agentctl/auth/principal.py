@@ -1,4 +1,4 @@
-"""Who is calling, once that is settled."""
+"""The principal: a verified caller."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ Via = Literal["http", "local"]
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller that was identified.
+    """An identified caller.
 
     Attributes:
-        subject: `sub` of the token (spec.md "Authentication" 4), exposed as user_id; None: none.
-        scopes: the well-formed scopes it holds.
-        admin: whether every operation is allowed to it.
-        sees_all_users: whether it sees the data of all users; else only its own (contract.md 6).
-        via: the door it came through.
-        session_id: the token's `session_id` claim: the default session of runs and cancels.
-        caller: who really calls, where that is not `subject`, who is acted for.
+        subject: the `sub` of the token (docs/contract.md "Claims"), exposed as `user_id`, or None.
+        scopes: its well-formed scopes.
+        admin: True if every operation is allowed.
+        sees_all_users: True if it sees the data of all users, else only its data
+            (docs/contract.md "Data scoping").
+        via: `http` for a request to the server, `local` for a command in local mode.
+        session_id: the `session_id` claim: the default session of runs and cancels.
+        caller: the real caller if it acts as the user `subject`, else None.
     """
 
     subject: str | None
@@ -34,26 +35,26 @@ class Principal:
 
     @property
     def actor(self) -> str:
-        """How records of what was done name this caller."""
+        """The name of the subject in records: `subject`, or `anonymous`."""
         return self.subject if self.subject is not None else "anonymous"
 
     @property
     def identity(self) -> str:
-        """Who really calls: the audit names nobody else."""
+        """The name of the real caller in the audit log."""
         return self.actor if self.caller is None else self.caller
 
 
 def anonymous_principal() -> Principal:
-    """The caller when authorization is switched off: an administrator without a name."""
+    """Return the caller with authorization off: an administrator without a name."""
     return Principal(subject=None, admin=True, sees_all_users=True)
 
 
 def local_principal(user: str, *, acting_for: str | None = None) -> Principal:
-    """A caller with access to the files: an administrator (contract.md 6).
+    """Return the caller of local mode, an administrator (docs/contract.md "Local mode").
 
     Args:
-        user: name of the operating system's user.
-        acting_for: `--as-user`: reads are scoped to this user and runs belong to it.
+        user: the name of the user of the operating system.
+        acting_for: the user of `--as-user`: reads are limited to its data and runs belong to it.
     """
     name = f"local:{user}"
     if acting_for is not None:

@@ -1,4 +1,7 @@
-"""Scopes: `resource:action`, `resource:<id>:action`, `resource:*:action` (contract.md 6)."""
+"""Scopes `resource:action`, `resource:<id>:action`, `resource:*:action`.
+
+The rules are in docs/contract.md "Scopes".
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ __all__ = [
 ]
 
 RESOURCES_WITH_IDS = frozenset({"agents", "teams", "workflows", "sessions"})
-"""The resources whose scopes may name one thing or `*`."""
+"""The resources whose scopes may have an id or `*`."""
 
 KNOWN_SCOPES: tuple[str, ...] = (
     "agents:read",
@@ -41,7 +44,7 @@ KNOWN_SCOPES: tuple[str, ...] = (
     "workflows:read",
     "workflows:run",
 )
-"""Every scope that some operation asks for, without ids; the admin scope is configured."""
+"""Every scope that an operation requires, without ids; the admin scope is configured."""
 
 _ALIASES = {"config": ("config", "system")}
 _SCOPE_PATTERN = re.compile(
@@ -50,18 +53,18 @@ _SCOPE_PATTERN = re.compile(
 
 
 def is_well_formed(scope: str) -> bool:
-    """Whether `scope` has one of the three forms; others grant nothing."""
+    """Return True if `scope` has one of the three forms; other texts grant nothing."""
     return _SCOPE_PATTERN.fullmatch(scope) is not None
 
 
 def sufficient_scopes(resource: str, action: str, identifier: str | None = None) -> tuple[str, ...]:
-    """The scopes of which any one suffices, the most specific first.
+    """Return the scopes of which any one is sufficient, the most specific first.
 
     Args:
         resource: `agents`, `sessions`, ...
         action: `read`, `run`, ...
-        identifier: the one thing that is acted on; left out of the answer when no scope can name
-            it, so that a path parameter never reaches a response header as it came.
+        identifier: the id that the operation acts on. It is omitted if no scope can contain it, so
+            that an unchecked path parameter never reaches a response header.
     """
     scopes = [f"{name}:{action}" for name in _ALIASES.get(resource, (resource,))]
     if resource in RESOURCES_WITH_IDS:
@@ -75,7 +78,7 @@ def sufficient_scopes(resource: str, action: str, identifier: str | None = None)
 def is_action_allowed(
     held: Set[str], resource: str, action: str, identifier: str | None = None
 ) -> bool:
-    """Whether the scopes `held` allow `action` on `resource`, or on its one `identifier`."""
+    """Return True if the scopes `held` allow `action` on `resource`, or on one `identifier`."""
     if not held.isdisjoint(_scopes_for_all_ids(resource, action)):
         return True
     if identifier is None:
@@ -85,17 +88,17 @@ def is_action_allowed(
 
 @lru_cache(maxsize=256)
 def _scopes_for_all_ids(resource: str, action: str) -> tuple[str, ...]:
-    """The scopes that hold for every id: what most callers have, and found without its id."""
+    """Return the scopes for every id. Most callers have one, and the result is cached."""
     return sufficient_scopes(resource, action)
 
 
 def is_covered(held: Set[str], scope: str) -> bool:
-    """Whether the scopes `held` allow all that a well-formed `scope` allows."""
+    """Return True if the scopes `held` allow all that a well-formed `scope` allows."""
     return find_covering_scope(held, scope) is not None
 
 
 def find_covering_scope(held: Set[str], scope: str) -> str | None:
-    """The one of the scopes `held` that allows all that a well-formed `scope` allows, or None."""
+    """Return a scope of `held` that allows all that a well-formed `scope` allows, or None."""
     resource, *rest = scope.split(":")
     known_as = (name for name, aliases in _ALIASES.items() if resource in aliases)
     identifier = rest[0] if len(rest) == 2 and rest[0] != "*" else None
@@ -104,7 +107,7 @@ def find_covering_scope(held: Set[str], scope: str) -> str | None:
 
 
 def ids_in_scopes(held: Set[str], resource: str, action: str) -> frozenset[str]:
-    """The ids for which `held` has a scope of their own."""
+    """Return the ids that scopes of `held` name."""
     parts = (scope.split(":") for scope in held)
     return frozenset(
         part[1]
@@ -114,7 +117,7 @@ def ids_in_scopes(held: Set[str], resource: str, action: str) -> frozenset[str]:
 
 
 def is_known_scope(scope: str) -> bool:
-    """Whether some operation asks for `scope`, with an id or `*` where one is allowed."""
+    """Return True if an operation requires `scope`, with an id or `*` where one is allowed."""
     resource, *rest = scope.split(":")
     if len(rest) == 2 and resource in RESOURCES_WITH_IDS:
         return is_well_formed(scope) and f"{resource}:{rest[1]}" in KNOWN_SCOPES
@@ -122,11 +125,11 @@ def is_known_scope(scope: str) -> bool:
 
 
 def suggest_scope(scope: str, *others: str) -> str | None:
-    """The scope that `scope` was probably meant to be, keeping its id; None: none is near.
+    """Return the known scope that is most similar to `scope`, with its id; None if none is.
 
     Args:
-        scope: what was given.
-        others: scopes that are known too, such as the admin scope.
+        scope: an unknown scope.
+        others: additional known scopes, such as the admin scope.
     """
     parts = scope.split(":")
     asked = f"{parts[0]}:{parts[-1]}".lower()

@@ -1,4 +1,4 @@
-"""From the Authorization header to a principal."""
+"""Verify credentials: from the Authorization header to a principal."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _log = logging.getLogger("agentctl.auth")
 
 @dataclass(frozen=True, slots=True)
 class _CachedToken:
-    """A token that was verified.
+    """A verified token.
 
     Attributes:
-        principal: whom it stands for.
+        principal: the caller.
         expires_at: its `exp`, on the wall clock.
-        stale_at: when it is verified again, on the monotonic clock.
+        stale_at: the time of the next verification, on the monotonic clock.
     """
 
     principal: Principal
@@ -50,11 +50,14 @@ class _CachedToken:
 
 @dataclass(frozen=True, slots=True)
 class _KeyGeneration:
-    """A key set, and what it verified: one reference is replaced, so neither is ever without other.
+    """A key set with the tokens that it verified.
+
+    A change of keys replaces both with one assignment, so no token outlives the key that verified
+    it, in any thread.
 
     Attributes:
-        keys: the set.
-        cache: tokens that it verified, by their SHA-256, the oldest first.
+        keys: the key set.
+        cache: verified tokens by their SHA-256, the oldest first.
     """
 
     keys: KeySet
@@ -62,21 +65,21 @@ class _KeyGeneration:
 
 
 class Verifier:
-    """Turns credentials into principals, with the keys of the configuration.
+    """The verifier of credentials, with the keys of the configuration.
 
-    Key files are looked at once a second at most and read again when they changed: by requests, and
-    without any by `watching`. A replacement that is refused leaves the last good keys in use and is
-    told in `problem`. Verified tokens are remembered by their SHA-256 for 30 seconds at most, until
+    It checks key files for changes at most once per second, during requests or in the thread of
+    `watch_key_files`. If new files are rejected, the previous keys stay in use and `problem`
+    describes the error. Verified tokens are cached by their SHA-256 for at most 30 seconds, until
     their `exp` or a change of keys.
 
     Args:
         settings: the configuration.
-        accounts: looks up the tokens of service accounts; None: they stand for nobody.
-        clock: the wall clock in seconds since the epoch: tokens live by it.
-        monotonic: a clock that never jumps: watching and remembering live by it.
+        accounts: looks up the tokens of service accounts; None rejects them.
+        clock: the wall clock in seconds since the epoch, for the times of tokens.
+        monotonic: a clock that never jumps, for the cache and the checks of key files.
 
     Raises:
-        InvalidKey: authorization is on and the keys are refused, or there are none.
+        InvalidKey: authorization is on, and a key is rejected or there is none.
     """
 
     def __init__(
@@ -87,14 +90,14 @@ class Verifier:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._given = settings.authorization
+        self._authorization = settings.authorization
         self._accounts = accounts
-        self._account_start = account_token_prefix(settings.authorization.token_prefix)
+        self._account_prefix = account_token_prefix(settings.authorization.token_prefix)
         self._rules = ClaimRules.from_settings(settings)
         self._maximum = settings.limits.token_bytes
         self._clock = clock
         self._monotonic = monotonic
-        self._keyring = Keyring(self._given) if self._given.enabled else None
+        self._keyring = Keyring(self._authorization) if self._authorization.enabled else None
         self._generation = None if self._keyring is None else _KeyGeneration(self._keyring.keys)
         self._reload_lock = threading.Lock()
         self._is_watched = False
@@ -102,58 +105,58 @@ class Verifier:
 
     @property
     def mode(self) -> Literal["jwt", "none"]:
-        """How callers are identified."""
+        """The kind of authentication: `none` with authorization off."""
         return "none" if self._keyring is None else "jwt"
 
     @property
     def problem(self) -> str | None:
-        """Why changed key files are not in use, or None; it names files: for the operator only."""
+        """The reason why changed key files are not in use, or None; for the operator only."""
         return None if self._keyring is None else self._keyring.problem
 
     @property
     def keys(self) -> KeySet | None:
-        """The keys in use; None with authorization off."""
+        """The verification keys in use; None with authorization off."""
         return None if self._generation is None else self._generation.keys
 
     async def identify(self, authorization: str | None) -> Principal:
-        """Who sends this Authorization header, with a JWT or as a service account.
+        """Return the principal of an Authorization header, from a JWT or a service account.
 
-        Which of them a token is, its first characters decide, here and once (`auth.accounts`).
+        The prefix of the token decides between the two (`auth.tokens.account_tokens`).
 
         Args:
-            authorization: the header's value; None: there was none.
+            authorization: the value of the header, or None.
 
         Raises:
-            Unauthenticated: there was none.
-            InvalidToken: it does not hold.
-            Unavailable: it is a service account's, and nobody can tell now.
+            Unauthenticated: there is no header.
+            InvalidToken: the credential is not valid.
+            Unavailable: the service account cannot be looked up now.
         """
         if self._generation is None:
             return anonymous_principal()
-        token = self._token(authorization)
-        if self._accounts is not None and token.startswith(self._account_start):
-            return await self._accounts.principal(token)
-        return self._identify_jwt(token)
+        token = self._read_bearer(authorization)
+        if self._accounts is not None and token.startswith(self._account_prefix):
+            return await self._accounts.identify(token)
+        return self._verify_cached(token)
 
-    def principal(self, authorization: str | None) -> Principal:
-        """As `identify`, without service accounts: their tokens hold for nothing here.
+    def identify_jwt(self, authorization: str | None) -> Principal:
+        """Return the principal of an Authorization header with a JWT; see `identify`.
 
         Raises:
-            Unauthenticated: there was none.
-            InvalidToken: it does not hold.
+            Unauthenticated: there is no header.
+            InvalidToken: the credential is not valid, or is that of a service account.
         """
         if self._generation is None:
             return anonymous_principal()
-        return self._identify_jwt(self._token(authorization))
+        return self._verify_cached(self._read_bearer(authorization))
 
-    def _token(self, authorization: str | None) -> str:
+    def _read_bearer(self, authorization: str | None) -> str:
         if authorization is None:
             raise Unauthenticated
         return parse_bearer(authorization, self._maximum)
 
-    def _identify_jwt(self, token: str) -> Principal:
-        if token.startswith(self._account_start):
-            reason = "it is a service account's token, which is looked up, not verified"
+    def _verify_cached(self, token: str) -> Principal:
+        if token.startswith(self._account_prefix):
+            reason = "it is a service account token, which is looked up, not verified"
             raise InvalidToken(reason, check="form")
         moment = self._monotonic()
         if moment >= self._next_check and not self._is_watched:
@@ -170,7 +173,7 @@ class Verifier:
         return fresh.principal
 
     def reload_keys(self) -> None:
-        """Look at the key files now, and take over what changed; safe in any thread."""
+        """Check the key files now and use changed ones; safe in any thread."""
         if self._keyring is None:
             return
         with self._reload_lock:
@@ -182,13 +185,13 @@ class Verifier:
             if self._keyring.problem not in (None, before):
                 _log.error("%s", self._keyring.problem)
             elif before is not None and self._keyring.problem is None:
-                _log.info("the key files are in use again")
+                _log.info("the key files are valid again and in use")
 
     @contextmanager
     def watch_key_files(self) -> Iterator[None]:
-        """Look at the key files every second, in a thread, so that no request waits for a disk.
+        """Check the key files every second in a thread, so that no request waits for a disk.
 
-        Inside, `problem` is up to date although nobody asks, and requests look at no file.
+        Within the context `problem` is up to date without requests, and requests read no file.
         """
         if self._keyring is None:
             yield
@@ -209,32 +212,33 @@ class Verifier:
             try:
                 self.reload_keys()
             except Exception:
-                # The keys in use stay; a watch that ends would keep removed ones for ever.
-                _log.exception("the key files could not be looked at")
+                # If the thread ended here, removed keys would stay in use for ever.
+                _log.exception("the key files could not be checked")
 
     def _verify_token(self, token: str, keys: KeySet, moment: float) -> _CachedToken:
         verified = verify_token(token, keys, maximum=self._maximum)
         claims = check_claims(verified.payload, self._rules, self._clock())
         expires_at = math.inf if claims.expires_at is None else claims.expires_at
         return _CachedToken(
-            build_principal(claims, self._given), expires_at, moment + _CACHE_SECONDS
+            build_principal(claims, self._authorization), expires_at, moment + _CACHE_SECONDS
         )
 
 
 def _remember(cache: dict[bytes, _CachedToken], digest: bytes, entry: _CachedToken) -> None:
-    """Keep an entry; the oldest makes room."""
+    """Add a token to the cache; a full cache drops its oldest one."""
     while len(cache) >= _CACHE_SIZE:
         cache.pop(next(iter(cache)), None)
     cache[digest] = entry
 
 
 def parse_bearer(authorization: str, maximum: int) -> str:
-    """Step `transport`: the token of `Bearer <token>`, as RFC 6750 2.1 has it.
+    """Run the check `transport`: return the token of `Bearer <token>` (RFC 6750 2.1).
 
-    One space, the scheme in any case. What is longer than any token is refused unread.
+    The scheme is compared without case and one space follows it. A header that is longer than any
+    token is rejected before it is parsed.
 
     Raises:
-        InvalidToken: it is something else.
+        InvalidToken: the header has another form, or is too long.
     """
     if len(authorization) > len("Bearer ") + maximum:
         raise InvalidToken(f"the token is longer than {maximum} bytes", check="length")
@@ -246,7 +250,7 @@ def parse_bearer(authorization: str, maximum: int) -> str:
 
 
 def build_principal(claims: Claims, given: Authorization) -> Principal:
-    """Whom claims that hold stand for, with `[authorization]` as given."""
+    """Build the principal of valid claims, under the settings of `[authorization]`."""
     admin = given.admin_scope in claims.scopes
     return Principal(
         subject=claims.subject,

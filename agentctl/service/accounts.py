@@ -234,7 +234,7 @@ class StoredAccounts:
             revoked_at=row.revoked_at,
         )
 
-    def used(self, account: StoredAccount) -> None:
+    def record_use(self, account: StoredAccount) -> None:
         """Write the time of use of an account in the background, at most once a minute.
 
         A failure is logged.

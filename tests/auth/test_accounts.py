@@ -166,7 +166,7 @@ class Stored:
             raise self.failure
         return found
 
-    def used(self, account: StoredAccount) -> None:
+    def record_use(self, account: StoredAccount) -> None:
         self.noted.append(account.id)
 
 
@@ -191,7 +191,7 @@ def tokens(stored: Stored, clock: Clock) -> AccountTokens:
 
 
 def ask(tokens: AccountTokens, token: str) -> Principal:
-    return asyncio.run(tokens.principal(token))
+    return asyncio.run(tokens.identify(token))
 
 
 def refused(tokens: AccountTokens, token: str) -> str:
@@ -358,7 +358,7 @@ def test_new_accounts_take_nothing_from_the_ration(tokens: AccountTokens, stored
 
 def test_unknown_tokens_at_once_are_rationed_too(tokens: AccountTokens, stored: Stored) -> None:
     async def all_at_once() -> list[Any]:
-        wild = (tokens.principal(generate_account_token("agentctl")) for _ in range(100))
+        wild = (tokens.identify(generate_account_token("agentctl")) for _ in range(100))
         return await asyncio.gather(*wild, return_exceptions=True)
 
     assert {type(each) for each in asyncio.run(all_at_once())} == {InvalidToken}
@@ -370,7 +370,7 @@ def test_what_is_remembered_is_bounded(tokens: AccountTokens, stored: Stored, cl
 
     async def each() -> None:
         for token in many:
-            await tokens.principal(token)
+            await tokens.identify(token)
 
     asyncio.run(each())
     for _ in range(MAXIMUM_CACHED_UNKNOWN + 10):
@@ -395,7 +395,7 @@ def identified(verifier: Verifier, authorization: str | None) -> Principal:
 def test_both_kinds_are_told_apart(verifier: Verifier, stored: Stored) -> None:
     assert identified(verifier, f"bearer {stored.add()}").subject == "sa:a0"
     assert identified(verifier, bearer({"sub": "me"})).subject == "me"
-    assert verifier.principal(bearer({"sub": "me"})).subject == "me"
+    assert verifier.identify_jwt(bearer({"sub": "me"})).subject == "me"
     with pytest.raises(Unauthenticated) as refusal:
         identified(verifier, None)
     assert not isinstance(refusal.value, InvalidToken)
@@ -428,7 +428,7 @@ def test_an_account_cannot_be_verified_without_its_database(
 ) -> None:
     token = stored.add()
     alone = Verifier(Settings(authorization=Authorization(verification_keys=(OLD.pem,))))
-    for ask_for in (verifier.principal, alone.principal, lambda it: identified(alone, it)):
+    for ask_for in (verifier.identify_jwt, alone.identify_jwt, lambda it: identified(alone, it)):
         with pytest.raises(InvalidToken) as refusal:
             ask_for(f"Bearer {token}")
         assert refusal.value.check == "form"

@@ -94,7 +94,7 @@ class Away:
     async def find(self, token_hash: str) -> StoredAccount | None:
         raise Unavailable("The database is not available")
 
-    def used(self, account: StoredAccount) -> None:
+    def record_use(self, account: StoredAccount) -> None:
         raise AssertionError
 
 

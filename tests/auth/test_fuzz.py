@@ -127,7 +127,7 @@ def test_any_authorization_header(text: str) -> None:
     )
     for header in (text, f"Bearer {text}"):
         with suppress(InvalidToken):
-            one.principal(header)
+            one.identify_jwt(header)
 
 
 @bounded

@@ -136,7 +136,7 @@ def rightly(header: str, principal: Principal) -> bool:
 def end(one: Verifier, header: str) -> str:
     """The step that a header fails, or `passed`; any other exception is a failure of the test."""
     try:
-        principal = one.principal(header)
+        principal = one.identify_jwt(header)
     except InvalidToken as refusal:
         return refusal.check if len(refusal.reason) < 100 else refusal.reason
     return "passed" if rightly(header, principal) else f"wrongly passed: {header}"

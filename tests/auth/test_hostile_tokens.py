@@ -66,14 +66,14 @@ def test_the_table_is_long_and_its_ids_are_of_all_kinds() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_hostile_credentials_are_refused(name: str) -> None:
     case = CASES[name]
-    error = refusal(lambda: verifier(case.door).principal(case.header), case.header)
+    error = refusal(lambda: verifier(case.door).identify_jwt(case.header), case.header)
     assert error.check == case.check
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_hostile_signatures_are_refused(name: str) -> None:
     algorithm, text, check = SIGNATURES[name]
-    error = refusal(lambda: verifier(algorithm).principal(f"Bearer {text}"), text)
+    error = refusal(lambda: verifier(algorithm).identify_jwt(f"Bearer {text}"), text)
     assert error.check == check
 
 
@@ -88,13 +88,13 @@ def test_hostile_names_of_keys_are_refused(name: str) -> None:
 @pytest.mark.parametrize("algorithm", SIGNERS)
 def test_the_table_is_about_servers_that_accept_good_tokens(algorithm: str) -> None:
     text = token({"alg": algorithm, "typ": "JWT"}, {**CLAIMS, "exp": NOW + 60}, SIGNERS[algorithm])
-    assert verifier(algorithm).principal(f"Bearer {text}").subject == "me"
+    assert verifier(algorithm).identify_jwt(f"Bearer {text}").subject == "me"
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512"])
 def test_the_paddings_are_about_blocks_that_are_otherwise_right(algorithm: str) -> None:
     text = right_block(algorithm)
-    assert verifier(algorithm).principal(f"Bearer {text}").subject == "me"
+    assert verifier(algorithm).identify_jwt(f"Bearer {text}").subject == "me"
 
 
 @pytest.mark.parametrize("typ", ["JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt"])
@@ -110,7 +110,7 @@ def test_both_texts_of_one_token_stand_for_the_same_principal() -> None:
         other = high_s(one, curve)
         assert one != other
         ours = verifier(algorithm)
-        assert ours.principal(f"Bearer {one}") == ours.principal(f"Bearer {other}")
+        assert ours.identify_jwt(f"Bearer {one}") == ours.identify_jwt(f"Bearer {other}")
 
 
 @pytest.mark.parametrize("name", ["jku", "x5u", "x5c", "x5t", "x5t#S256", "jwk", "unknown"])
@@ -132,7 +132,7 @@ def test_the_longest_token_passes_and_one_byte_more_does_not() -> None:
     """J15."""
     text = padded(8_190)
     assert 8_185 < len(text) <= 8_192
-    assert verifier("RS256").principal(f"Bearer {text}")
+    assert verifier("RS256").identify_jwt(f"Bearer {text}")
     assert verify_token(text, keys(), maximum=len(text))
     assert (
         refusal(lambda: verify_token(text, keys(), maximum=len(text) - 1), text).check == "length"
@@ -185,7 +185,7 @@ def test_what_is_too_long_costs_next_to_nothing(character: str) -> None:
     junk, trust = character * 1_000_000, keys()
     assert best(lambda: verify_token(junk, trust)) < 50e-6
     header = f"Bearer {junk}"
-    assert best(lambda: verifier("RS256").principal(header)) < 50e-6
+    assert best(lambda: verifier("RS256").identify_jwt(header)) < 50e-6
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_texts_that_are_accepted(name: str) -> None:
         ("A12 private behind public", "Key 1 is a private key"),
         ("certificate", "openssl x509"),
         ("PEM with escaped line breaks", "is not a readable PEM public key"),
-        ("secret for RS256", "a JWKS goes into jwks_file"),
+        ("secret for RS256", "set jwks_file for a JWKS"),
         ("A11 explicit curve of its own", "is not a readable PEM public key"),
         ("A11 RSA 2047", "an RSA key of 2047 bits"),
         ("A11 e = 3", "an unsound exponent"),
@@ -254,7 +254,7 @@ def test_texts_that_are_accepted(name: str) -> None:
         ("Ed25519 for ES256", "Key 1 is not a key for ES256"),
         ("A11 P-384 for ES256", "is not on the curve P-256"),
         ("A10 31 bytes", "a secret of 31 bytes"),
-        ("A10 one byte", "a secret that can be guessed"),
+        ("A10 one byte", "a secret that is easy to guess"),
     ],
 )
 def test_a_refusal_says_what_is_wrong(name: str, told: str) -> None:
@@ -267,7 +267,7 @@ def test_a_refusal_says_what_is_wrong(name: str, told: str) -> None:
 def test_a_key_that_is_given_as_a_secret_is_called_one(name: str) -> None:
     with pytest.raises(InvalidKey) as refusal:
         KeySet.from_pems([REFUSED_TEXTS[name][0]], "HS256")
-    assert refusal.value.detail == "Key 1 is a key and no shared secret"
+    assert refusal.value.detail == "Key 1 is a key, not a shared secret"
 
 
 def test_no_key_at_all_is_refused() -> None:

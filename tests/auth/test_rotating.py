@@ -85,7 +85,7 @@ every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.k
 def holds(settings: Settings, token: str) -> bool:
     """Whether a server that starts now takes the token."""
     try:
-        Verifier(settings).principal(f"Bearer {token}")
+        Verifier(settings).identify_jwt(f"Bearer {token}")
     except InvalidToken:
         return False
     return True
@@ -110,7 +110,7 @@ def test_a_whole_rotation(layout: Layout, tmp_path: Path) -> None:
     with open_rotation(settings) as rotation:
         rotation.check()
         assert (rotation.unfinished, rotation.removable) == (False, {})
-        new = rotation.publish(LATER)
+        new = rotation.publish_new_key(LATER)
         assert key_file.read_bytes() == private
         assert holds(settings, old)
         assert holds(settings, mint.mint_token(settings, "me"))
@@ -125,7 +125,7 @@ def test_a_whole_rotation(layout: Layout, tmp_path: Path) -> None:
     with open_rotation(settings) as rotation:
         assert (rotation.old_thumbprint, rotation.unfinished) == (new, False)
         assert list(rotation.removable.values()) == [LATER]
-        rotation.retire()
+        rotation.remove_old_keys()
     assert holds(settings, second)
     assert not holds(settings, old)
     assert files(tmp_path) == before | {aside.name}
@@ -140,7 +140,7 @@ def test_after_a_key_id_was_removed_the_old_key_keeps_its_name(tmp_path: Path) -
     rotate(settings)
     assert holds(settings, old)
     assert holds(settings, mint.mint_token(settings, "me"))
-    Rotation(settings).retire()
+    Rotation(settings).remove_old_keys()
     assert not holds(settings, old)
 
 
@@ -148,7 +148,7 @@ def test_the_old_private_key_can_be_dropped(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     before = files(tmp_path)
     with open_rotation(settings) as rotation:
-        rotation.publish(LATER)
+        rotation.publish_new_key(LATER)
         assert rotation.activate_new_key(keep=False) is None
     assert files(tmp_path) == before
 
@@ -160,7 +160,7 @@ def test_a_new_rsa_key_is_no_smaller(tmp_path: Path) -> None:
     (public,) = settings.authorization.verification_key_files
     public.write_bytes(generate.build_public_pem(private, "RS256"))
     with open_rotation(settings) as rotation:
-        rotation.publish(LATER)
+        rotation.publish_new_key(LATER)
         rotation.activate_new_key(keep=False)
     key = load_signing_key(settings.signing.key_file.read_bytes(), get_algorithm("RS256")).material
     assert not isinstance(key, bytes)
@@ -178,13 +178,13 @@ def test_what_else_is_in_a_pem_file_stays(tmp_path: Path) -> None:
     before = f"{public.read_text()}# theirs\r\n{other}# end \udcff"
     public.write_bytes(before.encode("utf-8", "surrogateescape"))
     with open_rotation(settings) as rotation:
-        rotation.publish(LATER)
+        rotation.publish_new_key(LATER)
         between = public.read_bytes().decode("utf-8", "surrogateescape")
         rotation.activate_new_key(keep=False)
     assert between.count("-----BEGIN PUBLIC KEY-----") == 3
     assert f"# ours\nagentctl: remove after {format_rfc3339(LATER)}\n-----BEGIN" in between
     with open_rotation(settings) as rotation:
-        rotation.retire()
+        rotation.remove_old_keys()
     after = public.read_bytes().decode("utf-8", "surrogateescape")
     new = generate.build_public_pem(settings.signing.key_file.read_bytes(), "ES256").decode()
     assert after == f"{new}# ours\n# theirs\r\n{other}# end \udcff"
@@ -202,13 +202,13 @@ def test_what_else_is_in_a_jwks_stays(tmp_path: Path) -> None:
     jwks.write_text(json.dumps(document))
     jwks.chmod(0o604)
     with open_rotation(settings) as rotation:
-        rotation.publish(LATER)
+        rotation.publish_new_key(LATER)
         rotation.activate_new_key(keep=False)
     between = json.loads(jwks.read_text())
     assert between["keys"][0] == document["keys"][0] | {REMOVE_AFTER_MEMBER: format_rfc3339(LATER)}
     assert (between["issuer"], between["keys"][1:3]) == ("us", others)
     with open_rotation(settings) as rotation:
-        rotation.retire()
+        rotation.remove_old_keys()
     assert json.loads(jwks.read_text())["keys"] == between["keys"][1:]
     assert stat.S_IMODE(jwks.stat().st_mode) == 0o604
 
@@ -254,12 +254,12 @@ def test_broken_off_anywhere_and_begun_again(
         with open_rotation(settings) as rotation:
             if not rotation.removable:
                 assert rotation.unfinished == (survived > 0)
-                rotation.publish(LATER + 1)
+                rotation.publish_new_key(LATER + 1)
                 rotation.activate_new_key(keep=True)
     with open_rotation(settings) as rotation:
         assert len(rotation.removable) == 1
         assert not rotation.unfinished
-        rotation.retire()
+        rotation.remove_old_keys()
     last = mint.mint_token(settings, "me")
     assert holds(settings, last)
     assert not holds(settings, old)
@@ -272,7 +272,7 @@ def rotate(settings: Settings) -> None:
 
 
 def complete(rotation: Rotation) -> None:
-    rotation.publish(LATER)
+    rotation.publish_new_key(LATER)
     rotation.activate_new_key(keep=True)
 
 
@@ -284,7 +284,7 @@ def test_a_key_that_was_written_by_half_is_made_again(tmp_path: Path) -> None:
     (tmp_path / ".signing.pub.pem.new").write_text("half")
     with open_rotation(settings) as rotation:
         assert rotation.unfinished
-        rotation.publish(LATER)
+        rotation.publish_new_key(LATER)
         rotation.activate_new_key(keep=False)
     assert files(tmp_path) == {"signing.pem", "signing.pub.pem"}
     assert holds(settings, mint.mint_token(settings, "me"))
@@ -357,7 +357,7 @@ def named(folder: Path) -> Settings:
         (inline, "in the configuration itself", "verification_key_files"),
         (foreign, "has the public key of", "agentctl keys jwks"),
         (secret_file, "one shared secret", "jwks_file"),
-        (named, "named 'ours' like the old one", "remove key_id"),
+        (named, "the kid 'ours' of the old one", "remove key_id"),
     ],
 )
 def test_what_cannot_be_rotated(layout: Layout, told: str, hint: str, tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_a_key_without_a_name_gets_none_beside_it(tmp_path: Path) -> None:
     rotation = Rotation(settings)
     rotation.check()
     with pytest.raises(InvalidKey, match="no kid") as refusal:
-        rotation.publish(LATER)
+        rotation.publish_new_key(LATER)
     assert rotation.old_thumbprint in str(refusal.value.hint)
     assert published(settings) == before
 
@@ -387,8 +387,8 @@ def test_a_set_that_would_be_refused_is_not_written(tmp_path: Path) -> None:
     document = json.loads(jwks.read_text())
     del document["keys"][1]
     jwks.write_text(json.dumps(document))
-    with open_rotation(settings) as rotation, pytest.raises(InvalidKey, match="is refused"):
-        rotation.retire()
+    with open_rotation(settings) as rotation, pytest.raises(InvalidKey, match="is not valid"):
+        rotation.remove_old_keys()
     assert json.loads(jwks.read_text()) == document
 
 
@@ -421,10 +421,10 @@ def test_a_disk_that_fails(step: str, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_stranger_under_the_name_of_the_old_key_stays(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     rotation = Rotation(settings)
-    rotation.publish(LATER)
+    rotation.publish_new_key(LATER)
     stranger = tmp_path / f"signing.{rotation.old_thumbprint[:8]}.pem"
     stranger.write_text("precious")
-    with pytest.raises(InvalidKey, match="cannot take the place"):
+    with pytest.raises(InvalidKey, match="cannot replace"):
         rotation.activate_new_key(keep=True)
     assert stranger.read_text() == "precious"
 

@@ -35,22 +35,22 @@ def file(tmp_path: Path) -> Path:
 def test_rotation_of_a_jwks_file(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
     old, new = bearer({"sub": "o"}, OLD, kid="old"), bearer({"sub": "n"}, NEW, kid="new")
-    assert one.principal(old)
+    assert one.identify_jwt(old)
     with pytest.raises(InvalidToken):
-        one.principal(new)
+        one.identify_jwt(new)
 
     swap(file, jwks(("old", OLD), ("new", NEW)))
     clock.move(1)
-    assert one.principal(old)
-    assert one.principal(new)
+    assert one.identify_jwt(old)
+    assert one.identify_jwt(new)
 
     swap(file, jwks(("new", NEW)))
     clock.move(0.9)
-    assert one.principal(old), "looked at once a second at most"
+    assert one.identify_jwt(old), "looked at once a second at most"
     clock.move(0.1)
     with pytest.raises(InvalidToken):
-        one.principal(old)
-    assert one.principal(new)
+        one.identify_jwt(old)
+    assert one.identify_jwt(new)
 
 
 BROKEN = {
@@ -78,14 +78,14 @@ def test_a_broken_replacement_keeps_the_last_good_keys(
     one.reload_keys()
     for _ in range(3):
         clock.move(40)
-        assert one.principal(header).subject == "me"
+        assert one.identify_jwt(header).subject == "me"
         assert one.problem is not None
         assert str(file) in one.problem
     swap(file, jwks(("new", NEW)))
     one.reload_keys()
     assert one.problem is None
     with pytest.raises(InvalidToken):
-        one.principal(header)
+        one.identify_jwt(header)
 
 
 def test_a_file_that_goes_and_comes_back(clock: Clock, file: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_file_that_goes_and_comes_back(clock: Clock, file: Path) -> None:
     file.rename(away)
     one.reload_keys()
     assert one.problem is not None
-    assert one.principal(bearer({}, OLD, kid="old"))
+    assert one.identify_jwt(bearer({}, OLD, kid="old"))
     away.rename(file)
     one.reload_keys()
     assert one.problem is not None, "it may still be written"
@@ -111,16 +111,16 @@ def test_a_change_under_the_same_size_and_time_is_seen(clock: Clock, file: Path)
     assert file.stat().st_size == found.st_size
     one.reload_keys()
     one.reload_keys()
-    assert one.principal(bearer({}, NEW, kid="bbb"))
+    assert one.identify_jwt(bearer({}, NEW, kid="bbb"))
 
 
 def test_touching_the_file_forgets_nothing(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
     header = bearer({"sub": "me"}, OLD, kid="old")
-    first = one.principal(header)
+    first = one.identify_jwt(header)
     file.touch()
     one.reload_keys()
-    assert one.principal(header) is first
+    assert one.identify_jwt(header) is first
 
 
 def test_pem_files_are_watched_too(clock: Clock, tmp_path: Path) -> None:
@@ -128,12 +128,12 @@ def test_pem_files_are_watched_too(clock: Clock, tmp_path: Path) -> None:
     path.write_text(OLD.pem)
     one = verifier(clock, Authorization(verification_key_files=(path,)))
     old, new = bearer({"sub": "o"}, OLD), bearer({"sub": "n"}, NEW)
-    assert one.principal(old)
+    assert one.identify_jwt(old)
     swap(path, NEW.pem)
     clock.move(1)
-    assert one.principal(new)
+    assert one.identify_jwt(new)
     with pytest.raises(InvalidToken):
-        one.principal(old)
+        one.identify_jwt(old)
 
 
 def test_all_sources_together(clock: Clock, file: Path, tmp_path: Path) -> None:
@@ -146,13 +146,13 @@ def test_all_sources_together(clock: Clock, file: Path, tmp_path: Path) -> None:
     assert one.keys is not None
     assert len(one.keys.keys) == 3
     for pair, header in ((OLD, {"kid": "old"}), (NEW, {}), (third, {"kid": "other"})):
-        assert one.principal(bearer({"sub": "me"}, pair, **header))
+        assert one.identify_jwt(bearer({"sub": "me"}, pair, **header))
 
 
 def refused(one: Verifier, header: str) -> bool:
     """Whether a token is refused, and nothing else."""
     try:
-        one.principal(header)
+        one.identify_jwt(header)
     except InvalidToken:
         return True
     return False
@@ -247,7 +247,7 @@ def test_no_valid_token_is_refused_during_a_rotation(clock: Clock, file: Path) -
     try:
         for number in range(10_000):
             header = headers[number % len(headers)]
-            assert one.principal(header).subject == f"u{number % len(headers)}"
+            assert one.identify_jwt(header).subject == f"u{number % len(headers)}"
     finally:
         done.set()
         rotating.join()
@@ -273,13 +273,13 @@ def test_a_token_that_old_keys_verified_is_not_remembered_for_new_ones(
     """K12: what is remembered goes with the keys, also when they come back."""
     one = verifier(clock, Authorization(jwks_file=file))
     header = bearer({"sub": "me"}, OLD, kid="old")
-    first = one.principal(header)
+    first = one.identify_jwt(header)
     swap(file, jwks(("new", NEW)))
     one.reload_keys()
     assert refused(one, header)
     swap(file, jwks(("old", OLD)))
     one.reload_keys()
-    again = one.principal(header)
+    again = one.identify_jwt(header)
     assert again == first
     assert again is not first
 
@@ -300,11 +300,11 @@ def test_without_a_request_the_files_are_watched(
     settings = Settings(authorization=Authorization(jwks_file=file))
     one = Verifier(settings, monotonic=steady)
     header = bearer({"sub": "me"}, OLD, kid="old")
-    assert one.principal(header)
+    assert one.identify_jwt(header)
     with one.watch_key_files():
         swap(file, "broken")
         eventually(lambda: one.problem is not None, 15)
-        assert one.principal(header), "the last good keys stay in force"
+        assert one.identify_jwt(header), "the last good keys stay in force"
         seen = steady.asked
         eventually(lambda: steady.asked > seen + 1, 15)
         swap(file, jwks(("new", NEW)))
@@ -324,10 +324,10 @@ def test_requests_leave_the_files_to_the_watch(file: Path) -> None:
     with one.watch_key_files():
         swap(file, "broken")
         for _ in range(5):
-            assert one.principal(header)
+            assert one.identify_jwt(header)
         unseen = one.problem is None
         assert unseen or time.monotonic() - started >= 1, "only the watch looks"
-    assert one.principal(header)
+    assert one.identify_jwt(header)
     assert one.problem is not None
 
 

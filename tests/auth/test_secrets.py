@@ -60,7 +60,7 @@ def test_random_secrets_are_accepted(text: str) -> None:
 
 
 def test_a_secret_has_five_different_bytes() -> None:
-    assert refusal(some("abcd")) == "Key 1 is a secret that can be guessed"
+    assert refusal(some("abcd")) == "Key 1 is a secret that is easy to guess"
     assert refusal(some("abcde")) == ""
 
 
@@ -68,7 +68,7 @@ def test_a_secret_has_five_different_bytes() -> None:
 def test_a_piece_again_and_again(piece: str) -> None:
     for times in (2, 3, 4, 7):
         if len(piece) * times >= 32:
-            assert refusal(piece * times) == "Key 1 is a secret that can be guessed"
+            assert refusal(piece * times) == "Key 1 is a secret that is easy to guess"
             assert refusal(piece * times + "!") == ""
             assert refusal("!" + piece * times) == ""
 
@@ -83,11 +83,11 @@ def test_a_piece_again_and_again(piece: str) -> None:
     ],
 )
 def test_what_is_in_every_tutorial(sample: str) -> None:
-    assert refusal(sample) == "Key 1 is a secret that can be guessed"
+    assert refusal(sample) == "Key 1 is a secret that is easy to guess"
     assert refusal(sample[:-1] + "_") == ""
 
 
-KEY = "Key 1 is a key and no shared secret"
+KEY = "Key 1 is a key, not a shared secret"
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])

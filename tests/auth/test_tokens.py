@@ -46,7 +46,7 @@ def settings(tmp_path: Path, algorithm: Any = "EdDSA", **given: Any) -> Settings
 def test_what_is_minted_is_accepted(tmp_path: Path, algorithm: str) -> None:
     given = settings(tmp_path, algorithm)
     text = mint_token(given, "me", ["agents:run", "sessions:read"], HOUR, session_id="s1")
-    principal = Verifier(given).principal(f"Bearer {text}")
+    principal = Verifier(given).identify_jwt(f"Bearer {text}")
     assert (principal.subject, principal.session_id) == ("me", "s1")
     assert principal.scopes == {"agents:run", "sessions:read"}
 
@@ -185,7 +185,7 @@ def test_a_report_says_what_counts(tmp_path: Path) -> None:
     ("claims", "secret", "reason"),
     [
         ({"exp": 1}, None, "the token has expired"),
-        ({}, b"x" * 32, "the signature does not hold"),
+        ({}, b"x" * 32, "the signature is not valid"),
         ({"sub": "sa:x"}, None, "the token's sub is a reserved subject"),
     ],
 )

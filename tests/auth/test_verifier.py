@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_who_it_is(clock: Clock) -> None:
     claims = {"sub": "me", "scopes": ["agents:read", "x y"], "session_id": "s1"}
-    principal = verifier(clock, pem_only()).principal(bearer(claims))
+    principal = verifier(clock, pem_only()).identify_jwt(bearer(claims))
     assert (principal.subject, principal.session_id) == ("me", "s1")
     assert principal.scopes == {"agents:read"}
     assert (principal.admin, principal.sees_all_users, principal.via) == (False, False, "http")
@@ -40,18 +40,18 @@ def test_who_it_is(clock: Clock) -> None:
 def test_admin_and_isolation(clock: Clock) -> None:
     admin = bearer({"sub": "root", "scopes": ["agent_os:admin"]})
     plain = bearer({"sub": "me", "scopes": ["agents:read"]})
-    principal = verifier(clock, pem_only()).principal(admin)
+    principal = verifier(clock, pem_only()).identify_jwt(admin)
     assert (principal.admin, principal.sees_all_users) == (True, True)
-    principal = verifier(clock, pem_only(user_isolation=False)).principal(plain)
+    principal = verifier(clock, pem_only(user_isolation=False)).identify_jwt(plain)
     assert (principal.admin, principal.sees_all_users) == (False, True)
-    principal = verifier(clock, pem_only(admin_scope="agents:read")).principal(plain)
+    principal = verifier(clock, pem_only(admin_scope="agents:read")).identify_jwt(plain)
     assert principal.admin
-    assert not verifier(clock, pem_only(admin_scope="other:admin")).principal(admin).admin
+    assert not verifier(clock, pem_only(admin_scope="other:admin")).identify_jwt(admin).admin
 
 
 def test_no_header_is_told_apart_from_a_bad_one(clock: Clock) -> None:
     with pytest.raises(Unauthenticated) as refusal:
-        verifier(clock, pem_only()).principal(None)
+        verifier(clock, pem_only()).identify_jwt(None)
     assert not isinstance(refusal.value, InvalidToken)
 
 
@@ -64,7 +64,7 @@ def test_no_header_is_told_apart_from_a_bad_one(clock: Clock) -> None:
     ],
 )
 def test_the_scheme_in_any_case(clock: Clock, change: Callable[[str], str]) -> None:
-    assert verifier(clock, pem_only()).principal(change(bearer({"sub": "me"}))).subject == "me"
+    assert verifier(clock, pem_only()).identify_jwt(change(bearer({"sub": "me"}))).subject == "me"
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def test_the_scheme_in_any_case(clock: Clock, change: Callable[[str], str]) -> N
 )
 def test_headers_that_do_not_hold(clock: Clock, change: Callable[[str], str]) -> None:
     with pytest.raises(InvalidToken):
-        verifier(clock, pem_only()).principal(change(bearer({"sub": "me"})))
+        verifier(clock, pem_only()).identify_jwt(change(bearer({"sub": "me"})))
 
 
 def test_the_limit_of_a_token_is_configured(clock: Clock) -> None:
     header = bearer({"sub": "me"})
     length = len(header) - len("Bearer ")
-    assert verifier(clock, pem_only(), Limits(token_bytes=length)).principal(header)
+    assert verifier(clock, pem_only(), Limits(token_bytes=length)).identify_jwt(header)
     with pytest.raises(InvalidToken):
-        verifier(clock, pem_only(), Limits(token_bytes=length - 1)).principal(header)
+        verifier(clock, pem_only(), Limits(token_bytes=length - 1)).identify_jwt(header)
 
 
 def test_with_authorization_off_everybody_is_an_anonymous_administrator(clock: Clock) -> None:
@@ -107,7 +107,7 @@ def test_with_authorization_off_everybody_is_an_anonymous_administrator(clock: C
     off.reload_keys()
     assert (off.mode, off.keys, off.problem) == ("none", None, None)
     for header in (None, "", "Bearer x", bearer({"sub": "me"})):
-        principal = off.principal(header)
+        principal = off.identify_jwt(header)
         assert (principal.subject, principal.admin, principal.sees_all_users) == (None, True, True)
 
 
@@ -120,28 +120,28 @@ def test_authorization_without_a_key_is_refused(clock: Clock) -> None:
 def test_exp_ends_a_remembered_token_to_the_second(clock: Clock) -> None:
     one = verifier(clock, pem_only())
     header = bearer({"sub": "me", "exp": NOW + 20})
-    assert one.principal(header) is one.principal(header), "remembered"
+    assert one.identify_jwt(header) is one.identify_jwt(header), "remembered"
     clock.move(19.9)
-    assert one.principal(header)
+    assert one.identify_jwt(header)
     clock.move(0.1)
     with pytest.raises(InvalidToken):
-        one.principal(header)
+        one.identify_jwt(header)
 
 
 def test_a_token_is_verified_again_after_30_seconds(clock: Clock) -> None:
     one, header = verifier(clock, pem_only()), bearer({"sub": "me"})
-    first = one.principal(header)
+    first = one.identify_jwt(header)
     clock.move(29.9)
-    assert one.principal(header) is first
+    assert one.identify_jwt(header) is first
     clock.move(0.2)
-    assert one.principal(header) is not first
+    assert one.identify_jwt(header) is not first
 
 
 def test_a_wall_clock_that_jumps_back_does_not_prolong_remembering(clock: Clock) -> None:
     one, header = verifier(clock, pem_only()), bearer({"sub": "me", "exp": NOW + 5})
-    first = one.principal(header)
+    first = one.identify_jwt(header)
     clock.steady += 31
-    assert one.principal(header) is not first
+    assert one.identify_jwt(header) is not first
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -152,11 +152,11 @@ def test_what_is_remembered_is_bounded() -> None:
     headers = [
         "Bearer " + token({"alg": "HS256"}, {"sub": f"u{n}"}, hs(SECRET)) for n in range(4_200)
     ]
-    first = one.principal(headers[0])
+    first = one.identify_jwt(headers[0])
     for header in headers:
-        one.principal(header)
-    assert one.principal(headers[-1]) is one.principal(headers[-1])
-    assert one.principal(headers[0]) is not first, "the oldest made room"
+        one.identify_jwt(header)
+    assert one.identify_jwt(headers[-1]) is one.identify_jwt(headers[-1])
+    assert one.identify_jwt(headers[0]) is not first, "the oldest made room"
 
 
 def test_a_remembered_token_costs_a_few_microseconds() -> None:
@@ -166,7 +166,7 @@ def test_a_remembered_token_costs_a_few_microseconds() -> None:
     def a_hundred() -> float:
         started = time.perf_counter()
         for _ in range(100):
-            one.principal(header)
+            one.identify_jwt(header)
         return time.perf_counter() - started
 
     assert min(a_hundred() for _ in range(50)) < 0.004, "40 us each, also while it is traced"

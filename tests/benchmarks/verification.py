@@ -68,7 +68,7 @@ def call_fresh_verifiers(text: str, algorithm: str, pem: str, count: int) -> Cal
     """Return a call of a new verifier each time, which has not seen the token."""
     fresh = iter([build_verifier(algorithm, pem) for _ in range(count)])
     header = f"Bearer {text}"
-    return lambda: next(fresh).principal(header)
+    return lambda: next(fresh).identify_jwt(header)
 
 
 def call_with_invalid_token(one: Verifier, header: str) -> Call:
@@ -76,7 +76,7 @@ def call_with_invalid_token(one: Verifier, header: str) -> Call:
 
     def ask() -> None:
         with suppress(InvalidToken):
-            one.principal(header)
+            one.identify_jwt(header)
 
     return ask
 
@@ -112,13 +112,13 @@ def build_cases(rounds: int = ROUNDS) -> Iterator[tuple[str, dict[str, Call]]]:
     for algorithm, (pair, sign) in signers.items():
         text = token({"alg": algorithm, "typ": "JWT", "kid": "a"}, build_claims(), sign)
         known = build_verifier(algorithm, pair.pem)
-        known.principal(f"Bearer {text}")
+        known.identify_jwt(f"Bearer {text}")
         yield (
             algorithm,
             {
                 "bare PyJWT": call_pyjwt(text, pair.public, algorithm),
                 "first time": call_fresh_verifiers(text, algorithm, pair.pem, rounds * BATCH),
-                "again": lambda known=known, header=f"Bearer {text}": known.principal(header),
+                "again": lambda known=known, header=f"Bearer {text}": known.identify_jwt(header),
                 "1 MB of junk": call_with_invalid_token(known, "Bearer " + "a" * 1_000_000),
                 "8 KB of junk": call_with_invalid_token(
                     known, "Bearer " + "a" * 4_000 + "." + "b" * 4_000 + ".c"

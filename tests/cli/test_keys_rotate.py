@@ -260,4 +260,4 @@ def test_a_secret_in_a_file_cannot_be_rotated(agentctl: Agentctl, home: Path) ->
     make_project(home, "HS256")
     ended = agentctl(*AT_ONCE)
     assert (ended.code, ended.stdout) == (2, "")
-    assert "hint: keep the secrets in a JWKS" in ended.stderr
+    assert "hint: store the secrets in a JWKS" in ended.stderr

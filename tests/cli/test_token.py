@@ -59,7 +59,7 @@ def test_every_claim_that_was_asked_for(agentctl: Agentctl, project: Path) -> No
     ("options", "told", "hint"),
     [
         (("--scope", "agent:rnu"), "'agent:rnu'", "did you mean 'agents:run'?"),
-        (("--scope", "everything"), "'everything'", "the scopes are:"),
+        (("--scope", "everything"), "'everything'", "known scopes:"),
         (("--expires-in", "60"), "'60'", "write 15m"),
         (("--expires-in", "0s"), "'0s'", "write 15m"),
         (("--sub", "__root"), "would not accept", ""),

@@ -383,7 +383,7 @@ def _accounts() -> Iterator[Scenario]:
     yield Scenario(operation, path, "manager", 409, ("CONFLICT",), ("_pat_",), json=taken)
     plain = {"name": "plain", "scopes": [{"scope": "agents:read"}], "expires_in_days": None}
     yield Scenario(operation, path, "manager", 201, ('"effect":"allow"',), json=plain)
-    unheld = (*FORBIDDEN, '"agents:run"', "do not hold: agents:run")
+    unheld = (*FORBIDDEN, '"agents:run"', "do not have: agents:run")
     yield Scenario(operation, path, "manager", 403, unheld, json=_granting("agents:run"))
     admin = _granting("agent_os:admin", allow_privileged_scopes=True)
     yield Scenario(operation, path, "manager", 403, FORBIDDEN, json=admin)

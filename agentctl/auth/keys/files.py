@@ -1,6 +1,7 @@
-"""Key files: read without hanging on what is no file, written for the owner's eyes only.
+"""Read and write key files.
 
-Files that others read at any time are replaced whole: by a new file of the same name.
+A read never blocks on a FIFO or device. Private keys get mode 0600. A file that a server may read
+at any time is replaced by a rename, so that no reader sees half of it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 MAXIMUM_KEY_FILE = 1_048_576
-"""Bytes; a key file or JWKS beyond it is refused unread."""
+"""The maximum size of a key file or JWKS in bytes; a larger file is rejected unread."""
 
 _PRIVATE = 0o600
 
@@ -36,19 +37,20 @@ def read_key_file(path: Path, *, private: bool = False) -> bytes:
     """Read a regular file of at most MAXIMUM_KEY_FILE bytes.
 
     Args:
-        path: where it is; links are followed.
-        private: it holds a secret: no mode wider than 0600 is accepted.
+        path: the path of the file; links are followed.
+        private: the file contains a secret, so its mode must not be wider than 0600.
 
     Raises:
-        InvalidKey: it is missing, unreadable, no regular file, too large, or open to others.
+        InvalidKey: the file is missing, unreadable, too large, not a regular file, or open to
+            other users.
     """
     try:
-        # A FIFO without a writer would block an ordinary open for ever.
+        # Without O_NONBLOCK the open of a FIFO without a writer would block for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as failure:
         raise _read_error(path, failure) from None
     except ValueError:
-        raise InvalidKey("The name of the key file holds a NUL character") from None
+        raise InvalidKey("The path of the key file contains a NUL character") from None
     try:
         _check_file(path, os.fstat(descriptor), private)
         return _read_all(descriptor, path)
@@ -67,19 +69,19 @@ def _read_all(descriptor: int, path: Path) -> bytes:
 
 
 def read_private_key(path: Path) -> bytes:
-    """The bytes of a signing key: PEM, or the secret of an HS algorithm.
+    """Read a signing key: PEM, or the secret of an HS algorithm.
 
     Raises:
-        InvalidKey: as `read_key_file`; for one that others can read it names the `chmod`.
+        InvalidKey: see `read_key_file`; if other users can read the file, the hint is a `chmod`.
     """
     return read_key_file(path, private=True)
 
 
 def write_private_key(path: Path, data: bytes) -> None:
-    """Write a new file with mode 0600; a missing folder is made with mode 0700.
+    """Write a new file with mode 0600; a missing folder is created with mode 0700.
 
     Raises:
-        InvalidKey: the file exists already, or cannot be written; nothing is left behind.
+        InvalidKey: the file exists already or cannot be written; an incomplete file is removed.
     """
     descriptor = _create_file(path)
     try:
@@ -102,7 +104,7 @@ def _create_file(path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
     except FileExistsError:
         raise InvalidKey(
-            f"Key file {path} exists already", hint="name another file; a key is never overwritten"
+            f"Key file {path} exists already", hint="use another path; a key is never overwritten"
         ) from None
     except OSError as failure:
         raise _write_error(path, failure) from None
@@ -121,7 +123,7 @@ def _check_file(path: Path, found: os.stat_result, private: bool) -> None:
         )
     if mode & stat.S_IWOTH:
         raise InvalidKey(
-            f"Key file {path} has mode {mode:04o}: everybody can write it",
+            f"Key file {path} has mode {mode:04o}: all users can write it",
             hint=f"chmod o-w {path}",
         )
 
@@ -130,7 +132,7 @@ def _read_error(path: Path, failure: OSError) -> InvalidKey:
     if isinstance(failure, FileNotFoundError):
         return InvalidKey(
             f"Key file {path} does not exist",
-            hint="`agentctl keys generate` or `agentctl init` makes one",
+            hint="`agentctl keys generate` or `agentctl init` creates one",
         )
     return InvalidKey(f"Key file {path} cannot be read", cause=os.strerror(failure.errno or 0))
 
@@ -141,40 +143,36 @@ def _write_error(path: Path, failure: OSError) -> InvalidKey:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Have a folder to oneself, among those who ask in this way.
+    """Hold an exclusive lock on a folder, among the callers of this function.
 
     Raises:
-        Conflict: another process has it.
-        InvalidKey: there is no such folder.
+        Conflict: another process has the lock.
+        InvalidKey: the folder cannot be opened.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as failure:
         raise _file_error(folder, "opened", failure) from None
     try:
-        _lock_descriptor(descriptor, folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(f"Another process changes the keys in {folder}") from None
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock_descriptor(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Conflict(f"Another process changes the keys in {folder}") from None
-
-
 def replace_file(path: Path, data: bytes) -> None:
-    """Give a file other contents in one step; its mode and owner stay, and links to it.
+    """Replace the content of a file atomically; its mode, its owner and links to it stay.
 
     Raises:
-        InvalidKey: it cannot be written; it is as it was.
+        InvalidKey: the file cannot be written; it is unchanged.
     """
     try:
         real = path.resolve(strict=True)
         new = real.with_name(f".{real.name}.new")
-        new.unlink(missing_ok=True)  # of a command that was killed
+        new.unlink(missing_ok=True)  # Left by a command that was killed.
         write_with_mode_of(new, data, real)
         move_file(new, real)
     except OSError as failure:
@@ -182,7 +180,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_with_mode_of(path: Path, data: bytes, model: Path) -> None:
-    """Write a new file with mode and owner of another one. Raises OSError."""
+    """Write a new file with the mode and owner of `model`. Raises OSError."""
     found = model.stat()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -194,7 +192,7 @@ def write_with_mode_of(path: Path, data: bytes, model: Path) -> None:
 
 
 def move_file(source: Path, target: Path) -> None:
-    """Put one file in the place of another, for good. Raises OSError."""
+    """Rename a file over another one and sync the folder. Raises OSError."""
     source.replace(target)
     folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -204,7 +202,7 @@ def move_file(source: Path, target: Path) -> None:
 
 
 def link_old_file(path: Path, aside: Path) -> None:
-    """Give a file a second name; it may have it already. Raises OSError."""
+    """Create a second link to a file, unless it exists already. Raises OSError."""
     try:
         aside.hardlink_to(path)
     except FileExistsError:

@@ -1,7 +1,4 @@
-"""Making, naming, publishing and storing keys: what the `keys` commands and `init` stand on.
-
-Parsing is in `material` and `jwk`, sets of keys are in `jws`.
-"""
+"""Generate keys and build their thumbprints, JWKS and PEM forms, for `keys` commands and `init`."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ from agentctl.auth.keys.files import read_key_file, read_private_key, write_priv
 from agentctl.auth.keys.material import VerificationKey, parse_keys
 from agentctl.auth.keys.signing import PrivateKey, SigningKey, load_signing_key
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
-from agentctl.auth.tokens.jwk import EC_CURVES, public_jwk
-from agentctl.auth.tokens.jwk import jwk_thumbprint as jwk_thumbprint
+from agentctl.auth.tokens.jwk import EC_CURVES, jwk_thumbprint, public_jwk
 from agentctl.auth.tokens.strict import encode_base64url
 
 __all__ = [
@@ -42,14 +38,14 @@ _RSA_BITS = 2048
 
 
 def generate_key(algorithm: str, *, rsa_bits: int = _RSA_BITS) -> bytes:
-    """A new key for `algorithm`: a PKCS #8 PEM, or for HS algorithms a line of random text.
+    """Generate a key: PKCS #8 in PEM, or for HS algorithms a line of random text.
 
     Args:
-        algorithm: what the key is for.
+        algorithm: the name of the algorithm.
         rsa_bits: the size of an RSA key.
 
     Raises:
-        InvalidKey: no such algorithm.
+        InvalidKey: the algorithm is not supported.
     """
     spec = get_algorithm(algorithm)
     if spec.family == "oct":
@@ -68,40 +64,40 @@ def _generate_private_key(spec: AlgorithmSpec, rsa_bits: int) -> PrivateKey:
 
 
 def signing_key_thumbprint(private: bytes, algorithm: str) -> str:
-    """The RFC 7638 thumbprint of a signing key, as its public key would have it.
+    """Return the RFC 7638 thumbprint of a signing key, which is that of its public key.
 
     Args:
-        private: the bytes of the key file.
-        algorithm: what the key is for.
+        private: the content of the key file.
+        algorithm: the name of the algorithm.
 
     Raises:
-        InvalidKey: the key is refused.
+        InvalidKey: the key is rejected.
     """
     return key_thumbprint(load_signing_key(private, get_algorithm(algorithm)))
 
 
 def key_thumbprint(key: SigningKey | VerificationKey) -> str:
-    """The RFC 7638 thumbprint of a loaded key."""
+    """Return the RFC 7638 thumbprint of a loaded key."""
     return jwk_thumbprint(_jwk_members(key))
 
 
 def _jwk_members(key: SigningKey | VerificationKey) -> dict[str, str]:
-    """What a key is made of, as a JWK has it, without what is private of a key pair."""
+    """Return the JWK members of a key, public ones only for a key pair."""
     if isinstance(key.material, bytes):
         return {"kty": "oct", "k": encode_base64url(key.material)}
     return public_jwk(key.public() if isinstance(key, SigningKey) else key.material)
 
 
 def build_public_jwks(private: bytes, algorithm: str, key_id: str = "") -> dict[str, Any]:
-    """The JWKS that lets others verify what a signing key signs.
+    """Build the JWKS with the public key of a signing key.
 
     Args:
-        private: the bytes of the key file.
-        algorithm: what the key is for.
-        key_id: its `kid`; empty: the thumbprint.
+        private: the content of the key file.
+        algorithm: the name of the algorithm.
+        key_id: the `kid`; empty for the thumbprint.
 
     Raises:
-        InvalidKey: the key is refused, or is a shared secret, which is never published.
+        InvalidKey: the key is rejected, or is a shared secret, which is never published.
     """
     key = load_signing_key(private, get_algorithm(algorithm))
     key.public()
@@ -109,27 +105,27 @@ def build_public_jwks(private: bytes, algorithm: str, key_id: str = "") -> dict[
 
 
 def build_jwk(key: SigningKey, key_id: str = "") -> dict[str, Any]:
-    """A key's entry of a JWKS. That of a shared secret is the secret itself.
+    """Build the entry of a key in a JWKS. The entry of a shared secret contains the secret.
 
     Args:
         key: the signing key.
-        key_id: its `kid`; empty: the thumbprint.
+        key_id: the `kid`; empty for the thumbprint.
     """
     kid = key_id or key_thumbprint(key)
     return {**_jwk_members(key), "kid": kid, "use": "sig", "alg": key.spec.name}
 
 
 def build_public_pem(private: bytes, algorithm: str) -> bytes:
-    """The PEM public key of a signing key, for `verification_key_files`.
+    """Build the PEM public key of a key file, for `verification_key_files`.
 
     Raises:
-        InvalidKey: the key is refused, or is a shared secret, which has no public part.
+        InvalidKey: the key is rejected, or is a shared secret, which has no public key.
     """
     return encode_public_pem(load_signing_key(private, get_algorithm(algorithm)))
 
 
 def encode_public_pem(key: SigningKey) -> bytes:
-    """The PEM public key of a loaded signing key.
+    """Encode the public key of a loaded signing key as PEM.
 
     Raises:
         InvalidKey: it is a shared secret.
@@ -138,10 +134,10 @@ def encode_public_pem(key: SigningKey) -> bytes:
 
 
 def read_public_keys(path: Path, algorithm: str) -> list[VerificationKey]:
-    """The verification keys in a file: PEM public keys, or the one secret of an HS algorithm.
+    """Read the verification keys of a file: PEM public keys, or the secret of an HS algorithm.
 
     Raises:
-        InvalidKey: the file or a key in it is refused; a secret that others can read, too.
+        InvalidKey: the file or a key is rejected, or other users can read a secret.
     """
     spec = get_algorithm(algorithm)
     data = read_key_file(path, private=spec.family == "oct")

@@ -1,4 +1,4 @@
-"""The keys that the configuration names, and whether their files have changed since."""
+"""Load the verification keys of the configuration, and reload changed key files."""
 
 from __future__ import annotations
 
@@ -19,63 +19,63 @@ if TYPE_CHECKING:
 __all__ = ["MAXIMUM_POLLS", "Keyring", "load_key_set", "read_key_files"]
 
 MAXIMUM_POLLS = 3
-"""Looks at files that are being written before they are read all the same."""
+"""Polls that wait for a file to be written completely, before it is read anyway."""
 
 KeyFiles = dict[Path, bytes]
 FileStamp = tuple[int, int, int, int, int] | None
 
 _RECENT_NANOSECONDS = 2_000_000_000
-"""Nanoseconds: a file that changed this shortly ago may change again under the same time stamp."""
+"""A file that changed within this time may change again without a new time stamp."""
 
 
 class Keyring:
-    """The key set in use, and the state of the files that it came from.
+    """The key set in use and the state of its files.
 
-    A file that another took the place of is whole and read at once. One that is written where it is
-    is read when it kept still from one look to the next, after MAXIMUM_WAIT looks in any case, so
-    that what is written slowly does not count by half.
+    A file that was replaced by a rename is complete and is read at once. A file that is written in
+    place is read after it did not change between two polls, or after MAXIMUM_POLLS polls, so that
+    a half-written file is not used.
 
     Attributes:
-        keys: the last good set; replaced as a whole, never changed.
-        problem: why the files as they are now are not in use, or None.
+        keys: the last valid key set; it is replaced and never modified.
+        problem: the reason why the current files are not in use, or None.
 
     Args:
         given: `[authorization]`.
 
     Raises:
-        InvalidKey: a key is refused, or there is none.
+        InvalidKey: a key is rejected, or there is none.
     """
 
     def __init__(self, given: Authorization) -> None:
-        self._given = given
-        self._read = self._seen = _stamp_files(given)
+        self._authorization = given
+        self._read = self._last_seen = _stamp_files(given)
         self._waited = 0
         self._files = read_key_files(given)
         self.keys = load_key_set(given, self._files)
         self.problem: str | None = None
 
     def reload(self) -> bool:
-        """Look at the files, and read them if they changed; True when other keys are in use now.
+        """Poll the files and load changed ones; return True if other keys are in use now.
 
-        A set that is refused changes nothing but `problem`.
+        If the files are rejected, the keys stay and `problem` is set.
         """
-        found = _stamp_files(self._given)
+        found = _stamp_files(self._authorization)
         if found == self._read and not _is_recent(found):
             return False
         if self._must_wait(found):
             return False
-        # Looked at first, read afterwards: a write in between shows as a change the next time.
+        # The stamps are older than the content: the next poll detects a write in between.
         self._read = found
         try:
-            return self._take(read_key_files(self._given))
+            return self._take(read_key_files(self._authorization))
         except InvalidKey as failure:
             why = failure.detail if failure.cause is None else f"{failure.detail}: {failure.cause}"
             self.problem = f"{why}; the previous keys stay in use"
             return False
 
     def _must_wait(self, found: list[FileStamp]) -> bool:
-        """Whether a file may still be in the middle of being written."""
-        before, self._seen = self._seen, found
+        """Return True if a file may not be written completely."""
+        before, self._last_seen = self._last_seen, found
         if (
             found == before
             or self._waited >= MAXIMUM_POLLS
@@ -89,7 +89,7 @@ class Keyring:
     def _take(self, files: KeyFiles) -> bool:
         changed = files != self._files
         if changed:
-            self.keys = load_key_set(self._given, files)
+            self.keys = load_key_set(self._authorization, files)
             self._files = files
         self.problem = None
         return changed
@@ -101,10 +101,10 @@ def _key_files(given: Authorization) -> tuple[Path, ...]:
 
 
 def read_key_files(given: Authorization) -> KeyFiles:
-    """The contents of every file that holds verification keys.
+    """Read all files with verification keys.
 
     Raises:
-        InvalidKey: a file is refused; one with a secret must be its owner's alone.
+        InvalidKey: a file is rejected, or other users can read a file with a secret.
     """
     secret = get_algorithm(given.algorithm).family == "oct"
     return {path: read_key_file(path, private=secret) for path in _key_files(given)}
@@ -115,7 +115,7 @@ def _stamp_files(given: Authorization) -> list[FileStamp]:
 
 
 def _stamp_file(path: Path) -> FileStamp:
-    """What changes when a file does, without reading it; None: it cannot be seen."""
+    """Return values that change with a file, without reading it; None if it is inaccessible."""
     try:
         found = path.stat()
     except (OSError, ValueError):
@@ -124,7 +124,7 @@ def _stamp_file(path: Path) -> FileStamp:
 
 
 def _is_written_in_place(before: list[FileStamp], found: list[FileStamp]) -> bool:
-    """Whether a file appeared, or changed and is still the same file."""
+    """Return True if a file is new, or changed and has the same inode."""
     return any(
         new is not None and new != old and (old is None or old[3:] == new[3:])
         for old, new in zip(before, found, strict=True)
@@ -137,14 +137,14 @@ def _is_recent(found: list[FileStamp]) -> bool:
 
 
 def load_key_set(given: Authorization, files: KeyFiles) -> KeySet:
-    """All verification keys of the configuration (spec.md "Authentication" 3) as one set.
+    """Load all configured verification keys as one set (docs/contract.md "Authentication").
 
     Args:
-        given: `[authorization]`; JWT_VERIFICATION_KEY and JWT_JWKS_FILE are already in it.
-        files: what `read_files` read.
+        given: `[authorization]`, including JWT_VERIFICATION_KEY and JWT_JWKS_FILE.
+        files: the result of `read_key_files`.
 
     Raises:
-        InvalidKey: a key is refused, or none is configured.
+        InvalidKey: a key is rejected, or none is configured.
     """
     spec = get_algorithm(given.algorithm)
     texts = [
@@ -165,7 +165,7 @@ def load_key_set(given: Authorization, files: KeyFiles) -> KeySet:
 
 
 def _entry_label(number: int, count: int) -> str:
-    """Where a text was given; the environment's comes behind those of the configuration."""
+    """Return the source of a key text; that of the environment is the last one."""
     source = " (JWT_VERIFICATION_KEY, when set)" if number == count else ""
     return f"authorization.verification_keys entry {number}{source}"
 
@@ -179,7 +179,7 @@ def _load_jwks_file(path: Path, data: bytes, spec: AlgorithmSpec) -> KeySet:
         return KeySet.from_jwks(document, algorithm=spec.name)
     except InvalidKey as failure:
         raise InvalidKey(
-            f"JWKS file {path} is refused", cause=failure.detail, hint=failure.hint
+            f"JWKS file {path} is not valid", cause=failure.detail, hint=failure.hint
         ) from None
 
 

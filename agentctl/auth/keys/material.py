@@ -1,7 +1,7 @@
-"""Verification keys: parsed once, checked once, bound to exactly one algorithm (RFC 8725 3.1).
+"""Parse and check verification keys, each bound to exactly one algorithm (RFC 8725 3.1).
 
-The request path never sees key text. What is weak or of the wrong kind is refused here, when it is
-loaded, and never at the first request. No message repeats key material.
+A key that is weak or of the wrong kind is rejected when it is loaded, not with the first request.
+No message repeats key material.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MINIMUM_RSA_BITS = 2048
 _MAXIMUM_RSA_BITS = 8192
 _MINIMUM_EXPONENT = 65537
 _MAXIMUM_EXPONENT_BITS = 64
-"""OpenSSL verifies nothing with a longer one and a modulus of more than 3072 bits."""
+"""With a longer exponent and a modulus above 3072 bits, OpenSSL rejects every signature."""
 _CURVE_NAMES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
-# Possessive: a file of beginnings without an end is gone over once.
+# Possessive: a file of BEGIN lines without END needs one pass and no backtracking.
 _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(?:[^-]|-(?!----))*+-----END \1-----")
 _PRIVATE_LABEL = "PRIVATE KEY"
 _PUBLIC_LABELS = frozenset({"PUBLIC KEY", "RSA PUBLIC KEY"})
@@ -48,7 +48,7 @@ class VerificationKey:
     Attributes:
         spec: the algorithm.
         material: the parsed public key, or the bytes of an HMAC secret.
-        kid: its name in a JWKS; None for a PEM key or a secret.
+        kid: the key id in a JWKS; None for a PEM key or a secret.
     """
 
     spec: AlgorithmSpec
@@ -57,15 +57,15 @@ class VerificationKey:
 
 
 def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationKey]:
-    """The keys of one configured text: PEM public keys, or one shared secret for HS algorithms.
+    """Parse PEM public keys, or for HS algorithms one shared secret.
 
     Args:
-        text: the value as configured.
-        spec: the algorithm that the server is set to.
-        label: where the text comes from, for the message of a refusal.
+        text: the configured text.
+        spec: the configured algorithm.
+        label: the source of the text, for error messages.
 
     Raises:
-        InvalidKey: it is a private key, weak, or not of the kind that the algorithm demands.
+        InvalidKey: a key is private, weak, or not of the kind that the algorithm needs.
     """
     if spec.family == "oct":
         secret = encode_secret(text)
@@ -75,7 +75,7 @@ def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationK
     if not blocks or len(blocks) != text.count("-----BEGIN "):
         raise InvalidKey(
             f"{label} is not a PEM public key",
-            hint=f'{spec.name} needs "-----BEGIN PUBLIC KEY-----"; a JWKS goes into jwks_file',
+            hint=f'{spec.name} needs "-----BEGIN PUBLIC KEY-----"; set jwks_file for a JWKS',
         )
     return [VerificationKey(spec, _parse_pem(block[0], block[1], spec, label)) for block in blocks]
 
@@ -84,28 +84,28 @@ def _parse_pem(pem: str, kind: str, spec: AlgorithmSpec, label: str) -> PublicKe
     if kind.endswith(_PRIVATE_LABEL):
         raise InvalidKey(
             f"{label} is a private key",
-            hint="verification needs the public key; keep the private one under [signing]",
+            hint="configure the public key here, and the private key in [signing]",
         )
     if kind not in _PUBLIC_LABELS:
         raise InvalidKey(
             f"{label} is not a PEM public key",
-            hint="take the key out of a certificate with `openssl x509 -pubkey -noout`",
+            hint="extract the key from a certificate with `openssl x509 -pubkey -noout`",
         )
     try:
         key = serialization.load_pem_public_key(pem.encode("ascii", "replace"))
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidKey(
             f"{label} is not a readable PEM public key",
-            hint="keep its line breaks as they are; \\n in their place is not one",
+            hint="keep its line breaks; the two characters \\n are not a line break",
         ) from None
     return check_public_key(key, spec, label)
 
 
 def check_public_key(key: object, spec: AlgorithmSpec, label: str) -> PublicKey:
-    """`key`, if it is of the kind and strength that the algorithm demands.
+    """Return `key` if it has the kind and strength that the algorithm needs.
 
     Raises:
-        InvalidKey: another kind, another curve, or weak (RFC 7518 3.3 to 3.5).
+        InvalidKey: it has another kind or curve, or is weak (RFC 7518 3.3 to 3.5).
     """
     if spec.family == "RSA" and isinstance(key, RSAPublicKey):
         _check_rsa(key, label)
@@ -120,7 +120,7 @@ def check_public_key(key: object, spec: AlgorithmSpec, label: str) -> PublicKey:
 
 
 def jwk_curve(key: EllipticCurvePublicKey) -> str:
-    """The JWK name of a key's curve (RFC 7518 6.2.1.1), or its own name when it has none there."""
+    """Return the JWK name of a curve (RFC 7518 6.2.1.1), or its OpenSSL name without one."""
     return _CURVE_NAMES.get(key.curve.name, key.curve.name)
 
 

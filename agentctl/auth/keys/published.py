@@ -1,8 +1,8 @@
-"""Files of verification keys as a rotation edits them: PEM keys one below the other, or a JWKS.
+"""Files of verification keys that a rotation edits: several PEM keys, or a JWKS.
 
-A key that signs no more is marked with the time from which it may be removed. Whoever verifies does
-not see the mark: text outside of PEM blocks (RFC 7468 2) and members of a JWK that nobody knows
-(RFC 7517 4) mean nothing to them.
+The previous signing key gets a mark with the time from which it may be removed. Verifiers ignore
+the mark: text outside of PEM blocks (RFC 7468 2) and unknown members of a JWK (RFC 7517 4) have no
+meaning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentctl.auth.keys.generate import build_jwk, encode_public_pem, key_thumbp
 from agentctl.auth.keys.material import parse_keys
 from agentctl.auth.keys.signing import SigningKey
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
-from agentctl.auth.tokens.jwk import jwk_thumbprint as jwk_thumbprint
+from agentctl.auth.tokens.jwk import jwk_thumbprint
 from agentctl.auth.tokens.strict import parse_object
 from agentctl.errors import InvalidKey
 from agentctl.records.times import format_rfc3339, parse_rfc3339
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 REMOVE_AFTER_MEMBER = "agentctl_remove_after"
-"""The member of a JWK that is the mark."""
+"""The member of a JWK with the mark."""
 
 _REMOVE_AFTER_LINE = "agentctl: remove after "
 _BLOCK = re.compile(
@@ -51,7 +51,7 @@ class PemFile:
     """A file of PEM public keys.
 
     Args:
-        data: its bytes, which `keyring.load_keys` takes.
+        data: the content of the file, which `keyring.load_key_set` accepts.
         spec: the algorithm of its keys.
     """
 
@@ -60,12 +60,15 @@ class PemFile:
         self._spec = spec
 
     def removal_times(self) -> dict[str, int | None]:
-        """Its keys by thumbprint: from when each may be removed, in microseconds; None: not yet."""
+        """Return the time from which each key may be removed, by thumbprint.
+
+        Times are microseconds since the epoch; None for a key without a mark.
+        """
         blocks = _BLOCK.finditer(self._text)
         return {self._thumbprint(block["pem"]): _parse_mark(block["mark"]) for block in blocks}
 
     def with_new_key(self, old: str, new: SigningKey, remove_after: int) -> bytes:
-        """Its bytes with one key marked, and the public key of another one in it."""
+        """Return the content with a mark for key `old` and with the public key of `new`."""
 
         def mark(block: re.Match[str]) -> str:
             if self._thumbprint(block["pem"]) != old:
@@ -81,7 +84,7 @@ class PemFile:
         return _encode_text(first + text)
 
     def without_keys(self, thumbprints: Collection[str]) -> bytes:
-        """Its bytes without some keys."""
+        """Return the content without some keys."""
 
         def kept(block: re.Match[str]) -> str:
             return "" if self._thumbprint(block["pem"]) in thumbprints else block[0]
@@ -97,7 +100,7 @@ class JwksFile:
     """A JWKS file.
 
     Args:
-        data: its bytes, which `keyring.load_keys` takes.
+        data: the content of the file, which `keyring.load_key_set` accepts.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -105,12 +108,12 @@ class JwksFile:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """Its entries as they stand there."""
+        """The entries of the file, unchanged."""
         entries: list[dict[str, Any]] = self._document["keys"]
         return entries
 
     def removal_times(self) -> dict[str, int | None]:
-        """As `PemFile.marks`."""
+        """Return the times as `PemFile.removal_times` does."""
         return {
             name: _parse_mark(entry.get(REMOVE_AFTER_MEMBER))
             for entry in self.entries
@@ -118,7 +121,7 @@ class JwksFile:
         }
 
     def with_new_key(self, old: str, new: SigningKey, remove_after: int) -> bytes:
-        """As `PemFile.rotated`."""
+        """Return the content as `PemFile.with_new_key` does."""
         entries = [
             {**entry, REMOVE_AFTER_MEMBER: format_rfc3339(remove_after)}
             if entry_thumbprint(entry) == old
@@ -130,7 +133,7 @@ class JwksFile:
         return self._encode(entries)
 
     def without_keys(self, thumbprints: Collection[str]) -> bytes:
-        """As `PemFile.without`."""
+        """Return the content as `PemFile.without_keys` does."""
         return self._encode(
             [entry for entry in self.entries if entry_thumbprint(entry) not in thumbprints]
         )
@@ -145,13 +148,13 @@ PublishedKeyFile = PemFile | JwksFile
 def open_published_files(
     given: Authorization, files: Mapping[Path, bytes]
 ) -> dict[Path, PublishedKeyFile]:
-    """The files of verification keys in which a key can take the place of another.
+    """Return the files of verification keys that can contain several keys.
 
-    A file of `verification_key_files` that is a shared secret is none: it has room for one.
+    A file of `verification_key_files` with a shared secret cannot.
 
     Args:
         given: `[authorization]`.
-        files: what `keyring.read_files` read and `keyring.load_keys` took.
+        files: the result of `keyring.read_key_files`, which `keyring.load_key_set` accepts.
     """
     spec = get_algorithm(given.algorithm)
     found: dict[Path, PublishedKeyFile] = {}
@@ -163,7 +166,7 @@ def open_published_files(
 
 
 def entry_thumbprint(entry: Mapping[str, Any]) -> str | None:
-    """The thumbprint of an entry of a JWKS; None for one of a kind that has none."""
+    """Return the thumbprint of an entry of a JWKS; None for a key type without one."""
     with suppress(InvalidKey, UnicodeEncodeError):
         return jwk_thumbprint(entry)
     return None
@@ -175,9 +178,7 @@ def _parse_mark(mark: object) -> int | None:
     try:
         return parse_rfc3339(str(mark))
     except ValueError:
-        raise InvalidKey(
-            "The time from which a key may be removed is not one of RFC 3339"
-        ) from None
+        raise InvalidKey("The time from which a key may be removed is not in RFC 3339") from None
 
 
 def _encode_text(text: str) -> bytes:

@@ -1,9 +1,9 @@
-"""Another key takes the place of the one that signs, and nobody's token dies of it.
+"""Rotate the signing key without rejecting valid tokens.
 
-First the new public key goes into the files that verifiers watch, beside the old one; then, once
-they have had the time to take it up, the new private key takes the old one's place; at last, once
-every token of the old key has expired, its public key is removed. Each step is one file that is
-replaced whole. Whoever breaks off between two of them leaves keys that work, and can begin again.
+A rotation has three steps. It adds the new public key to the files that verifiers watch. When they
+have loaded it, the new private key replaces the old one. When every token of the old key has
+expired, its public key is removed. Each step replaces files by a rename. After an interruption
+between two steps all tokens still verify, and the rotation can be started again.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["Rotation", "open_rotation"]
 
 @contextmanager
 def open_rotation(settings: Settings) -> Iterator[Rotation]:
-    """The keys of a configuration, for one process at a time to change.
+    """Lock the folder of the signing key and yield the rotation of a configuration.
 
     Raises:
-        Conflict: another process changes them.
-        InvalidKey: a key is refused.
+        Conflict: another process rotates these keys.
+        InvalidKey: a key is rejected.
     """
     with files.lock_folder(settings.signing.key_file.parent):
         yield Rotation(settings)
@@ -52,26 +52,26 @@ class Rotation:
         settings: the configuration.
 
     Attributes:
-        old: the thumbprint of the key that signed when this was made.
-        removable: keys that sign no more, by thumbprint: from when each may be removed, in
-            microseconds since the epoch.
-        unfinished: a new key was made, and perhaps published, and does not sign yet.
+        old_thumbprint: the thumbprint of the signing key at the start.
+        removable: earlier signing keys by thumbprint, with the time from which each may be
+            removed, in microseconds since the epoch.
+        unfinished: True if an interrupted rotation has created a new key that does not sign yet.
 
     Raises:
-        InvalidKey: a key is refused.
+        InvalidKey: a key is rejected.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._given = settings.authorization
+        self._authorization = settings.authorization
         self._key_id = settings.signing.key_id
-        self._spec = get_algorithm(self._given.algorithm)
+        self._spec = get_algorithm(self._authorization.algorithm)
         self._key_file = settings.signing.key_file.resolve()
         self._next_file = self._key_file.with_name(f"{self._key_file.name}.next")
         self._signing = load_signing_key(read_private_key(self._key_file), self._spec)
         self.old_thumbprint = key_thumbprint(self._signing)
-        self._files = read_key_files(self._given)
-        load_key_set(self._given, self._files)
-        self._published = open_published_files(self._given, self._files)
+        self._files = read_key_files(self._authorization)
+        load_key_set(self._authorization, self._files)
+        self._published = open_published_files(self._authorization, self._files)
         marks = {
             name: moment
             for file in self._published.values()
@@ -82,58 +82,58 @@ class Rotation:
         self.unfinished = self.old_thumbprint in marks or self._next_file.exists()
 
     def check(self) -> None:
-        """Refuse what cannot be rotated, before anything is changed.
+        """Reject a configuration that cannot be rotated, before any change.
 
         Raises:
-            Conflict: the last rotation is not finished.
-            InvalidKey: the public key of the signing key is not where another one can be put.
+            Conflict: the previous rotation is not finished.
+            InvalidKey: the public key is not in a file that can contain a second key.
         """
         if self.removable:
-            raise Conflict("The rotation before this one is not finished")
-        if any(self._is_ours(text) for text in self._given.verification_keys):
+            raise Conflict("The previous rotation is not finished")
+        if any(self._is_signing_key(text) for text in self._authorization.verification_keys):
             raise InvalidKey(
-                "The key to verify with stands in the configuration itself, which is read once",
-                hint="put it into a file, name that in verification_key_files, and restart servers",
+                "The verification key is in the configuration itself, which servers read once",
+                hint="move it to a file, add that to verification_key_files, restart the servers",
             )
         homes = self.publishing_files
         if not homes:
             raise self._unpublished_error()
         if self._key_id and any(isinstance(self._published[path], JwksFile) for path in homes):
             raise InvalidKey(
-                f"A new key would be named {self._key_id!r} like the old one, in the same JWKS",
-                hint="remove key_id from [signing]: each key is named by its thumbprint then",
+                f"The new key would have the kid {self._key_id!r} of the old one in the same JWKS",
+                hint="remove key_id from [signing]: the kid of a key is then its thumbprint",
             )
 
-    def publish(self, remove_after: int) -> str:
-        """Make the new key and put its public key beside the old one, which still signs.
+    def publish_new_key(self, remove_after: int) -> str:
+        """Generate the new key and publish it; the old key still signs.
 
         Args:
-            remove_after: when every token of the old key has expired, in microseconds.
+            remove_after: the time when every token of the old key has expired, in microseconds
+                since the epoch.
 
         Returns:
-            The thumbprint of the new key: that of a rotation that was broken off, if there was one.
+            The thumbprint of the new key; an interrupted rotation has it already.
 
         Raises:
-            InvalidKey: a file cannot be written, or the set would be refused; that file is as it
-                was.
+            InvalidKey: a file cannot be written or the new set is not valid; the file is unchanged.
         """
         new = self._load_or_generate_key()
         changed = {
             path: self._published[path].with_new_key(self.old_thumbprint, new, remove_after)
             for path in self.publishing_files
         }
-        self._check_old_key_kept(load_key_set(self._given, {**self._files, **changed}))
+        self._check_old_key_kept(load_key_set(self._authorization, {**self._files, **changed}))
         self._write(changed)
         return key_thumbprint(new)
 
     def activate_new_key(self, *, keep: bool) -> Path | None:
-        """Put the new private key into the place of the old one. `publish` comes before.
+        """Replace the old private key with the new one, after `publish_new_key`.
 
         Args:
-            keep: leave the old one beside it, under another name, instead of deleting it.
+            keep: keep the old key under another name in the same folder.
 
         Returns:
-            Where the old one is.
+            The path of the old key, or None without `keep`.
 
         Raises:
             InvalidKey: a file cannot be written; the old key still signs.
@@ -149,23 +149,23 @@ class Rotation:
             files.move_file(self._next_file, self._key_file)
         except OSError as failure:
             raise InvalidKey(
-                f"The new key cannot take the place of {self._key_file}",
+                f"The new key cannot replace {self._key_file}",
                 cause=os.strerror(failure.errno or 0),
             ) from None
         return aside
 
-    def retire(self) -> None:
-        """Remove what is removable from the files.
+    def remove_old_keys(self) -> None:
+        """Remove the keys in `removable` from the files.
 
         Raises:
-            InvalidKey: a file cannot be written, or no key would be left; that file is as it was.
+            InvalidKey: a file cannot be written or no key would be left; the file is unchanged.
         """
         changed = {
             path: file.without_keys(self.removable)
             for path, file in self._published.items()
             if not self.removable.keys().isdisjoint(file.removal_times())
         }
-        load_key_set(self._given, {**self._files, **changed})
+        load_key_set(self._authorization, {**self._files, **changed})
         self._write(changed)
 
     @property
@@ -177,23 +177,23 @@ class Rotation:
             if self.old_thumbprint in file.removal_times()
         ]
 
-    def _is_ours(self, text: str) -> bool:
+    def _is_signing_key(self, text: str) -> bool:
         found = parse_keys(text, self._spec, "A key")
         return any(key_thumbprint(key) == self.old_thumbprint for key in found)
 
     def _unpublished_error(self) -> InvalidKey:
         if self._spec.family == "oct":
             return InvalidKey(
-                "A file in verification_key_files holds one shared secret, a rotation needs two",
-                hint="keep the secrets in a JWKS (jwks_file), or sign with a key pair",
+                "A file in verification_key_files has one shared secret, a rotation needs two",
+                hint="store the secrets in a JWKS (jwks_file), or sign with a key pair",
             )
         return InvalidKey(
-            f"No file that servers watch has the public key of {self._key_file}",
+            f"No verification key file has the public key of {self._key_file}",
             hint="add it to verification_key_files or to the JWKS: `agentctl keys jwks` prints it",
         )
 
     def _load_or_generate_key(self) -> SigningKey:
-        """The key of a rotation that was broken off, else another one."""
+        """Return the new key of an interrupted rotation, else generate one."""
         with suppress(InvalidKey):
             return load_signing_key(read_private_key(self._next_file), self._spec)
         old = self._signing.material
@@ -209,14 +209,14 @@ class Rotation:
         return load_signing_key(data, self._spec)
 
     def _check_old_key_kept(self, keys: KeySet) -> None:
-        """Hold a new set to what the old key still has to verify.
+        """Check that the new set still has the old key.
 
         Raises:
-            InvalidKey: the old key would be left out.
+            InvalidKey: the set would skip it.
         """
         if self.old_thumbprint not in map(key_thumbprint, keys.keys):
             raise InvalidKey(
-                "The entry of the signing key has no kid: beside another one it is left out",
+                "The entry of the signing key has no kid: next to another entry it is skipped",
                 hint=f'give it "kid": "{self.old_thumbprint}" in the JWKS',
             )
 

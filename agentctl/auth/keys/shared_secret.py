@@ -1,7 +1,7 @@
-"""What may be a shared secret: long, not to be guessed, and no key that others know.
+"""Check shared secrets: they must be long, hard to guess, and not a public key.
 
-A verifier that takes its own public key as HMAC secret lets everybody sign (RFC 8725 2.1); so a key
-is refused in every encoding that people paste. No message repeats the secret.
+If a verifier accepts its public key as an HMAC secret, anyone can sign tokens (RFC 8725 2.1). So a
+key in any common encoding is rejected as a secret. No message repeats the secret.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PUBLIC_SAMPLES = frozenset(
         b"404E635266556A586E3272357538782F413F4428472B4B6250645367566B5970",
     }
 )
-"""Secrets in the sample tokens of a well-known site, and in tutorials that are copied."""
+"""Secrets of the sample tokens on jwt.io and of popular tutorials."""
 
 _KEY_TEXT = re.compile(rb"-----?\W?(BEGIN|END)\W|^\s*(ssh-|ecdsa-|sk-)|^\0\0\0.(ssh-|ecdsa-|sk-)")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -41,10 +41,10 @@ _CURVES = (ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1())
 
 
 def encode_secret(text: str) -> bytes:
-    """The bytes of a configured secret: its UTF-8 without the line ends at its end.
+    """Return the bytes of a configured secret: UTF-8, without line breaks at the end.
 
     Raises:
-        InvalidKey: it is not text.
+        InvalidKey: it is not valid text.
     """
     try:
         return text.rstrip("\r\n").encode("utf-8", "surrogateescape")
@@ -53,38 +53,38 @@ def encode_secret(text: str) -> bytes:
 
 
 def check_secret(secret: bytes, spec: AlgorithmSpec, label: str) -> None:
-    """Refuse an HMAC secret that can be guessed or that others may know.
+    """Reject an HMAC secret that can be guessed or is public.
 
     Raises:
-        InvalidKey: shorter than the hash (RFC 7518 3.2), of hardly any different bytes, a short
-            piece repeated, a known sample, or a key in any encoding (a public one is known to all).
+        InvalidKey: it is shorter than the hash (RFC 7518 3.2), has fewer than five different
+            bytes, repeats a piece, is a known sample, or is a key in any encoding.
     """
     needed = spec.hash_bits // 8
     if len(secret) < needed:
         raise InvalidKey(
             f"{label} is a secret of {len(secret)} bytes",
-            hint=f"{spec.name} needs at least {needed}; `agentctl keys generate` makes one",
+            hint=f"{spec.name} needs at least {needed}; `agentctl keys generate` creates one",
         )
     if (
         len(set(secret)) < _MINIMUM_DIFFERENT_BYTES
         or secret in _PUBLIC_SAMPLES
         or _is_repetition(secret)
     ):
-        raise InvalidKey(f"{label} is a secret that can be guessed")
+        raise InvalidKey(f"{label} is a secret that is easy to guess")
     if any(map(_is_key, _decodings(secret))):
         raise InvalidKey(
-            f"{label} is a key and no shared secret",
-            hint=f"{spec.name} needs a random secret; a public key is known to everybody",
+            f"{label} is a key, not a shared secret",
+            hint=f"{spec.name} needs a random secret; a public key is not secret",
         )
 
 
 def _is_repetition(secret: bytes) -> bool:
-    """Whether it is one piece two times or more: found in itself, turned by less than a round."""
+    """Return True if a secret is a piece repeated: it then equals one of its rotations."""
     return secret in (secret + secret)[1:-1]
 
 
 def _decodings(secret: bytes) -> Iterator[bytes]:
-    """The secret, and what it is under a byte order mark, UTF-16, hexadecimal and base64."""
+    """Yield the secret, and its content if it is UTF-16, hexadecimal or base64 text."""
     plain = secret.removeprefix(_BYTE_ORDER_MARK)
     narrow = plain.replace(b"\0", b"")
     yield from (plain, narrow)
@@ -101,7 +101,7 @@ def _decodings(secret: bytes) -> Iterator[bytes]:
 
 
 def _is_key(data: bytes) -> bool:
-    """Whether bytes are a key: PEM, SSH, JSON, DER, an RSA modulus, or a point of a curve."""
+    """Return True for a key: PEM, SSH, JSON, DER, an RSA modulus, or a point of a curve."""
     return (
         _KEY_TEXT.search(data) is not None
         or _is_json(data)
@@ -120,7 +120,7 @@ def _is_json(data: bytes) -> bool:
 
 
 def _is_der(data: bytes) -> bool:
-    """Every DER key and certificate is a SEQUENCE; only those are tried."""
+    """Return True for a key or certificate in DER, which is always a SEQUENCE."""
     if not data.startswith(b"\x30"):
         return False
     from cryptography import x509
@@ -135,15 +135,15 @@ def _is_der(data: bytes) -> bool:
         except ValueError:
             continue
         except (TypeError, UnsupportedAlgorithm):
-            return True  # a key with a password, or of a kind that nothing here can use
+            return True  # A key with a password, or of an unsupported kind.
         return True
     return False
 
 
 def _is_modulus(data: bytes) -> bool:
-    """Whether bytes have the size and form of an RSA modulus.
+    """Return True if bytes have the size and form of an RSA modulus.
 
-    Of random bytes of just that size, more than any hash needs, one in thirty does too.
+    One in thirty random secrets of exactly that size does too; no hash needs such a size.
     """
     digits = data.lstrip(b"\0")
     if len(digits) not in _MODULUS_BYTES or digits[0] < 0x80 or digits[-1] % 2 == 0:
@@ -153,9 +153,9 @@ def _is_modulus(data: bytes) -> bool:
 
 
 def _is_point(data: bytes) -> bool:
-    """Whether bytes are a point as SEC 1 2.3.3 writes it.
+    """Return True for an encoded point of a curve (SEC 1 2.3.3).
 
-    Of random bytes as many as the short form has, one in 256 are too.
+    One in 256 random secrets with the length of the short form is one too.
     """
     for curve in _CURVES:
         try:

@@ -1,7 +1,7 @@
-"""Signing with a private key, for tokens that are minted here.
+"""Sign tokens with a private key.
 
-On `cryptography` alone: the import of PyJWT costs a command 80 ms and this module 25 ms, and a
-command that only signs needs nothing else of it. What is signed here is verified with PyJWT.
+This module uses `cryptography` only: the import of PyJWT takes 80 ms and this one 25 ms
+(docs/decisions/0010). The server verifies the signatures with PyJWT.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class SigningKey:
     material: PrivateKey | bytes = field(repr=False)
 
     def public(self) -> PublicKey:
-        """The key that verifies what this one signs.
+        """Return the public key.
 
         Raises:
-            InvalidKey: it is a shared secret, which has none.
+            InvalidKey: it is a shared secret, which has no public key.
         """
         if isinstance(self.material, bytes):
             raise InvalidKey(
@@ -55,22 +55,22 @@ class SigningKey:
 
 
 def load_signing_key(data: bytes, spec: AlgorithmSpec) -> SigningKey:
-    """The key in a key file's bytes, held to the same rules as verification keys.
+    """Load the key of a key file, with the same rules as for verification keys.
 
     Raises:
-        InvalidKey: encrypted, public, unreadable, weak, or not of the algorithm's kind.
+        InvalidKey: the key is encrypted, public, unreadable, weak, or of another algorithm.
     """
     if spec.family == "oct":
         secret = encode_secret(data.decode("utf-8", "surrogateescape"))
         check_secret(secret, spec, _LABEL)
         return SigningKey(spec, secret)
     try:
-        # The full check of an RSA key (36 ms) is left out: OpenSSL checks what a wrong key signs.
+        # Skip the full check of an RSA key (36 ms): OpenSSL verifies each RSA signature it makes.
         key = serialization.load_pem_private_key(
             data, password=None, unsafe_skip_rsa_key_validation=True
         )
     except TypeError:
-        raise InvalidKey(f"{_LABEL} is encrypted", hint="give it without a password") from None
+        raise InvalidKey(f"{_LABEL} is encrypted", hint="store it without a password") from None
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidKey(f"{_LABEL} is not a readable PEM private key") from None
     check_public_key(key.public_key(), spec, _LABEL)
@@ -79,7 +79,7 @@ def load_signing_key(data: bytes, spec: AlgorithmSpec) -> SigningKey:
 
 
 def sign(data: bytes, key: SigningKey) -> bytes:
-    """The JWS signature of `data` (RFC 7518 3.2 to 3.5, RFC 8037 3.1)."""
+    """Return the JWS signature of `data` (RFC 7518 3.2 to 3.5, RFC 8037 3.1)."""
     material, spec = key.material, key.spec
     if isinstance(material, bytes):
         return hmac.digest(material, data, f"sha{spec.hash_bits}")

@@ -1,8 +1,8 @@
-"""From the token of a service account to a principal: looked up, remembered for a second.
+"""Look up the principals of service account tokens, with a cache of one second.
 
-So a revocation is effective within a second in every process, and at once in the one that was told
-of it (`forget`). Look-ups that find nothing are rationed: who makes tokens up, with checksums that
-are right, does not get a look into the database for each of them.
+A revocation is effective within a second in every process, and at once in the process that calls
+`forget`. Look-ups of unknown tokens have a rate limit, so that an attacker who invents tokens with
+valid checksums cannot load the database.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from agentctl.errors import InvalidToken
 __all__ = ["AccountStore", "AccountTokens", "StoredAccount", "account_subject"]
 
 CACHE_SECONDS = 1.0
-"""How long an answer of the database is good for."""
+"""Seconds for which a result of the database is cached."""
 
 UNKNOWN_LOOKUPS_PER_SECOND = 20
-"""Look-ups in a process of hashes that nobody has: so many at once, and so many a second."""
+"""Rate limit of look-ups that find nothing, for each process: the burst and the rate."""
 
 MAXIMUM_CACHED = 4_096
 MAXIMUM_CACHED_UNKNOWN = 256
-"""Answers that are remembered at most."""
+"""Cached results at most."""
 
 _UNKNOWN = "no service account has this token"
-_RATE_LIMITED = "too many unknown tokens of service accounts: this one was not looked up"
+_RATE_LIMITED = "too many unknown service account tokens: this one was not looked up"
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,12 +38,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
-    """What is stored of a service account, as far as it decides. Times are microseconds.
+    """The stored properties of a service account that decide about access.
+
+    Times are microseconds since the epoch.
 
     Attributes:
-        scopes: that were granted.
-        expires_at: None: never.
-        last_used_at: None: it has not been.
+        scopes: the granted scopes.
+        expires_at: None if it never expires.
+        last_used_at: None if it was never used.
     """
 
     id: str
@@ -55,31 +57,33 @@ class StoredAccount:
 
 
 class AccountStore(Protocol):
-    """Where the accounts are stored. `service` fills it."""
+    """The store of service accounts, implemented by `agentctl.service`."""
 
     async def find(self, token_hash: str) -> StoredAccount | None:
-        """The account with the token of this hash.
+        """Return the account whose token has this hash.
 
         Raises:
-            Unavailable: nobody can tell now.
+            Unavailable: the database is not available.
         """
         ...
 
-    def used(self, account: StoredAccount) -> None:
-        """Note, some time soon, that the account was used just now. Never fails."""
+    def record_use(self, account: StoredAccount) -> None:
+        """Record in the background that the account is used now; never raises."""
         ...
 
 
 def account_subject(account_id: str) -> str:
-    """The principal of an account: its id, not its name, so that a name that is given again does
-    not inherit what the one before has made.
+    """Return the subject of an account.
+
+    It is built from the id and not from the name, so that an account with a reused name does not
+    inherit data.
     """
     return f"sa:{account_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedAccount:
-    """What the database said of a token. `fresh_until` is on the monotonic clock."""
+    """A result of the database. `fresh_until` is on the monotonic clock."""
 
     account: StoredAccount
     principal: Principal
@@ -87,13 +91,13 @@ class _CachedAccount:
 
 
 class AccountTokens:
-    """Turns tokens of service accounts into principals.
+    """The look-up of service account tokens.
 
     Args:
-        accounts: where they are stored.
-        admin_scope: the scope that allows everything.
-        clock: the wall clock in seconds since the epoch: accounts expire by it.
-        monotonic: a clock that never jumps: remembering and rationing live by it.
+        accounts: the store of the accounts.
+        admin_scope: `authorization.admin_scope`.
+        clock: the wall clock in seconds since the epoch, for the expiry of accounts.
+        monotonic: a clock that never jumps, for the cache and the rate limit.
     """
 
     def __init__(
@@ -113,15 +117,15 @@ class AccountTokens:
         self._unknown_limit = _RateLimit(UNKNOWN_LOOKUPS_PER_SECOND, monotonic())
         self._changes = 0
 
-    async def principal(self, token: str) -> Principal:
-        """Who a token stands for.
+    async def identify(self, token: str) -> Principal:
+        """Return the principal of a service account token.
 
         Args:
-            token: begins as those of service accounts do.
+            token: a token with the prefix of service accounts.
 
         Raises:
-            InvalidToken: it stands for nobody, or not any more.
-            Unavailable: nobody can tell now.
+            InvalidToken: no account has the token, or the account is revoked or expired.
+            Unavailable: the database is not available.
         """
         token_hash, moment = hash_token(token), self._monotonic()
         answer = self._found.get(token_hash)
@@ -132,14 +136,14 @@ class AccountTokens:
         return answer.principal
 
     def forget(self, account_id: str) -> None:
-        """Drop what is remembered of an account: it was changed."""
+        """Drop the cached results of an account after a change."""
         self._changes += 1
         for token_hash, answer in list(self._found.items()):
             if answer.account.id == account_id:
                 del self._found[token_hash]
 
     async def _look_up(self, token_hash: str, moment: float) -> _CachedAccount:
-        """Ask the database. What was found once is always looked up; the rest as far as it goes."""
+        """Query the database; the rate limit applies to tokens that were never found."""
         if self._unknown.get(token_hash, moment) > moment:
             raise InvalidToken(_UNKNOWN, check="account.known")
         rationed, before = token_hash not in self._found, self._changes
@@ -155,14 +159,14 @@ class AccountTokens:
             raise InvalidToken(_UNKNOWN, check="account.known")
         self._unknown_limit.give_back(rationed)
         answer = _CachedAccount(account, self._principal_of(account), moment + CACHE_SECONDS)
-        if self._changes == before:  # else it may be from before the change
+        if self._changes == before:  # Else the result may be older than a change.
             _remember(self._found, token_hash, answer, MAXIMUM_CACHED)
         self._check_active(account)
-        self._accounts.used(account)
+        self._accounts.record_use(account)
         return answer
 
     def _principal_of(self, account: StoredAccount) -> Principal:
-        """Never `everyone`, the admin scope or not: an account sees what is its own."""
+        """Build the principal, which sees only its data, even with the admin scope."""
         return Principal(
             subject=account_subject(account.id),
             scopes=account.scopes,
@@ -177,11 +181,11 @@ class AccountTokens:
 
 
 class _RateLimit:
-    """So many at once, and so many a second.
+    """A token bucket.
 
     Args:
-        rate: of both.
-        moment: the present, in seconds.
+        rate: the size of the burst, and the rate per second.
+        moment: the current time in seconds.
     """
 
     def __init__(self, rate: int, moment: float) -> None:
@@ -190,7 +194,7 @@ class _RateLimit:
         self._at = moment
 
     def take(self, moment: float) -> bool:
-        """Take one; False: there is none left."""
+        """Take one; return False if none is left."""
         self._left = min(self._rate, self._left + (moment - self._at) * self._rate)
         self._at = moment
         if self._left < 1:
@@ -199,7 +203,7 @@ class _RateLimit:
         return True
 
     def give_back(self, taken: bool) -> None:
-        """What was taken was not needed."""
+        """Give back one that was taken and not used."""
         self._left = min(self._rate, self._left + taken)
 
 
@@ -208,7 +212,7 @@ def _is_same_hash(one: str, other: str) -> bool:
 
 
 def _remember(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """Keep a value as the youngest; the oldest makes room."""
+    """Add the newest value; a full cache drops its oldest one."""
     kept.pop(key, None)
     while len(kept) >= most:
         del kept[next(iter(kept))]

@@ -1,9 +1,9 @@
-"""The tokens of service accounts: `<prefix>_pat_`, 256 random bits, a checksum (contract.md 6).
+"""Service account tokens: `<prefix>_pat_`, 256 random bits and a checksum.
 
-Which kind of credential a token is, its first characters say and nothing else: what begins with
-`<prefix>_pat_` is never read as a JWT, and what does not is never looked up. The checksum is no
-secret and no proof. It tells what was cut off, mistyped or made up from what may be a token,
-without a look into the database, and lets scanners of sources find tokens that were left there.
+Only the prefix decides the kind of a credential: a token that starts with `<prefix>_pat_` is never
+parsed as a JWT, and any other token is never looked up. The checksum proves nothing. It detects
+tokens that are cut off, mistyped or invented without a query of the database, and lets secret
+scanners find tokens in source code. docs/contract.md "Service accounts" has the format.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ __all__ = [
 ]
 
 HINT_CHARACTERS = 4
-"""The last ones of a token are kept to tell tokens apart: they are of the checksum."""
+"""The number of last characters that are stored as a hint; they belong to the checksum."""
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SECRET_BYTES = 32
 _SECRET_WIDTH = 43
-"""Digits to the base 62 of the largest number of 256 bits; every token has so many."""
+"""Base62 digits of the largest 256-bit number; every token has this number of digits."""
 
 _CHECK_WIDTH = 6
-"""The same of 32 bits."""
+"""Base62 digits of the largest 32-bit number."""
 
 _BODY_PATTERN = re.compile(rf"[0-9A-Za-z]{{{_SECRET_WIDTH + _CHECK_WIDTH}}}")
 _PREFIX_PATTERN = re.compile(r"[a-z][a-z0-9]{0,30}_pat_")
 
 
 def account_token_prefix(prefix: str) -> str:
-    """How the tokens of service accounts begin, with `authorization.token_prefix` as given."""
+    """Return the start of service account tokens for `authorization.token_prefix`."""
     return f"{prefix}_pat_"
 
 
 def is_account_token(token: str) -> bool:
-    """Whether a credential is one of a service account, of whatever deployment."""
+    """Return True for a service account token of any deployment."""
     return _PREFIX_PATTERN.match(token) is not None
 
 
 def generate_account_token(prefix: str) -> str:
-    """A token that nobody has had before."""
+    """Generate a random token."""
     secret = int.from_bytes(os.urandom(_SECRET_BYTES), "big")
     body = account_token_prefix(prefix) + _base62(secret, _SECRET_WIDTH)
     return body + _checksum(body)
 
 
 def has_valid_checksum(token: str) -> bool:
-    """Whether the end of a token is the checksum of what stands before it."""
+    """Return True if the last six characters of a token are its checksum."""
     start = _PREFIX_PATTERN.match(token)
     if start is None or _BODY_PATTERN.fullmatch(token, start.end()) is None:
         return False
@@ -66,19 +66,20 @@ def has_valid_checksum(token: str) -> bool:
 
 
 def check_account_token(token: str) -> None:
-    """Step `account.form`: the token of a service account has its length, alphabet and checksum.
+    """Run the check `account.form`: length, alphabet and checksum of a service account token.
 
     Raises:
-        InvalidToken: it has not.
+        InvalidToken: one of them is wrong.
     """
     if not has_valid_checksum(token):
-        reason = "the service account's token is cut off or mistyped: its checksum is wrong"
+        reason = "the service account token is cut off or mistyped: its checksum is wrong"
         raise InvalidToken(reason, check="account.form")
 
 
 def hash_token(token: str) -> str:
-    """What is kept of a token, and looked for: its SHA-256. It has 256 random bits, so that no
-    salt and no slow hash is needed.
+    """Return the SHA-256 of a token, by which the database stores and finds it.
+
+    A token has 256 random bits, so it needs neither a salt nor a slow hash.
     """
     return hashlib.sha256(token.encode("ascii")).hexdigest()
 

@@ -1,4 +1,4 @@
-"""The algorithms of RFC 7518 3 that a server can be set to, and what each demands of a key."""
+"""The supported signature algorithms (RFC 7518 3), and the keys that each one needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Family = Literal["RSA", "EC", "OKP", "oct"]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """An elliptic curve of RFC 7518 6.2.1.1: `size` is the bytes of one coordinate."""
+    """An elliptic curve (RFC 7518 6.2.1.1). `size` is the length of a coordinate in bytes."""
 
     name: str
     algorithm: Algorithm
@@ -24,13 +24,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSpec:
-    """What an algorithm is made of.
+    """A signature algorithm.
 
     Attributes:
-        name: the `alg` value, compared exactly.
-        family: `kty` of its keys.
-        hash_bits: of SHA-2; an HMAC secret has at least as many (RFC 7518 3.2). 0: EdDSA has none.
-        curve: `crv` of its keys, or None.
+        name: the value of `alg`, compared exactly.
+        family: the `kty` of its keys.
+        hash_bits: the bits of its SHA-2 hash, which are also the least bits of an HMAC secret
+            (RFC 7518 3.2); 0 for EdDSA.
+        curve: the `crv` of its keys, or None.
     """
 
     name: Algorithm
@@ -66,14 +67,16 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
 
 
 def get_algorithm(name: str) -> AlgorithmSpec:
-    """What the algorithm `name` demands.
+    """Return the algorithm of this name.
 
     Raises:
-        InvalidKey: no such algorithm; `none` is not one.
+        InvalidKey: the algorithm is unknown; `none` is one of these.
     """
     spec = ALGORITHMS.get(name)
     if spec is None:
         from agentctl.errors import InvalidKey
 
-        raise InvalidKey("The algorithm is not known", hint=f"use one of: {', '.join(ALGORITHMS)}")
+        raise InvalidKey(
+            "The algorithm is not supported", hint=f"use one of: {', '.join(ALGORITHMS)}"
+        )
     return spec

@@ -1,6 +1,6 @@
-"""What a verified token claims, checked (contract.md 6, RFC 7519 4.1, spec.md "Authentication" 4).
+"""Check the claims of a token with a valid signature (docs/contract.md "Claims", RFC 7519 4.1).
 
-PyJWT's own checks are not used: they call `int()` on times, so that strings pass.
+The checks of PyJWT are not used because they call `int()` on times and so accept strings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 RawClaims = Mapping[str, Any]
-"""Claims as they stand in a token."""
+"""The claims of a token before they are checked."""
 
 
 _MAXIMUM_AUDIENCES = 16
@@ -49,22 +49,22 @@ _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _IGNORABLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""Letters and marks that show nothing (Default_Ignorable_Code_Point beyond control and format)."""
+"""Invisible letters and marks: Default_Ignorable_Code_Point without control and format."""
 
 _RESERVED = ("sa:", "__", "local:", "system:")
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRules:
-    """What is demanded of claims.
+    """The rules for claims.
 
     Attributes:
-        audience: what `aud` must be or contain; None: not compared.
-        issuer: what `iss` must be; None: not read.
-        require_exp: a token without `exp` is refused.
-        require_sub: a token without `sub` is refused.
-        leeway: seconds that `nbf` and `iat` may lie ahead; `exp` has none.
-        admin_scope: a scope that counts whatever its form.
+        audience: the value that `aud` must equal or contain; None accepts any.
+        issuer: the value that `iss` must equal; None accepts any.
+        require_exp: reject a token without `exp`.
+        require_sub: reject a token without `sub`.
+        leeway: seconds that `nbf` and `iat` may be in the future; `exp` has no leeway.
+        admin_scope: a scope that counts even if it is not well-formed.
     """
 
     audience: str | None = None
@@ -76,7 +76,7 @@ class ClaimRules:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ClaimRules:
-        """The rules of `[authorization]`; the audience by default is `server.id`."""
+        """Return the rules of `[authorization]`; the default audience is `server.id`."""
         given = settings.authorization
         return cls(
             audience=(given.audience or settings.server.id) if given.verify_audience else None,
@@ -90,14 +90,14 @@ class ClaimRules:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Claims that hold.
+    """Valid claims.
 
     Attributes:
         subject: `sub`, or None.
-        scopes: the well-formed entries of `scopes`.
+        scopes: the entries of `scopes` that count.
         session_id: `session_id`, or None.
-        expires_at: `exp` in seconds since the epoch, or None: the token never expires.
-        issued_at: `iat`, likewise.
+        expires_at: `exp` in seconds since the epoch; None if the token never expires.
+        issued_at: `iat` in seconds since the epoch, or None.
     """
 
     subject: str | None
@@ -108,15 +108,15 @@ class Claims:
 
 
 def check_claims(payload: bytes, rules: ClaimRules, now: float) -> Claims:
-    """Check the payload of a token whose signature holds: every step in turn.
+    """Run all checks of the payload of a token with a valid signature.
 
     Args:
         payload: the signed bytes.
-        rules: what is demanded.
-        now: the present, in seconds since the epoch.
+        rules: the rules for claims.
+        now: the current time, in seconds since the epoch.
 
     Raises:
-        InvalidToken: a claim is malformed, or does not satisfy the rules.
+        InvalidToken: a claim is malformed or breaks a rule.
     """
     members = parse_claims(payload)
     expires_at = check_exp(members, rules, now)
@@ -131,10 +131,10 @@ def check_claims(payload: bytes, rules: ClaimRules, now: float) -> Claims:
 
 
 def parse_claims(payload: bytes) -> dict[str, Any]:
-    """Step `claims.form`: the claims as they stand in the payload.
+    """Run the check `claims.form`: return the unchecked claims.
 
     Raises:
-        InvalidToken: it is no strict JSON object.
+        InvalidToken: the payload is not a strict JSON object.
     """
     try:
         return parse_object(payload)
@@ -143,7 +143,7 @@ def parse_claims(payload: bytes) -> dict[str, Any]:
 
 
 def check_exp(members: RawClaims, rules: ClaimRules, now: float) -> float | None:
-    """Step `claims.exp`: it lies ahead of now, without leeway (spec.md: passed is rejected)."""
+    """Run the check `claims.exp`: it is in the future, without leeway."""
     expires_at = _read_time(members, "exp")
     if expires_at is None and rules.require_exp:
         raise _invalid_claim("exp", "the token has no exp")
@@ -153,42 +153,42 @@ def check_exp(members: RawClaims, rules: ClaimRules, now: float) -> float | None
 
 
 def check_nbf(members: RawClaims, rules: ClaimRules, now: float) -> float | None:
-    """Step `claims.nbf`: it does not lie ahead of now by more than the leeway."""
+    """Run the check `claims.nbf`: it is not in the future by more than the leeway."""
     return _check_not_future(members, "nbf", rules, now)
 
 
 def check_iat(members: RawClaims, rules: ClaimRules, now: float) -> float | None:
-    """Step `claims.iat`: it does not lie ahead of now by more than the leeway."""
+    """Run the check `claims.iat`: it is not in the future by more than the leeway."""
     return _check_not_future(members, "iat", rules, now)
 
 
 def _check_not_future(members: RawClaims, name: str, rules: ClaimRules, now: float) -> float | None:
     value = _read_time(members, name)
     if value is not None and value > now + rules.leeway:
-        raise _invalid_claim(name, f"the token's {name} lies in the future")
+        raise _invalid_claim(name, f"the token's {name} is in the future")
     return value
 
 
 def _read_time(members: RawClaims, name: str) -> float | None:
-    """RFC 7519 2: a NumericDate is a JSON number; true and "1" are none."""
+    """Return a NumericDate, which is a JSON number and not true or "1" (RFC 7519 2)."""
     if name not in members:
         return None
     value = members[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _invalid_claim(name, f"the token's {name} is not a number")
     if not 0 <= value <= _LAST_SECOND:
-        raise _invalid_claim(name, f"the token's {name} is no time between 1970 and 9999")
+        raise _invalid_claim(name, f"the token's {name} is not a time between 1970 and 9999")
     return value
 
 
 def check_iss(members: RawClaims, rules: ClaimRules, now: float) -> None:
-    """Step `claims.iss`: exactly the configured issuer, when one is configured."""
+    """Run the check `claims.iss`: it equals the configured issuer, if there is one."""
     if rules.issuer is not None and members.get("iss") != rules.issuer:
         raise _invalid_claim("iss", "the token's iss is not the configured issuer")
 
 
 def check_aud(members: RawClaims, rules: ClaimRules, now: float) -> list[str]:
-    """Step `claims.aud`: well-formed, and exactly the configured audience or with it among them."""
+    """Run the check `claims.aud`: it is well-formed and contains the configured audience."""
     audiences = _read_audiences(members)
     if rules.audience is not None and rules.audience not in audiences:
         raise _invalid_claim("aud", "the token's aud is not the configured audience")
@@ -196,7 +196,7 @@ def check_aud(members: RawClaims, rules: ClaimRules, now: float) -> list[str]:
 
 
 def _read_audiences(members: RawClaims) -> list[str]:
-    """RFC 7519 4.1.3: `aud` is a string or an array of strings."""
+    """Return the audiences: `aud` is a string or an array of strings (RFC 7519 4.1.3)."""
     value = members.get("aud", [])
     audiences = [value] if isinstance(value, str) else value
     if not isinstance(audiences, list) or not all(isinstance(name, str) for name in audiences):
@@ -207,7 +207,7 @@ def _read_audiences(members: RawClaims) -> list[str]:
 
 
 def check_sub(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
-    """Step `claims.sub`: a plain string that is not reserved for records of our own."""
+    """Run the check `claims.sub`: it is a plain string and not a reserved subject."""
     if "sub" not in members:
         if rules.require_sub:
             raise _invalid_claim("sub", "the token has no sub")
@@ -217,7 +217,7 @@ def check_sub(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
         text = f"the token's sub is not a string of 1 to {MAXIMUM_USER_ID_LENGTH} characters"
         raise _invalid_claim("sub", text)
     if subject != subject.strip() or any(map(_is_invisible, subject)):
-        raise _invalid_claim("sub", "the token's sub has invisible characters or spaces around it")
+        raise _invalid_claim("sub", "the token's sub has invisible characters or outer spaces")
     if is_reserved_subject(subject):
         raise _invalid_claim("sub", "the token's sub is a reserved subject")
     return subject
@@ -228,24 +228,24 @@ def _is_invisible(character: str) -> bool:
 
 
 def is_reserved_subject(subject: str) -> bool:
-    """Whether a name is one that only records of our own bear: `sa:`, `__`, `local:`, `system:`.
+    """Return True for subjects that start with `sa:`, `__`, `local:` or `system:`.
 
-    A token must not be able to pass for a service account, for a user of the machine, or for
-    ourselves in the audit.
+    The server writes such names into records. With a reserved subject a token could impersonate a
+    service account, a user of the machine or the server (docs/decisions/0019).
     """
     return _normalize_subject(subject).startswith(_RESERVED)
 
 
 def _normalize_subject(text: str) -> str:
-    """`text` as it is compared with reserved names: one for all widths, cases and empty marks."""
+    """Normalize width, case and invisible marks for the comparison with reserved names."""
     text = _IGNORABLE.sub("", text)
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 def check_scopes(members: RawClaims, rules: ClaimRules, now: float) -> frozenset[str]:
-    """Step `claims.scopes`: those that count. What is malformed grants nothing and is no error.
+    """Run the check `claims.scopes`: return the scopes that count.
 
-    spec.md "Authentication" 4.
+    Malformed scopes grant nothing and are not an error (docs/contract.md "Scopes").
     """
     value = members.get("scopes")
     if not isinstance(value, list) or len(value) > MAXIMUM_SCOPES:
@@ -258,7 +258,7 @@ def check_scopes(members: RawClaims, rules: ClaimRules, now: float) -> frozenset
 
 
 def check_session_id(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
-    """Step `claims.session_id`: the default session of runs and cancels has their ids' grammar."""
+    """Run the check `claims.session_id`: it has the form of a session id."""
     if "session_id" not in members:
         return None
     value = members["session_id"]

@@ -1,4 +1,4 @@
-"""JSON Web Keys and sets of them (RFC 7517, RFC 7518 6, RFC 8037, RFC 7638)."""
+"""JSON Web Keys (RFC 7517, RFC 7518 6, RFC 8037) and their thumbprints (RFC 7638)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 _PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
 EC_CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
-"""The curves of `algorithms.CURVES` as the arithmetic knows them."""
+"""The curves of `algorithms.CURVES` as objects of `cryptography`."""
 
 _THUMBPRINT_MEMBERS = {
     "RSA": ("e", "kty", "n"),
@@ -42,14 +42,14 @@ _THUMBPRINT_MEMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class SkippedKey:
-    """An entry of a set that is not used here, and why."""
+    """An entry of a key set that is not used here, and the reason."""
 
     kid: str | None
     reason: str
 
 
 def algorithm_of_jwk(entry: Mapping[str, Any]) -> str | None:
-    """The signature algorithm that an entry is for: its `alg`, else what its type suggests."""
+    """Return the signature algorithm of an entry: its `alg`, else the default of its type."""
     alg, kty, crv = entry.get("alg"), entry.get("kty"), entry.get("crv")
     if isinstance(alg, str):
         return alg
@@ -61,10 +61,10 @@ def algorithm_of_jwk(entry: Mapping[str, Any]) -> str | None:
 
 
 def reason_to_skip(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> str | None:
-    """Why an entry is not for verifying tokens of this algorithm; None: it is.
+    """Return the reason why an entry cannot verify tokens of this algorithm, or None.
 
     Raises:
-        InvalidKey: a member that says what the key is for is malformed (RFC 7517 4).
+        InvalidKey: a member about the purpose of the key is malformed (RFC 7517 4).
     """
     for name in ("kty", "use", "alg", "kid", "crv"):
         if name in entry and not _is_text(entry[name]):
@@ -85,7 +85,7 @@ def reason_to_skip(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) ->
 
 
 def _is_text(value: object) -> bool:
-    """Whether a value is a string that can be written down: one without lone surrogates."""
+    """Return True for a string without lone surrogates."""
     return isinstance(value, str) and is_storable(value)
 
 
@@ -99,10 +99,10 @@ def _may_verify(entry: Mapping[str, Any], label: str) -> bool:
 
 
 def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> VerificationKey:
-    """The verification key of an entry that is meant for the algorithm.
+    """Load the verification key of an entry for this algorithm.
 
     Raises:
-        InvalidKey: malformed, private or weak.
+        InvalidKey: the key is malformed, private or weak.
     """
     if spec.family != "oct" and not _PRIVATE_MEMBERS.isdisjoint(entry):
         raise InvalidKey(f"{label} is a private key", hint="publish its public members only")
@@ -150,7 +150,7 @@ def _decode_octets(entry: Mapping[str, Any], name: str, label: str) -> bytes:
 
 
 def _decode_integer(entry: Mapping[str, Any], name: str, label: str) -> int:
-    """RFC 7518 2: Base64urlUInt is without leading zero octets."""
+    """Decode a Base64urlUInt, which has no leading zero octets (RFC 7518 2)."""
     data = _decode_octets(entry, name, label)
     if not data or data[0] == 0:
         raise InvalidKey(f"{label} has a member {name} that is empty or begins with a zero byte")
@@ -158,7 +158,7 @@ def _decode_integer(entry: Mapping[str, Any], name: str, label: str) -> int:
 
 
 def public_jwk(key: PublicKey) -> dict[str, str]:
-    """The members that make up a public key: `kty` and its parameters."""
+    """Return the members of a public key: `kty` and its parameters."""
     if isinstance(key, rsa.RSAPublicKey):
         rsa_numbers = key.public_numbers()
         return {
@@ -183,14 +183,14 @@ def _encode_integer(value: int) -> str:
 
 
 def jwk_thumbprint(jwk: Mapping[str, Any]) -> str:
-    """The SHA-256 thumbprint of a key (RFC 7638 3), base64url.
+    """Return the SHA-256 thumbprint of a key in base64url (RFC 7638 3).
 
     Raises:
-        InvalidKey: a member that it is made of is missing.
+        InvalidKey: a required member is missing.
     """
     try:
         members = {name: jwk[name] for name in _THUMBPRINT_MEMBERS[jwk["kty"]]}
     except KeyError:
-        raise InvalidKey("The key lacks what its thumbprint is made of") from None
+        raise InvalidKey("The key lacks a member that its thumbprint needs") from None
     text = json.dumps(members, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     return encode_base64url(hashlib.sha256(text.encode("utf-8")).digest())

@@ -1,9 +1,9 @@
-"""Signed tokens: a compact JWS and a set of keys go in, header and payload bytes come out.
+"""Verify JWS signatures (RFC 7515): from a compact token and a key set to header and payload.
 
-Usable by itself. The steps are length, tokenizer, header, key, signature, each a function of its
-own; whatever goes in, either a result or `errors.InvalidToken` comes out. PyJWT and `cryptography`
-do the arithmetic and nothing else: the header never chooses an algorithm, a key or an address
-(RFC 8725 3.1, 3.10). Claims are for `claims`.
+The checks are `length`, `form`, `header`, `key` and `signature`, each a function. For any input
+each of them returns a result or raises `errors.InvalidToken`, nothing else. PyJWT and
+`cryptography` do the arithmetic only: the header never selects an algorithm, a key or an address
+(RFC 8725 3.1, 3.10; docs/decisions/0031). The module `claims` checks the claims.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 MAXIMUM_TOKEN = 8_192
-"""Bytes of a token, unless the caller says otherwise."""
+"""The default maximum length of a token, in bytes."""
 
 _MAXIMUM_SIGNATURE = 1_024
 _NO_KID = "it has no kid and the set has several keys"
@@ -47,13 +47,13 @@ _pyjwt = PyJWS()
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The keys that may verify a token, all of one algorithm.
+    """The verification keys of a server, all for one algorithm.
 
     Attributes:
         spec: the algorithm, the only one that a token may name.
-        by_kid: keys of a JWKS; a token's `kid` chooses. None is the name of one without `kid`.
-        in_turn: PEM keys and secrets, which have no name.
-        skipped: entries of the JWKS that are for something else.
+        by_kid: the keys of a JWKS, by `kid`. The only key of a JWKS may have the `kid` None.
+        unnamed: PEM keys and shared secrets, which have no `kid` and are tried in order.
+        skipped: entries of the JWKS that are for another purpose.
     """
 
     spec: AlgorithmSpec
@@ -63,16 +63,17 @@ class KeySet:
 
     @classmethod
     def from_jwks(cls, mapping: Mapping[str, Any], *, algorithm: str | None = None) -> KeySet:
-        """The usable keys of a JWKS (RFC 7517 5).
+        """Build a key set from the usable keys of a JWKS (RFC 7517 5).
 
         Args:
             mapping: the parsed document, `{"keys": [...]}`.
-            algorithm: the one algorithm; None: that of the keys themselves (`alg`, else what the
-                key type suggests, RS256 for RSA), which then have to agree.
+            algorithm: the algorithm of tokens. None takes the one that all keys share: their
+                `alg`, else the default of their type, such as RS256 for RSA.
 
         Raises:
-            InvalidKey: malformed; symmetric and asymmetric keys together; a usable key that is
-                private, weak or malformed; one `kid` for two usable keys; or no usable key.
+            InvalidKey: the document is malformed; it has symmetric and asymmetric keys; a usable
+                key is private, weak or malformed; two usable keys have the same `kid`; or it has
+                no usable key.
         """
         entries = _labeled_entries(mapping)
         spec = get_algorithm(algorithm if algorithm is not None else _common_algorithm(entries))
@@ -102,10 +103,10 @@ class KeySet:
 
     @classmethod
     def from_pems(cls, texts: Iterable[str], algorithm: str) -> KeySet:
-        """PEM public keys, or for HS algorithms the shared secret, tried in turn.
+        """Build a key set from PEM public keys, or for HS algorithms from the shared secret.
 
         Raises:
-            InvalidKey: a text is refused, or there is none.
+            InvalidKey: a text is rejected, or there is none.
         """
         spec = get_algorithm(algorithm)
         keys = [
@@ -117,10 +118,10 @@ class KeySet:
 
     @classmethod
     def from_keys(cls, spec: AlgorithmSpec, keys: Iterable[VerificationKey]) -> KeySet:
-        """A set of keys without names, tried in turn.
+        """Build a key set from keys without `kid`, which are tried in order.
 
         Raises:
-            InvalidKey: there is none.
+            InvalidKey: there is no key.
         """
         in_turn = tuple(keys)
         if not in_turn:
@@ -128,10 +129,10 @@ class KeySet:
         return cls(spec, {}, in_turn)
 
     def merge(self, other: KeySet) -> KeySet:
-        """Both sets as one.
+        """Return a key set with the keys of both sets.
 
         Raises:
-            InvalidKey: they are for different algorithms, or have a `kid` in common.
+            InvalidKey: the sets have different algorithms, or a `kid` in common.
         """
         if self.spec != other.spec:
             raise InvalidKey("The key sets are for different algorithms")
@@ -146,7 +147,7 @@ class KeySet:
 
     @property
     def keys(self) -> tuple[VerificationKey, ...]:
-        """Every key of the set."""
+        """All keys of the set."""
         return (*self.by_kid.values(), *self.unnamed)
 
 
@@ -165,7 +166,7 @@ def _labeled_entries(mapping: Mapping[str, Any]) -> list[tuple[str, Mapping[str,
 
 
 def _common_algorithm(entries: list[tuple[str, Mapping[str, Any]]]) -> str:
-    """The algorithm of the keys that sign; entries for encryption have no say."""
+    """Return the algorithm of the signature keys; entries for encryption are ignored."""
     signing = (entry for _, entry in entries if entry.get("use", "sig") == "sig")
     names = {name for entry in signing if (name := algorithm_of_jwk(entry)) in ALGORITHMS}
     if len(names) > 1:
@@ -175,12 +176,12 @@ def _common_algorithm(entries: list[tuple[str, Mapping[str, Any]]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """What a token says, once its signature was found good.
+    """The content of a token with a valid signature.
 
     Attributes:
         header: the JOSE header.
-        payload: the bytes that were signed for; claims are not checked yet.
-        key: the key that they were signed for with.
+        payload: the signed bytes, with claims that are not checked yet.
+        key: the key that verified the signature.
     """
 
     header: dict[str, Any]
@@ -190,7 +191,7 @@ class VerifiedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenParts:
-    """A compact JWS taken apart (RFC 7515 7.1), nothing of it believed."""
+    """The decoded parts of a compact JWS (RFC 7515 7.1), not verified."""
 
     signing_input: bytes
     header: dict[str, Any]
@@ -199,15 +200,15 @@ class TokenParts:
 
 
 def verify_token(token: str, keys: KeySet, *, maximum: int = MAXIMUM_TOKEN) -> VerifiedToken:
-    """Check the signature of a token: every step in turn, the cheap ones first.
+    """Verify the signature of a token, with the cheap checks first.
 
     Args:
-        token: compact serialization, without the word Bearer.
+        token: the compact serialization, without the word Bearer.
         keys: the keys to trust.
-        maximum: bytes of the longest token that is looked at.
+        maximum: the maximum length of a token, in bytes.
 
     Raises:
-        InvalidToken: anything at all is wrong; `check` names the step, `reason` says what.
+        InvalidToken: `check` names the failed check, `reason` describes the failure.
     """
     parts = parse_token(token, maximum=maximum)
     check_header(parts.header, keys.spec)
@@ -216,10 +217,11 @@ def verify_token(token: str, keys: KeySet, *, maximum: int = MAXIMUM_TOKEN) -> V
 
 
 def parse_token(token: str, *, maximum: int = MAXIMUM_TOKEN) -> TokenParts:
-    """Take a token apart, strictly; nothing is verified. Steps `length`, `form` and `header`.
+    """Run the checks `length` and `form`, and parse the header. Nothing is verified.
 
     Raises:
-        InvalidToken: too long, not three segments of canonical base64url, no JSON object in front.
+        InvalidToken: the token is too long, does not have three segments of canonical base64url,
+            or its header is not a strict JSON object.
     """
     check_length(token, maximum)
     first, second, third = split_segments(token)
@@ -232,10 +234,10 @@ def parse_token(token: str, *, maximum: int = MAXIMUM_TOKEN) -> TokenParts:
 
 
 def check_length(token: str, maximum: int) -> None:
-    """Step `length`, before anything else: what is too long costs nothing.
+    """Run the check `length` first, so that a long token costs nothing.
 
     Raises:
-        InvalidToken: it is longer than `maximum` bytes, or no text.
+        InvalidToken: the token is longer than `maximum` bytes, or not a string.
     """
     if not isinstance(token, str):
         raise InvalidToken("the token is not text", check="form")
@@ -244,10 +246,10 @@ def check_length(token: str, maximum: int) -> None:
 
 
 def split_segments(token: str) -> tuple[str, str, str]:
-    """The first half of step `form`: header, payload and signature, still encoded.
+    """Run the first half of the check `form`: return the three encoded segments.
 
     Raises:
-        InvalidToken: there are not three.
+        InvalidToken: the token does not have three segments.
     """
     if token.count(".") != 2:
         raise InvalidToken("the token does not have three segments", check="form")
@@ -256,7 +258,7 @@ def split_segments(token: str) -> tuple[str, str, str]:
 
 
 def _decode_segment(segment: str, name: str) -> bytes:
-    """The other half of step `form`."""
+    """Run the second half of the check `form`."""
     try:
         return decode_base64url(segment)
     except NotStrict as failure:
@@ -264,10 +266,10 @@ def _decode_segment(segment: str, name: str) -> bytes:
 
 
 def parse_header(data: bytes) -> dict[str, Any]:
-    """Step `header`: what a token says of itself, as it stands there.
+    """Parse the header for the check `header`.
 
     Raises:
-        InvalidToken: the bytes are no strict JSON object.
+        InvalidToken: the bytes are not a strict JSON object.
     """
     try:
         return parse_object(data)
@@ -276,10 +278,10 @@ def parse_header(data: bytes) -> dict[str, Any]:
 
 
 def check_header(header: Mapping[str, Any], spec: AlgorithmSpec) -> None:
-    """Step `header`: what a token may say of itself (RFC 7515 4.1, RFC 8725 3.11).
+    """Run the check `header` (RFC 7515 4.1, RFC 8725 3.11).
 
     Raises:
-        InvalidToken: another algorithm, another kind of token, or what is not supported here.
+        InvalidToken: another algorithm, another type of token, or an unsupported member.
     """
     if header.get("alg") != spec.name:
         raise _invalid_header(f"the header's alg is not {spec.name}")
@@ -295,7 +297,7 @@ def check_header(header: Mapping[str, Any], spec: AlgorithmSpec) -> None:
 
 
 def _check_type(value: object) -> None:
-    """RFC 9068 4 and RFC 7519 5.1; tokens for other purposes say so here."""
+    """Reject the `typ` of tokens for other purposes (RFC 9068 4, RFC 7519 5.1)."""
     if not isinstance(value, str) or value.lower() not in _ACCEPTED_TYPES:
         raise _invalid_header("the header's typ is not that of an access token")
 
@@ -305,12 +307,13 @@ def _invalid_header(reason: str) -> InvalidToken:
 
 
 def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[VerificationKey, ...]:
-    """Step `key`: the key that `kid` names, else the nameless ones (contract.md 6).
+    """Run the check `key`: return the key with the token's `kid`, else the keys without one.
 
-    A token without `kid` may also be of a JWKS's only key.
+    A token without `kid` may also be signed with the only key of a JWKS
+    (docs/contract.md "Authentication").
 
     Raises:
-        InvalidToken: there is none.
+        InvalidToken: there is no such key.
     """
     kid = header.get("kid")
     if kid is not None and kid in keys.by_kid:
@@ -323,15 +326,15 @@ def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[Verifi
 
 
 def check_signature(parts: TokenParts, found: Iterable[VerificationKey]) -> VerificationKey:
-    """Step `signature`: the first of the keys that the token was signed for with.
+    """Run the check `signature`: return the first key that verifies the signature.
 
     Raises:
-        InvalidToken: with none of them.
+        InvalidToken: no key does.
     """
     for key in found:
         if _is_signed_by(key, parts):
             return key
-    raise InvalidToken("the signature does not hold", check="signature")
+    raise InvalidToken("the signature is not valid", check="signature")
 
 
 def _is_signed_by(key: VerificationKey, parts: TokenParts) -> bool:
@@ -341,5 +344,5 @@ def _is_signed_by(key: VerificationKey, parts: TokenParts) -> bool:
     try:
         return bool(algorithm.verify(parts.signing_input, key.material, parts.signature))
     except Exception:
-        # Arithmetic libraries refuse odd input in many ways; none of them is a pass.
+        # The libraries reject malformed input with various exceptions: none is a success.
         return False

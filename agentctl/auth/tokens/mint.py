@@ -1,6 +1,6 @@
-"""Making tokens and looking into them: what the `token` commands stand on.
+"""Mint, inspect and verify tokens, for the `token` commands.
 
-Nothing heavy is imported until a key is needed: a local `token mint` is a short command.
+Imports of `jwt` and `cryptography` are inside functions, because `token mint` has to start fast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from agentctl.errors import InvalidToken, UsageError
 from agentctl.records.times import format_rfc3339
 
 if TYPE_CHECKING:
-    from agentctl.auth.keys.signing import SigningKey
     from agentctl.config.settings import Settings
 
 __all__ = [
@@ -38,18 +37,18 @@ _TIME_CLAIMS = ("iat", "nbf", "exp")
 
 
 def check_mintable_scopes(scopes: Iterable[str], admin_scope: str) -> None:
-    """Refuse scopes that no operation asks for: they would grant nothing.
+    """Reject scopes that no operation requires: they would grant nothing.
 
     Raises:
-        UsageFailed: names the first such scope and the known one nearest to it.
+        UsageError: names the first unknown scope, with a suggestion.
     """
     for scope in scopes:
         if scope == admin_scope or scope_names.is_known_scope(scope):
             continue
         near = scope_names.suggest_scope(scope, admin_scope)
-        everything = f"the scopes are: {', '.join((*scope_names.KNOWN_SCOPES, admin_scope))}"
+        everything = f"known scopes: {', '.join((*scope_names.KNOWN_SCOPES, admin_scope))}"
         raise UsageError(
-            f"Scope {scope!r} is not known",
+            f"Unknown scope {scope!r}",
             hint=f"did you mean {near!r}?" if near else everything,
         )
 
@@ -63,33 +62,42 @@ def mint_token(
     audience: str | None = None,
     session_id: str | None = None,
 ) -> str:
-    """A token signed with the key of `[signing]`, for the `[authorization]` of the settings.
+    """Sign a token with the key of `[signing]` that the configured server accepts.
 
     Args:
         settings: the configuration.
-        subject: `sub`, or None for a token without.
-        scopes: what it grants.
-        expires_in: how long it is good for.
-        audience: `aud`; None: the configured one when `aud` is verified, else none.
-        session_id: the session that runs and cancels belong to by default.
+        subject: `sub`; None omits it.
+        scopes: the granted scopes.
+        expires_in: the lifetime, at least one second.
+        audience: `aud`; None takes the configured audience if the server verifies it, else omits
+            it.
+        session_id: the default session of runs and cancels; None omits it.
 
     Raises:
-        UsageFailed: a scope is not known, or the server would not accept such a token.
-        InvalidKey: the signing key is refused.
+        UsageError: a scope is unknown, or the server would not accept the token.
+        InvalidKey: the signing key is rejected.
     """
     granted = list(dict.fromkeys(scopes))
     check_mintable_scopes(granted, settings.authorization.admin_scope)
+    rules = ClaimRules.from_settings(settings)
+    now, seconds = int(time.time()), int(expires_in.total_seconds())
+    if seconds < 1:
+        raise UsageError("The lifetime of a token must be at least one second")
     claims = {
         "iss": settings.authorization.issuer or None,
         "sub": subject,
-        "aud": audience or ClaimRules.from_settings(settings).audience,
-        **_lifetime_claims(expires_in),
+        "aud": audience or rules.audience,
+        "iat": now,
+        "exp": now + seconds,
         "jti": os.urandom(16).hex(),
         "scopes": granted,
         "session_id": session_id,
     }
     payload = _encode_json({name: value for name, value in claims.items() if value is not None})
-    _check_acceptable(payload, settings)
+    try:
+        check_claims(payload, rules, time.time())
+    except InvalidToken as failure:
+        raise UsageError("The server would not accept such a token", cause=failure.reason) from None
     token = _sign_token(payload, settings)
     if len(token) > settings.limits.token_bytes:
         raise UsageError(
@@ -99,53 +107,33 @@ def mint_token(
     return token
 
 
-def _lifetime_claims(expires_in: timedelta) -> dict[str, int]:
-    now, seconds = int(time.time()), int(expires_in.total_seconds())
-    if seconds < 1:
-        raise UsageError("A token must be good for at least a second")
-    return {"iat": now, "exp": now + seconds}
-
-
-def _check_acceptable(payload: bytes, settings: Settings) -> None:
-    """Hold a new token to the rules that the server will hold it to."""
-    try:
-        check_claims(payload, ClaimRules.from_settings(settings), time.time())
-    except InvalidToken as failure:
-        raise UsageError("The server would not accept such a token", cause=failure.reason) from None
-
-
 def _sign_token(payload: bytes, settings: Settings) -> str:
     from agentctl.auth.keys.files import read_private_key
+    from agentctl.auth.keys.generate import key_thumbprint
     from agentctl.auth.keys.signing import load_signing_key, sign
 
     spec = get_algorithm(settings.authorization.algorithm)
     key = load_signing_key(read_private_key(settings.signing.key_file), spec)
-    header = {"alg": spec.name, "kid": settings.signing.key_id or _thumbprint_of(key), "typ": "JWT"}
+    header = {"alg": spec.name, "kid": settings.signing.key_id or key_thumbprint(key), "typ": "JWT"}
     signing_input = f"{encode_base64url(_encode_json(header))}.{encode_base64url(payload)}"
     signature = sign(signing_input.encode("ascii"), key)
     return f"{signing_input}.{encode_base64url(signature)}"
 
 
-def _thumbprint_of(key: SigningKey) -> str:
-    from agentctl.auth.keys.generate import key_thumbprint
-
-    return key_thumbprint(key)
-
-
 def _encode_json(value: dict[str, Any]) -> bytes:
-    """JSON as it is signed; a lone surrogate stays an escape, for the claims check to refuse."""
+    """Encode JSON to sign; a lone surrogate stays escaped, and the check of claims rejects it."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def inspect_token(token: str) -> dict[str, Any]:
-    """What a token says, without verifying anything.
+    """Return the content of a token, without verifying anything.
 
     Returns:
-        `header` and `claims` as they stand, `times` with `iat`, `nbf` and `exp` in RFC 3339,
-        `expired` (None without `exp`), and `verified`, always false.
+        `header` and `claims` unchanged, `times` with `iat`, `nbf` and `exp` in RFC 3339, `expired`
+        (None without `exp`), and `verified`, always false.
 
     Raises:
-        InvalidToken: it is no token; `cause` says why.
+        InvalidToken: the text is not a JWT; `cause` has the reason.
     """
     from agentctl.auth.tokens.jws import parse_token
 
@@ -166,7 +154,7 @@ def inspect_token(token: str) -> dict[str, Any]:
 
 
 def _format_time(value: object) -> str | None:
-    """A NumericDate in RFC 3339, or None for what is no such number."""
+    """Return a NumericDate in RFC 3339, or None for another value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -176,15 +164,15 @@ def _format_time(value: object) -> str | None:
 
 
 def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
-    """What the server of these settings would make of a token, authorization on or off.
+    """Verify a token as the configured server would, also with authorization off.
 
     Returns:
-        `verified` with either `check`, the step that it fails, `reason`, and in the words of
-        explain `cause` and `remedy`; or what it stands for: `header`, `claims`, `subject`, `scopes`
-        (those that count), `admin`.
+        `verified` true with `header`, `claims`, `subject`, `scopes` (those that count) and `admin`;
+        or `verified` false with `check`, the failed check, its `reason`, and `cause` and `remedy`
+        as in `auth explain`.
 
     Raises:
-        InvalidKey: the configured keys are refused.
+        InvalidKey: a configured key is rejected.
     """
     from agentctl.auth.explain.checks import diagnose
     from agentctl.auth.explain.credential import collect_facts
@@ -195,15 +183,15 @@ def build_verification_report(token: str, settings: Settings) -> dict[str, Any]:
     assert verifier.keys is not None
     facts = collect_facts(token, settings, verifier.keys, stale=False, now=time.time())
     try:
-        principal = verifier.principal(f"Bearer {token}")
+        principal = verifier.identify_jwt(f"Bearer {token}")
     except InvalidToken as failure:
-        told = diagnose(failure.check, failure.reason, facts)
+        diagnosis = diagnose(failure.check, failure.reason, facts)
         return {
             "verified": False,
             "check": failure.check,
             "reason": failure.reason,
-            "cause": told.cause,
-            "remedy": told.remedy,
+            "cause": diagnosis.cause,
+            "remedy": diagnosis.remedy,
         }
     return {
         "verified": True,

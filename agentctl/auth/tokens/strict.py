@@ -1,7 +1,7 @@
-"""Strict readers of what strangers send: base64url and JSON, one text for one value.
+"""Strict decoders of untrusted base64url and JSON: one text for one value.
 
-PyJWT takes `=` padding and UTF-16; two texts for one token make a raw token useless as an
-identity. RFC 7515 2 and RFC 7519 4 allow refusing, so everything lax is refused here.
+PyJWT accepts `=` padding and UTF-16. With two texts for one token, a raw token could not serve as
+a cache key. RFC 7515 2 and RFC 7519 4 allow a server to reject all lax forms.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any, NoReturn
 __all__ = ["MAXIMUM_DEPTH", "NotStrict", "decode_base64url", "encode_base64url", "parse_object"]
 
 MAXIMUM_DEPTH = 8
-"""Objects and arrays within each other; parsers recurse on more (security.md J13)."""
+"""Levels of nested objects and arrays; parsers recurse (docs/security-cases.md J13)."""
 
 _MAXIMUM_DIGITS = 64
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
-# Possessive, and content without its end: every character is looked at once, closed or not.
+# Possessive, with an optional end: an unclosed string needs one pass and no backtracking.
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _OPENING = frozenset("{[")
 
 
 class NotStrict(ValueError):
-    """A text that breaks the rules. Its message is ours and never repeats the input."""
+    """Raised for a text that breaks a rule. The message never repeats the input."""
 
 
 def decode_base64url(text: str) -> bytes:
-    """The bytes of an unpadded base64url text (RFC 7515 2).
+    """Decode an unpadded base64url text (RFC 7515 2).
 
     Raises:
-        NotStrict: other characters, padding, white space, or unused bits that are not zero.
+        NotStrict: it has other characters, padding, white space, or unused bits that are not zero.
     """
     if _BASE64URL.fullmatch(text) is None:
         raise NotStrict("has characters outside base64url")
@@ -45,16 +45,16 @@ def decode_base64url(text: str) -> bytes:
 
 
 def encode_base64url(data: bytes) -> str:
-    """`data` as unpadded base64url."""
+    """Encode `data` as unpadded base64url."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """One JSON object in UTF-8.
+    """Parse one JSON object in UTF-8.
 
     Raises:
-        NotStrict: no UTF-8, a byte order mark, a member named twice, NaN or an infinite number, a
-            number of more than 64 characters, nesting beyond MAXIMUM_DEPTH, or no object.
+        NotStrict: no UTF-8, a byte order mark, a duplicate member, NaN or an infinite number, a
+            number of more than 64 characters, more levels than MAXIMUM_DEPTH, or not an object.
     """
     try:
         text = data.decode("utf-8")
@@ -73,7 +73,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def _check_depth(text: str) -> None:
-    """Count brackets outside strings before a parser recurses over them."""
+    """Count brackets outside of strings, before the parser recurses."""
     if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
         return
     depth = 0
@@ -84,7 +84,7 @@ def _check_depth(text: str) -> None:
 
 
 def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """RFC 7515 4: member names are unique; compared after escapes are resolved."""
+    """Build an object with unique member names, compared without escapes (RFC 7515 4)."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise NotStrict("names a member twice")

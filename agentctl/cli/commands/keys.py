@@ -210,7 +210,7 @@ def _start_rotation(
     if rotation.unfinished:
         note("going on with a rotation that was broken off")
     remove_after = now() + int((span.total_seconds() + wait) * 1_000_000)
-    new = rotation.publish(remove_after)
+    new = rotation.publish_new_key(remove_after)
     for path in rotation.publishing_files:
         note(f"put the new public key into {path}, beside the old one")
     _wait(wait, again)
@@ -263,7 +263,7 @@ def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
             f"for another {format_span(left)}"
         )
         confirm("Remove the old public key now?", yes=yes)
-    rotation.retire()
+    rotation.remove_old_keys()
     note("removed; servers refuse tokens of it within 5 s")
     for thumbprint in rotation.removable:
         write_line(thumbprint)
