@@ -1,7 +1,7 @@
-"""One run of an agent: the model and its tools in turn, until the model has no more calls.
+"""Execution of an agent's run: model calls and tool calls in turn, until there are no more calls.
 
-The model always streams, so that partial text exists whatever the caller asked for. The model
-library speaks to the providers; the turns are taken here (docs/decisions/0026).
+The model always streams, so that partial text exists even for a caller that does not stream. The
+model library talks to the providers; this module runs the agent loop (docs/decisions/0026).
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ if TYPE_CHECKING:
 __all__ = ["MAXIMUM_MODEL_CALLS", "run_agent", "run_conversation"]
 
 MAXIMUM_MODEL_CALLS = 50
-"""Model calls of one run; a model that still calls tools then ends the run with MODEL_REJECTED."""
+"""Maximum model calls of one run. If the model then still calls tools, the run ends with
+MODEL_REJECTED."""
 
-_TOO_MANY_CALLS = "The model did not come to an end within the model calls that a run may make"
-
-_TEXTS = ("args", "args_delta", "content", "content_delta", "tool_name_delta")
-"""Where pieces of an answer other than text carry what arrived."""
+_TEXT_FIELDS = ("args", "args_delta", "content", "content_delta", "tool_name_delta")
+"""Attributes with the data of the parts and deltas that are not text."""
 
 _EVENT_OVERHEAD_BYTES = 16
 
@@ -59,7 +58,7 @@ _EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",
     "content_filter": "the answer was filtered",
 }
-"""Why an answer may be empty though the model had something to say."""
+"""Finish reasons with which an empty answer is a failure."""
 
 
 async def run_agent(
@@ -69,10 +68,10 @@ async def run_agent(
     context: RunContext,
     catalog: Catalog,
 ) -> None:
-    """Run an agent to its end; the result is in the transcript.
+    """Run an agent to its end. The result is in the transcript.
 
     Raises:
-        RunFailure: the model or a tool ended the run.
+        ExecutionError: the model or a tool ended the run.
     """
     runner = catalog.runner(agent)
     conversation = Conversation(context, message, runner.actions)
@@ -83,19 +82,18 @@ async def run_agent(
 async def run_conversation(
     runner: Runner, prompt: str, history: list[dict[str, Any]], conversation: Conversation
 ) -> None:
-    """Let the model answer a prompt; what it says and calls goes to the conversation.
+    """Let the model answer a prompt; add its texts and calls to the conversation.
 
     Args:
-        prompt: what the model is asked; for the leader of a broadcast more than the message.
+        prompt: input of the model. For the leader of a broadcast it is longer than the message.
         history: neutral messages of earlier runs, oldest first.
 
     Raises:
-        RunFailure: the model or a tool ended the run.
+        ExecutionError: the model or a tool ended the run.
     """
+    messages = [*to_model_messages(history), build_prompt(prompt, runner.system)]
     try:
-        await _take_turns(
-            runner, [*to_model_messages(history), build_prompt(prompt, runner.system)], conversation
-        )
+        await _take_turns(runner, messages, conversation)
     except (AgentRunError, httpx2.HTTPError) as error:
         raise classify_failure(error, conversation.context.run_id, runner.secret) from error
 
@@ -114,13 +112,19 @@ async def _take_turns(
         if conversation.routed_answer is not None:
             return
         messages += [response, build_tool_results(calls, results, runner.system)]
-    raise ExecutionError("MODEL_REJECTED", _TOO_MANY_CALLS)
+    raise ExecutionError(
+        "MODEL_REJECTED", f"The model did not finish within {MAXIMUM_MODEL_CALLS} model calls"
+    )
 
 
 async def _call_model(
     runner: Runner, messages: list[ModelMessage], conversation: Conversation, *, first: bool
 ) -> ModelResponse:
-    """One call of the model. Text and usage so far are kept however it ends."""
+    """Call the model once. However the call ends, its text and usage so far are kept.
+
+    Raises:
+        UnexpectedModelBehavior: the answer is empty because the provider cut or filtered it.
+    """
     conversation.context.checkpoint()
     conversation.begin_answer()
     async with model_request_stream(
@@ -136,26 +140,18 @@ async def _call_model(
         finally:
             conversation.context.transcript.set_usage(extract_usage(stream.usage))
         response = stream.get()
-    _check_not_empty(response)
+    reason = _EMPTY_ANSWER_REASONS.get(response.finish_reason or "")
+    if reason and not response.tool_calls and not (response.text or "").strip():
+        raise UnexpectedModelBehavior(reason)
     return response
 
 
-def _check_not_empty(response: ModelResponse) -> None:
-    """An empty answer is one, unless the provider says that it is not.
-
-    Raises:
-        UnexpectedModelBehavior: the model was kept from answering.
-    """
-    why = _EMPTY_ANSWER_REASONS.get(response.finish_reason or "")
-    if why and not response.tool_calls and not (response.text or "").strip():
-        raise UnexpectedModelBehavior(why)
-
-
 async def _perform_calls(calls: Sequence[dict[str, Any]], conversation: Conversation) -> list[str]:
-    """Carry out the calls of one answer, all at the same time; what the model is told of each."""
-    if len(calls) == 1:
-        return [await _perform_call(calls[0], conversation)]
-    tasks = [asyncio.create_task(_perform_call(call, conversation)) for call in calls]
+    """Execute the calls of one answer concurrently and return their results for the model."""
+    pending = [conversation.call(call["id"], call["name"], call["arguments"]) for call in calls]
+    if len(pending) == 1:
+        return [await pending[0]]
+    tasks = [asyncio.create_task(call) for call in pending]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
@@ -164,12 +160,8 @@ async def _perform_calls(calls: Sequence[dict[str, Any]], conversation: Conversa
         raise
 
 
-async def _perform_call(call: dict[str, Any], conversation: Conversation) -> str:
-    return await conversation.call(call["id"], call["name"], call["arguments"])
-
-
 def _process_event(event: ModelResponseStreamEvent, conversation: Conversation) -> None:
-    """Pass on what an event adds to the answer; what is not text only counts."""
+    """Add text to the conversation; count the size of everything else."""
     if isinstance(event, PartDeltaEvent):
         if isinstance(event.delta, TextPartDelta):
             conversation.add_text(event.delta.content_delta)
@@ -183,7 +175,7 @@ def _process_event(event: ModelResponseStreamEvent, conversation: Conversation) 
 
 
 def _event_size(event: PartStartEvent | PartDeltaEvent) -> int:
-    """Roughly the bytes that a piece of a call or of a thought takes, and some for the piece."""
+    """Estimate the memory in bytes of a piece of a tool call or of reasoning."""
     piece = event.part if isinstance(event, PartStartEvent) else event.delta
-    texts = (getattr(piece, name, None) for name in _TEXTS)
+    texts = (getattr(piece, name, None) for name in _TEXT_FIELDS)
     return _EVENT_OVERHEAD_BYTES + sum(len(str(text)) for text in texts if text)

@@ -1,4 +1,4 @@
-"""What a run needs from whoever runs it. The engine implements it, and tests may."""
+"""The interface between a component and the engine that runs it; tests implement it too."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
 
 @dataclass(frozen=True, slots=True)
 class MemberResult:
-    """How the run of a member or of a step ended.
+    """The result of the run of a member or of a step.
 
     Attributes:
         run_id: id of the child run.
         status: its final status.
-        content: its content, partial unless it completed.
-        error_detail: public text of its failure; None unless `status` is ERROR.
-        error_code: code of its failure (contract.md 5); None unless `status` is ERROR.
+        content: its content; partial unless the status is COMPLETED.
+        error_detail: public text of its failure; None unless the status is ERROR.
+        error_code: code of its failure (docs/contract.md "Failures of a run"); None unless the
+            status is ERROR.
     """
 
     run_id: str
@@ -36,14 +37,14 @@ class MemberResult:
 
 
 class RunContext(Protocol):
-    """The surroundings of one run.
+    """The environment of one run.
 
     Attributes:
         run_id: id of the run.
         session_id: id of its session.
-        transcript: what the run fills, empty at the start.
-        tool_timeout: seconds that a tool may take.
-        limits: bounds on what is kept, in bytes.
+        transcript: results of the run, empty at the start.
+        tool_timeout: maximum seconds of a tool call.
+        limits: size limits in bytes.
     """
 
     @property
@@ -58,19 +59,20 @@ class RunContext(Protocol):
     def limits(self) -> Limits: ...
 
     def emit(self, event: RunEvent) -> None:
-        """Tell listeners. Cheap, never waits."""
+        """Publish an event. Fast, never waits."""
         ...
 
     def checkpoint(self) -> None:
-        """Raise asyncio.CancelledError when a cancel was requested.
+        """Raise asyncio.CancelledError if a cancel was requested.
 
-        Called before every model call and before every tool call.
+        Called before every model call and every tool call.
         """
         ...
 
     async def run_member(self, component: Component, message: str) -> MemberResult:
-        """Run a member or a step as a child of this run; its time limit is the engine's matter.
+        """Run a member or a step as a child of this run; the engine sets its time limit.
 
-        Cancelling the call cancels the child. Never raises for a child that failed.
+        A cancel of this call cancels the child. A failure of the child is a result, not an
+        exception.
         """
         ...

@@ -1,7 +1,7 @@
-"""What a run tells while it works. The engine numbers these and puts them on the wire.
+"""The events that a component emits while it works.
 
-The engine adds the start and the end of the run, the ids and the times, and gives each its wire
-name (contract.md 5: `RunContent`, `TeamToolCallStarted`, `StepCompleted`, ...).
+The engine adds the first and the last event of the run, ids, numbers and times, and the names that
+clients see (docs/contract.md "Events": `RunContent`, `TeamToolCallStarted`, `StepCompleted`, ...).
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More text of the answer. All deltas of a run, joined, are its content."""
+    """More text of the answer. The joined deltas of a run are its content."""
 
     delta: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStarted:
-    """A tool is about to run. `tool` is a copy of its entry in `Transcript.tools`."""
+    """The start of a tool call. `tool` is a copy of its entry in `Transcript.tools`."""
 
     tool: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallCompleted:
-    """A tool has ended, well or not (`tool_call_error`). `tool` is a copy of its entry."""
+    """The end of a tool call; `tool_call_error` shows a failure. `tool` is a copy of its entry."""
 
     tool: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class StepStarted:
-    """A workflow begins a step; `step_index` counts from 0."""
+    """The start of a workflow's step; `step_index` counts from 0."""
 
     step_name: str
     step_index: int
@@ -50,7 +50,7 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepCompleted:
-    """A step of a workflow has ended well, with this output."""
+    """The success of a workflow's step, with its output."""
 
     step_name: str
     step_index: int

@@ -1,6 +1,6 @@
-"""Why a run ends as ERROR: a code of contract.md 5 and a public text from a fixed catalogue.
+"""Failures of runs: a code and a fixed public text (docs/contract.md "Failures of a run").
 
-What a provider or a tool said goes to the log `agentctl.runtime` and nowhere else.
+The text of a provider or of a tool goes to the log `agentctl.runtime` only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["DETAILS", "ExecutionError", "FailureCode"]
 FailureCode = Literal[
     "MODEL_UNAVAILABLE", "MODEL_REJECTED", "MODEL_TIMEOUT", "TOOL_FAILED", "INTERNAL"
 ]
-"""The codes that work itself ends with; RUN_TIMEOUT and WORKER_LOST are the engine's."""
+"""The codes of failed work; the engine adds RUN_TIMEOUT and WORKER_LOST."""
 
 DETAILS: dict[FailureCode, str] = {
     "MODEL_UNAVAILABLE": "The model is not available now",
@@ -21,16 +21,16 @@ DETAILS: dict[FailureCode, str] = {
     "TOOL_FAILED": "A tool failed repeatedly",
     "INTERNAL": "The run failed inside the service",
 }
-"""The public text of each code where nothing more precise is known."""
+"""The public text of each code, used if there is no more specific one."""
 
 
 class ExecutionError(Exception):
     """Ends a run as ERROR.
 
     Args:
-        code: one of contract.md 5.
-        detail: public, one line; never the text of a provider or of an exception. None: the
-            catalogue's text for the code.
+        code: the public error code.
+        detail: public text of one line, never the text of a provider or of an exception. None for
+            the text of the code in `DETAILS`.
     """
 
     def __init__(self, code: FailureCode, detail: str | None = None) -> None:

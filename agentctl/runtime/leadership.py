@@ -1,4 +1,6 @@
-"""What a team's leader is told and may do (contract.md 5, team modes)."""
+"""Instructions and delegation tools of a team's leader (docs/contract.md "Team modes and
+workflows").
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _DUTIES = {
 
 
 def build_leader_instructions(team: Component, members: Mapping[str, Component]) -> str:
-    """The team's own instructions, what its mode asks of the leader, and who the members are."""
+    """Join the team's own instructions, the duty of the leader in its mode, and the members."""
     assert isinstance(team.spec, Team)
     roster = "\n".join(_describe_member(member) for member in members.values())
     parts = [team.spec.instructions, _DUTIES[team.spec.mode], f"Members:\n{roster}"]
@@ -38,7 +40,7 @@ def build_leader_instructions(team: Component, members: Mapping[str, Component])
 
 
 def build_member_actions(team: Component, members: Mapping[str, Component]) -> list[Action]:
-    """What the mode of a team lets its leader call."""
+    """Return the delegation tools of the leader in the mode of the team."""
     assert isinstance(team.spec, Team)
     return [
         _Delegate(tool, members) if tool["name"] == DELEGATE else _Route(tool, members)
@@ -47,22 +49,19 @@ def build_member_actions(team: Component, members: Mapping[str, Component]) -> l
 
 
 def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome:
-    """How a member's run ended, as the leader is told. It never counts as a tool that is broken."""
+    """Return the result of a member's run for the leader. A failure is not one of the tool."""
     if result.status == "COMPLETED":
         return CallOutcome(result.content)
     if result.status == "CANCELLED":
-        return CallOutcome(
-            f"The member {member.id} was cancelled", failed=True, counts_as_failure=False
-        )
-    why = result.error_detail or "no reason is known"
-    return CallOutcome(
-        f"The member {member.id} failed: {why}", failed=True, counts_as_failure=False
-    )
+        text = f"The member {member.id} was cancelled"
+    else:
+        text = f"The member {member.id} failed: {result.error_detail or 'no reason is known'}"
+    return CallOutcome(text, failed=True, counts_as_failure=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _MemberAction(ABC):
-    """A tool of a leader that has a member do something."""
+    """A delegation tool: runs the member that the leader names."""
 
     tool: ToolRecord
     members: Mapping[str, Component]
@@ -78,19 +77,18 @@ class _MemberAction(ABC):
         if member is None:
             names = ", ".join(self.members)
             return CallOutcome(f"The argument member_id is one of: {names}", failed=True)
-        return await self.ask(member, arguments, conversation)
+        return await self.run_member(member, arguments, conversation)
 
     @abstractmethod
-    async def ask(
+    async def run_member(
         self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
-    ) -> CallOutcome:
-        """Have the member do it."""
+    ) -> CallOutcome: ...
 
 
 class _Delegate(_MemberAction):
-    """Mode coordinate: a member does a task and the leader gets its answer."""
+    """Mode coordinate: a member does a task, and the leader gets its report."""
 
-    async def ask(
+    async def run_member(
         self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome:
         task = arguments.get("task")
@@ -100,9 +98,9 @@ class _Delegate(_MemberAction):
 
 
 class _Route(_MemberAction):
-    """Mode route: a member gets the user's own message and answers for the team."""
+    """Mode route: a member gets the user's message and answers for the team."""
 
-    async def ask(
+    async def run_member(
         self, member: Component, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome:
         if conversation.is_routing:

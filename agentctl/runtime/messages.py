@@ -4,8 +4,9 @@
      "tool_calls"?: [{"id", "name", "arguments": object}], "tool_call_id"?, "tool_name"?,
      "metrics"?: {nine counters}}
 
-`tool_calls` and `metrics` are on assistants, `tool_call_id` and `tool_name` on tools. The
-conversion to the form of the model library is `runtime.conversion`.
+Assistant messages have `tool_calls` and `metrics`; tool messages have `tool_call_id` and
+`tool_name`. `runtime.conversion` converts them to the form of the model library
+(docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ __all__ = ["build_chat_history"]
 def build_chat_history(
     messages: Iterable[Mapping[str, Any]], previous_system: str | None
 ) -> list[dict[str, Any]]:
-    """A run's messages as `chat_history` shows them (contract.md 3).
+    """Return the `chat_history` entries of a run (docs/contract.md "Session records").
 
     Args:
         messages: the messages of one run.
-        previous_system: the instructions of the run before, None when there was none; equal
-            instructions are not shown again.
+        previous_system: instructions of the previous run, None if there was none. Equal
+            instructions are not repeated (docs/decisions/0006).
     """
     return [
         _history_entry(message)

@@ -1,4 +1,6 @@
-"""One run of a team, by its mode (contract.md 5)."""
+"""Execution of a team's run, by the mode of the team (docs/contract.md "Team modes and
+workflows").
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.catalog import Catalog
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import RunContext
-    from agentctl.runtime.runners import Runner
 
 __all__ = ["run_team"]
 
@@ -26,22 +27,26 @@ async def run_team(
     context: RunContext,
     catalog: Catalog,
 ) -> None:
-    """Run a team to its end; the transcript holds the leader's messages and the team's answer.
+    """Run a team to its end. The transcript has the leader's messages and the team's answer.
 
-    coordinate: the leader delegates as it sees fit and answers.
-    route: the member that the leader picks answers. When it picks none, its own words are the
-    answer; when the member fails, it may pick another.
-    broadcast: all members get the message at once and the leader answers from all.
+    coordinate: the leader delegates tasks as it sees fit and answers.
+    route: the leader selects a member, which answers. If that member fails, the leader may select
+    another one. If the leader selects none, its own text is the answer.
+    broadcast: all members get the message at once, and the leader answers from their reports.
 
     Raises:
-        RunFailure: the leader's model or a tool of the leader ended the run.
+        ExecutionError: the leader's model or a tool of the leader ended the run.
     """
     assert isinstance(team.spec, Team)
     runner = catalog.runner(team)
     conversation = Conversation(context, message, runner.actions, publishes=not runner.routes)
     conversation.add_prompt(runner.system)
     if team.spec.mode == "route":
-        await _route(runner, history, conversation)
+        await run_conversation(runner, message, history, conversation)
+        if conversation.routed_answer is not None:
+            conversation.set_answer(conversation.routed_answer)
+        else:
+            conversation.publish_held_text()
     elif team.spec.mode == "broadcast":
         prompt = await _collect_reports(catalog.members(team), conversation)
         await run_conversation(runner, prompt, history, conversation)
@@ -49,27 +54,19 @@ async def run_team(
         await run_conversation(runner, message, history, conversation)
 
 
-async def _route(runner: Runner, history: list[dict[str, Any]], conversation: Conversation) -> None:
-    await run_conversation(runner, conversation.message, history, conversation)
-    if conversation.routed_answer is not None:
-        conversation.set_answer(conversation.routed_answer)
-    else:
-        conversation.publish_held_text()
-
-
 async def _collect_reports(members: dict[str, Component], conversation: Conversation) -> str:
-    """Give every member the message at the same time; returns what the leader is asked.
+    """Send the message to all members concurrently and return the prompt of the leader.
 
-    The answers are not put into the messages, so that later runs of the session do not carry them
-    along; each is the content of its own run.
+    The reports are not added to the messages, so that later runs of the session do not carry them.
+    Each report is the content of the member's run.
     """
     conversation.context.checkpoint()
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(_collect_report(member, conversation)) for member in members.values()
         ]
-    answers = [task.result() for task in tasks]
-    return "\n\n".join([conversation.message, "What the members report:", *answers])
+    reports = [task.result() for task in tasks]
+    return "\n\n".join([conversation.message, "What the members report:", *reports])
 
 
 async def _collect_report(member: Component, conversation: Conversation) -> str:

@@ -1,7 +1,7 @@
-"""What a run has said and done so far: whatever happens to the run, this is what is kept.
+"""The transcript of a run: its text, messages, tool calls and usage so far.
 
-It is filled as things arrive, so a task that is cancelled at any await leaves its partial text and
-its usage here. Messages have the neutral form of `runtime.messages`.
+It is filled as data arrives, so that a task that is cancelled at any `await` leaves its partial
+text and its usage here. Messages have the neutral form of `runtime.messages`.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentctl.records import times
-from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.records.sessions import COUNTERS
 from agentctl.runtime.unstopped import UnstoppedWork
 
 __all__ = ["CANCELLED_RESULT", "Transcript"]
 
 CANCELLED_RESULT = "cancelled"
-"""What stands as the result of a tool call that was open when its run was stopped."""
+"""Result of a tool call that was open when its run was stopped."""
 
 
 class Transcript:
-    """The record of one run in the making.
+    """The growing record of one run.
 
     Args:
-        leftovers: those of the transcript that this one stands in for, if any.
+        unstopped: unstopped work of the transcript that this one replaces, if any.
 
     Attributes:
-        tools: one entry a tool call: `tool_call_id`, `tool_name`, `tool_args` (object),
-            `tool_call_error` and `result` (both None while it is open).
-        leftovers: tools, and other work, that did not end when the run was stopped or the time of
-            the tool was up; what they still bring is dropped.
+        tools: one entry for each tool call: `tool_call_id`, `tool_name`, `tool_args` (object),
+            `tool_call_error` and `result` (both None while the call is open).
+        unstopped: tools and other work that did not end when the run was stopped or when the time
+            limit of the tool was reached. Their late results are dropped.
     """
 
-    def __init__(self, leftovers: UnstoppedWork | None = None) -> None:
+    def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
         self.tools: list[dict[str, Any]] = []
-        self.unstopped = leftovers or UnstoppedWork()
+        self.unstopped = unstopped or UnstoppedWork()
         self._settled: list[dict[str, Any]] = []
         self._usage = dict.fromkeys(TOKEN_COUNTERS, 0)
         self._content: list[str] = []
@@ -47,14 +47,14 @@ class Transcript:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """All messages so far, an answer that is still arriving included."""
+        """All messages so far, including an answer that is still arriving."""
         if self._answer is None or self._answer.is_empty:
             return [*self._settled]
         return [*self._settled, self._answer.message([])]
 
     @property
     def metrics(self) -> dict[str, int]:
-        """The nine counters of this run alone, the call under way included."""
+        """The nine counters of this run without its members, including the open model call."""
         usage = self._answer.usage if self._answer is not None else {}
         return {name: count + usage.get(name, 0) for name, count in self._usage.items()}
 
@@ -63,40 +63,40 @@ class Transcript:
         self._content.append(delta)
 
     def replace_content(self, text: str) -> None:
-        """Make `text` the content of the run, whatever was there."""
+        """Replace the content of the run."""
         self._content = [text]
 
     def add_system(self, text: str) -> None:
-        """Note the instructions that the model gets."""
+        """Add the instructions of the model."""
         self._settled.append(_build_message("system", text))
 
     def add_user(self, text: str) -> None:
-        """Note the message that the run answers."""
+        """Add the message of the user."""
         self._settled.append(_build_message("user", text))
 
     def add_answer(self, text: str) -> None:
-        """Note an answer that was not streamed from this run's model, at no cost in tokens."""
+        """Add an answer that did not come from this run's model; it uses no tokens."""
         self.begin_answer()
         self.extend_answer(text)
         self.end_answer([])
 
     def begin_answer(self) -> None:
-        """A model call begins. One that is still open is settled without its tool calls."""
+        """Start an answer. An open one is completed first, without tool calls."""
         self.end_answer([])
         self._answer = _AnswerInProgress()
 
     def extend_answer(self, delta: str) -> None:
-        """More text of the answer that is arriving."""
+        """Append text to the open answer."""
         if self._answer is not None:
             self._answer.pieces.append(delta)
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
-        """The counters of the model call under way, as known now (not a difference)."""
+        """Set the counters of the open answer to their current values (not a difference)."""
         if self._answer is not None:
             self._answer.usage = {name: usage.get(name, 0) for name in TOKEN_COUNTERS}
 
     def end_answer(self, tool_calls: list[dict[str, Any]]) -> None:
-        """The model call under way has ended, with these complete tool calls (may be none)."""
+        """Complete the open answer with its tool calls, which may be none."""
         answer, self._answer = self._answer, None
         if answer is None:
             return
@@ -106,7 +106,7 @@ class Transcript:
             self._settled.append(answer.message(tool_calls))
 
     def open_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Note that a tool is about to run; returns a copy of its entry."""
+        """Add an entry for a tool call that starts; return a copy of it."""
         entry = {
             "tool_call_id": call_id,
             "tool_name": name,
@@ -118,7 +118,7 @@ class Transcript:
         return dict(entry)
 
     def close_call(self, call_id: str, result: str, *, error: bool) -> dict[str, Any] | None:
-        """Note the result of an open call; returns a copy of its entry, None when none is open."""
+        """Add the result of an open call; return a copy of its entry, None if none is open."""
         for entry in reversed(self.tools):
             if entry["tool_call_id"] == call_id and entry["tool_call_error"] is None:
                 entry.update(tool_call_error=error, result=result)
@@ -127,7 +127,7 @@ class Transcript:
         return None
 
     def close_open_calls(self, now: int) -> None:
-        """Settle what is open when a run is stopped, so that the session stays usable.
+        """Complete everything that is open when a run is stopped, so that the session stays usable.
 
         Args:
             now: microseconds since the epoch.
@@ -140,7 +140,7 @@ class Transcript:
             self._add_tool_message(call_id, CANCELLED_RESULT, times.whole_seconds(now))
 
     def _add_tool_message(self, call_id: str, result: str, created_at: int) -> None:
-        """Add the tool message of a call, when a message asked for that call."""
+        """Add the tool message of a call, if a message requested that call."""
         names = self._calls_without_result()
         if call_id in names:
             self._settled.append(
@@ -154,7 +154,7 @@ class Transcript:
             )
 
     def _calls_without_result(self) -> dict[str, str]:
-        """Names of the tools by id of the calls that have no tool message yet."""
+        """Return tool names by id for the calls that have no tool message yet."""
         names: dict[str, str] = {}
         for message in self._settled:
             for call in message.get("tool_calls", ()):
@@ -165,7 +165,7 @@ class Transcript:
 
 
 class _AnswerInProgress:
-    """A model's answer while it arrives."""
+    """An answer of the model while it arrives."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []

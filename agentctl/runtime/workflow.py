@@ -1,4 +1,4 @@
-"""One run of a workflow: its steps in order, each with the output of the one before."""
+"""Execution of a workflow's run: its steps in order, each with the output of the previous one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["run_workflow"]
 async def run_workflow(
     workflow: Component, message: str, context: RunContext, catalog: Catalog
 ) -> None:
-    """Run a workflow to its end; its content is the output of the last step that ended well.
+    """Run a workflow to its end. Its content is the output of the last step that succeeded.
 
-    A workflow has no messages of its own: what was said is in the runs of its steps.
+    A workflow has no messages: they are in the runs of its steps.
 
     Raises:
-        RunFailure: a step failed or was cancelled by itself.
+        ExecutionError: a step failed, or the run of a step was cancelled.
     """
     output = message
     for index, (name, worker) in enumerate(catalog.steps(workflow)):
@@ -38,7 +38,7 @@ async def run_workflow(
 
 
 def _step_failure(step: str, result: MemberResult) -> ExecutionError:
-    """A failed step ends the run with the step's own code."""
+    """Build the failure of the workflow, with the error code of the step."""
     if result.status == "CANCELLED":
         return ExecutionError("INTERNAL", f"The step {step} was cancelled")
     code: FailureCode = next(

@@ -73,7 +73,7 @@ async def test_a_wait_that_is_given_up_polls_no_more(rig: Rig) -> None:
 async def test_a_database_that_goes_away_is_told_to_who_waits(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WATCH_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     async with two(rig) as (changes, ours, _):
         waiting = asyncio.create_task(changes.track(ours).wait_for_change(10))
         await asyncio.sleep(0.03)

@@ -82,7 +82,7 @@ def many_events(run_id: str, count: int) -> Steps[None]:
 async def test_lock_files_of_nobody_are_removed(rig: Rig) -> None:
     async with rig.open() as databases:
         folder = databases.system.lock_folder
-        WorkerLock.take(folder, "stray").release()
+        WorkerLock.acquire(folder, "stray").release()
         os.utime(folder / "stray.lock", times=(time.time() - 3600,) * 2)
         other = rig.process()
         await sweep.delete_expired(databases)

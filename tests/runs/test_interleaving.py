@@ -308,7 +308,7 @@ async def test_of_a_hundred_at_once_one_is_made(postgres_url: str, tmp_path: Pat
         named = [scene.make_account(f"n{each}") for each in range(50)]
         told = [await asyncio.gather(*group, return_exceptions=True) for group in (keyed, alone)]
         counts = [Counter(type(each).__name__ for each in group) for group in told]
-        assert counts == [{"NoneType": 1, "Replayed": 99}, {"NoneType": 1, "Conflict": 49}]
+        assert counts == [{"NoneType": 1, "IdempotentReplay": 99}, {"NoneType": 1, "Conflict": 49}]
         assert sorted(await asyncio.gather(*named))[-2:] == [False, True]
         first = {str(each) for each in told[0] if isinstance(each, IdempotentReplay)}
         assert [row[0] for row in await watch.fetch("SELECT run_id FROM idempotency")] == [*first]

@@ -210,7 +210,7 @@ async def test_members_and_steps_end_with_what_asked_for_them(
 async def _children_running(service: Service, run_id: str) -> None:
     live = service.hosting.engine.find_run(run_id)
     assert live is not None
-    wanted = 2 if live.component.id == "jam" else 1
+    wanted = 2 if live.spec.component.id == "jam" else 1
     await wait_until(lambda: len(live.children) == wanted)
 
 
