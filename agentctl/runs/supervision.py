@@ -1,9 +1,9 @@
 """Supervision of one run, from its committed row to its final status, and the run counters.
 
 The supervisor never waits for the work without a limit. The component is a separate task. Its end,
-a stop request or the time limit, whichever is first, ends the run. A task that does not end within
-`GRACE_SECONDS` of its cancellation is abandoned, and its further events are ignored. The final
-status is stored once and published afterwards.
+a stop request and the time limit are the three reasons to end the run; the first one counts. A task
+that does not end within `GRACE_SECONDS` of its cancellation is abandoned, and its further events
+are ignored. The final status is stored once and published afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Neutral messages (`runtime.messages`) as the model library's; its calls and counters as ours."""
+"""Conversion between neutral messages (`runtime.messages`) and those of the model library."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ __all__ = [
 ]
 
 _MAXIMUM_DEPTH = 100
-"""Objects and arrays within each other in the arguments of a call; JSON writers have a limit."""
+"""Maximum nesting of the arguments of a call: JSON writers have a limit."""
 
 _INTEGERS = range(-(2**63), 2**64)
-"""What JSON writers take for an integer."""
+"""Integers that JSON writers accept."""
 
 
 def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
-    """Messages of earlier runs, for the model.
+    """Convert messages of earlier runs.
 
-    Instructions are left out: those of the present run hold. Every tool call gets a result, also
-    when its run ended before there was one, since providers refuse a history with an open call.
+    System messages are omitted: the current run has its own instructions. Every tool call gets a
+    result, even if its run ended before, because providers reject a history with an open call.
     """
     converted: list[ModelMessage] = []
     open_calls: dict[str, str] = {}
@@ -68,9 +68,9 @@ def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessag
 
 
 def clean_response(response: ModelResponse) -> None:
-    """Make what a model answered storable, in place: the library sends it back with the results.
+    """Clean an answer for storage, in place: the library sends it back together with the results.
 
-    The arguments of a call become an object; what is none is the value of `NOT_AN_OBJECT`.
+    The arguments of a call become an object; any other value is stored under `NOT_AN_OBJECT`.
     """
     for part in response.parts:
         if isinstance(part, TextPart | ThinkingPart):
@@ -82,7 +82,7 @@ def clean_response(response: ModelResponse) -> None:
 
 
 def extract_calls(response: ModelResponse) -> list[dict[str, Any]]:
-    """The tool calls of an answer that was cleaned: `id`, `name`, `arguments`."""
+    """Return the tool calls of a cleaned answer: `id`, `name` and `arguments`."""
     return [
         {"id": part.tool_call_id, "name": part.tool_name, "arguments": part.args_as_dict()}
         for part in response.tool_calls
@@ -90,22 +90,22 @@ def extract_calls(response: ModelResponse) -> list[dict[str, Any]]:
 
 
 def _parse_arguments(args: Any) -> dict[str, Any]:
-    """Arguments as the library has them: JSON, a dictionary, or None."""
-    given = args if isinstance(args, dict) else replace_unstorable(args or "{}")
+    """Parse the arguments of the library: JSON text, a dictionary, or None."""
+    raw = args if isinstance(args, dict) else replace_unstorable(args or "{}")
     try:
-        value = json.loads(given) if isinstance(given, str) else given
+        value = json.loads(raw) if isinstance(raw, str) else raw
         if isinstance(value, dict):
             return {replace_unstorable(name): _clean_value(item) for name, item in value.items()}
     except (ValueError, RecursionError):
         pass
-    return {NOT_AN_OBJECT: str(given)}
+    return {NOT_AN_OBJECT: str(raw)}
 
 
 def _clean_value(value: Any, depth: int = 1) -> Any:
-    """A JSON value that can be written again. An integer that cannot becomes its digits.
+    """Return a JSON value that can be written again; an integer that is too large becomes text.
 
     Raises:
-        ValueError: it nests deeper than `_MAXIMUM_DEPTH`, or holds a number that JSON has not.
+        ValueError: nested deeper than `_MAXIMUM_DEPTH`, or with a number that JSON does not have.
     """
     if depth > _MAXIMUM_DEPTH or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError
@@ -121,7 +121,7 @@ def _clean_value(value: Any, depth: int = 1) -> Any:
 
 
 def extract_usage(usage: RequestUsage) -> dict[str, int]:
-    """The nine counters of what one call of a model has used so far."""
+    """Return the nine counters of one model call so far."""
     audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
     return {
         "input_tokens": usage.input_tokens,
@@ -137,7 +137,7 @@ def extract_usage(usage: RequestUsage) -> dict[str, int]:
 
 
 def build_tool_definition(tool: ToolRecord) -> ToolDefinition:
-    """A tool as a model is told of it: with the schema that the listing shows."""
+    """Build the definition of a tool for the model, with the same schema as its record."""
     return ToolDefinition(
         name=tool["name"],
         description=tool["description"],
@@ -146,14 +146,14 @@ def build_tool_definition(tool: ToolRecord) -> ToolDefinition:
 
 
 def build_prompt(prompt: str, system: str) -> ModelRequest:
-    """What the model is asked, under its instructions (`""`: none)."""
+    """Build the prompt with the instructions of the model (`""` for none)."""
     return ModelRequest(parts=[UserPromptPart(prompt)], instructions=system or None)
 
 
 def build_tool_results(
     calls: Iterable[Mapping[str, Any]], results: Iterable[str], system: str
 ) -> ModelRequest:
-    """What came of the calls of an answer, in their order, under the same instructions."""
+    """Build the results of the calls of an answer, in their order, with the same instructions."""
     parts = [
         ToolReturnPart(call["name"], result, tool_call_id=call["id"])
         for call, result in zip(calls, results, strict=True)

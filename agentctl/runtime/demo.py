@@ -1,6 +1,6 @@
-"""Models that need no network: `echo`, `slow` and `leader` of the provider `demo`.
+"""Models without a network: `echo`, `slow` and `leader` of the provider `demo`.
 
-They are deterministic, stream like any other model, and count a token for every word.
+They are deterministic, stream like other models, and count one token for each word.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["SLOW_SECONDS", "SLOW_WORDS", "build_demo_model"]
 
 SLOW_WORDS = 200
 SLOW_SECONDS = 0.3
-"""`slow` says this many words, one every so many seconds: about a minute."""
+"""`slow` answers with this number of words, one after each pause of `SLOW_SECONDS`: a minute."""
 
 _CHUNKS = 4
-"""In how many pieces `echo` answers."""
+"""Number of pieces of an answer of `echo`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ AnswerGenerator = Callable[[Sequence[ModelMessage], Sequence[ToolDefinition]], A
 
 
 def build_demo_model(name: str) -> Model:
-    """The demo model of that name.
+    """Build the demo model with this name.
 
     Raises:
-        InvalidConfiguration: there is none.
+        InvalidConfiguration: there is no such model.
     """
     speaker = _GENERATORS.get(name)
     if speaker is None:
@@ -69,14 +69,14 @@ def build_demo_model(name: str) -> Model:
 
 
 async def _echo(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
-    """Answers with what the user said."""
+    """Answer with the user's message."""
     for chunk in _split_text(_last_text(messages, UserPromptPart)):
         await asyncio.sleep(0)
         yield chunk
 
 
 async def _slow(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
-    """Says what the user said, word by word, over and over, for about a minute."""
+    """Answer with the words of the user's message, repeated for about a minute."""
     words = _last_text(messages, UserPromptPart).split() or ["slow"]
     for number in range(SLOW_WORDS):
         yield words[number % len(words)] + " "
@@ -84,7 +84,7 @@ async def _slow(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition
 
 
 async def _leader(messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]) -> Answer:
-    """Gives the message to the first member and answers with what comes back; alone, echoes."""
+    """Delegate the message to the first member and answer with its result; alone, echo it."""
     delegation = next((tool for tool in tools if tool.name in (DELEGATE, ROUTE)), None)
     answer = _last_text(messages, ToolReturnPart) if _ends_with_tool_result(messages) else None
     if delegation is None or answer is not None:
@@ -105,7 +105,7 @@ _GENERATORS: dict[str, AnswerGenerator] = {"echo": _echo, "slow": _slow, "leader
 
 
 class _DemoModel(Model):
-    """A model whose answers a function makes."""
+    """A model whose answers come from a function."""
 
     def __init__(self, name: str, speaker: AnswerGenerator) -> None:
         super().__init__()
@@ -146,25 +146,25 @@ class _DemoModel(Model):
             model_request_parameters=model_request_parameters,
             name=self._name,
             pieces=pieces,
-            heard=sum(map(_count_words, _prompt_texts(messages))),
+            prompt_words=sum(map(_count_words, _prompt_texts(messages))),
         )
 
 
 @dataclass
 class _DemoResponse(StreamedResponse):
-    """An answer while it is being said.
+    """The stream of one answer.
 
     Attributes:
-        heard: how many words the model was given.
+        prompt_words: number of words in the prompt.
     """
 
     name: str
     pieces: Answer
-    heard: int
+    prompt_words: int
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
-        self._usage = RequestUsage(input_tokens=self.heard)
+        self._usage = RequestUsage(input_tokens=self.prompt_words)
         async for piece in self.pieces:
             for event in self._events(piece):
                 yield event
@@ -182,7 +182,7 @@ class _DemoResponse(StreamedResponse):
         ]
 
     async def close_stream(self) -> None:
-        """Nothing to close: there is no connection."""
+        """Do nothing: there is no connection."""
 
     @property
     def model_name(self) -> str:
@@ -206,13 +206,13 @@ def _message_parts(messages: Sequence[ModelMessage]) -> list[Any]:
 
 
 def _last_text(messages: Sequence[ModelMessage], kind: type[Any]) -> str:
-    """Text of the last part of a kind, `""` when there is none."""
+    """Return the text of the last part of a kind, `""` if there is none."""
     texts = [part.content for part in _message_parts(messages) if isinstance(part, kind)]
     return str(texts[-1]) if texts else ""
 
 
 def _ends_with_tool_result(messages: Sequence[ModelMessage]) -> bool:
-    """Whether the last thing that was said to the model is the result of a tool."""
+    """Return True if the last request to the model has the result of a tool."""
     requests = [message for message in messages if isinstance(message, ModelRequest)]
     return bool(requests) and any(isinstance(part, ToolReturnPart) for part in requests[-1].parts)
 
@@ -228,12 +228,12 @@ def _prompt_texts(messages: Sequence[ModelMessage]) -> list[str]:
 
 
 def _count_words(text: str) -> int:
-    """Words in a text; what counts as a token here."""
+    """Count the words of a text; each is one token."""
     return len(text.split())
 
 
 def _split_text(text: str) -> list[str]:
-    """The text in a few pieces, cut behind white space, each word whole."""
+    """Split a text into a few pieces, each of whole words with the white space after them."""
     words = re.findall(r"\S+\s*|\s+", text)
     size = max(1, -(-len(words) // _CHUNKS))
     return ["".join(words[start : start + size]) for start in range(0, len(words), size)]

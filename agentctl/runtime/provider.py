@@ -1,18 +1,4 @@
-"""Models of providers, built from their configuration.
-
-A client for providers whose connections know nothing of the runs that they were opened for.
-
-A connection outlives the run that opened it, for the next one to use, and its transport keeps the
-context of the task that it was made in. The model library notes the run there, and with it all
-that was said: a hundred idle connections would keep a hundred runs that have ended.
-
-A bound on what a provider may send without an end, since no layer above has one.
-
-Events of a stream are taken apart as they arrive, and what is in them is counted there; but an
-event that never ends, or a refusal without an end, would be gathered in memory for ever.
-
-What a failure of the model library, or of a provider behind it, means for a run.
-"""
+"""Models of providers: connections, limits of their responses, and classes of their failures."""
 
 from __future__ import annotations
 
@@ -59,30 +45,30 @@ __all__ = [
 _log = logging.getLogger("agentctl.runtime")
 
 CONNECT_SECONDS = 30.0
-"""How long a connection to a provider may take: much, for where a thousand runs begin at once the
-event loop is slow to see that it is there."""
+"""Connect timeout. It is long because a loop that starts a thousand runs at once is slow to see
+that a connection is established."""
 
 READ_SECONDS = 300.0
-"""How long a provider may be silent, before and in the middle of an answer."""
+"""Maximum time without data from a provider, before and during an answer."""
 
 RETRIES = 1
-"""How often a call that failed for the moment is tried again, before the run fails."""
+"""Number of retries of a model call after a temporary failure, before the run fails."""
 
 _ENVELOPE_BYTES = 65_536
-"""What may stand around the text in a piece of an answer, which is escaped besides."""
+"""Allowance for everything except the text in one event of an answer."""
 
 _OPENAI_URL = "https://api.openai.com/v1"
-"""Named here so that OPENAI_BASE_URL in the environment does not redirect a configured model."""
+"""Set explicitly, so that the variable OPENAI_BASE_URL does not redirect a configured model."""
 
 _PLACEHOLDER_KEY = "not-needed"
-"""Stands for the key of an endpoint of one's own that asks for none; the client insists on one."""
+"""Key for private endpoints that need none: the client library requires a value."""
 
 
 class ModelConnection:
-    """A model that is ready for use, with the connections that it shares among runs."""
+    """A model that is ready for use, with connections that all runs share."""
 
     secret = ""
-    """The key that the provider is sent; empty: none."""
+    """The API key that the provider receives; empty for none."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -92,10 +78,13 @@ class ModelConnection:
 
 
 def connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
-    """Build a model; `run_bytes` is what a run may hold, and so what an answer may.
+    """Build the connection of a configured model.
+
+    Args:
+        run_bytes: maximum size of a run, and therefore of an answer.
 
     Raises:
-        RunFailure: MODEL_UNAVAILABLE when the key of the model is not set.
+        ExecutionError: MODEL_UNAVAILABLE if the API key of the model is not set.
         InvalidConfiguration: there is no such demo model.
     """
     if model.provider == "openai":
@@ -133,7 +122,7 @@ class _OpenAIConnection(ModelConnection):
 
 
 def _read_api_key(model: config.Model) -> str:
-    """The API key of a model. Only the name of its variable ever reaches the log."""
+    """Return the API key of a model. The log gets the name of its variable only."""
     if not model.api_key_env and model.base_url:
         return _PLACEHOLDER_KEY
     key = os.environ.get(model.api_key_env, "") if model.api_key_env else ""
@@ -148,23 +137,27 @@ def _read_api_key(model: config.Model) -> str:
 
 
 class IsolatedClient(httpx2.AsyncClient):
-    """A client that sends each request in an empty context.
+    """An HTTP client that sends each request in an empty context.
 
-    Takes what any client takes, but for `verify`: all share the authorities that they trust,
-    which are a megabyte and take 20 ms to load.
+    A connection outlives the run that opened it, and its transport keeps the context of the task
+    that created it. The model library stores the run in that context, with all of its messages: a
+    hundred idle connections would keep a hundred finished runs in memory.
+
+    All clients share one set of trusted certificate authorities, which takes a megabyte and 20 ms
+    to load. So `verify` is not an argument; all others are those of `httpx2.AsyncClient`.
     """
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(verify=_create_ssl_context(), **given)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(verify=_create_ssl_context(), **options)
 
-    async def send(self, request: httpx2.Request, **given: Any) -> httpx2.Response:
-        """Like that of any client."""
-        sending = asyncio.create_task(super().send(request, **given), context=Context())
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; see `httpx2.AsyncClient.send`."""
+        sending = asyncio.create_task(super().send(request, **options), context=Context())
         try:
             return await sending
         except asyncio.CancelledError:
             if sending.done() and not sending.cancelled() and sending.exception() is None:
-                # It came at the moment of the cancel, and nobody else will close it.
+                # The response arrived together with the cancel: only this code can close it.
                 await sending.result().aclose()
             raise
 
@@ -178,12 +171,15 @@ _EVENT_SEPARATORS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 class ResponseTooLarge(httpx2.RemoteProtocolError):
-    """A provider sent more in one piece than a run may hold."""
+    """A provider sent more data in one event or body than a run may store."""
 
 
 def build_size_limit_hook(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """A hook for responses: one event, or a body that is no event stream, has at most `limit`
-    bytes; reading more raises AnswerTooLarge.
+    """Build a response hook that limits each event, or a body without events, to `limit` bytes.
+
+    Reading more raises ResponseTooLarge. No layer above has such a limit: the data of complete
+    events is counted in the conversation, but an event or an error body without an end would fill
+    the memory.
     """
 
     async def hook(response: httpx2.Response) -> None:
@@ -206,7 +202,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
             after = max((chunk.rfind(end) for end in self._ends), default=-1)
             size = len(chunk) - after if after >= 0 else size + len(chunk)
             if size > self._limit:
-                raise ResponseTooLarge("more than a run may hold came in one piece")
+                raise ResponseTooLarge("an event or body of the provider is too large")
             yield chunk
 
     async def aclose(self) -> None:
@@ -215,37 +211,37 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
 _GATEWAY_TIMEOUTS = {408, 504}
 _LOGGED_CHARACTERS = 2_000
-"""Characters of a provider's text that go to the log."""
+"""Maximum number of characters of a provider's text in the log."""
 
 _MINIMUM_SECRET_LENGTH = 8
-"""What is shorter is no key that is kept secret, and may be a part of any word."""
+"""Shorter keys are not secrets, and could be a part of any word."""
 
 
 def classify_failure(
     error: AgentRunError | httpx2.HTTPError, run_id: str, secret: str = ""
 ) -> ExecutionError:
-    """The public failure; what the provider said goes to the log.
+    """Return the public failure of a run; the text of the provider goes to the log.
 
     Args:
-        error: what the model library raised.
-        run_id: whose model it was.
-        secret: the key that the provider was sent: one that repeats it does not write it there.
+        error: exception of the model library.
+        run_id: run that called the model.
+        secret: the API key of the provider, which is masked in the log.
     """
-    said = " ".join(str(error).split())
+    text = " ".join(str(error).split())
     if len(secret) >= _MINIMUM_SECRET_LENGTH:
-        said = said.replace(secret, MASK)
-    said = said[:_LOGGED_CHARACTERS]
-    _log.warning("run %s: the model failed: %s: %s", run_id, type(error).__name__, said)
+        text = text.replace(secret, MASK)
+    text = text[:_LOGGED_CHARACTERS]
+    _log.warning("run %s: the model failed: %s: %s", run_id, type(error).__name__, text)
     return ExecutionError(_failure_code(error))
 
 
 def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
-    """MODEL_REJECTED is for what trying again unchanged will not mend.
+    """Return the error code; MODEL_REJECTED if a retry of the same request cannot succeed.
 
-    Failures of the connection itself come bare while a refusal is being read.
+    While an error body is read, the model library does not wrap failures of the connection.
     """
     if isinstance(error.__cause__, ValueError) or _is_too_large(error):
-        # An answer that was received and could not be read, such as half a JSON document.
+        # The answer arrived and is not readable, such as half a JSON document.
         return "MODEL_REJECTED"
     if isinstance(error, httpx2.TimeoutException):
         return "MODEL_TIMEOUT"

@@ -1,12 +1,12 @@
-"""Tools: plain typed Python functions, named `package.module:function` (contract.md 7).
+"""Tools: plain typed Python functions, named `package.module:function` (docs/contract.md
+"Configuration").
 
-What a model and a listing are told of a tool comes from its signature and its docstring, with
-pydantic's TypeAdapter and without pydantic_ai (design.md 3).
+The name, the description and the schema of a tool come from its signature and its docstring. They
+are built with pydantic's TypeAdapter, without pydantic_ai.
 
-What a tool returned, as the text that its model is told.
-
-A tool may return anything: what has no end, no JSON form, or more than a run may keep. It is made
-into text where the tool ran, within the tool's time.
+A tool may return any value: an endless iterator, a value without a JSON form, or more data than a
+run may store. The result is converted to text in the thread or task of the tool, within its time
+limit.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaMode
+from pydantic_core import to_jsonable_python
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.text import replace_unstorable
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["InvalidArguments", "NotSerializable", "Tool", "load_tools", "result_to_text"]
 
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-"""What providers take as the name of a tool."""
+"""Names of tools that providers accept."""
 
 _REFUSED_KINDS = {
     inspect.Parameter.VAR_POSITIONAL,
@@ -46,7 +47,7 @@ _REFUSED_KINDS = {
 
 
 class InvalidArguments(Exception):
-    """Arguments that do not fit the tool's signature. Its text is meant for the model."""
+    """The arguments of a call do not match the signature. The text is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ class Tool:
 
     Attributes:
         name: the function's name.
-        description: its docstring, `""` without one.
+        description: its docstring, `""` if it has none.
         parameters: JSON Schema of its arguments, an object.
         function: the function itself.
-        is_async: whether calling it gives something to await.
-        arguments: for each parameter what checks and converts its value.
+        is_async: True for a coroutine function.
+        arguments: validator of each parameter.
         required: the parameters without a default.
     """
 
@@ -72,7 +73,7 @@ class Tool:
     required: frozenset[str]
 
     def record(self) -> ToolRecord:
-        """The tool as listings show it."""
+        """Return the tool record (docs/contract.md "Component records")."""
         return {
             "name": self.name,
             "description": self.description,
@@ -80,10 +81,10 @@ class Tool:
         }
 
     def convert(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments from a model as the function's types.
+        """Convert the arguments of a model to the types of the function.
 
         Raises:
-            BadArguments: one is missing, unknown or of another type; says which.
+            InvalidArguments: one is missing, unknown or of another type; the text names it.
         """
         unknown = [name for name in values if name not in self.arguments]
         missing = [name for name in self.arguments if name in self.required and name not in values]
@@ -103,15 +104,15 @@ class Tool:
 
 
 def load_tools(owner: str, references: tuple[str, ...], folder: Path | None) -> tuple[Tool, ...]:
-    """The tools that a component names.
+    """Load the tools of a component.
 
     Args:
-        owner: the component as refusals name it (`agent writer`).
-        references: `package.module:function`.
-        folder: the configuration's folder, looked into before `sys.path`; None: `sys.path` only.
+        owner: name of the component in errors (`agent writer`).
+        references: names of the form `package.module:function`.
+        folder: folder of the configuration, searched before `sys.path`; None for `sys.path` only.
 
     Raises:
-        InvalidConfiguration: one line naming the owner and the tool.
+        InvalidConfiguration: a tool is not usable; one line with the owner and the tool.
     """
     tools: dict[str, Tool] = {}
     for reference in references:
@@ -128,7 +129,7 @@ def load_tools(owner: str, references: tuple[str, ...], folder: Path | None) -> 
 
 
 class _UnusableTool(Exception):
-    """Why a reference is no tool."""
+    """The reason why a reference is not a usable tool."""
 
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
@@ -147,7 +148,7 @@ def _configuration_error(owner: str, reference: str, error: _UnusableTool) -> In
 def _resolve_function(reference: str, folder: Path | None) -> Callable[..., Any]:
     module_name, colon, name = reference.partition(":")
     if not (colon and module_name and name):
-        raise _UnusableTool("it is not of the form package.module:function")
+        raise _UnusableTool("it does not have the form package.module:function")
     module = _import_module(module_name, folder)
     function = getattr(module, name, None)
     if function is None:
@@ -168,22 +169,22 @@ def _import_module(name: str, folder: Path | None) -> ModuleType:
 
 
 def _missing_module_hint(name: str, error: BaseException) -> str | None:
-    """What to do when it is the module itself that is not there, and not what it imports."""
+    """Return a hint if the module itself is missing, not a module that it imports."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     if not f"{name}.".startswith(f"{error.name}."):
         return None
     top = name.partition(".")[0]
     place = f"{name}.py" if name == top else f"the package {top}"
-    return f"put {place} beside the configuration file, or install it"
+    return f"put {place} next to the configuration file, or install it"
 
 
 @contextmanager
 def _first_on_path(folder: Path | None) -> Iterator[None]:
-    """Look into `folder` first while importing, and last afterwards.
+    """Search `folder` first during the import, and last afterwards.
 
-    It stays on the path for imports that a tool makes when it runs, behind everything else, so
-    that a file beside the configuration never stands in for a library that is imported later.
+    It stays at the end of the path for later imports of the tools. There a file next to the
+    configuration cannot hide a library that is imported later.
     """
     if folder is None:
         yield
@@ -202,7 +203,7 @@ def _first_on_path(folder: Path | None) -> Iterator[None]:
 def _build_tool(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", "")
     if not _TOOL_NAME.fullmatch(name):
-        raise _UnusableTool("its name is not of ASCII letters, digits and underscores, at most 64")
+        raise _UnusableTool("its name must have at most 64 ASCII letters, digits and underscores")
     if inspect.isasyncgenfunction(function):
         raise _UnusableTool("it is an asynchronous generator")
     parameters = _read_parameters(function)
@@ -228,7 +229,7 @@ def _build_tool(function: Callable[..., Any]) -> Tool:
 def _read_parameters(
     function: Callable[..., Any],
 ) -> dict[str, tuple[Any, inspect.Parameter]]:
-    """Annotation and parameter by name."""
+    """Return annotation and parameter by name."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
@@ -252,7 +253,7 @@ def _build_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
 def _build_schema(
     adapters: Mapping[str, TypeAdapter[Any]], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """JSON Schema of an object with these properties; shared definitions stand in `$defs`."""
+    """Build the JSON Schema of an object with these properties; `$defs` has shared definitions."""
     mode: JsonSchemaMode = "validation"
     inputs = [(name, mode, adapter) for name, adapter in adapters.items()]
     try:
@@ -275,7 +276,7 @@ def _build_schema(
 def _default_keyword(
     adapter: TypeAdapter[Any], defaults: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """The `default` keyword, when the default has a JSON form."""
+    """Return the `default` keyword if the default has a JSON form."""
     if name not in defaults:
         return {}
     try:
@@ -285,23 +286,27 @@ def _default_keyword(
 
 
 class NotSerializable(Exception):
-    """A result that cannot be told to a model. The cause says why."""
+    """A result of a tool has no JSON form. The cause has the reason."""
 
 
 def result_to_text(result: object, limit: int) -> str:
-    """A result as text: a string as it is, anything else as JSON, cut at `limit` bytes of UTF-8.
+    """Convert a result to text of at most `limit` bytes: a string unchanged, other values as JSON.
 
-    Of an iterator, such as a generator, as many items are taken as fit. What cannot be stored is
-    replaced by U+FFFD.
+    From an iterator, such as a generator, as many items are taken as fit. Characters that cannot
+    be stored are replaced by U+FFFD.
 
     Raises:
-        NoJsonForm: it is nothing that JSON can hold.
+        NotSerializable: the value has no JSON form.
     """
     if isinstance(result, str):
-        # An exact string, whatever a subclass makes of its methods.
+        # `str.__str__` returns an exact string, even for a subclass with other methods.
         return _truncate(str.__str__(result), limit)
     try:
-        value = _take_items(result, limit) if isinstance(result, Iterator) else _to_jsonable(result)
+        value = (
+            _take_items(result, limit)
+            if isinstance(result, Iterator)
+            else to_jsonable_python(result)
+        )
         return _truncate(json.dumps(value, ensure_ascii=False, separators=(",", ":")), limit)
     except Exception as error:
         raise NotSerializable from error
@@ -310,18 +315,12 @@ def result_to_text(result: object, limit: int) -> str:
             result.close()
 
 
-def _to_jsonable(result: object) -> Any:
-    from pydantic_core import to_jsonable_python
-
-    return to_jsonable_python(result)
-
-
 def _take_items(items: Iterator[object], limit: int) -> list[Any]:
-    """Items until they are longer than `limit`; each is at least a comma."""
+    """Take items until their JSON is longer than `limit` bytes; each adds at least a comma."""
     taken: list[Any] = []
     size = 0
     for item in items:
-        taken.append(_to_jsonable(item))
+        taken.append(to_jsonable_python(item))
         size += 1 + len(json.dumps(taken[-1]))
         if size > limit:
             break
@@ -329,7 +328,7 @@ def _take_items(items: Iterator[object], limit: int) -> list[Any]:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """At most `limit` bytes, never half a character."""
+    """Cut a text at `limit` bytes of UTF-8, between characters."""
     text = replace_unstorable(text[:limit])
     data = text.encode()
     return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore")

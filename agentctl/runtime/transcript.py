@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentctl.records import times
-from agentctl.records.sessions import COUNTERS
+from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.unstopped import UnstoppedWork
 
 __all__ = ["CANCELLED_RESULT", "Transcript"]
@@ -35,7 +35,7 @@ class Transcript:
     def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
         self.tools: list[dict[str, Any]] = []
         self.unstopped = unstopped or UnstoppedWork()
-        self._settled: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
         self._usage = dict.fromkeys(TOKEN_COUNTERS, 0)
         self._content: list[str] = []
         self._answer: _AnswerInProgress | None = None
@@ -49,8 +49,8 @@ class Transcript:
     def messages(self) -> list[dict[str, Any]]:
         """All messages so far, including an answer that is still arriving."""
         if self._answer is None or self._answer.is_empty:
-            return [*self._settled]
-        return [*self._settled, self._answer.message([])]
+            return [*self._messages]
+        return [*self._messages, self._answer.message([])]
 
     @property
     def metrics(self) -> dict[str, int]:
@@ -68,11 +68,11 @@ class Transcript:
 
     def add_system(self, text: str) -> None:
         """Add the instructions of the model."""
-        self._settled.append(_build_message("system", text))
+        self._messages.append(_build_message("system", text))
 
     def add_user(self, text: str) -> None:
         """Add the message of the user."""
-        self._settled.append(_build_message("user", text))
+        self._messages.append(_build_message("user", text))
 
     def add_answer(self, text: str) -> None:
         """Add an answer that did not come from this run's model; it uses no tokens."""
@@ -103,7 +103,7 @@ class Transcript:
         for name, count in answer.usage.items():
             self._usage[name] += count
         if tool_calls or not answer.is_empty:
-            self._settled.append(answer.message(tool_calls))
+            self._messages.append(answer.message(tool_calls))
 
     def open_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Add an entry for a tool call that starts; return a copy of it."""
@@ -143,7 +143,7 @@ class Transcript:
         """Add the tool message of a call, if a message requested that call."""
         names = self._calls_without_result()
         if call_id in names:
-            self._settled.append(
+            self._messages.append(
                 {
                     "role": "tool",
                     "content": result,
@@ -156,7 +156,7 @@ class Transcript:
     def _calls_without_result(self) -> dict[str, str]:
         """Return tool names by id for the calls that have no tool message yet."""
         names: dict[str, str] = {}
-        for message in self._settled:
+        for message in self._messages:
             for call in message.get("tool_calls", ()):
                 names[call["id"]] = call["name"]
             if message["role"] == "tool":

@@ -1,10 +1,10 @@
-"""Work that was told to stop and goes on: nobody waits for it, and it is not hidden either.
+"""Work that continues after it was cancelled, and threads for work that cannot be cancelled.
 
-Work that cannot be interrupted, kept away from the event loop.
+The engine does not wait for such work, but records that it continues and when it ends.
 
-Each call gets a daemon thread of its own: a tool that hangs then holds up neither the calls of
-other runs, as it would in a pool, nor the end of the process. How many hanging ones a process may
-gather is bounded, though: each keeps its stack and whatever it has open.
+Each call of a synchronous tool gets its own daemon thread. A tool that hangs then delays neither
+the calls of other runs, as it would in a pool, nor the exit of the process. The number of
+abandoned threads is limited, because each keeps its stack and all that it has open.
 """
 
 from __future__ import annotations
@@ -27,25 +27,35 @@ __all__ = [
     "wait_until_done",
 ]
 
+T = TypeVar("T")
+
+MAXIMUM_ABANDONED = 64
+"""Number of abandoned threads of a process that still run, from which no tool call is made."""
+
+_LOG_SECONDS = 60.0
+"""Minimum time between two log lines about too many threads."""
+
 _TURNS = 20
 
+_log = logging.getLogger("agentctl.runtime")
+
 _retained: set[asyncio.Future[Any]] = set()
-"""What was left, until it has ended: the event loop itself holds tasks by weak references only."""
+"""Abandoned work that has not ended: the event loop itself has only weak references to tasks."""
 
 
 def abandon_task(task: asyncio.Task[Any]) -> None:
-    """Cancel a task for good. One that swallows its cancellation runs on, unheard."""
+    """Cancel a task without waiting for it. If it ignores that, it continues without effect."""
     if not task.done():
         task.cancel()
         _retain(task)
 
 
 async def wait_until_done(works: set[asyncio.Future[Any]], seconds: float) -> bool:
-    """Wait for work that was told to stop; whether all of it has ended.
+    """Wait for cancelled work. Return True if all of it has ended.
 
     Args:
-        seconds: how long at most, on a loop that is idle otherwise. A busy one takes longer to
-            come round, to the work as well: it is given `_TURNS` turns in any case.
+        seconds: maximum time on an idle event loop. A busy loop takes longer for each turn, also
+            for the turns of the work, so the work gets `_TURNS` turns in any case.
     """
     for _ in range(_TURNS):
         _, pending = await asyncio.wait(works, timeout=seconds / _TURNS)
@@ -55,55 +65,57 @@ async def wait_until_done(works: set[asyncio.Future[Any]], seconds: float) -> bo
 
 
 class UnstoppedWork:
-    """What a run left behind, still at work: threads of tools that cannot be interrupted, and
-    tasks that swallow their cancellation. Belongs to one event loop.
+    """Abandoned work of one run that still executes. Belongs to one event loop.
+
+    These are threads of tools, which cannot be interrupted, and tasks that ignore their
+    cancellation.
     """
 
     def __init__(self) -> None:
-        self._left: dict[asyncio.Future[Any], str] = {}
+        self._works: dict[asyncio.Future[Any], str] = {}
         self._late = False
         self._listener: Callable[[bool], None] | None = None
 
     @property
     def pending(self) -> bool:
-        """Whether anything that was left is still at work."""
-        return any(not work.done() for work in self._left)
+        """True if some of the work still executes."""
+        return any(not work.done() for work in self._works)
 
     @property
     def names(self) -> list[str]:
-        """Names of what is still at work, in the order in which it was left."""
-        return [name for work, name in self._left.items() if not work.done()]
+        """Names of the work that still executes, in the order in which it was abandoned."""
+        return [name for work, name in self._works.items() if not work.done()]
 
     def add(self, work: asyncio.Future[Any], name: str = "work") -> None:
-        """Note that `work` was told to stop and has not; nothing happens when it is done already.
+        """Add work that was cancelled and has not ended; do nothing if it has.
 
         Args:
             work: a task, or a future that is done when its thread has ended.
-            name: what it is, for the log.
+            name: name of the work for the log.
         """
-        if not work.done() and work not in self._left:
-            self._left[work] = name
+        if not work.done() and work not in self._works:
+            self._works[work] = name
             _retain(work)
-            work.add_done_callback(self._ended)
+            work.add_done_callback(self._on_done)
 
     def notify_when_empty(self, listener: Callable[[bool], None]) -> None:
-        """Have `listener` called on the event loop, once, when nothing is left any more.
+        """Call `listener` once on the event loop when all of the work has ended.
 
-        It is called soon when that is so already. What it is told: whether any of the work had a
-        result after it was left, be it a value or a failure, which was dropped; work that ended
-        as cancelled had none.
+        If it has ended already, the call is scheduled at once. The argument is True if some work
+        had a late result, a value or an exception, which was dropped. Work that ended as cancelled
+        has no result.
         """
         self._listener = listener
-        if not self._left:
-            asyncio.get_running_loop().call_soon(self._tell)
+        if not self._works:
+            asyncio.get_running_loop().call_soon(self._notify)
 
-    def _ended(self, work: asyncio.Future[Any]) -> None:
-        del self._left[work]
+    def _on_done(self, work: asyncio.Future[Any]) -> None:
+        del self._works[work]
         self._late = self._late or not work.cancelled()
-        if not self._left:
-            self._tell()
+        if not self._works:
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener(self._late)
@@ -116,55 +128,44 @@ def _retain(work: asyncio.Future[Any]) -> None:
 
 
 def _release(work: asyncio.Future[Any]) -> None:
-    """Let go of work that ended, its exception seen."""
+    """Drop the reference to work that ended, and retrieve its exception."""
     _retained.discard(work)
     if not work.cancelled():
         work.exception()
 
 
-_log = logging.getLogger("agentctl.runtime")
-
-T = TypeVar("T")
-
-MAXIMUM_ABANDONED = 64
-"""When so many threads that nobody waits for any more are at work in a process, no call is made."""
-
-_LOG_SECONDS = 60.0
-"""How often the log says that there are too many."""
-
-
 class TooManyAbandonedThreads(Exception):
-    """`MOST_LEFT` threads were left behind and are still at work, so none was started."""
+    """`MAXIMUM_ABANDONED` abandoned threads still run, so no thread was started."""
 
 
-async def run_in_thread(function: Callable[[], T], name: str, leftovers: UnstoppedWork) -> T:
-    """Call `function` in a new thread; raises what it raises.
+async def run_in_thread(function: Callable[[], T], name: str, unstopped: UnstoppedWork) -> T:
+    """Call `function` in a new thread; raise the exceptions that it raises.
 
-    When the caller is cancelled the thread runs on, noted in `leftovers` by this name, and what
-    it returns is dropped.
+    If the caller is cancelled, the thread continues, is added to `unstopped` under this name, and
+    its result is dropped.
 
     Raises:
-        TooManyLeft: the function was not called.
+        TooManyAbandonedThreads: the function was not called.
     """
     _abandoned_threads.check(name)
     call = _ThreadCall(function)
-    threading.Thread(target=call.work, name=f"tool {name}", daemon=True).start()
+    threading.Thread(target=call.execute, name=f"tool {name}", daemon=True).start()
     try:
-        value, error = await asyncio.shield(call.answer)
+        value, error = await asyncio.shield(call.outcome)
     except asyncio.CancelledError:
-        call.leave()
-        leftovers.add(call.answer, name)
+        call.abandon()
+        unstopped.add(call.outcome, name)
         raise
     if error is not None:
         raise error
-    return value  # type: ignore[return-value]  # no error: it is what the function returned
+    return value  # type: ignore[return-value]  # without an error it is the result
 
 
 class _ThreadCall(Generic[T]):
-    """A function in a thread.
+    """A function call in a thread.
 
     Attributes:
-        answer: what it returned and what it raised; never done when its loop was closed before.
+        outcome: the result and the exception; never done if the event loop is closed before.
     """
 
     def __init__(self, function: Callable[[], T]) -> None:
@@ -172,12 +173,12 @@ class _ThreadCall(Generic[T]):
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self._ended = False
-        self._left = False
-        self.answer: asyncio.Future[tuple[T | None, BaseException | None]]
-        self.answer = self._loop.create_future()
+        self._abandoned = False
+        self.outcome: asyncio.Future[tuple[T | None, BaseException | None]]
+        self.outcome = self._loop.create_future()
 
-    def work(self) -> None:
-        """What the thread does."""
+    def execute(self) -> None:
+        """Call the function and deliver its outcome to the event loop. Runs in the thread."""
         try:
             outcome: tuple[Any, BaseException | None]
             outcome = (self._context.run(self._function), None)
@@ -185,40 +186,39 @@ class _ThreadCall(Generic[T]):
             outcome = (None, error)
         with _abandoned_threads.lock:
             self._ended = True
-            _abandoned_threads.left -= self._left
+            _abandoned_threads.count -= self._abandoned
         try:
-            self._loop.call_soon_threadsafe(self.answer.set_result, outcome)
+            self._loop.call_soon_threadsafe(self.outcome.set_result, outcome)
         except RuntimeError:
-            # The loop was closed while the tool ran: there is nobody left to tell.
+            # The event loop was closed while the tool ran: no one needs the outcome.
             return
 
-    def leave(self) -> None:
-        """Nobody waits for it any more."""
+    def abandon(self) -> None:
+        """Count the thread as abandoned, unless it has ended."""
         with _abandoned_threads.lock:
-            self._left = not self._ended
-            _abandoned_threads.left += self._left
+            self._abandoned = not self._ended
+            _abandoned_threads.count += self._abandoned
 
 
 class _AbandonedThreads:
-    """How many threads of this process were left behind and have not ended."""
+    """The number of abandoned threads of this process that still run."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.left = 0
-        self._logged = -_LOG_SECONDS
+        self.count = 0
+        self._logged_at = -_LOG_SECONDS
 
     def check(self, name: str) -> None:
-        """Raises TooManyLeft when there may be no more."""
-        if self.left < MAXIMUM_ABANDONED:
+        """Raise TooManyAbandonedThreads if the limit is reached."""
+        if self.count < MAXIMUM_ABANDONED:
             return
         now = time.monotonic()
-        if now - self._logged >= _LOG_SECONDS:
-            self._logged = now
+        if now - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = now
             _log.error(
-                "the tool %s was not called: %d calls of tools did not end when they were told to "
-                "and are still at work in this process",
+                "the tool %s was not called: %d cancelled tool calls still run in this process",
                 name,
-                self.left,
+                self.count,
             )
         raise TooManyAbandonedThreads
 
@@ -227,5 +227,5 @@ _abandoned_threads = _AbandonedThreads()
 
 
 def count_abandoned_threads() -> int:
-    """How many threads of this process nobody waits for any more, and are still at work."""
-    return _abandoned_threads.left
+    """Return the number of abandoned threads of this process that still run."""
+    return _abandoned_threads.count

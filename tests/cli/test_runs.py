@@ -162,7 +162,7 @@ def test_a_run_that_fails_ends_with_1(agentctl: Agentctl, tmp_path: Path) -> Non
             ("--agent", "clerk"),
             "The agent clerk cannot use the tool 'shopp:price': its module cannot be imported"
             " (ModuleNotFoundError: No module named 'shopp')",
-            "put shopp.py beside the configuration file, or install it",
+            "put shopp.py next to the configuration file, or install it",
         ),
     ],
 )

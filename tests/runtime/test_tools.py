@@ -84,9 +84,9 @@ def test_the_kind_of_function_is_known() -> None:
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
-        ("tests.runtime.toolbox", "it is not of the form package.module:function"),
-        (":f", "it is not of the form package.module:function"),
-        ("m:", "it is not of the form package.module:function"),
+        ("tests.runtime.toolbox", "it does not have the form package.module:function"),
+        (":f", "it does not have the form package.module:function"),
+        ("m:", "it does not have the form package.module:function"),
         ("not.there:f", "its module cannot be imported"),
         (f"{toolbox.TOOLS}:none", "the module tests.runtime.toolbox has no none"),
         (f"{toolbox.TOOLS}:TOOLS", "TOOLS is not a function"),
@@ -96,7 +96,7 @@ def test_the_kind_of_function_is_known() -> None:
         (f"{toolbox.TOOLS}:variable", "its parameter texts cannot be given by name"),
         (f"{toolbox.TOOLS}:opaque", "its parameter lock has a type without a JSON form"),
         (f"{toolbox.TOOLS}:unknown", "its annotations cannot be read (NameError)"),
-        (f"{toolbox.TOOLS}:größe", "its name is not of ASCII letters"),
+        (f"{toolbox.TOOLS}:größe", "its name must have at most 64 ASCII letters"),
     ],
 )
 def test_what_is_no_tool_is_refused_in_one_line(reference: str, told: str) -> None:
@@ -128,7 +128,7 @@ def test_a_module_that_fails_to_import_is_named(tmp_path: Path) -> None:
 
 def test_a_module_that_is_not_there_is_told_where_to_be() -> None:
     assert (
-        refusal("shopp:price").hint == "put shopp.py beside the configuration file, or install it"
+        refusal("shopp:price").hint == "put shopp.py next to the configuration file, or install it"
     )
     assert str(refusal("shopp.tea:price").hint).startswith("put the package shopp beside ")
 
