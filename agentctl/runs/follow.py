@@ -22,7 +22,7 @@ from agentctl.runs.event_format import format_stored_run
 from agentctl.runs.states import is_final
 from agentctl.runs.stream import Stream
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
-from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.database import Database, ReadSize, Steps, Work, unit
 from agentctl.store.repositories import events, runs, sessions
 from agentctl.store.repositories.events import EventRow
 from agentctl.store.visibility import EVERYONE
@@ -177,7 +177,7 @@ class _Follower:
             return []
         if stored.final and not stored.has_events:
             self._done = True
-            from_row = await self._read(_build_events_from_row(self._run_id), large=True)
+            from_row = await self._read(_build_events_from_row(self._run_id), size="large")
             return [event for event in from_row if event.seq > self._position]
         if stored.batches:
             self._done = stored.final and len(stored.batches) < BATCHES_PER_READ
@@ -190,13 +190,13 @@ class _Follower:
             await tracker.wait_for_change(CHANGE_WAIT_SECONDS)
         return []
 
-    async def _read(self, work: Work[T], *, large: bool = False) -> T:
+    async def _read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         """Read, and retry while the database is unavailable."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + RETRY_LIMIT_SECONDS
         while True:
             try:
-                return await self._database.read(work, large=large)
+                return await self._database.read(work, size=size)
             except errors.Unavailable:
                 if self._engine.closing.is_set() or clock() >= deadline:
                     raise

@@ -139,7 +139,9 @@ async def recover_runs(
         Unavailable: the database does not answer; the runs before that are ended.
     """
     ended: list[str] = []
-    for level in _group_by_depth(await database.read(runs.list_live_of_worker(owner), large=True)):
+    for level in _group_by_depth(
+        await database.read(runs.list_live_of_worker(owner), size="large")
+    ):
         for first in range(0, len(level), PARALLEL_RUNS):
             lost = level[first : first + PARALLEL_RUNS]
             results = await asyncio.gather(

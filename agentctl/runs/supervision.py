@@ -180,7 +180,7 @@ async def _load_history(run: LiveRun) -> list[dict[str, Any]]:
         return []
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     recent = runs.list_recent_messages(run.session_id, max(component.history_runs, 1))
-    stored = await run.spec.database.read(recent, large=True)
+    stored = await run.spec.database.read(recent, size="large")
     earlier: list[list[dict[str, Any]]] = [orjson.loads(text) for text in stored]
     if earlier:
         run.previous_instructions = next(

@@ -191,6 +191,6 @@ async def _delete_older(database: Database, repository: _ExpiringRepository, bef
     A read first finds out whether there is anything to delete: it blocks no writer.
     """
     for _ in range(MAXIMUM_UNITS):
-        if not await database.read(repository.has_older(before), large=True):
+        if not await database.read(repository.has_older(before), size="large"):
             return
         await database.write(repository.delete_older(before))

@@ -104,14 +104,11 @@ class AccountOperations(OperationFamily):
         async with self.audit("list_service_accounts"):
             self.lookups.require_account_management()
             page = filter.page
-            work = accounts.list_page(
-                name=None if filter.name is None else check_text("name", filter.name),
-                order=page.sort_order,
-                limit=page.limit,
-                offset=paging.page_offset(page),
-                after=paging.decode_cursor("service accounts", page),
-            )
-            found = await self.hosting.databases.system.read(work, large=True)
+            if filter.name is not None:
+                check_text("name", filter.name)
+            part = paging.build_slice("service accounts", page)
+            work = accounts.list_page(filter, part)
+            found = await self.hosting.databases.system.read(work, size="large")
             moment = now()
             items = (orjson.dumps(_build_record(row, moment)) for row in found.rows)
             return Document(documents.build_page_document("service accounts", items, page, found))

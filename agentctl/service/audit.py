@@ -14,7 +14,7 @@ from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import audit
-from agentctl.store.repositories.audit import AuditQuery, AuditRow
+from agentctl.store.repositories.audit import AuditRow
 
 __all__ = ["AuditOperations"]
 
@@ -27,8 +27,10 @@ class AuditOperations(OperationFamily):
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
         """Return a page of the audit entries of all principals, newest first."""
         async with self.audit("get_audit"):
-            query = _check_filter(filter)
-            found = await self.hosting.audit.database.read(audit.list_page(query), large=True)
+            _check_filter(filter)
+            before = None if filter.cursor is None else _decode_cursor(filter.cursor)
+            work = audit.list_page(filter, before)
+            found = await self.hosting.audit.database.read(work, size="large")
             return build_document(
                 AuditPage(
                     data=[_build_record(row) for row in found.rows],
@@ -39,21 +41,13 @@ class AuditOperations(OperationFamily):
             )
 
 
-def _check_filter(filter: AuditFilter) -> AuditQuery:
+def _check_filter(filter: AuditFilter) -> None:
     if not 1 <= filter.limit <= MAXIMUM_LIMIT:
         raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
     for name in ("principal", "operation"):
         text = getattr(filter, name)
         if text is not None:
             check_text(name, text)
-    return AuditQuery(
-        limit=filter.limit,
-        principal=filter.principal,
-        operation=filter.operation,
-        outcome=filter.outcome,
-        since=filter.since,
-        before=None if filter.cursor is None else _decode_cursor(filter.cursor),
-    )
 
 
 def _build_record(row: AuditRow) -> AuditRecord:

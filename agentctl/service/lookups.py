@@ -15,7 +15,7 @@ from agentctl.runtime.catalog import SESSION_TABLE
 from agentctl.runtime.component import Component
 from agentctl.service.documents import read_run_documents
 from agentctl.service.hosting import Hosting
-from agentctl.store.database import Database, Steps, unit
+from agentctl.store.database import Database, Steps, single_unit, unit
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -123,7 +123,7 @@ class Lookups:
         """
         return self.database(self.component(kind, component_id).database)
 
-    @unit
+    @single_unit
     def session(
         self, session_id: str, where: SessionLocator, *, lock: bool = False
     ) -> Steps[SessionRow]:

@@ -8,14 +8,27 @@ import binascii
 from agentctl import errors
 from agentctl.operations import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page
 from agentctl.records.validation import check_text
+from agentctl.store.listing import Cursor, Slice
 
-__all__ = ["decode_cursor", "encode_cursor", "page_offset"]
-
-Position = tuple[int, str]
-"""The sort key (microseconds UTC) and the id of the last row of a page."""
+__all__ = ["build_slice", "encode_cursor"]
 
 
-def page_offset(page: Page) -> int:
+def build_slice(noun: str, page: Page) -> Slice:
+    """Return the part of a list that a page selects.
+
+    Args:
+        noun: the name of the list, such as `sessions`; its cursors contain it.
+        page: the page.
+
+    Raises:
+        ValidationFailed: a number is out of range, or the cursor is not valid for this list and
+            order.
+    """
+    offset, after = _page_offset(page), _decode_cursor(noun, page)
+    return Slice(page.sort_by, page.sort_order, page.limit, offset, after)
+
+
+def _page_offset(page: Page) -> int:
     """Return the number of rows before a page; 0 with a cursor.
 
     Raises:
@@ -33,7 +46,7 @@ def page_offset(page: Page) -> int:
     return 0 if page.cursor is not None else offset
 
 
-def encode_cursor(noun: str, page: Page, position: Position | None) -> str | None:
+def encode_cursor(noun: str, page: Page, position: Cursor | None) -> str | None:
     """Return the cursor of the next page, bound to the list and its order; None: no next page."""
     if position is None:
         return None
@@ -42,7 +55,7 @@ def encode_cursor(noun: str, page: Page, position: Position | None) -> str | Non
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def decode_cursor(noun: str, page: Page) -> Position | None:
+def _decode_cursor(noun: str, page: Page) -> Cursor | None:
     """Return the position after which the page of a cursor begins; None without a cursor.
 
     Raises:

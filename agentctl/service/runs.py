@@ -18,7 +18,6 @@ from agentctl.operations import (
     MAXIMUM_EVENT_NUMBER,
     MAXIMUM_REASON_LENGTH,
     CancelRequest,
-    Page,
     ResumeRequest,
     RunFilter,
     RunRequest,
@@ -39,8 +38,10 @@ from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, unit
+from agentctl.store.listing import Slice
 from agentctl.store.repositories import idempotency, runs
-from agentctl.store.totals import Totals, totals_of
+from agentctl.store.totals import Totals
+from agentctl.store.visibility import Visibility
 
 __all__ = ["RunOperations"]
 
@@ -252,23 +253,9 @@ class RunOperations(OperationFamily):
             session_id=filter.session_id,
             user_id=filter.user_id,
         )
-        query = runs.RunQuery(
-            visibility=self.lookups.visibility,
-            status=filter.status,
-            component_type=filter.component_type,
-            component_id=filter.component_id,
-            session_id=filter.session_id,
-            user_id=filter.user_id,
-            sort_order=filter.page.sort_order,
-            limit=filter.page.limit,
-            offset=paging.page_offset(filter.page),
-            after=paging.decode_cursor("runs", filter.page),
-            live=filter.live,
-            created_after=filter.created_after,
-            created_before=filter.created_before,
-        )
-        work = _read_page(query, filter.page, totals_of(database))
-        return Document(await database.read(work, large=True))
+        part = paging.build_slice("runs", filter.page)
+        work = _read_page(filter, self.lookups.visibility, part, database.totals)
+        return Document(await database.read(work, size="large"))
 
     async def get_run(self, run_id: str, *, db_id: str | None = None) -> Document[RunRecord]:
         """Return one run of any component and session."""
@@ -343,10 +330,12 @@ def _deleted_as_conflict() -> Iterator[None]:
 
 
 @unit
-def _read_page(query: runs.RunQuery, page: Page, known: Totals) -> Steps[bytes]:
-    found = yield from runs.list_page(query, known)
+def _read_page(
+    filter: RunFilter, visibility: Visibility, part: Slice, totals: Totals
+) -> Steps[bytes]:
+    found = yield from runs.list_page(filter, visibility, part, totals)
     items = yield from documents.read_run_documents(found.rows)
-    return documents.build_page_document("runs", items, page, found)
+    return documents.build_page_document("runs", items, filter.page, found)
 
 
 def _check_cancel_request(request: CancelRequest) -> None:

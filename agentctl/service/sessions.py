@@ -31,10 +31,9 @@ from agentctl.records.validation import check_json, check_session_id, check_text
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
-from agentctl.store.database import Database, Steps, unit
+from agentctl.store.database import Database, ReadSize, Steps, unit
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.sessions import SessionRow
-from agentctl.store.totals import totals_of
 from agentctl.store.visibility import EVERYONE
 
 __all__ = ["SessionOperations"]
@@ -50,30 +49,16 @@ class SessionOperations(OperationFamily):
         """Return a page of the visible sessions."""
         async with self.audit("get_sessions"):
             database = self.lookups.session_database(filter.where)
-            work = sessions.list_page(self._query(filter), totals_of(database))
-            found = await database.read(work, large="perhaps")
+            check_texts(
+                session_name=filter.session_name,
+                component_id=filter.component_id,
+                user_id=filter.where.user_id,
+            )
+            part = paging.build_slice("sessions", filter.page)
+            work = sessions.list_page(filter, self.lookups.visibility, part, database.totals)
+            found = await database.read(work, size="unknown")
             items = map(documents.build_summary_document, found.rows)
             return Document(documents.build_page_document("sessions", items, filter.page, found))
-
-    def _query(self, filter: SessionFilter) -> sessions.SessionQuery:
-        page = filter.page
-        check_texts(
-            session_name=filter.session_name,
-            component_id=filter.component_id,
-            user_id=filter.where.user_id,
-        )
-        return sessions.SessionQuery(
-            visibility=self.lookups.visibility,
-            session_type=filter.where.type,
-            component_id=filter.component_id,
-            user_id=filter.where.user_id,
-            name_prefix=filter.session_name,
-            sort_by=page.sort_by,
-            sort_order=page.sort_order,
-            limit=page.limit,
-            offset=paging.page_offset(page),
-            after=paging.decode_cursor("sessions", page),
-        )
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Create an empty session that the caller owns.
@@ -122,8 +107,8 @@ class SessionOperations(OperationFamily):
     async def _detail(self, database: Database, row: SessionRow) -> Document[SessionDetail]:
         histories: list[bytes] = []
         if row.session_type != "workflow" and row.run_count:
-            large = row.history_bytes > LARGE_HISTORY_BYTES
-            histories = await database.read(runs.list_histories(row.session_id), large=large)
+            size: ReadSize = "large" if row.history_bytes > LARGE_HISTORY_BYTES else "small"
+            histories = await database.read(runs.list_histories(row.session_id), size=size)
         return Document(documents.build_session_document(row, histories))
 
     async def require_session(
@@ -236,7 +221,7 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_runs", session_id=session_id):
             database = self.lookups.session_database(query.where)
             work = self._runs(session_id, query)
-            return Document(documents.join_array(await database.read(work, large=True)))
+            return Document(documents.join_array(await database.read(work, size="large")))
 
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:

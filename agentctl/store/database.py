@@ -1,27 +1,29 @@
-"""The seam: one way to say what is read and written, whatever database is behind it.
+"""The interface of a database: units of work, and the drivers that run them.
 
-A unit of work yields statements, is sent their rows, and returns its result. So a repository
-composes statements into transactions with `yield from`, knows neither threads nor drivers, and each
-driver runs a whole unit where that is cheapest: SQLite on its writer thread, many units a commit;
-PostgreSQL on a connection of its pool. A unit can be run again, from its beginning, when the
-database has undone it: what it leaves in Python must not matter then.
+A unit of work is a generator function: it yields statements, is sent their rows, and returns its
+result. A repository composes units into one transaction with `yield from`, and knows neither
+threads nor drivers. A driver runs a whole unit: SQLite on its writer thread, many units in one
+commit; PostgreSQL on a connection of its pool. A driver may run a unit again from its beginning, if
+the database has undone it: the first run must leave no effects in Python (docs/decisions/0022).
 
     @unit
     def rename(session_id: str, name: str) -> Steps[bool]:
         rows = yield Statement(RENAME, {"session_id": session_id, "name": name})
         return bool(rows)
 
-Statements are `Sql`: the portable subset of SQLite and PostgreSQL, parameters as `:name`, columns
-of TEXT and BIGINT only, `cast(:x as text)` where a type is not evident, `NULLS LAST` spelled out,
-RETURNING for what was changed, `FOR UPDATE` or `FOR SHARE` at the end of a SELECT of rows that must
-not change before the commit (SQLite, which has one writer, is not shown that), `utf8(column)` for
-the bytes of a text that is sent on as it is, which would be decoded and encoded again. Who holds
-the row of a session waits for none of its live runs: the end of a run takes that row behind the
-run's own.
-Text is ordered by code point and `lower()` folds ASCII letters only, on both (see the migrations).
-The suite has a real PostgreSQL parse every one of them.
+Statements are `Sql`, the common subset of SQLite and PostgreSQL:
 
-Whether a database answers, and what its clock was at last.
+- parameters are `:name`, with `cast(:x as text)` where the type is not evident;
+- columns are TEXT and BIGINT only; text is ordered by code point, and `lower()` folds ASCII letters
+  only, on both engines (see the migrations);
+- `NULLS LAST` is written out, and RETURNING reports changed rows;
+- `FOR UPDATE` or `FOR SHARE` at the end of a SELECT locks rows that must not change before the
+  commit. SQLite has one writer, so it does not get these words. A transaction that has locked the
+  row of a session must not wait for a live run of the session: the end of a run locks the row of
+  the run first and that of the session second;
+- `utf8(column)` selects the bytes of a text that is sent on unchanged, to save decoding it.
+
+The tests prepare every statement on a real PostgreSQL.
 """
 
 from __future__ import annotations
@@ -31,15 +33,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
-from types import CodeType
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from agentctl.store.totals import Totals
+
 __all__ = [
-    "PROBE",
     "Database",
-    "Large",
     "Load",
-    "Longer",
+    "ReadSize",
     "Row",
     "Sql",
     "Statement",
@@ -50,6 +51,7 @@ __all__ = [
     "compile_for_sqlite",
     "get_newest_time",
     "probe",
+    "single_unit",
     "unit",
 ]
 
@@ -61,7 +63,7 @@ P = ParamSpec("P")
 
 
 class Sql(str):
-    """A statement in the portable subset, with `:name` parameters."""
+    """A statement in the common subset, with `:name` parameters."""
 
     __slots__ = ()
 
@@ -78,52 +80,64 @@ Steps = Generator[Statement, list[Row], T]
 
 
 class Work(Generic[T_co]):
-    """A unit of work with a result of type T. What it raises rolls all of it back.
+    """A unit of work with a result of type T. An exception that it raises undoes all its changes.
 
-    Iterating over it runs it from its beginning, each time.
+    Each iteration runs the unit from its beginning.
 
     Attributes:
-        code: of its function: the same for all units of a kind.
+        single: True if the unit has at most one statement.
     """
 
-    __slots__ = ("_begin", "code")
+    __slots__ = ("_begin", "single")
 
-    def __init__(self, code: CodeType, begin: Callable[[], Steps[T_co]]) -> None:
-        self.code = code
+    def __init__(self, begin: Callable[[], Steps[T_co]], *, single: bool = False) -> None:
         self._begin = begin
+        self.single = single
 
     def __iter__(self) -> Steps[T_co]:
         return self._begin()
 
 
 def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
-    """Make a unit of work of a function that yields statements."""
-    code = function.__code__
+    """Make a unit of work from a function that yields statements."""
+    return _make_unit(function, single=False)
 
+
+def single_unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
+    """Make a unit of work from a function that yields at most one statement.
+
+    A read of such a unit needs no transaction: one statement is a snapshot already. A second
+    statement raises RuntimeError.
+    """
+    return _make_unit(function, single=True)
+
+
+def _make_unit(function: Callable[P, Steps[T]], *, single: bool) -> Callable[P, Work[T]]:
     @wraps(function)
     def bound(*args: P.args, **kwargs: P.kwargs) -> Work[T]:
-        return Work(code, partial(function, *args, **kwargs))
+        return Work(partial(function, *args, **kwargs), single=single)
 
     return bound
 
 
-Large = bool | Literal["perhaps"]
-"""Whether a read takes long: `perhaps` where nobody knows before, as of a page of a list."""
+ReadSize = Literal["small", "unknown", "large"]
+"""The expected cost of a read.
 
-
-class Longer(Exception):
-    """A unit has more statements than it was allowed."""
+- `small`: a read by id, or another read that is known to be short.
+- `unknown`: a read that is short in most cases, such as a page of a list.
+- `large`: a read that may take many milliseconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy this process's connections to a database are.
+    """The load of the connections of this process to a database.
 
     Attributes:
-        kind: which driver.
-        waiting: units of work that wait for a connection, or for their turn to write.
-        in_use: connections that work on a unit.
-        size: connections that there can be.
+        kind: the engine.
+        waiting: number of units of work that wait for a connection, or for the writer.
+        in_use: number of connections that run a unit.
+        size: maximum number of connections.
     """
 
     kind: Literal["sqlite", "postgres"]
@@ -133,46 +147,65 @@ class Load:
 
 
 class Database(Protocol):
-    """An open database. Failures are `errors.Unavailable`; a unit's own exceptions pass through."""
+    """An open database.
+
+    A failure of the database raises `errors.Unavailable`. Exceptions that a unit raises reach the
+    caller unchanged.
+
+    Attributes:
+        id: the id in the configuration.
+        totals: remembered totals of long lists.
+    """
 
     id: str
+    totals: Totals
 
     @property
     def lock_folder(self) -> Path | None:
-        """Where the processes that use this database keep lock files, which may have to be made;
-        None where they share no files."""
+        """The folder for lock files of the processes that use this database.
+
+        The folder may not exist yet. None if the processes share no files.
+        """
         ...
 
     async def check(self) -> None:
-        """See that it answers and that its schema is ours; raises what opening it may raise."""
+        """Check that the database answers and has the schema of this code.
+
+        Raises the errors of `open.open_database`.
+        """
         ...
 
-    async def read(self, work: Work[T], *, large: Large = False) -> T:
-        """Run a unit that only reads, on one snapshot. `large`: keep it off the event loop, or,
-        where it is that `perhaps`, what is long of it."""
+    async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
+        """Run a unit that only reads, on one snapshot.
+
+        A `large` read does not run on the event loop. A read of `unknown` size may start there, and
+        is moved if it takes long.
+        """
         ...
 
     async def write(self, work: Work[T]) -> T:
-        """Run a unit in one transaction; returns once it is durable."""
+        """Run a unit in one transaction. Return when the change is durable."""
         ...
 
     def write_blocking(self, work: Work[T]) -> T:
-        """Like `write`, for a thread without an event loop, which it holds up."""
+        """Do the same as `write`, and block the calling thread. It must not run an event loop."""
         ...
 
     async def clock(self) -> int:
-        """What the time is where beats are written, in microseconds."""
+        """Return the time by the clock that heartbeats are written with, in microseconds UTC."""
         ...
 
     def changes(self) -> int:
-        """A number that changes when the database was written to, by whichever process."""
+        """Return a number that changes after each write to the database, by any process."""
         ...
 
     def load(self) -> Load:
-        """How busy it is now. Costs nothing, and never fails, open or not."""
+        """Return the load of this process. It costs nothing and does not fail, open or closed."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Finish the accepted writes, then close every connection."""
+        ...
 
 
 _TOKEN = re.compile(
@@ -187,22 +220,20 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-
 _LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?=\s*\Z|\s+ON CONFLICT\b)")
-
 
 _UTF8 = re.compile(r"\butf8\((\w+)\)")
 
 
 @cache
 def compile_for_sqlite(sql: Sql) -> str:
-    """The statement as SQLite takes it: without the lock on the rows of its SELECT."""
+    """Return the statement for SQLite: without the row locks of its SELECT."""
     return _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", sql))
 
 
 @cache
 def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
-    """The statement with `$1`, `$2`, ... for its parameters, as asyncpg takes it.
+    """Compile a statement for asyncpg, with `$1`, `$2`, ... for its parameters.
 
     Returns:
         The text, and the names of the parameters in the order of their numbers; a name that occurs
@@ -222,7 +253,7 @@ def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
 
 PROBE = Sql("SELECT count(*) FROM schema_version")
 
-# Each is the end of an index, but for the workers, who are few.
+# Each of the first two is the end of an index; the table of workers is small.
 _NEWEST = Sql(
     "SELECT max(at) FROM (SELECT max(created_at) AS at FROM sessions"
     " UNION ALL SELECT max(created_at) FROM runs"
@@ -230,15 +261,15 @@ _NEWEST = Sql(
 )
 
 
-@unit
+@single_unit
 def probe() -> Steps[None]:
-    """Read one small thing; fails when the database does not answer."""
+    """Read one small table, to see that the database answers."""
     yield Statement(PROBE)
 
 
-@unit
+@single_unit
 def get_newest_time() -> Steps[int | None]:
-    """The latest time that was written down when something was made, in microseconds."""
+    """Return the latest stored creation time or heartbeat, in microseconds UTC."""
     rows = yield Statement(_NEWEST)
     latest: int | None = rows[0][0]
     return latest

@@ -1,9 +1,9 @@
-"""What is known of long lists, so that they are not counted each time (docs/decisions/0025).
+"""Remembered totals of long lists (docs/decisions/0036).
 
-Up to a bound a list is counted whenever it is read, by an index. Of one that has more than the
-bound it is enough to know so: rows are added all the time, which changes nothing, and whatever
-takes rows out of lists counts them in `removals`. So what was found once is true until that number
-has grown by as much as the list had beyond the bound.
+A list is counted whenever it is read, up to a limit. Of a list above the limit it is enough to know
+that it is longer: added rows do not change that, and each removed row is counted in the table
+`removals`. So a list stays above the limit until that number has grown by as many rows as the list
+had above the limit.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
-from weakref import WeakKeyDictionary
 
-from agentctl.store.database import Database
+__all__ = ["MAXIMUM_LISTS", "Totals"]
 
-__all__ = ["REMEMBERED", "Totals", "totals_of"]
-
-REMEMBERED = 4_096
-"""Lists that are remembered of a database: those that were asked for last."""
+MAXIMUM_LISTS = 4_096
+"""Lists of a database that are remembered: those that were read last."""
 
 
 class Totals:
-    """The lists of one database that are known to have more rows than are counted.
+    """The lists of one database that are known to be longer than the limit.
 
-    It may be asked from several threads. Nothing is written down: each process learns for itself.
+    Several threads may use an object. It is not stored: each process counts for itself.
     """
 
     def __init__(self) -> None:
@@ -32,33 +29,23 @@ class Totals:
         self._known: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
 
     def is_beyond(self, key: Hashable, removed: int) -> bool:
-        """Whether a list must still have more rows than are counted.
+        """Return True if a list must still be longer than the limit.
 
         Args:
             key: the list: its statement and values.
-            removed: how many rows of its table have ever been removed, read before this.
+            removed: number of rows of its table that have ever been removed, read before the call.
         """
         with self._lock:
-            at, spare = self._known.get(key, (0, 0))
-            if not 0 <= removed - at < spare:
+            at, surplus = self._known.get(key, (0, 0))
+            if not 0 <= removed - at < surplus:
                 return False
             self._known.move_to_end(key)
             return True
 
-    def learn(self, key: Hashable, removed: int, spare: int) -> None:
-        """Note that a list had `spare` rows beyond the bound, not before `removed` was read."""
+    def learn(self, key: Hashable, removed: int, surplus: int) -> None:
+        """Remember that a list had `surplus` rows above the limit after `removed` was read."""
         with self._lock:
-            self._known[key] = removed, spare
+            self._known[key] = removed, surplus
             self._known.move_to_end(key)
-            if len(self._known) > REMEMBERED:
+            if len(self._known) > MAXIMUM_LISTS:
                 self._known.popitem(last=False)
-
-
-_TOTALS: WeakKeyDictionary[Database, Totals] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def totals_of(database: Database) -> Totals:
-    """What this process knows of a database; forgotten with the object."""
-    with _lock:
-        return _TOTALS.setdefault(database, Totals())

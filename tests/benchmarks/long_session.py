@@ -22,8 +22,8 @@ from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.open import open_database
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.run_rows import NewRun, RunEnd
-from agentctl.store.repositories.sessions import SessionQuery
 from agentctl.store.visibility import Visibility
+from tests.store.lists import list_sessions
 
 __all__ = ["measure_lines"]
 
@@ -69,15 +69,15 @@ async def _measure(database: Database, name: str, session_id: str) -> tuple[floa
     """Return the microseconds of one operation and the bytes read."""
     started, size = time.perf_counter(), 0
     if name == "its row in a list":
-        query = SessionQuery(Visibility(False, session_id))
-        await database.read(sessions.list_page(query), large=True)
+        work = list_sessions(Visibility(False, session_id))
+        await database.read(work, size="large")
     elif name == "a run appended, three transactions":
         for work in _run(session_id):
             await database.write(work)
     elif name == "the messages of the 10 latest runs":
         await database.read(runs.list_recent_messages(session_id, 10))
     else:
-        size = sum(map(len, await database.read(runs.list_histories(session_id), large=True)))
+        size = sum(map(len, await database.read(runs.list_histories(session_id), size="large")))
     return (time.perf_counter() - started) * 1e6, size
 
 

@@ -21,12 +21,11 @@ from typing import Any, NamedTuple
 from agentctl.config import settings
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
-from agentctl.store.database import Database, Sql, Statement, Steps, Work, unit
+from agentctl.store.database import Database, ReadSize, Sql, Statement, Steps, Work, unit
 from agentctl.store.open import open_database
-from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunQuery
-from agentctl.store.repositories.sessions import SessionQuery
-from agentctl.store.totals import Totals, totals_of
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.run_rows import NewRun, RunEnd
+from agentctl.store.totals import Totals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.benchmarks.population import (
     COMPONENTS,
@@ -39,6 +38,7 @@ from tests.benchmarks.population import (
     Population,
 )
 from tests.benchmarks.seed import fill_database
+from tests.store.lists import list_runs, list_sessions
 
 __all__ = ["WARM", "build_cases", "measure_lines"]
 
@@ -78,13 +78,13 @@ class Case(NamedTuple):
 
     Attributes:
         write: True if the query changes rows.
-        large: True if the service runs it as a large read.
+        size: the expected cost, as the service states it.
     """
 
     name: str
     ask: Callable[[Sample, Totals], Work[Any] | list[Work[Any]]]
     write: bool = False
-    large: bool = False
+    size: ReadSize = "small"
 
 
 _SAMPLES = Sql(
@@ -100,51 +100,53 @@ def _read_samples() -> Steps[list[Sample]]:
 
 
 def _list_sessions(name: str, visibility: Visibility = EVERYONE, **options: Any) -> Case:
-    query = SessionQuery(visibility, **options)
-    return Case(f"sessions, {name}", lambda _, known: sessions.list_page(query, known), large=True)
+    return Case(
+        f"sessions, {name}",
+        lambda _, totals: list_sessions(visibility, totals, **options),
+        size="unknown",
+    )
 
 
 def _list_runs(name: str, visibility: Visibility = EVERYONE, **options: Any) -> Case:
-    query = RunQuery(visibility, **options)
-    return Case(f"runs, {name}", lambda _, known: run_reads.list_page(query, known), large=True)
+    return Case(
+        f"runs, {name}", lambda _, totals: list_runs(visibility, totals, **options), size="large"
+    )
 
 
 def _session_cases() -> Iterator[Case]:
     yield _list_sessions("page 1")
-    yield _list_sessions("page 1, oldest first", sort_order="asc")
-    yield _list_sessions("page 1, by change", sort_by="updated_at")
-    yield _list_sessions("page 1, by change, oldest first", sort_by="updated_at", sort_order="asc")
+    yield _list_sessions("page 1, oldest first", order="asc")
+    yield _list_sessions("page 1, by change", sort="updated_at")
+    yield _list_sessions("page 1, by change, oldest first", sort="updated_at", order="asc")
     yield _list_sessions("cursor page in the middle", after=MIDDLE)
-    yield _list_sessions("cursor page by change", after=MIDDLE, sort_by="updated_at")
+    yield _list_sessions("cursor page by change", after=MIDDLE, sort="updated_at")
     yield _list_sessions("page at row 500", offset=500)
     yield _list_sessions("page at row 10,000", offset=10_000)
-    yield _list_sessions("type", session_type="team")
-    yield _list_sessions("type, by change", session_type="team", sort_by="updated_at")
-    yield _list_sessions("type, cursor page", session_type="team", after=MIDDLE)
+    yield _list_sessions("type", type="team")
+    yield _list_sessions("type, by change", type="team", sort="updated_at")
+    yield _list_sessions("type, cursor page", type="team", after=MIDDLE)
     yield _list_sessions("component", component_id=COMPONENT)
     yield _list_sessions("rare component", component_id=RARE_COMPONENT)
     yield _list_sessions("sparse user", user_id=SPARSE_USER)
     yield _list_sessions("dense user", user_id=DENSE_USER)
-    yield _list_sessions("dense user, by change", user_id=DENSE_USER, sort_by="updated_at")
-    yield _list_sessions("rare name", name_prefix=RARE_NAME)
-    yield _list_sessions("frequent name", name_prefix=FREQUENT_NAME)
-    yield _list_sessions("frequent name of old sessions", name_prefix=OLD_NAME)
-    yield _list_sessions(
-        "frequent name, by change", name_prefix=FREQUENT_NAME, sort_by="updated_at"
-    )
+    yield _list_sessions("dense user, by change", user_id=DENSE_USER, sort="updated_at")
+    yield _list_sessions("rare name", session_name=RARE_NAME)
+    yield _list_sessions("frequent name", session_name=FREQUENT_NAME)
+    yield _list_sessions("frequent name of old sessions", session_name=OLD_NAME)
+    yield _list_sessions("frequent name, by change", session_name=FREQUENT_NAME, sort="updated_at")
     yield _list_sessions("as sparse user", SPARSE)
     yield _list_sessions("as nobody", Visibility(False))
     yield _list_sessions("as dense user", DENSE)
     yield _list_sessions("as dense user, cursor page", DENSE, after=MIDDLE)
-    yield _list_sessions("as dense user, type", DENSE, session_type="team")
+    yield _list_sessions("as dense user, type", DENSE, type="team")
     yield _list_sessions("as dense user, rare component", DENSE, component_id=RARE_COMPONENT)
-    yield _list_sessions("as dense user, frequent name", DENSE, name_prefix=FREQUENT_NAME)
-    yield _list_sessions("as dense user, rare name", DENSE, name_prefix=RARE_NAME)
+    yield _list_sessions("as dense user, frequent name", DENSE, session_name=FREQUENT_NAME)
+    yield _list_sessions("as dense user, rare name", DENSE, session_name=RARE_NAME)
 
 
 def _run_cases() -> Iterator[Case]:
     yield _list_runs("page 1")
-    yield _list_runs("page 1, oldest first", sort_order="asc")
+    yield _list_runs("page 1, oldest first", order="asc")
     yield _list_runs("cursor page in the middle", after=MIDDLE)
     yield _list_runs("type", component_type="team")
     yield _list_runs("component", component_id=COMPONENT)
@@ -160,10 +162,8 @@ def _run_cases() -> Iterator[Case]:
     yield _list_runs("since half a year", created_after=MIDDLE[0])
     yield Case(
         "runs, session",
-        lambda sample, known: run_reads.list_page(
-            RunQuery(EVERYONE, session_id=sample.session_id), known
-        ),
-        large=True,
+        lambda sample, totals: list_runs(EVERYONE, totals, session_id=sample.session_id),
+        size="large",
     )
 
 
@@ -207,10 +207,10 @@ def build_cases() -> list[Case]:
 
 
 async def _measure(database: Database, case: Case, sample: Sample) -> float:
-    units = case.ask(sample, totals_of(database))
+    units = case.ask(sample, database.totals)
     started = time.perf_counter()
     for work in units if isinstance(units, list) else [units]:
-        await (database.write(work) if case.write else database.read(work, large=case.large))
+        await (database.write(work) if case.write else database.read(work, size=case.size))
     return (time.perf_counter() - started) * 1e6
 
 

@@ -73,7 +73,7 @@ async def _measure(path: Path, processes: int, seconds: float) -> tuple[WriteRes
     reader, largest = open_sqlite("main", path, create=False), 0
     while not work.done():
         largest = max(largest, get_file_size(get_wal_path(path)))
-        await reader.read(sessions.get("s0", EVERYONE), large=True)
+        await reader.read(sessions.get("s0", EVERYONE), size="large")
         await asyncio.sleep(0.05)
     await reader.close()
     return await work, largest

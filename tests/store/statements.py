@@ -1,32 +1,38 @@
-"""Every statement that the repositories have, found in their modules."""
+"""Every portable statement of the store: those of the modules, and those of all lists."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
 
 import agentctl.store
 import agentctl.store.repositories
-from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.listing import Listing
+from agentctl.operations import AccountFilter
+from agentctl.store.database import Sql, Statement, Steps, Work
+from agentctl.store.listing import Order, Slice
+from agentctl.store.repositories import accounts
+from agentctl.store.totals import Totals
+from tests.store.lists import list_cases, list_runs, list_sessions, statements_of
+
+_ORDERS: tuple[Order, ...] = ("asc", "desc")
 
 DRIVERS = ("sqlite", "postgres", "open")
-"""How modules of one engine begin; their statements need not be portable."""
+"""The beginnings of the names of modules for one engine, whose statements are not portable."""
 
 
-def _in_value(value: object) -> Iterator[Sql]:
+def _find_in(value: object) -> Iterator[Sql]:
     if isinstance(value, Sql):
         yield value
-    elif isinstance(value, Listing):
-        yield from value.variants()
     elif isinstance(value, Mapping):
         for entry in value.values():
-            yield from _in_value(entry)
+            yield from _find_in(entry)
 
 
-def every_statement() -> dict[Sql, str]:
-    """Each statement, with the module that has it."""
+def module_statements() -> dict[Sql, str]:
+    """Return each statement of the modules, with the name of its module."""
     found: dict[Sql, str] = {}
     for package in (agentctl.store, agentctl.store.repositories):
         for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
@@ -34,22 +40,41 @@ def every_statement() -> dict[Sql, str]:
                 continue
             module = importlib.import_module(info.name)
             for value in vars(module).values():
-                found |= dict.fromkeys(_in_value(value), info.name.rpartition(".")[2])
+                found |= dict.fromkeys(_find_in(value), info.name.rpartition(".")[2])
     return found
 
 
-ALL = every_statement()
+def list_statements() -> set[Sql]:
+    """Return each statement that a list can run."""
+    found = {statement.sql for case in list_cases() for statement in case.statements()}
+    remembering: list[Work[Any]] = [list_sessions(totals=Totals()), list_runs(totals=Totals())]
+    for name in (None, "laptop"):
+        for order, after in product(_ORDERS, (None, (1, "x"))):
+            remembering.append(
+                accounts.list_page(AccountFilter(name), Slice(order=order, after=after))
+            )
+    for work in remembering:
+        found |= {statement.sql for statement in statements_of(work, 1)}
+    return found
 
 
-@unit
-def watched(work: Work[object]) -> Steps[object]:
-    """The unit, held to the rule that it runs nothing but known portable statements."""
-    rows, steps = None, iter(work)
-    try:
-        while True:
-            statement: Statement = steps.send(rows)  # type: ignore[arg-type]
-            assert type(statement.sql) is Sql
-            assert statement.sql in ALL, f"built at run time: {statement.sql}"
-            rows = yield statement
-    except StopIteration as end:
-        return end.value
+OF_MODULES = module_statements()
+OF_LISTS = list_statements()
+ALL = OF_MODULES.keys() | OF_LISTS
+
+
+def watched(work: Work[object]) -> Work[object]:
+    """Return the unit with a check that it runs nothing but known portable statements."""
+
+    def steps() -> Steps[object]:
+        rows, inner = None, iter(work)
+        try:
+            while True:
+                statement: Statement = inner.send(rows)  # type: ignore[arg-type]
+                assert type(statement.sql) is Sql
+                assert statement.sql in ALL, f"unknown statement: {statement.sql}"
+                rows = yield statement
+        except StopIteration as end:
+            return end.value
+
+    return Work(steps, single=work.single)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from agentctl.operations import AccountFilter
+from agentctl.store.listing import Slice
 from agentctl.store.repositories import accounts
 from agentctl.store.repositories.accounts import AccountRow
 from tests.store.conftest import Store
@@ -108,11 +110,8 @@ def test_accounts_are_listed_by_their_age(store: Store) -> None:
         store.write(accounts.create(row))
         store.write(accounts.revoke(row.id, START + 9))
 
-    def page(**given: Any) -> Any:
-        values: dict[str, Any] = {
-            "name": None, "order": "desc", "limit": 10, "offset": 0, "after": None,
-        }  # fmt: skip
-        return store.read(accounts.list_page(**values | given))
+    def page(name: str | None = None, **part: Any) -> Any:
+        return store.read(accounts.list_page(AccountFilter(name), Slice(**part)))
 
     assert [row.id for row in page().rows] == ["a4", "a3", "a2", "a1", "a0"]
     assert [row.id for row in page(order="asc", offset=1, limit=2).rows] == ["a1", "a2"]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from agentctl.operations import AuditFilter
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import (
     FIRST_WINDOW,
-    AuditQuery,
     AuditRow,
     AuditRowPage,
     NewAuditEntry,
@@ -39,36 +39,27 @@ def append_each(entries: list[NewAuditEntry]) -> Steps[None]:
         yield from audit.append_entry(each)
 
 
-def pages(store: Store, query: AuditQuery) -> list[AuditRow]:
-    """All pages of a query."""
+def read(store: Store, limit: int, before: int | None = None, **filter: Any) -> AuditRowPage:
+    """Read one page."""
+    return store.read(audit.list_page(AuditFilter(**filter, limit=limit), before))
+
+
+def pages(store: Store, limit: int, before: int | None = None, **filter: Any) -> list[AuditRow]:
+    """Read all pages of a query."""
     found: list[AuditRow] = []
-    before = query.before
     while True:
-        part: AuditRowPage = store.read(
-            audit.list_page(
-                AuditQuery(
-                    query.limit,
-                    query.principal,
-                    query.operation,
-                    query.outcome,
-                    query.since,
-                    before,
-                )
-            )
-        )
+        part = read(store, limit, before, **filter)
         found += part.rows
-        assert len(part.rows) <= query.limit
+        assert len(part.rows) <= limit
         before = part.next
         if before is None:
             return found
-        assert len(part.rows) == query.limit
+        assert len(part.rows) == limit
 
 
 def test_an_empty_audit_has_one_empty_page(store: Store) -> None:
-    assert store.read(audit.list_page(AuditQuery(5))) == AuditRowPage([], None)
-    assert store.read(audit.list_page(AuditQuery(5, since=START, before=7))) == AuditRowPage(
-        [], None
-    )
+    assert read(store, 5) == AuditRowPage([], None)
+    assert read(store, 5, since=START, before=7) == AuditRowPage([], None)
 
 
 def test_what_is_appended_is_read_as_it_was(store: Store) -> None:
@@ -78,7 +69,7 @@ def test_what_is_appended_is_read_as_it_was(store: Store) -> None:
         entry(START + 2, via="local", outcome="denied", status=403, reason="agents:é:run"),
     ]
     store.write(append_each(made))
-    found = pages(store, AuditQuery(2))
+    found = pages(store, 2)
     assert [NewAuditEntry(*row[:-1]) for row in found] == made[::-1]
     assert [row.seq for row in found] == sorted((row.seq for row in found), reverse=True)
 
@@ -96,7 +87,7 @@ def test_filters_find_what_is_far_back(store: Store, limit: int) -> None:
     store.write(append_each([odd.get(n, entry(START + n)) for n in range(count)]))
 
     def at(**wanted: Any) -> list[int]:
-        return [row.at - START for row in pages(store, AuditQuery(limit, **wanted))]
+        return [row.at - START for row in pages(store, limit, **wanted)]
 
     assert at(principal="ann") == [count - 1, 0]
     assert at(outcome="failed") == [count - 1, 5]
@@ -115,7 +106,7 @@ def test_a_walk_ends_where_all_is_older_and_not_at_the_first_row_that_is(store: 
     day = 24 * 3_600_000_000
     times = [START + n for n in range(50)] + [START - day + n for n in range(50)]
     store.write(append_each([entry(at) for at in times]))
-    assert len(pages(store, AuditQuery(30, since=START))) == 50
+    assert len(pages(store, 30, since=START)) == 50
     looks = 0
 
     @unit
@@ -131,23 +122,23 @@ def test_a_walk_ends_where_all_is_older_and_not_at_the_first_row_that_is(store: 
             return end.value
 
     store.write(append_each([entry(START + day) for _ in range(9 * FIRST_WINDOW)]))
-    query = AuditQuery(30, principal="nobody", since=START + 2 * day)
-    assert store.read(counted(audit.list_page(query))) == AuditRowPage([], None)
+    work = audit.list_page(AuditFilter(principal="nobody", since=START + 2 * day, limit=30))
+    assert store.read(counted(work)) == AuditRowPage([], None)
     assert looks == 2
 
 
 def test_cursors_beyond_what_is_there(store: Store) -> None:
     store.write(append_each([entry(START + n) for n in range(3)]))
-    assert len(pages(store, AuditQuery(5, before=10**18 - 1))) == 3
-    assert pages(store, AuditQuery(5, before=0)) == []
-    assert pages(store, AuditQuery(5, before=-5)) == []
+    assert len(pages(store, 5, before=10**18 - 1)) == 3
+    assert pages(store, 5, before=0) == []
+    assert pages(store, 5, before=-5) == []
 
 
 def test_new_rows_are_before_a_walk_and_never_in_it(store: Store) -> None:
     store.write(append_each([entry(START + n) for n in range(4)]))
-    first = store.read(audit.list_page(AuditQuery(2)))
+    first = read(store, 2)
     store.write(append_each([entry(START + 9) for _ in range(5)]))
-    second = store.read(audit.list_page(AuditQuery(2, before=first.next)))
+    second = read(store, 2, before=first.next)
     assert [row.at - START for row in first.rows + second.rows] == [3, 2, 1, 0]
     assert second.next is None
 
@@ -160,23 +151,23 @@ def test_old_rows_are_removed_some_at_a_time(store: Store) -> None:
     removed = [store.write(audit.delete_older(START + 1)) for _ in range(3)]
     assert removed == [audit.DELETE_BATCH, 3, 0]
     assert not store.read(audit.has_older(START + 1))
-    assert [row.at for row in pages(store, AuditQuery(5))] == [START + 1] * 2
+    assert [row.at for row in pages(store, 5)] == [START + 1] * 2
 
 
 def test_a_row_from_the_future_does_not_keep_the_old_ones(store: Store) -> None:
     store.write(append_each([entry(START + 10**15), entry(START), entry(START + 1)]))
     assert store.read(audit.has_older(START + 1))
     assert store.write(audit.delete_older(START + 1)) == 1
-    assert [row.at - START for row in pages(store, AuditQuery(5))] == [1, 10**15]
+    assert [row.at - START for row in pages(store, 5)] == [1, 10**15]
 
 
 def test_a_number_is_never_given_twice(store: Store) -> None:
     store.write(append_each([entry(), entry()]))
-    last = pages(store, AuditQuery(5))[0].seq
+    last = pages(store, 5)[0].seq
     store.write(audit.delete_older(START + 1))
-    assert pages(store, AuditQuery(5)) == []
+    assert pages(store, 5) == []
     store.write(append_each([entry()]))
-    assert pages(store, AuditQuery(5))[0].seq > last
+    assert pages(store, 5)[0].seq > last
 
 
 def test_a_row_is_undone_with_its_transaction(store: Store) -> None:
@@ -187,7 +178,7 @@ def test_a_row_is_undone_with_its_transaction(store: Store) -> None:
 
     with pytest.raises(LookupError):
         store.write(refused())
-    assert store.read(audit.list_page(AuditQuery(5))) == AuditRowPage([], None)
+    assert read(store, 5) == AuditRowPage([], None)
 
 
 def test_the_walk_reads_the_key_and_sorts_nothing(store: Store) -> None:

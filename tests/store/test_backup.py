@@ -115,7 +115,7 @@ def test_a_read_that_lasts_too_long_is_ended_and_the_log_begins_anew(
 
     async def main() -> None:
         nonlocal most
-        reading = asyncio.create_task(sqlite.read(endless(), large=True))
+        reading = asyncio.create_task(sqlite.read(endless(), size="large"))
         number = 0
         while not reading.done() or number < 200:
             number += 1
@@ -124,7 +124,7 @@ def test_a_read_that_lasts_too_long_is_ended_and_the_log_begins_anew(
                 most = get_wal_path(path).stat().st_size
         assert isinstance(reading.exception(), errors.Unavailable)
         assert "takes too long" in str(reading.exception())
-        assert await sqlite.read(integrity.count_sessions(), large=True) == number
+        assert await sqlite.read(integrity.count_sessions(), size="large") == number
         for more in range(200):
             await sqlite.write(sessions.create(a_session(f"t{more}", metadata="x" * 50_000)))
 

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, prefix_range
+from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, fold_prefix, prefix_end
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import RunQuery
-from agentctl.store.repositories.sessions import SessionQuery
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
+from tests.store.lists import list_runs, list_sessions
 from tests.store.made import START, a_run, a_session, an_end
 
 
@@ -71,9 +70,7 @@ def test_cursors_meet_every_session_once_under_equal_times(
     store.write(some_sessions())
     rows = walked(
         store,
-        lambda after: sessions.list_page(
-            SessionQuery(EVERYONE, sort_by=sort_by, sort_order=sort_order, limit=7, after=after)
-        ),
+        lambda after: list_sessions(sort=sort_by, order=sort_order, limit=7, after=after),
     )
     keys = [(getattr(row, sort_by), row.session_id) for row in rows]
     assert len(set(keys)) == 60
@@ -100,9 +97,7 @@ def test_what_stays_is_met_once_while_others_come_and_go(store: Store, sort_orde
             )
 
     def page(after: Cursor | None) -> Work[RowPage[Any]]:
-        return sessions.list_page(
-            SessionQuery(EVERYONE, sort_order=sort_order, limit=7, after=after)
-        )
+        return list_sessions(order=sort_order, limit=7, after=after)
 
     part = store.read(page(None))
     while True:
@@ -118,11 +113,8 @@ def test_what_stays_is_met_once_while_others_come_and_go(store: Store, sort_orde
 
 def test_pages_by_offset_are_the_same_list(store: Store) -> None:
     store.write(some_sessions())
-    whole = store.read(sessions.list_page(SessionQuery(EVERYONE, limit=60)))
-    parts = [
-        store.read(sessions.list_page(SessionQuery(EVERYONE, limit=25, offset=offset)))
-        for offset in (0, 25, 50, 75)
-    ]
+    whole = store.read(list_sessions(limit=60))
+    parts = [store.read(list_sessions(limit=25, offset=offset)) for offset in (0, 25, 50, 75)]
     assert [row for part in parts for row in part.rows] == whole.rows
     assert {part.total for part in parts} == {60}
     assert [part.next is None for part in parts] == [False, False, True, True]
@@ -132,18 +124,18 @@ def test_pages_by_offset_are_the_same_list(store: Store) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"session_type": "team"}, 20),
+        ({"type": "team"}, 20),
         ({"component_id": "slow"}, 20),
         ({"user_id": "ann"}, 20),
-        ({"user_id": "ann", "session_type": "team"}, 7),
-        ({"name_prefix": "alp"}, 20),
-        ({"name_prefix": "ALPHA"}, 10),
-        ({"name_prefix": "alp", "user_id": "bob", "session_type": "agent"}, 3),
-        ({"name_prefix": "är"}, 10),
-        ({"name_prefix": "Är"}, 10),
-        ({"name_prefix": ""}, 60),
-        ({"name_prefix": "al%"}, 0),
-        ({"name_prefix": chr(0x10FFFF)}, 0),
+        ({"user_id": "ann", "type": "team"}, 7),
+        ({"session_name": "alp"}, 20),
+        ({"session_name": "ALPHA"}, 10),
+        ({"session_name": "alp", "user_id": "bob", "type": "agent"}, 3),
+        ({"session_name": "är"}, 10),
+        ({"session_name": "Är"}, 10),
+        ({"session_name": ""}, 60),
+        ({"session_name": "al%"}, 0),
+        ({"session_name": chr(0x10FFFF)}, 0),
         ({"visibility": Visibility(False, "bob")}, 20),
         ({"visibility": Visibility(False, None)}, 20),
         ({"visibility": Visibility(False, "bob"), "user_id": "ann"}, 0),
@@ -153,7 +145,7 @@ def test_pages_by_offset_are_the_same_list(store: Store) -> None:
 def test_session_filters_narrow(store: Store, given: dict[str, Any], expected: int) -> None:
     store.write(some_sessions())
     values: dict[str, Any] = {"visibility": EVERYONE, "limit": 100} | given
-    found = store.read(sessions.list_page(SessionQuery(**values)))
+    found = store.read(list_sessions(**values))
     assert (found.total, len(found.rows), found.capped) == (expected, expected, False)
 
 
@@ -176,7 +168,7 @@ def test_run_filters_narrow_newest_first(
 ) -> None:
     store.write(some_runs())
     values: dict[str, Any] = {"visibility": EVERYONE, "limit": 4} | given
-    rows = walked(store, lambda after: runs.list_page(RunQuery(**values, after=after)))
+    rows = walked(store, lambda after: list_runs(**values, after=after))
     keys = [(row.created_at, row.run_id) for row in rows]
     assert keys == sorted(set(keys), reverse=True)
     assert len(keys) == expected
@@ -229,9 +221,9 @@ def test_live_runs_and_runs_of_a_time_are_listed_whole_and_in_order(
 
     expected = [row for row in store.write(some_that_ended()) if meant(row, given)]
     expected.sort(key=lambda row: (row.created_at, row.run_id), reverse=sort_order == "desc")
-    values: dict[str, Any] = {"visibility": EVERYONE, "sort_order": sort_order, "limit": 4} | given
-    assert walked(store, lambda after: runs.list_page(RunQuery(**values, after=after))) == expected
-    found = store.read(runs.list_page(RunQuery(**values | {"offset": 2})))
+    values: dict[str, Any] = {"visibility": EVERYONE, "order": sort_order, "limit": 4} | given
+    assert walked(store, lambda after: list_runs(**values, after=after)) == expected
+    found = store.read(list_runs(**values | {"offset": 2}))
     assert (found.rows, found.total) == (expected[2:6], len(expected))
 
 
@@ -247,14 +239,11 @@ def test_a_total_is_capped_and_a_dense_prefix_keeps_its_order(sqlite: SqliteData
             )
 
     store.write(many())
-    found = store.read(sessions.list_page(SessionQuery(EVERYONE, name_prefix="SAME", limit=3)))
+    found = store.read(list_sessions(session_name="SAME", limit=3))
     assert (found.total, found.capped) == (MAXIMUM_TOTAL, True)
     assert [row.session_id for row in found.rows] == ["s10004", "s10003", "s10002"]
-    query = SessionQuery(EVERYONE, name_prefix="s", sort_order="asc", limit=2, after=(START, ""))
-    assert [row.session_id for row in store.read(sessions.list_page(query)).rows] == [
-        "s00001",
-        "s00002",
-    ]
+    work = list_sessions(session_name="s", order="asc", limit=2, after=(START, ""))
+    assert [row.session_id for row in store.read(work).rows] == ["s00001", "s00002"]
 
 
 def test_a_prefix_range_holds_exactly_what_begins_with_it() -> None:
@@ -263,7 +252,8 @@ def test_a_prefix_range_holds_exactly_what_begins_with_it() -> None:
     texts = ["".join(random.choices(letters, k=random.randint(0, 4))) for _ in range(300)]
     fold = str.maketrans("Bz", "bz")
     for prefix in filter(None, texts[:60]):
-        start, end = prefix_range(prefix)
+        start = fold_prefix(prefix)
+        end = prefix_end(start)
         for text in (folded.translate(fold) for folded in texts):
             within = start <= text and (end is None or text < end)
             assert within == text.startswith(prefix.translate(fold))

@@ -40,7 +40,7 @@ def test_large_reads_beyond_the_readers_wait(sqlite: SqliteDatabase) -> None:
     async def main() -> None:
         go_on = threading.Event()
         reads = [
-            asyncio.create_task(sqlite.read(held(go_on), large=True)) for _ in range(READERS + 2)
+            asyncio.create_task(sqlite.read(held(go_on), size="large")) for _ in range(READERS + 2)
         ]
         await wait_until(lambda: sqlite.load() == Load("sqlite", 2, READERS, SIZE))
         go_on.set()

@@ -13,13 +13,14 @@ from agentctl.store.database import (
     Steps,
     compile_for_postgres,
     compile_for_sqlite,
+    single_unit,
     unit,
 )
-from agentctl.store.listing import Listing
-from agentctl.store.repositories import sessions
 from agentctl.store.schema import MIGRATIONS_FOLDER, SCHEMA_VERSION, TABLES, Engine, load_migrations
 from tests.postgres import PostgresUnderTest
-from tests.store.statements import ALL
+from tests.store.conftest import Store
+from tests.store.lists import list_sessions, statements_of
+from tests.store.statements import ALL, OF_MODULES
 
 
 def test_parameters_become_numbers_in_the_order_of_their_first_use() -> None:
@@ -68,6 +69,22 @@ def test_a_unit_runs_from_its_beginning_each_time() -> None:
         assert end.value.value == f"rows: {len(rows)}"
 
 
+def test_a_second_statement_of_a_single_unit_raises(store: Store) -> None:
+    @single_unit
+    def count(times: int) -> Steps[int]:
+        total = 0
+        for _ in range(times):
+            rows = yield Statement(Sql("SELECT count(*) FROM sessions"))
+            total += len(rows)
+        return total
+
+    for run in (store.database.read, store.database.write):
+        assert store.run(run(count(0))) == 0
+        assert store.run(run(count(1))) == 1
+        with pytest.raises(RuntimeError, match="second statement"):
+            store.run(run(count(2)))
+
+
 def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
     async def prepare_all() -> None:
         async with postgres.connected() as connection:
@@ -76,7 +93,7 @@ def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
 
     assert len(ALL) > 1000
     assert {"sessions", "runs", "run_reads", "events", "workers", "idempotency"} <= set(
-        ALL.values()
+        OF_MODULES.values()
     )
     asyncio.run(prepare_all())
 
@@ -90,16 +107,11 @@ FROM generate_series(1, 5000) n
 """Enough that what an index costs decides: how a planner reads an empty table is its own affair."""
 
 
-NAME = ("name_from", "name_to")
-
-
 def test_a_name_prefix_uses_the_index_on_postgres(postgres: PostgresUnderTest) -> None:
-    listing: Listing = sessions.LISTING
-    sql = listing.select(NAME, listing.lead(NAME), "created_at", "desc", False)
+    _, (sql, values) = statements_of(list_sessions(session_name="ab"), 1)
 
     async def plan() -> str:
         text, names = compile_for_postgres(sql)
-        values = {"name_from": "ab", "name_to": "ac", "limit": 20, "offset": 0}
         async with postgres.connected() as connection:
             transaction = connection.transaction()
             await transaction.start()

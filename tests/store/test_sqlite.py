@@ -135,18 +135,18 @@ def test_a_read_sees_one_state_while_others_write(sqlite: SqliteDatabase) -> Non
             written.wait(10)
             return first, (yield from count())
 
-        snapshot = asyncio.ensure_future(sqlite.read(twice(), large=True))
+        snapshot = asyncio.ensure_future(sqlite.read(twice(), size="large"))
         await asyncio.to_thread(reading.wait, 10)
         assert await sqlite.write(take()) == 1
         assert await sqlite.read(count()) == 1
         written.set()
         assert await snapshot == (0, 0)
-        assert await sqlite.read(count(), large=True) == 1
+        assert await sqlite.read(count(), size="large") == 1
 
     asyncio.run(main())
 
 
-def test_a_read_that_is_perhaps_large_leaves_the_loop_when_it_is(sqlite: SqliteDatabase) -> None:
+def test_a_read_of_unknown_size_leaves_the_loop_if_it_is_long(sqlite: SqliteDatabase) -> None:
     count_up = Sql(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers"
         " WHERE n < :most) SELECT count(*) FROM numbers"
@@ -161,19 +161,19 @@ def test_a_read_that_is_perhaps_large_leaves_the_loop_when_it_is(sqlite: SqliteD
 
     async def main() -> None:
         for _ in range(3):
-            assert await sqlite.read(counted(10), large="perhaps") == (10, True)
-            assert await sqlite.read(counted(100_000), large="perhaps") == (100_000, False)
+            assert await sqlite.read(counted(10), size="unknown") == (10, True)
+            assert await sqlite.read(counted(100_000), size="unknown") == (100_000, False)
         assert await sqlite.read(counted(100_000)) == (100_000, True)
-        assert await sqlite.read(counted(10), large=True) == (10, False)
+        assert await sqlite.read(counted(10), size="large") == (10, False)
 
     asyncio.run(main())
 
 
 def test_a_read_cannot_write(sqlite: SqliteDatabase) -> None:
     asyncio.run(sqlite.write(sessions.create(a_session())))
-    for large in (False, True):
+    for size in ("small", "unknown", "large"):
         with pytest.raises(errors.Unavailable):
-            asyncio.run(sqlite.read(take(), large=large))
+            asyncio.run(sqlite.read(take(), size=size))
     assert sqlite.read_blocking(count()) == 0
 
 
@@ -208,11 +208,15 @@ def test_close_finishes_what_was_handed_over(sqlite: SqliteDatabase, path: Path)
         await sqlite.write(sessions.create(a_session()))
         writes = [asyncio.ensure_future(sqlite.write(take())) for _ in range(100)]
         await asyncio.sleep(0)
-        await sqlite.read(count(), large=True)
+        await sqlite.read(count(), size="large")
         await sqlite.close()
         assert sorted(await asyncio.gather(*writes)) == list(range(1, 101))
         await sqlite.close()
-        for call in (sqlite.read(count()), sqlite.read(count(), large=True), sqlite.write(take())):
+        for call in (
+            sqlite.read(count()),
+            sqlite.read(count(), size="large"),
+            sqlite.write(take()),
+        ):
             with pytest.raises(errors.Unavailable, match="closed"):
                 await call
 

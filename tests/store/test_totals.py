@@ -1,31 +1,31 @@
-"""Totals that are remembered are those that counting finds, whatever happens in between."""
+"""Remembered totals: they equal the counted ones after any sequence of changes."""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from typing import Any
 
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.listing import MAXIMUM_TOTAL, SPARE, RowPage
-from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.runs import RunQuery
-from agentctl.store.repositories.sessions import SessionQuery
-from agentctl.store.totals import REMEMBERED, Totals
+from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL
+from agentctl.store.repositories import sessions
+from agentctl.store.totals import MAXIMUM_LISTS, Totals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
+from tests.store.lists import list_runs, list_sessions, statements_of
 from tests.store.made import START, a_session
 
 ANN = Visibility(False, "ann")
 
-LISTS = (
-    SessionQuery(EVERYONE, limit=1),
-    SessionQuery(EVERYONE, session_type="agent", limit=1),
-    SessionQuery(ANN, component_id="echo", limit=1),
-    SessionQuery(EVERYONE, name_prefix="Same", limit=1),
-    SessionQuery(EVERYONE, name_prefix="Same", sort_by="updated_at", limit=1),
-    RunQuery(EVERYONE, limit=1),
-    RunQuery(ANN, status="COMPLETED", limit=1),
+LISTS: tuple[Callable[[Totals | None], Work[Any]], ...] = (
+    lambda totals: list_sessions(EVERYONE, totals, limit=1),
+    lambda totals: list_sessions(EVERYONE, totals, type="agent", limit=1),
+    lambda totals: list_sessions(ANN, totals, component_id="echo", limit=1),
+    lambda totals: list_sessions(EVERYONE, totals, session_name="Same", limit=1),
+    lambda totals: list_sessions(EVERYONE, totals, session_name="Same", sort="updated_at", limit=1),
+    lambda totals: list_runs(EVERYONE, totals, limit=1),
+    lambda totals: list_runs(ANN, totals, status="COMPLETED", limit=1),
 )
 
 STEPS = 60 if os.environ.get("AGENTCTL_TEST_LONG") else 6
@@ -60,15 +60,9 @@ def _filled() -> Steps[None]:
     yield Statement(Sql(_RUNS))
 
 
-def _page(query: SessionQuery | RunQuery, known: Totals | None) -> Work[RowPage[Any]]:
-    if isinstance(query, SessionQuery):
-        return sessions.list_page(query, known)
-    return runs.list_page(query, known)
-
-
 @unit
 def _changed(chance: random.Random, left: list[str], number: int) -> Steps[None]:
-    """Some sessions fewer, some of another name, some more."""
+    """Delete some sessions, rename some, and create some."""
     for _ in range(chance.choice((1, 60, 200))):
         yield from sessions.delete(left.pop(chance.randrange(len(left))))
     for session_id in chance.sample(left, chance.choice((0, 250))):
@@ -78,64 +72,59 @@ def _changed(chance: random.Random, left: list[str], number: int) -> Steps[None]
         yield from sessions.create(row)
 
 
-def test_a_remembered_total_is_what_counting_finds(store: Store) -> None:
+def test_a_remembered_total_equals_the_counted_total(store: Store) -> None:
     database = store.database
     chance = random.Random(5)
     left = [f"s{number}" for number in range(1, MANY + 1)]
-    known = Totals()
+    totals = Totals()
 
-    async def hold() -> set[bool]:
+    async def compare() -> set[bool]:
         capped = set()
         await database.write(_filled())
         for number in range(STEPS):
             for query in LISTS:
-                remembered = await database.read(_page(query, known))
-                assert remembered == await database.read(_page(query, None))
+                remembered = await database.read(query(totals))
+                assert remembered == await database.read(query(None))
                 capped.add(remembered.capped)
             await database.write(_changed(chance, left, number))
         return capped
 
-    assert store.run(hold()) == {True, False}
+    assert store.run(compare()) == {True, False}
 
 
-def _asked(work: Work[Any], removed: int, found: int) -> list[str]:
-    """What a list asks of a database that has so many rows."""
-    asked: list[str] = []
-    steps, rows = iter(work), None
-    try:
-        while True:
-            statement: Statement = steps.send(rows)  # type: ignore[arg-type]
-            asked.append(statement.sql)
-            counts = {"removals": [(removed,)], "count(*)": [(found,)]}
-            rows = next((rows for part, rows in counts.items() if part in statement.sql), [])
-    except StopIteration:
-        return asked
+def is_counted(work: Work[Any], removed: int, found: int) -> bool:
+    """Return True if a list of `found` rows is counted."""
+    return any("count(*)" in sql for sql, _ in statements_of(work, found, removed))
 
 
-def test_a_long_list_is_counted_once_until_as_many_rows_are_gone_as_it_had_to_spare() -> None:
-    known = Totals()
-    long = MAXIMUM_TOTAL + SPARE
-    for removed, counted in ((7, True), (7, False), (6 + SPARE, False), (7 + SPARE, True)):
-        asked = _asked(sessions.list_page(LISTS[0], known), removed, long)
-        assert any("count(*)" in sql for sql in asked) is counted
-    # Another list is another matter, and so is a database that was set back to before that.
-    assert len(_asked(sessions.list_page(LISTS[1], known), 7 + SPARE, long)) == 3
-    assert len(_asked(sessions.list_page(LISTS[0], known), 7, long)) == 3
+def test_a_long_list_is_counted_again_after_as_many_removals_as_its_surplus() -> None:
+    totals = Totals()
+    long = MAXIMUM_TOTAL + MAXIMUM_SURPLUS
+    for removed, counted in (
+        (7, True),
+        (7, False),
+        (6 + MAXIMUM_SURPLUS, False),
+        (7 + MAXIMUM_SURPLUS, True),
+    ):
+        assert is_counted(LISTS[0](totals), removed, long) is counted
+    # A different list is counted, and so is a database that was restored from an older state.
+    assert is_counted(LISTS[1](totals), 7 + MAXIMUM_SURPLUS, long)
+    assert is_counted(LISTS[0](totals), 7, long)
 
 
 def test_a_list_of_live_runs_is_always_counted() -> None:
-    known = Totals()
-    for query in (RunQuery(EVERYONE, live=True), RunQuery(EVERYONE, status="RUNNING")):
+    totals = Totals()
+    for filters in ({"live": True}, {"status": "RUNNING"}):
         for _ in range(2):
-            asked = _asked(runs.list_page(query, known), 0, MAXIMUM_TOTAL + SPARE)
-            assert any("count(*)" in sql for sql in asked)
+            work = list_runs(EVERYONE, totals, **filters)
+            assert is_counted(work, 0, MAXIMUM_TOTAL + MAXIMUM_SURPLUS)
 
 
-def test_no_more_than_some_lists_are_remembered() -> None:
-    known = Totals()
-    for number in range(REMEMBERED):
-        known.learn(number, 0, 1)
-    assert known.is_beyond(0, 0)
-    known.learn("one more", 0, 1)
-    assert known.is_beyond(0, 0)
-    assert not known.is_beyond(1, 0)
+def test_the_number_of_remembered_lists_is_limited() -> None:
+    totals = Totals()
+    for number in range(MAXIMUM_LISTS):
+        totals.learn(number, 0, 1)
+    assert totals.is_beyond(0, 0)
+    totals.learn("one more", 0, 1)
+    assert totals.is_beyond(0, 0)
+    assert not totals.is_beyond(1, 0)

@@ -114,7 +114,8 @@ class RunsDoctor:
     async def count(self) -> int:
         """Return the number of runs to check."""
         found = [
-            await each.read(integrity.count_runs(), large=True) for each in self._databases.values()
+            await each.read(integrity.count_runs(), size="large")
+            for each in self._databases.values()
         ]
         return sum(found)
 
@@ -183,7 +184,7 @@ async def _scan_database(
 ) -> _ScanResult:
     found = _ScanResult()
     last = ""
-    while page := await database.read(integrity.scan_runs(last, PAGE_SIZE), large=True):
+    while page := await database.read(integrity.scan_runs(last, PAGE_SIZE), size="large"):
         for run in page:
             if not run.has_session:
                 found.without_session.append(run)
@@ -198,7 +199,7 @@ async def _scan_database(
 
 async def _check_messages(database: Database, run: ScannedRun) -> list[Problem]:
     """Find open tool calls in the messages of a run with a final status."""
-    stored = await database.read(integrity.get_messages(run.run_id), large=True)
+    stored = await database.read(integrity.get_messages(run.run_id), size="large")
     if stored is None or stored.messages is None:
         return []
     try:

@@ -152,7 +152,7 @@ class RunRepairs:
         if not await self._observer.check_owner(worker_id):
             return problem.with_outcome("left", "the worker is alive")
         for database_id in databases:
-            owners = await databases[database_id].read(runs.list_live_owners(), large=True)
+            owners = await databases[database_id].read(runs.list_live_owners(), size="large")
             if worker_id in owners:
                 return problem.with_outcome("left", f"runs of database {database_id} still name it")
         if not await databases.system.write(workers.remove(worker_id)):

@@ -43,7 +43,7 @@ CREATE TRIGGER workers_beat BEFORE INSERT OR UPDATE OF beat ON workers
     FOR EACH ROW EXECUTE FUNCTION agentctl_beat();
 
 -- How many rows have ever left the lists. Of a list that had more rows than are counted this tells
--- that it still has, without counting again (docs/decisions/0025). One row.
+-- that it still has, without counting again (docs/decisions/0036). One row.
 CREATE TABLE removals (
     id       BIGINT NOT NULL PRIMARY KEY CHECK (id = 1),
     sessions BIGINT NOT NULL,

@@ -11,7 +11,7 @@ CREATE INDEX audit_log_outcome ON audit_log (outcome, seq);
 -- Further statements of this migration stand below this line.
 
 -- How many rows have ever left the lists. Of a list that had more rows than are counted this tells
--- that it still has, without counting again (docs/decisions/0025). One row.
+-- that it still has, without counting again (docs/decisions/0036). One row.
 CREATE TABLE removals (
     id       INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
     sessions INTEGER NOT NULL,

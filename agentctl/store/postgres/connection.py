@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL: how it is made, how a unit runs on it, what its errors mean."""
+"""Connections to PostgreSQL: their setup, how a unit runs on one, and the errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import asyncpg
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.store.database import Longer, Row, Steps, Work, compile_for_postgres
+from agentctl.store.database import Row, Work, compile_for_postgres
 
 __all__ = [
     "CONFLICTS",
@@ -22,13 +22,12 @@ __all__ = [
     "LAST_CRASH",
     "Connection",
     "InDoubt",
-    "Longer",
     "PooledConnection",
     "build_connect_arguments",
     "build_unknown_outcome",
     "connect",
-    "run_steps",
     "run_transaction",
+    "run_unit",
     "to_public_error",
 ]
 
@@ -38,32 +37,35 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 
 class PooledConnection(asyncpg.Connection):
-    """A connection that knows what does not change while it is there.
+    """A connection with the times that the pool needs, on the clock of its event loop.
 
     Attributes:
-        born: when it was made, on the clock of its event loop.
-        used: when it was given back last.
+        born: the time at which it was opened, in seconds.
+        used: the time at which it was returned to the pool last, in seconds.
     """
 
-    __slots__ = ("_recovered", "born", "used")
+    __slots__ = ("_last_crash", "born", "used")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.born = self.used = asyncio.get_running_loop().time()
-        self._recovered: str | None = None
+        self._last_crash: str | None = None
 
-    async def recovered(self) -> str:
-        """When its PostgreSQL last began anew after a crash: none outlives another one."""
-        if self._recovered is None:
-            self._recovered = str(await self.fetchval(f"SELECT {LAST_CRASH}"))
-        return self._recovered
+    async def last_crash(self) -> str:
+        """Return the time of the last recovery of the server after a crash.
+
+        The value is cached: no connection survives a crash.
+        """
+        if self._last_crash is None:
+            self._last_crash = str(await self.fetchval(f"SELECT {LAST_CRASH}"))
+        return self._last_crash
 
 
 STATEMENTS = 1_024
-"""Prepared statements that a connection keeps: more than the repositories have in use."""
+"""Prepared statements that a connection keeps: more than the repositories use at a time."""
 
 ANSWER_SECONDS = 1.0
-"""How much longer than a statement may take we wait for its answer: the network, or nobody."""
+"""Additional seconds to wait for the response to a statement, for the network."""
 
 CONNECTION_LOST = (
     OSError,
@@ -79,18 +81,18 @@ CONNECTION_LOST = (
     asyncpg.IdleSessionTimeoutError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
-"""What is raised when the connection, or the server behind it, has gone away."""
+"""The errors after which the connection, or its server, is lost."""
 
 CONFLICTS = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
     asyncpg.InvalidCachedStatementError,
 )
-"""What PostgreSQL undoes for the sake of others; the same again may succeed."""
+"""The errors of a transaction that PostgreSQL has undone because of others: it can be repeated."""
 
-# A crash makes PostgreSQL begin its statistics anew, a clean stop does not.
+# A crash resets the statistics of PostgreSQL, a clean stop does not.
 LAST_CRASH = "pg_stat_get_bgwriter_stat_reset_time()::text"
-"""When PostgreSQL last began anew after a crash, as an expression."""
+"""An SQL expression: the time of the last recovery after a crash."""
 
 _WRITTEN = "SELECT pg_current_xact_id_if_assigned()::text"
 
@@ -98,7 +100,7 @@ _BUSY = ("The database is busy", "try again; see pool_size of [[databases]]")
 _AWAY = ("The database does not answer", "check that the server runs and that the url is right")
 
 _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str, str]], ...] = (
-    (CONFLICTS, ("The database is busy", "too much is changed at the same place; try again")),
+    (CONFLICTS, ("The database is busy", "many requests change the same rows; try again")),
     (
         asyncpg.QueryCanceledError,
         ("The database takes too long", "see statement_seconds of [[databases]]"),
@@ -110,7 +112,7 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
     (asyncpg.DiskFullError, ("The database's disk is full", "free some space")),
     (
         asyncpg.PostgresSystemError,
-        ("The database cannot use its files", "its server's log says which, and why"),
+        ("The database cannot use its files", "see the log of the database server"),
     ),
     (asyncpg.InsufficientResourcesError, _BUSY),
     (asyncpg.LockNotAvailableError, _BUSY),
@@ -124,11 +126,11 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
     ),
     (
         asyncpg.InvalidCatalogNameError,
-        ("There is no such database", "make it with createdb, or change the url"),
+        ("The database does not exist", "create it with createdb, or change the url"),
     ),
     (
         asyncpg.InsufficientPrivilegeError,
-        ("The database's user may not do that", "GRANT it what docs/postgresql.md names"),
+        ("The database user lacks a privilege", "GRANT the privileges in docs/postgresql.md"),
     ),
     (
         (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError),
@@ -138,7 +140,10 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
     (asyncpg.IndexCorruptedError, ("The database is damaged", "restore it from a backup")),
     (
         ssl.SSLError,
-        ("The connection to the database is not safe", "see tls and tls_ca_file of [[databases]]"),
+        (
+            "The connection to the database is not secure",
+            "see tls and tls_ca_file of [[databases]]",
+        ),
     ),
     (CONNECTION_LOST, _AWAY),
 )
@@ -148,60 +153,63 @@ _complaints = RateLimitedLog(log, level=logging.ERROR)
 
 
 class InDoubt(Exception):
-    """The connection was lost at the commit: PostgreSQL knows what became of it, we do not.
+    """The connection was lost during a COMMIT: the outcome of the transaction is not known here.
 
     Attributes:
-        transaction: its id (`xid8`), to ask for.
-        recovered: when PostgreSQL last began anew after a crash.
-        result: of the unit, if it was committed.
+        transaction: the id of the transaction (`xid8`).
+        last_crash: the time of the last recovery of the server after a crash.
+        result: the result of the unit, if the transaction was committed.
     """
 
-    def __init__(self, transaction: str, recovered: str, result: Any) -> None:
+    def __init__(self, transaction: str, last_crash: str, result: Any) -> None:
         super().__init__(transaction)
         self.transaction = transaction
-        self.recovered = recovered
+        self.last_crash = last_crash
         self.result = result
 
-    def outcome(self, status: str | None, recovered: str) -> bool | None:
-        """Whether it was committed, as PostgreSQL tells now; None: it does not know yet.
+    def outcome(self, status: str | None, last_crash: str) -> bool | None:
+        """Return True if the transaction was committed, from what PostgreSQL reports now.
 
-        After a crash the id may be another's: it is given again when nothing of its transaction
-        had reached the disk. That of one that was committed never is, so that *aborted* holds;
-        *committed* may be the other's.
+        After a crash PostgreSQL may use the id again for another transaction, if nothing of ours
+        had reached the disk. It never does so for a committed one. So `aborted` is certain, and
+        `committed` may be the status of the other transaction.
 
         Args:
-            status: of the transaction, by its id.
-            recovered: when PostgreSQL last began anew after a crash.
+            status: the status of the transaction id.
+            last_crash: the time of the last recovery of the server after a crash.
+
+        Returns:
+            None if PostgreSQL does not know yet.
 
         Raises:
-            OutcomeUnknown: nobody will ever know.
+            OutcomeUnknown: the outcome cannot be found out.
         """
         if status == "aborted":
             return False
-        if recovered != self.recovered:
+        if last_crash != self.last_crash:
             raise build_unknown_outcome()
         return True if status == "committed" else None
 
 
 def build_unknown_outcome() -> errors.OutcomeUnknown:
-    """For a commit that nobody can tell the outcome of."""
+    """Build the error for a commit with an unknown outcome."""
     return errors.OutcomeUnknown(
         "It is not known whether the change was made",
-        cause="the database went away while it was written to",
-        hint="look before you repeat it; a run is not doubled with the same Idempotency-Key",
+        cause="the connection to the database was lost during the commit",
+        hint="check before you repeat it; the same Idempotency-Key never starts a second run",
     )
 
 
 async def connect(entry: Entry) -> PooledConnection:
-    """A connection as the configuration describes it. Raises what `public_error` takes."""
+    """Open a connection from the configuration. Raises errors for `to_public_error`."""
     return cast(PooledConnection, await asyncpg.connect(**build_connect_arguments(entry)))
 
 
 def build_connect_arguments(entry: Entry) -> dict[str, Any]:
-    """What asyncpg is given for a connection.
+    """Build the arguments of `asyncpg.connect`.
 
     Raises:
-        InvalidConfiguration: the password or the certificates are not where the entry says.
+        InvalidConfiguration: the password or the certificates are missing.
     """
     settings = {
         "application_name": "agentctl",
@@ -237,7 +245,7 @@ def _password(entry: Entry) -> str:
 
 
 def _tls(entry: Entry) -> ssl.SSLContext | str:
-    """libpq's words for what does not look at certificates; else a context that does."""
+    """Return the libpq mode if certificates are not verified, otherwise a context that does."""
     if not entry.tls.startswith("verify"):
         return entry.tls
     try:
@@ -245,23 +253,25 @@ def _tls(entry: Entry) -> ssl.SSLContext | str:
     except OSError:
         raise errors.InvalidConfiguration(
             f"The certificates of database {entry.id!r} cannot be read",
-            cause=f"tls_ca_file names {entry.tls_ca_file}",
+            cause=f"tls_ca_file is {entry.tls_ca_file}",
         ) from None
     context.check_hostname = entry.tls == "verify-full"
     return context
 
 
 def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
-    """What a caller is told of an error of asyncpg or of the network: Unavailable, or
-    InternalFailure for a fault of ours. Its own text goes to the log.
+    """Return the error for a caller, and log the text of asyncpg or of the network.
 
     Args:
-        error: what was raised.
-        name: id of the database.
+        error: the error that was raised.
+        name: the id of the database.
+
+    Returns:
+        Unavailable, or InternalError for a fault of this package.
     """
     if isinstance(error, errors.AgentctlError):
         return error
-    # What keeps a database away keeps it away from everybody, again and again.
+    # The cause of an outage fails every request: the log must not repeat it for each.
     for kinds, (detail, hint) in _FAILURES:
         if isinstance(error, kinds):
             _complaints.make("database %s: %s: %s", name, type(error).__name__, error)
@@ -270,28 +280,26 @@ def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     return errors.InternalError()
 
 
-async def run_steps(connection: Connection, steps: Steps[T], *, most: int | None = None) -> T:
-    """Run a unit on a connection, in the transaction that is open, if one is.
+async def run_unit(connection: Connection, work: Work[T]) -> T:
+    """Run a unit on a connection, in the open transaction if there is one.
 
     Args:
-        connection: nobody else's meanwhile.
-        steps: one run of the unit; it is closed at the end.
-        most: how many statements it may have.
+        connection: a connection that no other task uses.
+        work: the unit.
 
     Raises:
-        ValidationFailed: a value is text that no database takes (contract.md 7).
-        Longer: it has a statement more than `most`; that one was not run.
-        Whatever a statement or the unit itself raises.
+        ValidationFailed: a value is text that no database stores (docs/contract.md "Requests").
+        RuntimeError: a single unit has a second statement.
+        Exception: the exceptions of the statements and of the unit.
     """
+    steps = iter(work)
     send: Callable[[Any], Any] = steps.send
     rows: list[Row] | None = None
     try:
         while True:
             sql, parameters = send(rows)
-            if most is not None:
-                if not most:
-                    raise Longer
-                most -= 1
+            if work.single and rows is not None:
+                raise RuntimeError("a single unit has a second statement")
             text, names = compile_for_postgres(sql)
             rows = cast(
                 "list[Row]", await connection.fetch(text, *[parameters[name] for name in names])
@@ -312,20 +320,21 @@ async def run_steps(connection: Connection, steps: Steps[T], *, most: int | None
 
 
 async def run_transaction(connection: Connection, work: Work[T]) -> T:
-    """Run a unit in one transaction. What is raised on the way has changed nothing, but for:
+    """Run a unit in one transaction.
 
     Raises:
-        InDoubt: the connection was lost at the commit.
+        InDoubt: the connection was lost during the COMMIT, and the unit has written something.
+        Exception: any other error. Nothing was changed.
     """
-    recovered = await cast(PooledConnection, connection).recovered()
+    last_crash = await cast(PooledConnection, connection).last_crash()
     await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-    result = await run_steps(connection, iter(work))
+    result = await run_unit(connection, work)
     written = await connection.fetchval(_WRITTEN)
     try:
         await connection.execute("COMMIT")
     except CONNECTION_LOST:
         if written is not None:
-            raise InDoubt(written, recovered, result) from None
+            raise InDoubt(written, last_crash, result) from None
     return result
 
 

@@ -1,42 +1,41 @@
-"""The PostgreSQL driver: a pool of connections, a unit on one of them at a time.
+"""The PostgreSQL driver: a connection pool. Each unit runs on one connection.
 
-What PostgreSQL has undone is run again: a deadlock or a serialization failure up to three times, a
-connection that was lost once. A commit whose answer was lost is asked about on another connection,
-by the id of its transaction, so that nothing is lost and nothing is done twice; what PostgreSQL
-cannot tell after a crash is called unknown (docs/decisions/0027).
+A unit that PostgreSQL has undone is run again: after a deadlock or a serialization failure up to
+three times, after a lost connection once (docs/decisions/0023). If the response to a COMMIT is
+lost, the driver asks for the outcome on another connection, by the transaction id, so that no
+change is lost or made twice. An outcome that PostgreSQL cannot report after a crash is reported as
+unknown (docs/decisions/0027).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import CodeType
 from typing import Any, TypeVar
 
 import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.store.database import Large, Load, Sql, Statement, Steps, Work, unit
+from agentctl.store.database import Load, ReadSize, Sql, Statement, Steps, Work, single_unit
 from agentctl.store.postgres.connection import (
     CONFLICTS,
     CONNECTION_LOST,
     LAST_CRASH,
     Connection,
     InDoubt,
-    Longer,
     build_unknown_outcome,
-    run_steps,
     run_transaction,
+    run_unit,
     to_public_error,
 )
 from agentctl.store.postgres.listener import Listener
 from agentctl.store.postgres.pool import Pool
 from agentctl.store.postgres.schema import prepare_schema
 from agentctl.store.postgres.thread import ThreadConnection
+from agentctl.store.totals import Totals
 
 __all__ = ["PostgresDatabase"]
 
@@ -47,117 +46,124 @@ LOST_RETRIES = 1
 
 _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
-# A plan for any values takes every user for an average one, and sorts the 30,000 sessions of one
-# who is not to show the last 20 (docs/decisions/0025). To plan anew costs less than a list does.
+# A generic plan assumes an average user: it sorts the 30,000 sessions of a large user to show the
+# last 20 (docs/decisions/0036). Planning again costs less than a list.
 _LARGE_SNAPSHOT = f"{_SNAPSHOT}; SET LOCAL plan_cache_mode = force_custom_plan"
 
 _CLOCK = Sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 
 _STATUS = f"SELECT pg_xact_status($1::text::xid8), {LAST_CRASH}"
 
-_ASK_AGAIN_SECONDS = 0.1
+_OUTCOME_RETRY_SECONDS = 0.1
+
+_NO_ANSWER = (TimeoutError, ConnectionRefusedError, FileNotFoundError)
 
 
 class PostgresDatabase:
-    """A database of a PostgreSQL server (`database.Database`).
+    """A database on a PostgreSQL server (`database.Database`).
 
-    It connects, and looks at its schema, when it is first used or `check` is called.
+    It connects and checks its schema when it is first used, or in `check`.
 
     Args:
-        entry: where it is, and the bounds on its use.
-        create: make the tables where there are none.
+        entry: the configuration of the database.
+        create: create the tables if there are none.
     """
 
     def __init__(self, entry: Entry, *, create: bool) -> None:
         self.id = entry.id
+        self.totals = Totals()
         self._entry = entry
         self._create = create
         self._closed = False
         self._opening = asyncio.Lock()
-        self._is_ours = False
+        self._schema_checked = False
         self._pool = Pool(entry)
-        self._apart = ThreadConnection(entry)
+        self._thread_connection = ThreadConnection(entry)
         self._listener = Listener(entry)
-        self._writing: set[asyncio.Task[Any]] = set()
-        self._longer: set[CodeType] = set()
+        self._writes: set[asyncio.Task[Any]] = set()
 
     @property
     def lock_folder(self) -> Path | None:
-        """None: processes of many machines share no files. Their pids and their beats tell."""
+        """None: processes on several machines share no files. Pids and heartbeats are used."""
         return None
 
     async def check(self) -> None:
-        """Connect, and see that the schema is ours.
+        """Connect, and check the schema.
 
         Raises:
-            Unavailable: the database does not answer, or there are no tables.
+            Unavailable: the database does not answer, or has no tables.
             SchemaMismatch: its schema is older or newer than this code.
         """
         try:
-            await self._opened()
+            await self._open_pool()
         except Exception as error:
             raise to_public_error(error, self.id) from None
 
-    async def read(self, work: Work[T], *, large: Large = False) -> T:
-        """Run a unit that only reads, on one snapshot. `large`: its statements are planned for the
-        values that they have. No read of any size is on the event loop."""
-        return await self._patiently(self._read_much if large else self._read, work)
+    async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
+        """Run a unit that only reads, on one snapshot.
+
+        The statements of a read that is not `small` are planned for their values.
+        """
+        read = self._read if size == "small" else self._read_with_custom_plans
+        return await self._run_with_retries(read, work)
 
     async def write(self, work: Work[T]) -> T:
-        """Run a unit in one transaction; returns once it is durable.
+        """Run a unit in one transaction. Return when it is durable.
 
-        A unit that was handed over runs even when the waiting task is cancelled.
+        An accepted unit runs even if the waiting task is cancelled.
         """
-        task = asyncio.create_task(self._patiently(self._write, work))
-        self._writing.add(task)
-        task.add_done_callback(self._written)
+        task = asyncio.create_task(self._run_with_retries(self._write, work))
+        self._writes.add(task)
+        task.add_done_callback(self._finish_write)
         return await asyncio.shield(task)
 
     def write_blocking(self, work: Work[T]) -> T:
-        """Like `write`, for a thread without an event loop, which it holds up; tried once."""
-        return self._apart.write(work)
+        """Do the same as `write`, without retries, for a thread without an event loop."""
+        return self._thread_connection.write(work)
 
     async def clock(self) -> int:
-        """What the time is for the database."""
-        return await self.read(_present())
+        """Return the time of the database server, in microseconds UTC."""
+        return await self.read(_read_clock())
 
     def changes(self) -> int:
-        """A number that changes when the database was written to, by whichever server."""
+        """Return a number that changes after each write to the database, by any server."""
         self._refuse_when_closed()
         self._listener.start()
-        return self._listener.heard
+        return self._listener.changes
 
     def load(self) -> Load:
-        """How busy the pool is."""
+        """Return the load of the pool."""
         pool = self._pool
         return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size)
 
     async def close(self) -> None:
-        """Finish the writes that were handed over, then close every connection."""
+        """Finish the accepted writes, then close every connection."""
         self._closed = True
-        if self._writing:
-            await asyncio.wait(self._writing)
+        if self._writes:
+            await asyncio.wait(self._writes)
         await self._listener.close()
-        await asyncio.to_thread(self._apart.close)
+        await asyncio.to_thread(self._thread_connection.close)
         await self._pool.close()
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
             raise errors.Unavailable("The database is closed", cause=f"database {self.id!r}")
 
-    def _written(self, task: asyncio.Task[Any]) -> None:
-        """Nobody may be there any more to be told how it ended."""
-        self._writing.discard(task)
+    def _finish_write(self, task: asyncio.Task[Any]) -> None:
+        """Retrieve the exception of a write whose caller may have been cancelled."""
+        self._writes.discard(task)
         if not task.cancelled():
             task.exception()
 
-    async def _patiently(self, once: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -> T:
-        """Run a unit, again when what undid it had nothing to do with it."""
+    async def _run_with_retries(
+        self, run_once: Callable[[Work[T]], Awaitable[T]], work: Work[T]
+    ) -> T:
+        """Run a unit, and run it again if it was undone for a reason outside of it."""
         self._refuse_when_closed()
         conflicts, losses = CONFLICT_RETRIES, LOST_RETRIES
         while True:
             try:
-                return await once(work)
+                return await run_once(work)
             except errors.AgentctlError:
                 raise
             except CONFLICTS as error:
@@ -167,34 +173,27 @@ class PostgresDatabase:
                 await asyncio.sleep(random.uniform(0, 0.01))
             except CONNECTION_LOST as error:
                 self._pool.discard_open_connections()
-                if not losses or not self._is_worth_a_retry(error):
+                # If the server did not answer at all, the caller has waited long enough.
+                if isinstance(error, _NO_ANSWER) or not losses:
                     raise to_public_error(error, self.id) from None
                 losses -= 1
             except asyncpg.PostgresError as error:
                 raise to_public_error(error, self.id) from None
 
-    @staticmethod
-    def _is_worth_a_retry(error: BaseException) -> bool:
-        """Not when nobody answered at all, which the caller has waited for long enough."""
-        return not isinstance(error, TimeoutError | ConnectionRefusedError | FileNotFoundError)
-
     async def _read(self, work: Work[T]) -> T:
-        """A single statement is a snapshot already. That a unit has more shows when it asks for the
-        second one: then it begins again inside a transaction, and so do its like from then on."""
-        async with (await self._opened()).borrow() as connection:
-            if work.code not in self._longer:
-                with contextlib.suppress(Longer):
-                    return await run_steps(connection, iter(work), most=1)
-                self._longer.add(work.code)
-            return await _on_snapshot(connection, work, _SNAPSHOT)
+        async with (await self._open_pool()).borrow() as connection:
+            # A single statement is a snapshot already.
+            if work.single:
+                return await run_unit(connection, work)
+            return await _run_on_snapshot(connection, work, _SNAPSHOT)
 
-    async def _read_much(self, work: Work[T]) -> T:
-        async with (await self._opened()).borrow() as connection:
-            return await _on_snapshot(connection, work, _LARGE_SNAPSHOT)
+    async def _read_with_custom_plans(self, work: Work[T]) -> T:
+        async with (await self._open_pool()).borrow() as connection:
+            return await _run_on_snapshot(connection, work, _LARGE_SNAPSHOT)
 
     async def _write(self, work: Work[T]) -> T:
         try:
-            async with (await self._opened()).borrow() as connection:
+            async with (await self._open_pool()).borrow() as connection:
                 return await run_transaction(connection, work)
         except InDoubt as doubt:
             if await self._was_committed(doubt):
@@ -203,52 +202,52 @@ class PostgresDatabase:
             raise ConnectionResetError from None
 
     async def _was_committed(self, doubt: InDoubt) -> bool:
-        """Ask what became of a transaction, for as long as the database may take to come back.
+        """Return True if a transaction was committed. Ask until the database is back.
 
         Raises:
-            OutcomeUnknown: nobody could tell in time.
+            OutcomeUnknown: the database did not report it within `statement_seconds`.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._entry.statement_seconds
         self._pool.discard_open_connections()
         while clock() < deadline:
-            outcome = await self._asked(doubt)
+            outcome = await self._ask_outcome(doubt)
             if outcome is not None:
                 return outcome
-            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+            await asyncio.sleep(_OUTCOME_RETRY_SECONDS)
         raise build_unknown_outcome()
 
-    async def _asked(self, doubt: InDoubt) -> bool | None:
+    async def _ask_outcome(self, doubt: InDoubt) -> bool | None:
         try:
-            async with (await self._opened()).borrow() as connection:
-                told = await connection.fetchrow(_STATUS, doubt.transaction)
+            async with (await self._open_pool()).borrow() as connection:
+                found = await connection.fetchrow(_STATUS, doubt.transaction)
         except asyncpg.InvalidParameterValueError:
-            # No transaction had this id yet: a crash has made PostgreSQL forget ours.
+            # No transaction has had this id: after a crash PostgreSQL has forgotten ours.
             return False
         except (*CONNECTION_LOST, asyncpg.PostgresError, errors.Unavailable):
             return None
-        return None if told is None else doubt.outcome(*told)
+        return None if found is None else doubt.outcome(*found)
 
-    async def _opened(self) -> Pool:
-        """The pool, once the schema was found to be ours."""
-        if not self._is_ours:
+    async def _open_pool(self) -> Pool:
+        """Return the pool, after the first call has checked the schema."""
+        if not self._schema_checked:
             async with self._opening:
-                if not self._is_ours:
+                if not self._schema_checked:
                     await prepare_schema(self._entry, create=self._create)
                     self._refuse_when_closed()
-                    self._is_ours = True
+                    self._schema_checked = True
         return self._pool
 
 
-@unit
-def _present() -> Steps[int]:
+@single_unit
+def _read_clock() -> Steps[int]:
     rows = yield Statement(_CLOCK)
     present: int = rows[0][0]
     return present
 
 
-async def _on_snapshot(connection: Connection, work: Work[T], begin: str) -> T:
+async def _run_on_snapshot(connection: Connection, work: Work[T], begin: str) -> T:
     await connection.execute(begin)
-    result = await run_steps(connection, iter(work))
+    result = await run_unit(connection, work)
     await connection.execute("COMMIT")
     return result

@@ -1,8 +1,8 @@
-"""Hearing that a PostgreSQL database was written to, by whichever server.
+"""The listener for changes of a PostgreSQL database by any server.
 
-Notifications wake at once; a trigger sends them for what somebody may wait for (see the
-migrations). The snapshot that the database would give is looked at behind them: it moves with every
-commit, so that what was not announced, or not heard, is found out by the next look.
+Triggers send a notification for the changes that a server may wait for (see the migrations).
+In addition the listener polls the current snapshot of the database, which moves with every commit:
+the next poll finds a change whose notification was not sent or not received.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentctl.store.postgres.connection import Connection, build_connect_argumen
 __all__ = ["Listener"]
 
 POLL_SECONDS = 0.5
-"""Time between two looks, and the longest that one may take."""
+"""Seconds between two polls, and maximum duration of a poll."""
 
 RETRY_SECONDS = 0.5
 
@@ -32,13 +32,13 @@ _complaints = RateLimitedLog(logging.getLogger("agentctl.store"))
 
 
 class Listener:
-    """Counts what is heard of one database, on a connection of its own.
+    """Counts the changes of one database, on a separate connection.
 
     Args:
-        entry: which database, and how.
+        entry: the configuration of the database.
 
     Attributes:
-        heard: moves with every change that is heard of.
+        changes: a number that grows with every detected change.
     """
 
     def __init__(self, entry: Entry) -> None:
@@ -48,10 +48,10 @@ class Listener:
         self._schema: str | None = None
         self._snapshot: str | None = None
         self._failed = False
-        self.heard = 0
+        self.changes = 0
 
     def start(self) -> None:
-        """Begin to listen, unless it does. Needs a running event loop."""
+        """Start to listen, unless it is running. Needs a running event loop."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._listen())
 
@@ -67,10 +67,12 @@ class Listener:
             try:
                 await self._listen_once()
             except Exception as error:
-                # Once, that may be a loop that was held up, as where modules are loaded.
+                # A single failure may come from a blocked event loop, such as during an import.
                 if self._failed:
                     name = type(error).__name__
-                    _complaints.make("database %s is not heard of: %s", self._entry.id, name)
+                    _complaints.make(
+                        "database %s: cannot listen for changes: %s", self._entry.id, name
+                    )
                 self._failed = True
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -78,34 +80,34 @@ class Listener:
         """Listen until the connection is lost."""
         import asyncpg
 
-        given = build_connect_arguments(self._entry) | {"command_timeout": POLL_SECONDS}
-        connection = await asyncpg.connect(**given)
+        arguments = build_connect_arguments(self._entry) | {"command_timeout": POLL_SECONDS}
+        connection = await asyncpg.connect(**arguments)
         try:
             self._lost.clear()
             connection.add_termination_listener(lambda _: self._lost.set())
             self._schema = await connection.fetchval("SELECT current_schema()")
-            await connection.add_listener(CHANNEL, self._hear)
+            await connection.add_listener(CHANNEL, self._on_notification)
             while not self._lost.is_set():
-                await self._look(connection)
+                await self._poll(connection)
                 self._failed = False
-                await self._pause()
+                await self._wait_for_next_poll()
         finally:
             connection.terminate()
 
-    async def _look(self, connection: Connection) -> None:
+    async def _poll(self, connection: Connection) -> None:
         snapshot = await connection.fetchval(_SNAPSHOT)
         if snapshot != self._snapshot:
             self._snapshot = snapshot
-            self.heard += 1
+            self.changes += 1
 
-    async def _pause(self) -> None:
+    async def _wait_for_next_poll(self) -> None:
         try:
             async with asyncio.timeout(POLL_SECONDS):
                 await self._lost.wait()
         except TimeoutError:
             return
 
-    def _hear(self, *notification: Any) -> None:
-        """Of another schema's servers it is heard too; that is not for us."""
+    def _on_notification(self, *notification: Any) -> None:
+        # The channel is shared by all schemas of the database.
         if notification[-1] == self._schema:
-            self.heard += 1
+            self.changes += 1

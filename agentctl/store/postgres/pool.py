@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL that are used in turn.
+"""The connection pool for PostgreSQL.
 
-Ours and not asyncpg's: that one takes a connection back the moment it is lost, while it is in use,
-so that whoever uses it gets another failure than the one that happened, and a commit in doubt looks
-like a connection that was lost before.
+It replaces the pool of asyncpg, which takes a lost connection back while it is in use: its user
+then gets another error than the one that happened, and a commit in doubt looks like a connection
+that was lost before (docs/decisions/0033).
 """
 
 from __future__ import annotations
@@ -20,44 +20,48 @@ from agentctl.store.postgres.connection import CONNECTION_LOST, InDoubt, PooledC
 __all__ = ["Pool"]
 
 IDLE_SECONDS = 300.0
-"""How long a connection is kept that nobody needs."""
+"""Seconds after which an idle connection is closed."""
 
 CLOSE_SECONDS = 2.0
 
 
 class Pool:
-    """At most `entry.pool_size` connections, made when they are needed.
+    """A pool of at most `entry.pool_size` connections, opened when they are needed.
 
     Args:
-        entry: which database.
+        entry: the configuration of the database.
 
     Attributes:
-        waiting: how many wait for one.
-        in_use: how many are used.
+        waiting: number of tasks that wait for a connection.
+        in_use: number of connections in use.
     """
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
-        self._places = asyncio.Semaphore(entry.pool_size)
+        self._slots = asyncio.Semaphore(entry.pool_size)
         self._idle: list[PooledConnection] = []
         self._trusted_from = float("-inf")
         self.waiting = 0
         self.in_use = 0
 
     def discard_open_connections(self) -> None:
-        """A connection was lost; the others may be as dead without knowing: none of them is used
-        again."""
+        """Do not use the open connections again.
+
+        Called after one was lost: the others may be lost as well.
+        """
         self._trusted_from = asyncio.get_running_loop().time()
 
     @asynccontextmanager
     async def borrow(self) -> AsyncIterator[PooledConnection]:
-        """A connection in no transaction; it is kept when it is given back so.
+        """Borrow a connection that is in no transaction.
+
+        It returns to the pool if it is in no transaction at the end.
 
         Raises:
-            Unavailable: all were in use for `entry.wait_seconds`.
-            What a connection that cannot be made raises.
+            Unavailable: all connections were in use for `entry.wait_seconds`.
+            Exception: the errors of `connection.connect`.
         """
-        connection = await self._taken()
+        connection = await self._acquire()
         try:
             yield connection
         except BaseException as error:
@@ -67,35 +71,35 @@ class Pool:
                 await _roll_back(connection)
             raise
         finally:
-            self._give_back(connection)
+            self._release(connection)
 
     async def close(self) -> None:
-        """Close those that are not in use, and those that are when they are given back."""
+        """Close the idle connections now, and the others when they are returned."""
         self.discard_open_connections()
         idle, self._idle = self._idle, []
         await asyncio.gather(*(_close(connection) for connection in idle))
 
-    async def _taken(self) -> PooledConnection:
-        has_place = False
+    async def _acquire(self) -> PooledConnection:
+        has_slot = False
         try:
             async with asyncio.timeout(self._entry.wait_seconds):
                 self.waiting += 1
                 try:
-                    has_place = await self._places.acquire()
+                    has_slot = await self._slots.acquire()
                 finally:
                     self.waiting -= 1
-                connection = self._kept() or await connect(self._entry)
+                connection = self._pop_idle() or await connect(self._entry)
         except BaseException as error:
-            if has_place:
-                self._places.release()
+            if has_slot:
+                self._slots.release()
             elif isinstance(error, TimeoutError):
-                raise self._busy() from None
+                raise self._build_busy() from None
             raise
         self.in_use += 1
         return connection
 
-    def _kept(self) -> PooledConnection | None:
-        """The one that was used last, which is the least likely to be lost."""
+    def _pop_idle(self) -> PooledConnection | None:
+        """Return the connection that was used last: it is the least likely to be lost."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closed() and connection.born > self._trusted_from:
@@ -103,10 +107,10 @@ class Pool:
             connection.terminate()
         return None
 
-    def _give_back(self, connection: PooledConnection) -> None:
+    def _release(self, connection: PooledConnection) -> None:
         now = asyncio.get_running_loop().time()
         self.in_use -= 1
-        self._places.release()
+        self._slots.release()
         if (
             connection.is_closed()
             or connection.is_in_transaction()
@@ -119,7 +123,7 @@ class Pool:
         if now - self._idle[0].used > IDLE_SECONDS:
             self._idle.pop(0).terminate()
 
-    def _busy(self) -> errors.Unavailable:
+    def _build_busy(self) -> errors.Unavailable:
         entry = self._entry
         return errors.Unavailable(
             "The database is busy",

@@ -1,7 +1,7 @@
-"""Writing to PostgreSQL from a thread: one connection, with an event loop of its own.
+"""A PostgreSQL connection for writes from a thread, with a separate event loop.
 
-The beat of a worker must not depend on the event loop that it tells of, nor on the pool that the
-loop's requests may have taken.
+The heartbeat of a worker reports on the event loop of the process. So it must not depend on that
+event loop, nor on the pool, which requests may have exhausted.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ CLOSE_SECONDS = 1.0
 
 
 class ThreadConnection:
-    """A connection for threads; made when it is first needed, and again after it was lost.
+    """A connection for threads, opened when it is first used and after it was lost.
 
     Args:
-        entry: which database, and how.
+        entry: the configuration of the database.
     """
 
     def __init__(self, entry: Entry) -> None:
@@ -45,11 +45,13 @@ class ThreadConnection:
         self._closed = False
 
     def write(self, work: Work[T]) -> T:
-        """Run a unit in one transaction; returns when it is durable. Not for a thread with a
-        running event loop.
+        """Run a unit in one transaction. Return when it is durable.
+
+        The thread must not run an event loop.
 
         Raises:
-            Unavailable: that could not be done, or (OutcomeUnknown) nobody knows whether it was.
+            Unavailable: the change was not made.
+            OutcomeUnknown: the connection was lost during the commit.
         """
         with self._lock:
             if self._closed:
@@ -60,7 +62,7 @@ class ThreadConnection:
             return self._loop.run_until_complete(self._write(work))
 
     def close(self) -> None:
-        """Close the connection. Not for a thread with a running event loop."""
+        """Close the connection. The thread must not run an event loop."""
         with self._lock:
             self._closed = True
             if self._loop is not None:
@@ -76,7 +78,7 @@ class ThreadConnection:
             except TimeoutError:
                 raise
             except CONNECTION_LOST:
-                # Since it was used last, which nobody was there to notice.
+                # Lost while it was idle: try again on a new connection.
                 self._abandon()
             self._connection = await connect(self._entry)
             return await run_transaction(self._connection, work)
@@ -84,7 +86,7 @@ class ThreadConnection:
             self._abandon()
             raise build_unknown_outcome() from None
         except Exception as error:
-            # Whatever it was, a new connection is in no transaction.
+            # After any error, a new connection is in no transaction.
             self._abandon()
             raise to_public_error(error, self._entry.id) from None
 

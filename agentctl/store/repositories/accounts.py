@@ -1,12 +1,13 @@
-"""Service accounts, in the system database: one row each, also of those that are revoked."""
+"""Service accounts, in the system database: one row each, revoked accounts included."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.listing import Cursor, Filter, Lead, Listing, Order, RowPage, Slice
+from agentctl.operations import AccountFilter
+from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
+from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 
 __all__ = [
     "LISTING",
@@ -23,15 +24,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class AccountRow:
-    """A service account. Times are microseconds.
+    """A service account. Times are microseconds UTC.
 
     Attributes:
-        token_hash: SHA-256 of its token, in hexadecimal; the token itself is kept nowhere.
+        token_hash: SHA-256 of its token, in hexadecimal; the token itself is not stored.
         token_hint: the last characters of the token.
-        scopes: a JSON array of texts.
-        created_by: the principal that made it; None: nobody knows.
-        expires_at: None: never.
-        last_used_at: to the minute; None: it has not been used.
+        scopes: a JSON array of strings.
+        created_by: the principal that created it; None if unknown.
+        expires_at: None if the account does not expire.
+        last_used_at: to the minute; None if the account has not been used.
     """
 
     id: str
@@ -55,9 +56,9 @@ _BY_HASH = Sql(f"SELECT {_COLUMNS} FROM service_accounts WHERE token_hash = :tok
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM service_accounts WHERE id = :id")
 
-# Changes nothing, and holds a row that every database has until the end of the transaction: who
-# looks next whether a name is taken sees what this one stores. No index could refuse a second one,
-# since accounts expire by the clock.
+# Changes nothing, but locks a row that every database has until the transaction ends: the next
+# transaction that looks for the name sees the account that this one stores. A unique index cannot
+# do that, because accounts expire by the clock.
 _SERIALIZE = Sql("UPDATE schema_version SET applied_at = applied_at WHERE version = 1")
 
 _FIND_NAME = Sql(
@@ -74,27 +75,22 @@ _REVOKE = Sql(
     " RETURNING id"
 )
 
-# Several processes may have found it due.
+# Several processes may store the use at the same time; one of them is enough.
 _RECORD_USE = Sql(
     "UPDATE service_accounts SET last_used_at = :now WHERE id = :id"
     " AND coalesce(last_used_at, 0) < :due"
 )
 
-# They are few, so they are read in whatever order they have.
-LISTING = Listing(
-    table="service_accounts",
-    columns=_COLUMNS,
-    id="id",
-    sorts=("created_at",),
-    free={"name": Filter("name", "= :name")},
-    choices=(),
-    leads=(Lead(("name",), ("created_at",)),),
-)
+# Without indexes: accounts are few.
+LISTING = Listing(table="service_accounts", columns=_COLUMNS, id="id")
 
 
 @unit
 def create(row: AccountRow) -> Steps[bool]:
-    """Store a new account; False when one that is good at its `created_at` has the name."""
+    """Store a new account.
+
+    Return False if an account that is valid at its `created_at` has the name.
+    """
     yield Statement(_SERIALIZE)
     if (yield Statement(_FIND_NAME, {"name": row.name, "now": row.created_at})):
         return False
@@ -102,42 +98,44 @@ def create(row: AccountRow) -> Steps[bool]:
     return True
 
 
-@unit
+@single_unit
 def get_by_token_hash(token_hash: str) -> Steps[AccountRow | None]:
-    """The account with the token of this hash, whatever its state."""
+    """Return the account with this token hash, revoked or expired accounts included."""
     return _first_account((yield Statement(_BY_HASH, {"token_hash": token_hash})))
 
 
-@unit
+@single_unit
 def get(account_id: str) -> Steps[AccountRow | None]:
-    """The account of this id, whatever its state."""
+    """Return the account with this id, revoked or expired accounts included."""
     return _first_account((yield Statement(_GET, {"id": account_id})))
 
 
-@unit
+@single_unit
 def revoke(account_id: str, now: int) -> Steps[bool]:
-    """End an account, expired or not; False when there is none, or it is revoked already."""
+    """Revoke an account, expired or not.
+
+    Return False if it does not exist or is revoked already.
+    """
     return bool((yield Statement(_REVOKE, {"id": account_id, "now": now})))
 
 
-@unit
+@single_unit
 def record_use(account_id: str, now: int, *, due: int) -> Steps[None]:
-    """Note that an account was used, unless that was noted at `due` or later."""
+    """Store that an account was used, unless a use at `due` or later is stored."""
     yield Statement(_RECORD_USE, {"id": account_id, "now": now, "due": due})
 
 
 @unit
-def list_page(
-    *, name: str | None, order: Order, limit: int, offset: int, after: Cursor | None
-) -> Steps[AccountRowPage]:
-    """One page of the accounts by the time of their creation, and how many there are.
+def list_page(filter: AccountFilter, part: Slice) -> Steps[AccountRowPage]:
+    """Read a page of the accounts that match a filter, and their total.
 
     Args:
-        name: only those of this name; None: all.
+        filter: the filter; its `page` is not read.
+        part: the page; its `sort` is not read: the order is that of `created_at`.
     """
-    part = Slice("created_at", order, limit, offset, after)
-    given = {} if name is None else {"name": name}
-    return (yield from LISTING.page(given, part, AccountRow))
+    part = replace(part, sort="created_at")
+    conditions = Conditions().with_equal(name=filter.name)
+    return (yield from LISTING.list_page(conditions, part, AccountRow))
 
 
 def _first_account(rows: list[Any]) -> AccountRow | None:

@@ -1,19 +1,20 @@
-"""The audit: rows that are appended, read newest first, and removed when they are old.
+"""The audit log: rows that are appended, read newest first, and deleted when they are old.
 
-They are read by walking back from the newest row, by the index of one filter where one is given;
-times need no index, because later rows have later ones but for a clock that was set back.
+A read walks back from the newest row, with the index of a filter if one is given. Times need no
+index: later rows have later times, unless a clock was set back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from agentctl.store.database import Row, Sql, Statement, Steps, Value, unit
+from agentctl.operations import AuditFilter
+from agentctl.store.database import Row, Sql, Statement, Steps, single_unit, unit
 
 __all__ = [
-    "AuditQuery",
     "AuditRow",
     "AuditRowPage",
     "NewAuditEntry",
@@ -24,17 +25,20 @@ __all__ = [
 ]
 
 DELETE_BATCH = 500
-"""Rows that one unit of `delete_older` looks at: other writers wait meanwhile."""
+"""Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""
 
 FIRST_WINDOW = 1_000
-"""Rows that the walk looks at first; each further look is at twice as many."""
+"""Rows in the first window of a read. Each further window is twice as large."""
 
 EARLIEST = -(2**63)
-"""Before every time."""
+"""A time before all others."""
 
 
 class NewAuditEntry(NamedTuple):
-    """What is appended. `at` is in microseconds; the rest is as `records.audit` has it."""
+    """An entry to append.
+
+    `at` is in microseconds UTC; the other fields are those of `AuditRecord`.
+    """
 
     at: int
     principal: str | None
@@ -48,7 +52,7 @@ class NewAuditEntry(NamedTuple):
 
 
 class AuditRow(NamedTuple):
-    """An entry that is there, with its number: later rows have larger ones."""
+    """A stored entry with its number, which is larger than those of earlier entries."""
 
     at: int
     principal: str | None
@@ -63,25 +67,8 @@ class AuditRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AuditQuery:
-    """Which rows to read, newest first. None: whatever.
-
-    Attributes:
-        since: from this time on, microseconds.
-        before: only rows with a smaller number.
-    """
-
-    limit: int
-    principal: str | None = None
-    operation: str | None = None
-    outcome: str | None = None
-    since: int | None = None
-    before: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class AuditRowPage:
-    """A page. `next` is the `before` of the next one, None on the last."""
+    """A page. `next` is the argument `before` of the next page, None on the last page."""
 
     rows: list[AuditRow]
     next: int | None
@@ -97,22 +84,20 @@ _APPEND = Sql(
 _BOUNDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
 
 _FILTERS = ("principal", "operation", "outcome")
-"""The more selective ones first; each leads an index."""
+"""The columns with an index, the most selective first."""
 
 
-def _build_window(present: tuple[str, ...]) -> Sql:
-    """A look by the index of the first filter; the others are kept from choosing theirs."""
-    lead = [f" AND {name} = :{name}" for name in present[:1]]
-    others = [f" AND coalesce({name}, '') = :{name}" for name in present[1:]]
+def _window_sql(present: tuple[str, ...]) -> Sql:
+    filters = "".join(f" AND {name} = :{name}" for name in present)
     return Sql(
         f"SELECT {', '.join(AuditRow._fields)} FROM audit_log"
-        f" WHERE seq >= :floor AND seq < :before{''.join([*lead, *others])} AND at >= :since"
+        f" WHERE seq >= :floor AND seq < :before{filters} AND at >= :since"
         " ORDER BY seq DESC LIMIT :limit"
     )
 
 
 _WINDOWS = {
-    names: _build_window(names) for count in range(4) for names in combinations(_FILTERS, count)
+    names: _window_sql(names) for count in range(4) for names in combinations(_FILTERS, count)
 }
 
 _NEWEST = Sql("SELECT max(at) FROM audit_log WHERE seq >= :floor AND seq < :before")
@@ -127,64 +112,58 @@ _DELETE_OLDER = Sql(
 )
 
 
-@unit
+@single_unit
 def append_entry(entry: NewAuditEntry) -> Steps[None]:
-    """Add a row."""
+    """Append an entry."""
     yield Statement(_APPEND, entry._asdict())
 
 
 @unit
-def list_page(query: AuditQuery) -> Steps[AuditRowPage]:
-    """Read a page. It may walk over the whole audit: for `large` reads.
+def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowPage]:
+    """Read a page, newest rows first. It may read the whole audit log: for `large` reads.
 
-    Clocks are set back now and then, so that a row may be older than those before it. The walk
-    ends at `since` only where all rows of a look are older.
+    A row may be older than rows with smaller numbers, because a clock was set back. So the read
+    stops at `since` only if all rows of a window are older.
+
+    Args:
+        filter: the filter; its `cursor` is not read.
+        before: only rows with a smaller number.
     """
     ((lowest, highest),) = yield Statement(_BOUNDS)
     if lowest is None:
         return AuditRowPage([], None)
-    before = highest + 1 if query.before is None else min(query.before, highest + 1)
+    before = highest + 1 if before is None else min(before, highest + 1)
+    present = {name: getattr(filter, name) for name in _FILTERS}
+    present = {name: value for name, value in present.items() if value is not None}
+    sql = _WINDOWS[tuple(present)]
+    since = EARLIEST if filter.since is None else filter.since
     rows: list[Row] = []
     size = FIRST_WINDOW
-    present = tuple(name for name in _FILTERS if getattr(query, name) is not None)
-    while before > lowest and len(rows) <= query.limit:
-        floor = max(before - size, lowest)
-        rows += yield Statement(
-            _WINDOWS[present], _window_parameters(query, present, floor, before, len(rows))
-        )
-        if query.since is not None and (yield from _is_window_older(query.since, floor, before)):
+    while before > lowest and len(rows) <= filter.limit:
+        window = {"floor": max(before - size, lowest), "before": before}
+        # One row more than the page shows whether there is another page.
+        limit = filter.limit + 1 - len(rows)
+        rows += yield Statement(sql, {**window, **present, "since": since, "limit": limit})
+        if filter.since is not None and (yield from _is_window_older(since, window)):
             break
-        before, size = floor, 2 * size
-    shown = [AuditRow(*row) for row in rows[: query.limit]]
-    return AuditRowPage(shown, shown[-1].seq if len(rows) > query.limit else None)
-
-
-def _window_parameters(
-    query: AuditQuery, present: tuple[str, ...], floor: int, before: int, found: int
-) -> dict[str, Value]:
-    """Those of a look; one row more than the page is read, to know whether there is another."""
-    return {
-        "floor": floor,
-        "before": before,
-        "since": EARLIEST if query.since is None else query.since,
-        "limit": query.limit + 1 - found,
-        **{name: getattr(query, name) for name in present},
-    }
+        before, size = window["floor"], 2 * size
+    found = [AuditRow(*row) for row in rows[: filter.limit]]
+    return AuditRowPage(found, found[-1].seq if len(rows) > filter.limit else None)
 
 
 @unit
-def _is_window_older(since: int, floor: int, before: int) -> Steps[bool]:
-    ((newest,),) = yield Statement(_NEWEST, {"floor": floor, "before": before})
+def _is_window_older(since: int, window: Mapping[str, int]) -> Steps[bool]:
+    ((newest,),) = yield Statement(_NEWEST, window)
     return newest is not None and newest < since
 
 
-@unit
+@single_unit
 def has_older(before: int) -> Steps[bool]:
-    """Whether `delete_older` has anything to remove."""
+    """Return True if `delete_older` has rows to delete."""
     return bool((yield Statement(_ANY_OLDER, {"before": before})))
 
 
-@unit
+@single_unit
 def delete_older(before: int) -> Steps[int]:
-    """Remove rows from before a time, some at once; repeat until it returns 0."""
+    """Delete a batch of the rows before a time. Call it again until it returns 0."""
     return len((yield Statement(_DELETE_OLDER, {"before": before})))

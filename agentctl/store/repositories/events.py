@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentctl.records.ids import lower_bound_id
-from agentctl.store.database import Sql, Statement, Steps, Value, unit
+from agentctl.store.database import Sql, Statement, Steps, Value, single_unit
 
 __all__ = ["EventRow", "append_batch", "delete_older", "get_last_seq", "has_older", "list_after"]
 
@@ -63,7 +63,7 @@ _DELETE_OLDER = Sql(
 )
 
 
-@unit
+@single_unit
 def append_batch(
     run_id: str, attempt: int, first_seq: int, last_seq: int, events: str
 ) -> Steps[bool]:
@@ -90,7 +90,7 @@ def append_batch(
     return bool(rows)
 
 
-@unit
+@single_unit
 def list_after(run_id: str, seq: int, limit: int = 64) -> Steps[list[EventRow]]:
     """Batches of a run with any event behind number `seq`, in order; -1 for those from the start.
 
@@ -101,20 +101,20 @@ def list_after(run_id: str, seq: int, limit: int = 64) -> Steps[list[EventRow]]:
     return [EventRow(*row) for row in rows]
 
 
-@unit
+@single_unit
 def get_last_seq(run_id: str) -> Steps[int]:
     """Number of the last event that is stored of a run; -1 when there is none."""
     rows = yield Statement(_LAST_SEQ, {"run_id": run_id})
     return rows[0][0] if rows else -1
 
 
-@unit
+@single_unit
 def has_older(finished_before: int) -> Steps[bool]:
     """Whether `delete_older` has anything to remove."""
     return bool((yield Statement(_ANY_OLDER, _cutoff_parameters(finished_before))))
 
 
-@unit
+@single_unit
 def delete_older(finished_before: int) -> Steps[int]:
     """Remove events of runs that ended before a time, some at once; repeat until it returns 0."""
     rows = yield Statement(_DELETE_OLDER, _cutoff_parameters(finished_before))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentctl.store.database import Sql, Statement, Steps, Value, unit
+from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 
 __all__ = ["KEY_LIFETIME", "Claim", "claim_key", "delete_older", "has_older", "is_claimed"]
 
@@ -72,21 +72,21 @@ def claim_key(
     return Claim(*found[0])
 
 
-@unit
+@single_unit
 def is_claimed(principal: str, key: str, now: int) -> Steps[bool]:
     """Whether a key stands for a run."""
     found = yield Statement(_GET_CLAIM, {"principal": principal, "key": key})
     return bool(found) and Claim(*found[0]).created_at > now - KEY_LIFETIME
 
 
-@unit
+@single_unit
 def has_older(before: int) -> Steps[bool]:
     """Whether `delete_older` has anything to remove. It may look at every row: for `large` reads,
     which keep nobody else waiting."""
     return bool((yield Statement(_ANY_OLDER, {"before": before})))
 
 
-@unit
+@single_unit
 def delete_older(before: int) -> Steps[int]:
     """Remove keys that were claimed before a time, some at once; repeat until it returns 0."""
     return len((yield Statement(_DELETE_OLDER, {"before": before})))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
 
 __all__ = [
     "ScannedRun",
@@ -90,7 +90,7 @@ _DELETE = Sql(
 )
 
 
-@unit
+@single_unit
 def count_runs() -> Steps[int]:
     """How many runs there are."""
     rows = yield Statement(_COUNT_RUNS)
@@ -98,14 +98,14 @@ def count_runs() -> Steps[int]:
     return number
 
 
-@unit
+@single_unit
 def scan_runs(after: str, limit: int) -> Steps[list[ScannedRun]]:
     """The next runs of the walk behind an id, `""` for the first ones."""
     rows = yield Statement(_SCAN, {"after": after, "limit": limit})
     return [ScannedRun(*row) for row in rows]
 
 
-@unit
+@single_unit
 def get_messages(run_id: str) -> Steps[StoredMessages | None]:
     """What a run keeps of its talk with the model; None while it is live, or when it is gone."""
     rows = yield Statement(_MESSAGES, {"run_id": run_id})
@@ -204,7 +204,7 @@ class SessionsCheck:
     broken: list[tuple[str, str]]
 
 
-@unit
+@single_unit
 def count_sessions() -> Steps[int]:
     """How many sessions there are."""
     ((number,),) = yield Statement(_COUNT_SESSIONS)

@@ -1,18 +1,16 @@
-"""Runs as they are read: one by one, of a session, of a worker. Lists are in `run_list`.
-
-The list of runs across sessions.
-"""
+"""Reads of runs: by id, of a session, of a worker, and lists across sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
-from agentctl.store.database import Sql, Statement, Steps, Value, unit
-from agentctl.store.listing import Filter, Lead, Listing, RowPage, Slice, present_filters
-from agentctl.store.repositories.run_rows import RunQuery, RunRow, RunState
+from agentctl.operations import RunFilter
+from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.listing import Conditions, Listing, RowPage, Slice
+from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.totals import Totals
-from agentctl.store.visibility import EVERYONE, IS_VISIBLE, OWNER_FILTERS, Visibility
+from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 __all__ = [
     "IS_LIVE",
@@ -34,10 +32,10 @@ __all__ = [
 ]
 
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
-"""Those of a RunRow, in its order."""
+"""The columns of `RunRow`, in its order."""
 
 IS_LIVE = "status IN ('PENDING', 'RUNNING')"
-"""The condition that a run has not ended; there are indexes of such runs alone."""
+"""The condition that a run has no final status. Partial indexes have the same condition."""
 
 _STATE = ", ".join(field.name for field in fields(RunState))
 
@@ -78,12 +76,12 @@ _LIVE_OF = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner = :owner AND {IS_LIVE} {_CHILDREN_FIRST}"
 )
 
-_LIVE_OF_NOBODY = Sql(
+_LIVE_WITHOUT_OWNER = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner IS NULL AND {IS_LIVE} {_CHILDREN_FIRST}"
 )
 
 _PARENTS = 20
-"""Parents in one statement of `children`; a last group that is smaller is filled with null."""
+"""Parents in one statement of `list_children`. A smaller last group is filled with NULL."""
 
 _CHILDREN = Sql(
     "SELECT parent_run_id, run_id FROM runs WHERE parent_run_id IN"
@@ -94,30 +92,30 @@ _CHILDREN = Sql(
 _NO_LIMIT = 2**63 - 1
 
 
-@unit
+@single_unit
 def get(run_id: str, visibility: Visibility) -> Steps[RunRow | None]:
-    """The run, or None when there is none that is visible."""
+    """Return the run, or None if no visible run has the id."""
     rows = yield Statement(_GET, {"run_id": run_id, **visibility.parameters()})
     return RunRow(*rows[0]) if rows else None
 
 
-@unit
+@single_unit
 def get_for_update(run_id: str) -> Steps[RunRow | None]:
-    """The run, which nobody else changes before the transaction ends; None when there is none."""
+    """Return the run and lock its row until the transaction ends; None if it does not exist."""
     rows = yield Statement(_HOLD, {"run_id": run_id})
     return RunRow(*rows[0]) if rows else None
 
 
-@unit
+@single_unit
 def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Steps[RunState | None]:
-    """Where the run stands, or None when there is none that is visible."""
+    """Return the state of the run, or None if no visible run has the id."""
     rows = yield Statement(_GET_STATE, {"run_id": run_id, **visibility.parameters()})
     return RunState(*rows[0]) if rows else None
 
 
 @unit
 def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
-    """For each of some runs, the ids of its children in order; every id given has an entry."""
+    """Return the ids of the children of each run, in order. Every given id has an entry."""
     found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
     for first in range(0, len(run_ids), _PARENTS):
         group = run_ids[first : first + _PARENTS]
@@ -129,11 +127,11 @@ def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     return found
 
 
-@unit
+@single_unit
 def list_in_session(
     session_id: str, *, limit: int | None = None, after_seq: int | None = None
 ) -> Steps[list[RunRow]]:
-    """The runs of a session, members' runs included, oldest first."""
+    """Return the runs of a session and of its members, oldest first."""
     rows = yield Statement(
         _OF_SESSION,
         {
@@ -145,51 +143,55 @@ def list_in_session(
     return [RunRow(*row) for row in rows]
 
 
-@unit
+@single_unit
 def list_histories(session_id: str) -> Steps[list[bytes]]:
-    """What the session's top-level runs show in `chat_history`, in order: of each the JSON array,
-    in UTF-8 and without its brackets, so that all of them can be one without another copy.
+    """Return the histories of the top-level runs of a session, in order, for `chat_history`.
+
+    Each is a JSON array in UTF-8 without its brackets: the caller joins them without a copy.
     """
     rows = yield Statement(_HISTORIES, {"session_id": session_id})
     return [history for (history,) in rows]
 
 
-@unit
+@single_unit
 def list_recent_messages(session_id: str, limit: int) -> Steps[list[str]]:
-    """The messages of the last `limit` top-level runs that have ended, oldest first: JSON arrays.
+    """Return the messages of the last `limit` top-level runs that have ended, oldest first.
 
-    What it costs does not depend on the number of runs.
+    Each is a JSON array. The cost does not depend on the number of runs.
     """
     rows = yield Statement(_RECENT_MESSAGES, {"session_id": session_id, "limit": limit})
     return [messages for (messages,) in reversed(rows)]
 
 
-@unit
+@single_unit
 def list_live_in_session(session_id: str) -> Steps[list[str]]:
-    """Ids of the session's runs that have not ended, oldest first."""
+    """Return the ids of the live runs of a session, oldest first."""
     rows = yield Statement(_LIVE_IN_SESSION, {"session_id": session_id})
     return [run_id for (run_id,) in rows]
 
 
-@unit
+@single_unit
 def list_cancel_requests(owner: str) -> Steps[list[RunState]]:
-    """The runs that a worker has to stop: claimed by it, asked to stop, not ended."""
+    """Return the live runs of a worker whose cancel has been requested."""
     rows = yield Statement(_CANCEL_REQUESTS, {"owner": owner})
     return [RunState(*row) for row in rows]
 
 
-@unit
+@single_unit
 def list_live_owners() -> Steps[list[str | None]]:
-    """The workers that runs which have not ended name as theirs, each once; None: nobody."""
+    """Return the distinct owners of all live runs; None means runs without an owner."""
     rows = yield Statement(_LIVE_OWNERS)
     return [owner for (owner,) in rows]
 
 
-@unit
+@single_unit
 def list_live_of_worker(owner: str | None) -> Steps[list[RunRow]]:
-    """The runs of a worker, or of nobody, that have not ended: children before their parents."""
+    """Return the live runs of a worker, children before their parents.
+
+    `owner` None returns the live runs without an owner.
+    """
     if owner is None:
-        rows = yield Statement(_LIVE_OF_NOBODY)
+        rows = yield Statement(_LIVE_WITHOUT_OWNER)
     else:
         rows = yield Statement(_LIVE_OF, {"owner": owner})
     return [RunRow(*row) for row in rows]
@@ -197,61 +199,47 @@ def list_live_of_worker(owner: str | None) -> Steps[list[RunRow]]:
 
 RunRowPage = RowPage[RunRow]
 
-# By its own name, because it leads as `status` does not: for two states no index is in order.
-_LIVE = Filter("runs.status", "IN ('PENDING', 'RUNNING')")
-
-_RANGE = {
-    "created_after": Filter("created_at", ">= :created_after"),
-    "created_before": Filter("created_at", "< :created_before"),
-}
-
-_EVER: dict[str, Value] = {"created_after": 0, "created_before": 2**63 - 1}
-"""Bounds of all times: one that is not given is there all the same, to have fewer statements."""
-
-_CREATED = ("created_at",)
-_STATUS = Lead(("status",), _CREATED)
-
-LISTING = Listing(
-    table="runs",
-    columns=RUN_COLUMNS,
-    id="run_id",
-    sorts=_CREATED,
-    free={
-        name: Filter(name, f"= :{name}")
-        for name in ("session_id", "user_id", "component_id", "component_type")
-    },
-    choices=(
-        OWNER_FILTERS,
-        ({}, {"status": Filter("status", "= :status")}, {"live": _LIVE}),
-        ({}, _RANGE),
-    ),
-    leads=(
-        # Few runs are live at a time, whatever else is asked for.
-        Lead(("runs.status",)),
-        *(Lead((compared,), _CREATED) for compared in ("session_id", "user_id", "component_id")),
-        _STATUS,
-        Lead(("component_type",), _CREATED),
-    ),
-    promoted=(_STATUS,),
-    removals="runs",
-)
+LISTING = Listing(table="runs", columns=RUN_COLUMNS, id="run_id", removals="runs")
 
 
 @unit
-def list_page(query: RunQuery, known: Totals | None = None) -> Steps[RunRowPage]:
-    """One page of the runs that are visible, and how many there are.
+def list_page(
+    filter: RunFilter, visibility: Visibility, part: Slice, totals: Totals | None = None
+) -> Steps[RunRowPage]:
+    """Read a page of the visible runs that match a filter, and their total.
 
     Args:
-        known: what is known of the database (`totals.totals_of`).
+        filter: the filter; its `page` is not read.
+        part: the page, in the order of `created_at`.
+        totals: the remembered totals of the database.
     """
-    filters = query.visibility.filters()
-    filters |= present_filters(query, (*LISTING.free, "status"))
-    if query.live:
-        filters["live"] = None
-    if bounds := present_filters(query, _EVER):
-        filters |= _EVER | bounds
-    part = Slice("created_at", query.sort_order, query.limit, query.offset, query.after)
-    # Runs leave these lists without being removed.
-    if query.live or query.status in ("PENDING", "RUNNING"):
-        return (yield from LISTING.page(filters, part, RunRow, _STATUS))
-    return (yield from LISTING.page(filters, part, RunRow, known=known))
+    conditions = visibility.conditions().with_equal(
+        status=filter.status,
+        component_type=filter.component_type,
+        component_id=filter.component_id,
+        session_id=filter.session_id,
+        user_id=filter.user_id,
+    )
+    live = filter.live or filter.status in ("PENDING", "RUNNING")
+    if live:
+        conditions = conditions.with_condition(IS_LIVE)
+    since, before = filter.created_after, filter.created_before
+    # A run leaves the lists of live runs without being deleted, so these are always counted.
+    total = yield from LISTING.count(_within(conditions, since, before), None if live else totals)
+    # Of a time bound and a cursor that limit the same side, only the tighter one is a condition: a
+    # database that starts at the other one reads all pages in between.
+    if part.after is not None and part.order == "asc" and since is not None:
+        since, part = (since, replace(part, after=None)) if since > part.after[0] else (None, part)
+    elif part.after is not None and part.order == "desc" and before is not None:
+        bounds = (before, replace(part, after=None)) if before <= part.after[0] else (None, part)
+        before, part = bounds
+    matching = _within(conditions, since, before)
+    return (yield from LISTING.read(matching, part, RunRow, total, sort_ids=live))
+
+
+def _within(conditions: Conditions, since: int | None, before: int | None) -> Conditions:
+    if since is not None:
+        conditions = conditions.with_condition("created_at >= :since", since=since)
+    if before is not None:
+        conditions = conditions.with_condition("created_at < :before", before=before)
+    return conditions

@@ -1,18 +1,16 @@
-"""Runs as repositories take and give them. For rows the same holds as in `session_rows`."""
+"""The values that the repository of runs takes and returns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentctl.store.listing import Cursor, Order
-from agentctl.store.visibility import Visibility
-
-__all__ = ["NewRun", "RunEnd", "RunQuery", "RunRow", "RunState"]
+__all__ = ["NewRun", "RunEnd", "RunRow", "RunState"]
 
 
+# Not frozen, for the reason of `sessions.SummaryRow`.
 @dataclass(slots=True)
 class RunRow:
-    """A run as it is stored. Times are microseconds, flags 0 or 1.
+    """A stored run. Times are microseconds UTC, flags 0 or 1.
 
     `metrics`, `history`, `tools` and `messages` are JSON texts, None until the run has ended.
     """
@@ -48,7 +46,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Where a run stands, without what it holds."""
+    """The state of a run, without its content."""
 
     run_id: str
     session_id: str
@@ -73,8 +71,8 @@ class NewRun:
     """A run to create.
 
     Attributes:
-        owner: the worker that will claim it, if that is known.
-        session_name: the name that its session gets when it has none; None for a member's run.
+        owner: the id of the worker that will claim it, if that is known.
+        session_name: the name for a session without a name; None for the run of a member.
     """
 
     run_id: str
@@ -92,15 +90,15 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended: COMPLETED, ERROR or CANCELLED, and what it leaves.
+    """The end of a run: its final status (COMPLETED, ERROR or CANCELLED) and its result.
 
     Attributes:
-        attempt: of the run that this is the end of; an older one is refused.
-        history: JSON array of what `chat_history` shows of it (contract.md 3).
-        metrics: JSON object with its own use of tokens, without that of its children.
-        stopped_at: when the work itself is known to have stopped, or None.
-        late_result: whether a result came after the end and was dropped.
-        cancel_reason: takes the place of the reason that was given with the request for a cancel.
+        attempt: the attempt of the run that has ended; an older one is refused.
+        history: JSON array of the entries in `chat_history` (docs/contract.md "Run record").
+        metrics: JSON object of the token counters of the run, without those of its children.
+        stopped_at: the time at which the work stopped; None if that is not known.
+        late_result: True if a result arrived after the end and was dropped.
+        cancel_reason: replaces the reason of the cancel request.
     """
 
     run_id: str
@@ -117,27 +115,3 @@ class RunEnd:
     stopped_at: int | None
     late_result: bool = False
     cancel_reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunQuery:
-    """Which runs to list, across sessions, by the time of their creation.
-
-    Attributes:
-        live: only those that have not ended; not together with `status`.
-        created_after, created_before: from this time on, and before that one, in microseconds.
-    """
-
-    visibility: Visibility
-    status: str | None = None
-    component_type: str | None = None
-    component_id: str | None = None
-    session_id: str | None = None
-    user_id: str | None = None
-    sort_order: Order = "desc"
-    limit: int = 20
-    offset: int = 0
-    after: Cursor | None = None
-    live: bool = False
-    created_after: int | None = None
-    created_before: int | None = None

@@ -28,14 +28,13 @@ from agentctl.store.repositories.run_reads import (
     list_page,
     list_recent_messages,
 )
-from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunQuery, RunRow, RunState
+from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunRow, RunState
 from agentctl.store.repositories.sessions import parse_counters
 
 __all__ = [
     "LISTING",
     "NewRun",
     "RunEnd",
-    "RunQuery",
     "RunRow",
     "RunRowPage",
     "RunState",

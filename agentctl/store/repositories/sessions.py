@@ -1,13 +1,7 @@
-"""Sessions as repositories take and give them.
+"""Sessions: one row each.
 
-Nobody changes a row. It is not frozen for the sake of those that are made by the page: to make a
-frozen one takes nine times as long.
-
-The list of sessions.
-
-The nine counters of a session (contract.md 3), kept as JSON text.
-
-Sessions: one row each, with counters, so that a list never reads what a session holds.
+The row has counters of the runs of the session (docs/contract.md "Session records"), so that a list
+reads neither runs nor histories.
 """
 
 from __future__ import annotations
@@ -15,30 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
 from itertools import combinations
-from typing import Literal
 
 import orjson
 
+from agentctl.operations import SessionFilter
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.store.database import Sql, Statement, Steps, Value, unit
+from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import (
-    Cursor,
-    Filter,
-    Lead,
+    MAXIMUM_TOTAL,
     Listing,
-    Order,
     RowPage,
     Slice,
-    prefix_range,
-    present_filters,
+    fold_prefix,
+    prefix_end,
 )
 from agentctl.store.totals import Totals
-from agentctl.store.visibility import EVERYONE, IS_VISIBLE, OWNER_FILTERS, Visibility
+from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 __all__ = [
     "LISTING",
     "NO_USAGE",
-    "SessionQuery",
     "SessionRow",
     "SessionRowPage",
     "SummaryRow",
@@ -59,9 +49,11 @@ __all__ = [
 ]
 
 
+# No code changes a row. The classes are not frozen because a page creates many rows, and a frozen
+# one takes nine times as long to create.
 @dataclass(slots=True)
 class SummaryRow:
-    """What a list shows of a session. Times are microseconds."""
+    """The columns of a session that a list shows. Times are microseconds UTC."""
 
     session_id: str
     session_type: str
@@ -79,7 +71,7 @@ class SummaryRow:
 
 @dataclass(slots=True)
 class SessionRow(SummaryRow):
-    """A session as it is stored: these are JSON texts."""
+    """A stored session. The additional columns are JSON texts."""
 
     metrics: str
     component_data: str | None
@@ -89,102 +81,78 @@ class SessionRow(SummaryRow):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionQuery:
-    """Which sessions to list. `name_prefix` is compared without regard to ASCII case."""
-
-    visibility: Visibility
-    session_type: str | None = None
-    component_id: str | None = None
-    user_id: str | None = None
-    name_prefix: str | None = None
-    sort_by: Literal["created_at", "updated_at"] = "created_at"
-    sort_order: Order = "desc"
-    limit: int = 20
-    offset: int = 0
-    after: Cursor | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class UnusableSession:
-    """A session that a run may not use: it is not visible, or of another type."""
+    """A session that a run may not use: it is not visible, or has another type."""
 
     row: SessionRow
 
 
 SessionRowPage = RowPage[SummaryRow]
 
-_NAME = "lower(session_name)"
-_START_LENGTH = 3
-_START = f"substr({_NAME}, 1, {_START_LENGTH})"
-_NAME_FROM = {"name_from": Filter(_NAME, ">= :name_from")}
-_NAME_TO = _NAME_FROM | {"name_to": Filter(_NAME, "< :name_to")}
-_NAME_START = _NAME_TO | {"name_start": Filter(_START, "= :name_start")}
-
-_BOTH = ("created_at", "updated_at")
-_CREATED = ("created_at",)
-
 LISTING = Listing(
     table="sessions",
     columns=", ".join(field.name for field in fields(SummaryRow)),
     id="session_id",
-    sorts=_BOTH,
-    free={
-        "user_id": Filter("user_id", "= :user_id"),
-        "component_id": Filter("component_id", "= :component_id"),
-        "session_type": Filter("session_type", "= :session_type"),
-    },
-    choices=(OWNER_FILTERS, ({}, _NAME_FROM, _NAME_TO, _NAME_START)),
-    leads=(
-        Lead(("user_id", _NAME)),
-        Lead(("user_id", "component_id"), _CREATED),
-        Lead(("user_id", "session_type"), _CREATED),
-        Lead(("user_id",), _BOTH),
-        Lead((_NAME,)),
-        # Where very many names begin alike they are a large part of those with these characters.
-        Lead((_START,), _CREATED),
-        Lead(("component_id",), _BOTH),
-        Lead(("session_type",), _BOTH),
-    ),
-    implied=(_START,),
     removals="sessions",
 )
 
+_NAME = "lower(session_name)"
+_START_LENGTH = 3
+"""Characters in the index `sessions_start`."""
+
 
 @unit
-def list_page(query: SessionQuery, known: Totals | None = None) -> Steps[SessionRowPage]:
-    """One page of the sessions that are visible, and how many there are.
+def list_page(
+    filter: SessionFilter, visibility: Visibility, part: Slice, totals: Totals | None = None
+) -> Steps[SessionRowPage]:
+    """Read a page of the visible sessions that match a filter, and their total.
 
     Args:
-        known: what is known of the database (`totals.totals_of`).
+        filter: the filter; its `page` is not read.
+        part: the page.
+        totals: the remembered totals of the database.
     """
-    part = Slice(query.sort_by, query.sort_order, query.limit, query.offset, query.after)
-    return (yield from LISTING.page(_filters(query), part, SummaryRow, known=known))
-
-
-def _filters(query: SessionQuery) -> dict[str, Value]:
-    filters = query.visibility.filters() | present_filters(query, LISTING.free)
-    if query.name_prefix:
-        start, end = prefix_range(query.name_prefix)
-        filters["name_from"] = start
-        if end is not None:
-            filters["name_to"] = end
-            if len(start) >= _START_LENGTH:
-                filters["name_start"] = start[:_START_LENGTH]
-    return filters
+    conditions = visibility.conditions().with_equal(
+        session_type=filter.where.type,
+        component_id=filter.component_id,
+        user_id=filter.where.user_id,
+    )
+    if not filter.session_name:
+        return (yield from LISTING.list_page(conditions, part, SummaryRow, totals))
+    prefix = fold_prefix(filter.session_name)
+    end = prefix_end(prefix)
+    named = conditions.with_condition(f"{_NAME} >= :name_from", name_from=prefix)
+    if end is not None:
+        named = named.with_condition(f"{_NAME} < :name_to", name_to=end)
+    total = yield from LISTING.count(named, totals)
+    if total <= MAXIMUM_TOTAL:
+        return (yield from LISTING.read(named, part, SummaryRow, total, sort_ids=True))
+    # The index of names is not in the order of the list. With more names than that, a page is found
+    # sooner by reading the list in its order than by sorting.
+    conditions = conditions.with_condition(
+        f"substr({_NAME}, 1, :name_length) = :name_prefix",
+        name_length=len(prefix),
+        name_prefix=prefix,
+    )
+    if part.sort == "created_at" and len(prefix) >= _START_LENGTH:
+        conditions = conditions.with_condition(
+            f"substr({_NAME}, 1, {_START_LENGTH}) = :name_start", name_start=prefix[:_START_LENGTH]
+        )
+    return (yield from LISTING.read(conditions, part, SummaryRow, total))
 
 
 NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
-"""What a new session has used."""
+"""The counters of a new session: a JSON object."""
 
 
 def parse_counters(metrics: str | None) -> dict[str, int]:
-    """The counters in a JSON object; those that it does not have are 0."""
+    """Return the nine token counters of a JSON object; missing ones are 0."""
     stored = orjson.loads(metrics) if metrics else {}
     return {name: int(stored.get(name) or 0) for name in TOKEN_COUNTERS}
 
 
 def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
-    """The counters with `delta` added: as JSON text, and their total_tokens."""
+    """Add `delta` to the counters. Return them as JSON text, and their `total_tokens`."""
     total = parse_counters(metrics)
     for name in TOKEN_COUNTERS:
         total[name] += delta.get(name, 0)
@@ -219,7 +187,7 @@ _TAKE_SEQ = Sql(
     " WHERE session_id = :session_id RETURNING run_count"
 )
 
-# What is written down late, of a run that ended a while ago, does not set the time back.
+# The end of a run may be stored late. It must not set the time back.
 _COUNT_BYTES = Sql(
     "UPDATE sessions SET history_bytes = history_bytes + :history_bytes,"
     " updated_at = CASE WHEN updated_at > :now THEN updated_at ELSE :now END"
@@ -231,7 +199,7 @@ _WRITE_USAGE = Sql(
     " WHERE session_id = :session_id"
 )
 
-# Of the newest run: the row itself tells that it is, also when it had to be waited for.
+# The row shows that the run is the newest, also after a wait for the lock on the row.
 _NEWEST_STATUS = Sql(
     "UPDATE sessions SET last_status = :last_status"
     " WHERE session_id = :session_id AND run_count = :seq RETURNING session_id"
@@ -239,7 +207,7 @@ _NEWEST_STATUS = Sql(
 
 _LOCK = Sql("SELECT session_id FROM sessions WHERE session_id = :session_id FOR UPDATE")
 
-# A statement of its own, after one that has locked the session's row: on PostgreSQL it sees the
+# A separate statement, after one that has locked the row of the session: on PostgreSQL it sees the
 # runs that were committed while this transaction waited for the lock.
 _LAST_STATUS = Sql(
     "UPDATE sessions SET last_status = :last_status WHERE session_id = :session_id"
@@ -247,11 +215,11 @@ _LAST_STATUS = Sql(
     " AND runs.seq > :seq AND runs.parent_run_id IS NULL)"
 )
 
-# The session first is held, then its runs go, then it goes itself: see `delete`.
+# The order of `delete`: the row of the session is locked, its runs are deleted, then the session.
 _DELETE_RUNS = Sql("DELETE FROM runs WHERE session_id = :session_id")
 _DELETE = Sql("DELETE FROM sessions WHERE session_id = :session_id RETURNING run_count")
 
-# What takes a row out of a list counts it, or `totals` would take the list for longer than it is.
+# Each row that leaves a list is counted; otherwise `Totals` would report a list as too long.
 _COUNT_REMOVALS = Sql(
     "UPDATE removals SET sessions = sessions + :sessions, runs = runs + :runs WHERE id = 1"
 )
@@ -268,17 +236,23 @@ _UPDATES = {
 }
 
 
-@unit
+@single_unit
 def get(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
-    """The session, or None when there is none that is visible."""
+    """Return the session, or None if no visible session has the id."""
     rows = yield Statement(_GET, {"session_id": session_id, **visibility.parameters()})
     return SessionRow(*rows[0]) if rows else None
 
 
-@unit
+@single_unit
 def get_for_update(session_id: str, visibility: Visibility) -> Steps[SessionRow | None]:
-    """Like `get`, to change it: until the transaction ends nobody else changes or removes it, or
-    begins a run in it."""
+    """Return the session and lock its row.
+
+    Until the transaction ends, no other transaction changes or deletes the session, or creates a
+    run in it.
+
+    Returns:
+        The session, or None if no visible session has the id.
+    """
     rows = yield Statement(_HOLD, {"session_id": session_id, **visibility.parameters()})
     return SessionRow(*rows[0]) if rows else None
 
@@ -296,7 +270,10 @@ def build_session(
     session_state: str | None = None,
     metadata: str | None = None,
 ) -> SessionRow:
-    """A session without runs, to be created. `component_data`, state and metadata: JSON texts."""
+    """Build a session without runs, to be stored.
+
+    `component_data`, `session_state` and `metadata` are JSON texts. `now` is in microseconds UTC.
+    """
     return SessionRow(
         session_id, session_type, component_id, component_name, user_id, session_name,
         total_tokens=0, run_count=0, history_bytes=0, last_status=None,
@@ -305,9 +282,9 @@ def build_session(
     )  # fmt: skip
 
 
-@unit
+@single_unit
 def create(row: SessionRow) -> Steps[bool]:
-    """Store a new session; False when its id is taken, whoever has it."""
+    """Store a new session. Return False if the id exists (for any owner)."""
     rows = yield Statement(_CREATE, dict(zip(_NAMES, astuple(row), strict=True)))
     return bool(rows)
 
@@ -316,23 +293,24 @@ def create(row: SessionRow) -> Steps[bool]:
 def get_or_create_for_run(
     row: SessionRow, visibility: Visibility
 ) -> Steps[SessionRow | UnusableSession]:
-    """The session of a run that is about to be created, made when it does not exist.
+    """Return the session of a run that is about to be created; create it if it does not exist.
 
-    A session that was created without a component gets that of its first run (contract.md 3).
+    A session without a component gets the component of its first run (docs/contract.md
+    "Sessions").
 
     Args:
-        row: the session to make, of `new_session`, with the component of the run.
-        visibility: what the caller sees.
+        row: the session to create, from `build_session`, with the component of the run.
+        visibility: the data scope of the caller.
 
     Returns:
-        The stored session, or Foreign (and nothing was changed) when it exists and is not visible
-        or of another type than `row`.
+        The stored session. `UnusableSession`, without a change, if it exists and is not visible or
+        has another type than `row`.
     """
     if (yield from create(row)):
         return row
     stored = yield from get_for_update(row.session_id, EVERYONE)
     if stored is None:
-        # Deleted between the two statements; SQLite cannot get here.
+        # The session was deleted between the two statements. That cannot happen on SQLite.
         return (yield from get_or_create_for_run(row, visibility))
     if not visibility.sees(stored.user_id) or stored.session_type != row.session_type:
         return UnusableSession(stored)
@@ -354,11 +332,14 @@ def get_or_create_for_run(
 def update(
     session_id: str, visibility: Visibility, changes: Mapping[str, str | None], now: int
 ) -> Steps[SessionRow | None]:
-    """Replace some of `session_name`, `session_state` and `metadata` (JSON texts, or None).
+    """Replace any of `session_name`, `session_state` and `metadata`.
+
+    Args:
+        changes: the new values by column; state and metadata are JSON texts or None. An empty
+            mapping changes nothing, not even `updated_at`.
 
     Returns:
-        The session as it is now, or None when there is none that is visible. Without changes it is
-        left as it is, `updated_at` included.
+        The session after the change, or None if no visible session has the id.
     """
     if not changes:
         return (yield from get(session_id, visibility))
@@ -374,9 +355,10 @@ def update(
 
 @unit
 def delete(session_id: str) -> Steps[bool]:
-    """Remove a session with its runs and their events; False when there is none.
+    """Delete a session with its runs and their events. Return False if it does not exist.
 
-    Who must not remove a live run holds the session before looking for one.
+    A caller that must not delete a live run locks the session (`get_for_update`) before it looks
+    for one.
     """
     yield Statement(_DELETE_RUNS, {"session_id": session_id})
     rows = yield Statement(_DELETE, {"session_id": session_id})
@@ -389,14 +371,15 @@ def delete(session_id: str) -> Steps[bool]:
 def allocate_seq(
     session_id: str, now: int, last_status: str | None, session_name: str | None = None
 ) -> Steps[int | None]:
-    """The number of the session's next run, from 1; locks the session's row.
+    """Allocate the number of the next run of a session; lock the row of the session.
 
     Args:
-        last_status: state of the new run; None leaves the session's as it is (a member's run).
-        session_name: the name that the session gets when it has none.
+        last_status: the status of the new run; None keeps the last status of the session (for the
+            run of a member).
+        session_name: the name for a session without a name.
 
     Returns:
-        The number, or None when there is no such session.
+        The number, from 1; None if the session does not exist.
     """
     rows = yield Statement(
         _TAKE_SEQ, {"session_id": session_id, "now": now, "last_status": last_status}
@@ -413,11 +396,12 @@ def allocate_seq(
 def add_usage(
     session_id: str, delta: Mapping[str, int], history_bytes: int, now: int
 ) -> Steps[None]:
-    """Add what a run used to the session's counters; nothing happens when the session is gone.
+    """Add the usage of a run to the counters of its session, if the session exists.
 
     Args:
-        delta: tokens of the run itself, of the nine counters; its children add their own.
-        history_bytes: bytes of UTF-8 that it adds to what `runs.histories` reads.
+        delta: the token counters of the run itself; its children add their own.
+        history_bytes: size of the history of the run in bytes of UTF-8, as `runs.list_histories`
+            returns it.
     """
     rows = yield Statement(
         _COUNT_BYTES, {"session_id": session_id, "history_bytes": history_bytes, "now": now}
@@ -432,7 +416,7 @@ def add_usage(
 
 @unit
 def set_last_status(session_id: str, seq: int, status: str) -> Steps[None]:
-    """Note the state of a top-level run, unless a newer one has been created."""
+    """Store the status of a top-level run in its session, unless a newer one has been created."""
     values: dict[str, Value] = {"session_id": session_id, "seq": seq, "last_status": status}
     if (yield Statement(_NEWEST_STATUS, values)):
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.database import Sql, Statement, Steps, single_unit
 
 __all__ = ["WorkerRow", "get", "list_workers", "record_heartbeat", "register", "remove"]
 
@@ -45,19 +45,19 @@ _GET = Sql(f"SELECT {_COLUMNS} FROM workers WHERE worker_id = :worker_id")
 _REMOVE = Sql("DELETE FROM workers WHERE worker_id = :worker_id RETURNING worker_id")
 
 
-@unit
+@single_unit
 def register(row: WorkerRow) -> Steps[None]:
     """Store a new worker; its id must be new."""
     yield Statement(_REGISTER, asdict(row))
 
 
-@unit
+@single_unit
 def record_heartbeat(worker_id: str, now: int) -> Steps[bool]:
     """Say that a worker lives; False when its row is gone: others have buried it."""
     return bool((yield Statement(_HEARTBEAT, {"worker_id": worker_id, "now": now})))
 
 
-@unit
+@single_unit
 def list_workers() -> Steps[list[WorkerRow]]:
     """Every worker that has a row, the longest-serving first."""
     rows = yield Statement(_LIST)
@@ -66,14 +66,14 @@ def list_workers() -> Steps[list[WorkerRow]]:
     )
 
 
-@unit
+@single_unit
 def get(worker_id: str) -> Steps[WorkerRow | None]:
     """The worker, or None when it has no row."""
     rows = yield Statement(_GET, {"worker_id": worker_id})
     return WorkerRow(*rows[0]) if rows else None
 
 
-@unit
+@single_unit
 def remove(worker_id: str) -> Steps[bool]:
     """Remove a worker's row; False when it is gone already. Its runs are left as they are."""
     return bool((yield Statement(_REMOVE, {"worker_id": worker_id})))

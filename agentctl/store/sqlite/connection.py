@@ -1,8 +1,6 @@
-"""Writing to a SQLite file that other processes write to as well: turns, and a short log.
+"""Connections to a SQLite file: their setup, how a unit runs on one, and the errors.
 
-One connection to a SQLite file: how it is set up, how a unit runs on it, what its errors mean.
-
-A connection is used by one thread at a time; apsw refuses anything else.
+Only one thread may use a connection at a time; apsw refuses other use.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.store.database import Longer, Row, Work, compile_for_sqlite
+from agentctl.store.database import Row, Work, compile_for_sqlite
 
 __all__ = [
     "WAL_BYTES",
@@ -31,97 +29,50 @@ __all__ = [
     "to_public_error",
 ]
 
-PAUSES = ((0.02, 0.002), (0.05, 0.001), (1.0, 0.0003), (float("inf"), 0.005))
-"""Seconds waited, and those between two looks at the lock until then. Who has waited longer looks
-more often, and so gets it sooner; SQLite's own looks get rarer, so that under load the one that has
-waited longest waits on. What is held for more than a second is in no hurry."""
-
-CHECKPOINT_PAGES = 1_000
-"""What is in the log when it is written to the file: 4 MB."""
-
-RESTART_PAGES = 4_000
-"""What is in it when others are asked to wait until it begins anew: while several write and read,
-it would else go on growing, because it is never all in the file when the next one writes."""
-
-RESTART_SECONDS = 0.05
-"""How long they may have to: a long read keeps the log anyhow."""
-
-
-class BusyHandler:
-    """A busy handler: waits for a lock up to a time."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._began = 0.0
-
-    def __call__(self, looks: int) -> bool:
-        present = time.monotonic()
-        if looks == 0:
-            self._began = present
-        waited = present - self._began
-        if waited >= self.seconds:
-            return False
-        time.sleep(next(pause for until, pause in PAUSES if waited < until))
-        return True
-
-
-def keep_wal_short(connection: apsw.Connection, patience: BusyHandler) -> None:
-    """Write the log to the file now and then, after a commit, and let it begin anew.
-
-    Args:
-        connection: of the writer.
-        patience: its busy handler.
-    """
-    tried = 0
-
-    def committed(connection: apsw.Connection, name: str, pages: int) -> int:
-        nonlocal tried
-        if pages < CHECKPOINT_PAGES:
-            tried = 0
-            return apsw.SQLITE_OK
-        # What keeps this from being done is over at one of the next commits, or told by a write.
-        with contextlib.suppress(apsw.Error):
-            if pages < max(RESTART_PAGES, tried + CHECKPOINT_PAGES):
-                connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_PASSIVE)
-            else:
-                tried = pages
-                _restart_wal(connection, name, patience)
-        return apsw.SQLITE_OK
-
-    connection.set_wal_hook(committed)
-
-
-def _restart_wal(connection: apsw.Connection, name: str, patience: BusyHandler) -> None:
-    usual, patience.seconds = patience.seconds, RESTART_SECONDS
-    try:
-        connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_RESTART)
-    finally:
-        patience.seconds = usual
-
-
 T = TypeVar("T")
 
 log = logging.getLogger("agentctl.store")
 _complaints = RateLimitedLog(log, level=logging.ERROR)
 
 WAIT_MILLISECONDS = 5_000
-"""How long a writer, or a reader beside the event loop, waits for another process's lock."""
+"""Maximum wait of a writer, or of a reader on a thread, for the lock of another process."""
 
 LOOP_WAIT_MILLISECONDS = 500
-"""How long a read on the event loop waits. In WAL mode only a recovery makes a reader wait."""
+"""Maximum wait of a read on the event loop. In WAL mode only a recovery makes a reader wait."""
 
 STATEMENTS = 256
 """Prepared statements that a connection keeps: more than the repositories use at a time."""
 
 WAL_BYTES = 64 * 1024 * 1024
-"""What is left of the write-ahead log after a checkpoint, however far a long read let it grow."""
+"""Maximum size of the write-ahead log after a checkpoint, if a long read has let it grow."""
+
+PAUSES = ((0.02, 0.002), (0.05, 0.001), (1.0, 0.0003), (float("inf"), 0.005))
+"""Pauses between two attempts to get a lock: (seconds waited at most, seconds of the pause).
+
+A process that has waited longer tries more often, and so gets the lock sooner. The pauses of SQLite
+itself become longer, so that under load the process that has waited longest continues to wait. A
+lock that is held for more than a second is not worth many attempts.
+"""
+
+CHECKPOINT_PAGES = 1_000
+"""Pages in the write-ahead log at which it is written to the file: 4 MB."""
+
+RESTART_PAGES = 4_000
+"""Pages in the write-ahead log at which other processes wait until it restarts.
+
+While several processes write and read, it would otherwise grow without limit, because the file
+never has all of it when the next process writes.
+"""
+
+RESTART_SECONDS = 0.05
+"""Maximum duration of that wait. A long read prevents the restart in any case."""
 
 _FAILURES: dict[type[Exception], tuple[str, str]] = {
     apsw.BusyError: (
         "The database is busy",
         "another process holds its lock; try again",
     ),
-    apsw.InterruptError: ("The database takes too long", "ask for less at once"),
+    apsw.InterruptError: ("The database takes too long", "request less at once"),
     apsw.FullError: ("The database's disk is full", "free some space"),
     apsw.IOError: (
         "The database cannot be read or written",
@@ -129,7 +80,7 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
     ),
     apsw.CorruptError: (
         "The database is damaged",
-        "look at it with `agentctl db check`, and restore it from a backup",
+        "run `agentctl db check`, and restore the database from a backup",
     ),
     apsw.NotADBError: (
         "The file is not a database",
@@ -154,21 +105,72 @@ _FAULTS = (
     apsw.RangeError,
     apsw.ThreadingViolationError,
 )
-"""Errors that no user can do anything about: a statement of ours is wrong."""
+"""Errors of a wrong statement in this package: no user can repair them."""
+
+
+class BusyHandler:
+    """A SQLite busy handler that waits for a lock for at most a number of seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._began = 0.0
+
+    def __call__(self, attempts: int) -> bool:
+        present = time.monotonic()
+        if attempts == 0:
+            self._began = present
+        waited = present - self._began
+        if waited >= self.seconds:
+            return False
+        time.sleep(next(pause for until, pause in PAUSES if waited < until))
+        return True
+
+
+def keep_wal_short(connection: apsw.Connection, busy_handler: BusyHandler) -> None:
+    """Checkpoint the write-ahead log after commits, and let it restart when it is long.
+
+    Args:
+        connection: the connection of the writer.
+        busy_handler: its busy handler.
+    """
+    tried = 0
+
+    def checkpoint(connection: apsw.Connection, name: str, pages: int) -> int:
+        nonlocal tried
+        if pages < CHECKPOINT_PAGES:
+            tried = 0
+            return apsw.SQLITE_OK
+        # A checkpoint that fails is repeated after one of the next commits. If the disk is the
+        # cause, the next write fails as well and reports it.
+        with contextlib.suppress(apsw.Error):
+            if pages < max(RESTART_PAGES, tried + CHECKPOINT_PAGES):
+                connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_PASSIVE)
+            else:
+                tried = pages
+                usual, busy_handler.seconds = busy_handler.seconds, RESTART_SECONDS
+                try:
+                    connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_RESTART)
+                finally:
+                    busy_handler.seconds = usual
+        return apsw.SQLITE_OK
+
+    connection.set_wal_hook(checkpoint)
 
 
 def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
-    """What a caller is told of an error of apsw: Unavailable, or InternalFailure for a fault of
-    ours. Its own text goes to the log.
+    """Return the error for a caller, and log the text of apsw.
 
     Args:
-        error: what was raised.
-        name: id of the database.
+        error: the error that apsw raised.
+        name: the id of the database.
+
+    Returns:
+        Unavailable, or InternalError for a fault of this package.
     """
     if isinstance(error, _FAULTS):
         log.error("database %s: %s: %s", name, type(error).__name__, error)
         return errors.InternalError()
-    # What keeps a database away keeps it away from everybody, again and again.
+    # The cause of an outage fails every request: the log must not repeat it for each.
     _complaints.make("database %s: %s: %s", name, type(error).__name__, error)
     for kind, (detail, hint) in _FAILURES.items():
         if isinstance(error, kind):
@@ -177,10 +179,13 @@ def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
 
 
 def connect_reader(path: Path, *, on_loop: bool = False) -> apsw.Connection:
-    """A connection that refuses to write. The file must exist. Raises apsw's errors.
+    """Open a connection that refuses to write. The file must exist.
 
-    It maps nothing of the file: what cannot be read is to be an error, and not the end of the
-    process (docs/decisions/0029).
+    The connection does not map the file into memory: a failed read must be an error, not a signal
+    that ends the process (docs/decisions/0029).
+
+    Raises:
+        apsw.Error: the file cannot be opened.
     """
     connection = _connect(path, LOOP_WAIT_MILLISECONDS if on_loop else WAIT_MILLISECONDS)
     connection.pragma("query_only", True)
@@ -188,17 +193,20 @@ def connect_reader(path: Path, *, on_loop: bool = False) -> apsw.Connection:
 
 
 def connect_writer(path: Path) -> apsw.Connection:
-    """A connection for writing, durable at each commit (design.md "Store"). Raises apsw's errors.
+    """Open a connection for writing that is durable at each commit. The file must exist.
 
-    The journal mode is a property of the file, set when it was made; `open` sees to that.
+    The journal mode is a property of the file; `schema.create_if_absent` sets it.
+
+    Raises:
+        apsw.Error: the file cannot be opened.
     """
     connection = _connect(path, WAIT_MILLISECONDS)
     connection.pragma("synchronous", "FULL")
     connection.pragma("foreign_keys", True)
     connection.pragma("journal_size_limit", WAL_BYTES)
-    patience = BusyHandler(WAIT_MILLISECONDS / 1_000)
-    connection.set_busy_handler(patience)
-    keep_wal_short(connection, patience)
+    busy_handler = BusyHandler(WAIT_MILLISECONDS / 1_000)
+    connection.set_busy_handler(busy_handler)
+    keep_wal_short(connection, busy_handler)
     return connection
 
 
@@ -210,17 +218,13 @@ def _connect(path: Path, wait: int) -> apsw.Connection:
     return connection
 
 
-def run_unit(connection: apsw.Connection, work: Work[T], *, most: int | None = None) -> T:
-    """Run a unit in the transaction that is open, if one is. The caller undoes what a failure
-    leaves behind.
-
-    Args:
-        most: how many statements it may have.
+def run_unit(connection: apsw.Connection, work: Work[T]) -> T:
+    """Run a unit in the open transaction, if there is one. After a failure the caller rolls back.
 
     Raises:
-        ValidationFailed: a value is text that no database takes (contract.md 7).
-        Longer: it has a statement more than `most`; that one was not run.
-        Whatever a statement or the unit itself raises.
+        ValidationFailed: a value is text that no database stores (docs/contract.md "Requests").
+        RuntimeError: a single unit has a second statement.
+        Exception: the exceptions of the statements and of the unit.
     """
     steps = iter(work)
     send = steps.send
@@ -228,10 +232,8 @@ def run_unit(connection: apsw.Connection, work: Work[T], *, most: int | None = N
     try:
         while True:
             sql, parameters = send(cast("list[Row]", rows))
-            if most is not None:
-                if not most:
-                    raise Longer
-                most -= 1
+            if work.single and rows is not None:
+                raise RuntimeError("a single unit has a second statement")
             rows = cast(
                 "list[Row]", connection.execute(compile_for_sqlite(sql), parameters).fetchall()
             )
@@ -244,7 +246,7 @@ def run_unit(connection: apsw.Connection, work: Work[T], *, most: int | None = N
 
 
 def run_unit_on_snapshot(connection: apsw.Connection, work: Work[T]) -> T:
-    """Run a unit that reads, in a transaction of its own: all its statements see one state."""
+    """Run a unit that reads, in a transaction: all its statements see the same state."""
     connection.execute("BEGIN")
     try:
         return run_unit(connection, work)

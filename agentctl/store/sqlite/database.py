@@ -1,6 +1,6 @@
-"""The SQLite driver: reads on the loop or on reader threads, writes on one thread.
+"""The SQLite driver: reads on the event loop or on reader threads, writes on a writer thread.
 
-Every connection is opened when it is first needed: a command that reads opens one.
+Every connection is opened when it is first used: a command that only reads opens one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import CodeType
 from typing import TypeVar, cast
 
 import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import Large, Load, Longer, Work, probe
+from agentctl.store.database import Load, ReadSize, Work, probe
 from agentctl.store.sqlite.connection import (
     connect_reader,
     run_unit,
@@ -29,6 +28,7 @@ from agentctl.store.sqlite.connection import (
 )
 from agentctl.store.sqlite.file import get_lock_folder
 from agentctl.store.sqlite.writer import Writer
+from agentctl.store.totals import Totals
 
 __all__ = ["SqliteDatabase"]
 
@@ -38,14 +38,15 @@ READERS = 4
 """Threads for large reads."""
 
 READ_SECONDS = 30.0
-"""How long a large read may take: while it lasts, the log cannot begin anew."""
+"""Maximum duration of a large read. While it lasts, the write-ahead log cannot restart."""
 
 STEPS = 100_000
-"""Instructions of SQLite between two looks at that: some milliseconds."""
+"""SQLite instructions between two checks of that limit: some milliseconds."""
 
-LOOP_STEPS, LOOP_LOOKS = 5_000, 10
-"""Instructions between two looks at a read on the event loop that is perhaps large, and after how
-many it goes on elsewhere: half a millisecond. To go there at once takes as long as a short page."""
+LOOP_STEPS, LOOP_CHECKS = 5_000, 10
+"""SQLite instructions between two checks of a read of unknown size on the event loop, and the
+number of checks after which it moves to a thread: half a millisecond. To start every such read on a
+thread would cost as much as a short page."""
 
 
 class SqliteDatabase:
@@ -53,53 +54,52 @@ class SqliteDatabase:
 
     Args:
         id: its id in the configuration.
-        path: the file, which exists and has the schema; `open.open_database` sees to both.
+        path: the file. It exists and has the schema: `open.open_database` ensures that.
     """
 
     def __init__(self, id: str, path: Path) -> None:
         self.id = id
         self.path = path
+        self.totals = Totals()
         self._closed = False
-        self._apart = 0  # large reads that were asked for and have not ended
+        self._large_reads = 0  # accepted and not finished
         self._lock = threading.Lock()
         self._reader: apsw.Connection | None = None
-        self._longer: set[CodeType] = set()
-        self._looks = -1  # that a read on the loop has left before it has to go; -1: it may stay
+        self._checks_left = -1  # before the read on the loop must move; -1: no limit
         self._writer: Writer | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._idle: deque[apsw.Connection] = deque()
 
     @property
     def lock_folder(self) -> Path:
-        """The folder for lock files, beside the file itself, whatever links lead to it."""
+        """The folder for lock files, next to the real file if the path is a link."""
         return get_lock_folder(self.path)
 
     async def check(self) -> None:
-        """See that it answers; `open.open_database` has looked at its schema."""
+        """Check that the database answers. `open.open_database` has checked its schema."""
         await self.read(probe())
 
     async def clock(self) -> int:
-        """What the time is: all who use the file are on one machine."""
+        """Return the time of this machine: all processes that use the file run on it."""
         return now()
 
-    async def read(self, work: Work[T], *, large: Large = False) -> T:
+    async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         """Run a unit that only reads, on one snapshot.
 
         Args:
             work: the unit. A statement of it that writes fails.
-            large: run it on a reader thread, so that the event loop is not held up. Without it the
-                unit runs on the loop: for point reads and what is known to be small. `perhaps`:
-                it begins on the loop, and once more on a thread if it is not over soon.
+            size: `small` runs the unit on the event loop, `large` on a reader thread. `unknown`
+                starts it on the loop, and runs it again on a thread if it takes long.
         """
-        if large == "perhaps":
+        if size == "unknown":
             with contextlib.suppress(apsw.InterruptError):
                 return self._read_briefly(work)
-        if large:
-            return await asyncio.wrap_future(self._submit_apart(work))
+        if size != "small":
+            return await asyncio.wrap_future(self._submit_large_read(work))
         return self.read_blocking(work)
 
     def read_blocking(self, work: Work[T]) -> T:
-        """Like `read` on the loop, for callers without one."""
+        """Do the same as a small `read`, for callers without an event loop."""
         try:
             with self._lock:
                 return self._run_on_loop(work)
@@ -107,57 +107,53 @@ class SqliteDatabase:
             raise to_public_error(error, self.id) from None
 
     def _read_briefly(self, work: Work[T]) -> T:
-        """Raises InterruptError once the unit has taken its time on the loop."""
+        """Run a unit on the loop. Raise InterruptError if it takes too long there."""
         try:
             with self._lock:
-                self._looks = LOOP_LOOKS
+                self._checks_left = LOOP_CHECKS
                 try:
                     return self._run_on_loop(work)
                 finally:
-                    self._looks = -1
+                    self._checks_left = -1
         except apsw.InterruptError:
             raise
         except apsw.Error as error:
             raise to_public_error(error, self.id) from None
 
-    def _has_to_leave(self) -> bool:
-        """Asked again and again while SQLite works for the loop. True is said once: what ends the
-        transaction is not to be interrupted."""
-        if self._looks < 0:
+    def _must_interrupt(self) -> bool:
+        """Return True if the read on the loop must stop. SQLite calls this every `LOOP_STEPS`.
+
+        It returns True only once, so that the statement that ends the transaction can run.
+        """
+        if self._checks_left < 0:
             return False
-        self._looks -= 1
-        return self._looks < 0
+        self._checks_left -= 1
+        return self._checks_left < 0
 
     def _run_on_loop(self, work: Work[T]) -> T:
-        """A single statement is a snapshot already. That a unit has more shows when it asks for the
-        second one: then it begins again inside a transaction, and so do its like from then on."""
         reader = self._loop_reader()
-        if work.code not in self._longer:
-            try:
-                return run_unit(reader, work, most=1)
-            except Longer:
-                self._longer.add(work.code)
-        return run_unit_on_snapshot(reader, work)
+        # A single statement is a snapshot already.
+        return run_unit(reader, work) if work.single else run_unit_on_snapshot(reader, work)
 
     async def write(self, work: Work[T]) -> T:
-        """Run a unit in one transaction; returns once it is on the disk.
+        """Run a unit in one transaction. Return when it is on the disk.
 
-        A unit that was handed over runs even when the waiting task is cancelled.
+        An accepted unit runs even if the waiting task is cancelled.
         """
         with self._lock:
             future: asyncio.Future[T] = self._open_writer().submit(work)
         return await future
 
     def write_blocking(self, work: Work[T]) -> T:
-        """Like `write`, for any thread, with or without an event loop, which it holds up."""
+        """Do the same as `write`, and block the calling thread until the change is on the disk."""
         with self._lock:
             future: Future[T] = self._open_writer().submit_blocking(work)
         return future.result()
 
     def changes(self) -> int:
-        """A number that changes when the file was written to, by this process or another.
+        """Return a number that changes after each commit to the file, by any process.
 
-        It tells of every commit since the last call and costs some microseconds.
+        The call costs some microseconds.
         """
         try:
             with self._lock:
@@ -167,29 +163,29 @@ class SqliteDatabase:
         return cast(int, rows[0][0])
 
     def load(self) -> Load:
-        """How busy it is now. A small read, which is over at once, is never seen here."""
+        """Return the load now. Small reads are never in it, because they end at once."""
         writer = self._writer
-        apart, writing = self._apart, writer is not None and writer.is_busy
+        large, writing = self._large_reads, writer is not None and writer.is_busy
         queued = 0 if writer is None else writer.waiting
         return Load(
             kind="sqlite",
-            waiting=queued + max(apart - READERS, 0),
-            in_use=min(apart, READERS) + int(writing),
+            waiting=queued + max(large - READERS, 0),
+            in_use=min(large, READERS) + int(writing),
             size=READERS + 2,
         )
 
     async def close(self) -> None:
-        """Finish the writes that were handed over, then close every connection."""
-        waits = self._end()
+        """Finish the accepted writes, then close every connection."""
+        waits = self._shut_down()
         if waits:
             await asyncio.get_running_loop().run_in_executor(None, _call_each, waits)
 
     def close_blocking(self) -> None:
-        """Like `close`, for callers without an event loop."""
-        _call_each(self._end())
+        """Do the same as `close`, for callers without an event loop."""
+        _call_each(self._shut_down())
 
-    def _end(self) -> list[Callable[[], None]]:
-        """Refuse new work; returns what is to be waited for, off the event loop."""
+    def _shut_down(self) -> list[Callable[[], None]]:
+        """Refuse new work. Return functions that block until the accepted work has ended."""
         with self._lock:
             self._closed = True
             waits: list[Callable[[], None]] = []
@@ -200,7 +196,7 @@ class SqliteDatabase:
                 self._reader.close(True)
                 self._reader = None
             if self._writer is not None:
-                # Last, so that the checkpoint of the last connection is on the writer thread.
+                # Last, so that the checkpoint of the last connection runs on the writer thread.
                 waits.append(self._writer.stop)
                 waits.append(self._writer.join)
             return waits
@@ -213,7 +209,7 @@ class SqliteDatabase:
         if self._reader is None:
             self._refuse_when_closed()
             self._reader = connect_reader(self.path, on_loop=True)
-            self._reader.set_progress_handler(self._has_to_leave, LOOP_STEPS)
+            self._reader.set_progress_handler(self._must_interrupt, LOOP_STEPS)
         return self._reader
 
     def _open_writer(self) -> Writer:
@@ -222,23 +218,23 @@ class SqliteDatabase:
             self._writer = Writer(self.id, self.path)
         return self._writer
 
-    def _submit_apart(self, work: Work[T]) -> Future[T]:
+    def _submit_large_read(self, work: Work[T]) -> Future[T]:
         with self._lock:
             self._refuse_when_closed()
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(READERS, f"store-{self.id}-reader")
-            future = self._pool.submit(self._read_apart, work)
-            self._apart += 1
-        future.add_done_callback(self._read_ended)
+            future = self._pool.submit(self._read_on_thread, work)
+            self._large_reads += 1
+        future.add_done_callback(self._count_finished_read)
         return future
 
-    def _read_ended(self, _: Future[T]) -> None:
+    def _count_finished_read(self, _: Future[T]) -> None:
         with self._lock:
-            self._apart -= 1
+            self._large_reads -= 1
 
-    def _read_apart(self, work: Work[T]) -> T:
+    def _read_on_thread(self, work: Work[T]) -> T:
         try:
-            with self._borrowed() as connection:
+            with self._borrow_reader() as connection:
                 end = time.monotonic() + READ_SECONDS
                 connection.set_progress_handler(lambda: time.monotonic() > end, STEPS)
                 return run_unit_on_snapshot(connection, work)
@@ -246,7 +242,7 @@ class SqliteDatabase:
             raise to_public_error(error, self.id) from None
 
     @contextlib.contextmanager
-    def _borrowed(self) -> Iterator[apsw.Connection]:
+    def _borrow_reader(self) -> Iterator[apsw.Connection]:
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -261,6 +257,6 @@ class SqliteDatabase:
             self._idle.pop().close(True)
 
 
-def _call_each(steps: list[Callable[[], None]]) -> None:
-    for step in steps:
-        step()
+def _call_each(functions: list[Callable[[], None]]) -> None:
+    for function in functions:
+        function()

@@ -1,0 +1,121 @@
+"""List queries for tests: by keyword arguments, and every combination of filters and orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import chain, combinations, product
+from typing import Any, NamedTuple
+
+from agentctl.operations import RunFilter, SessionFilter, SessionLocator
+from agentctl.store.database import Statement, Work
+from agentctl.store.listing import MAXIMUM_TOTAL, Slice
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.repositories.runs import RunRowPage
+from agentctl.store.repositories.sessions import SessionRowPage
+from agentctl.store.totals import Totals
+from agentctl.store.visibility import EVERYONE, Visibility
+
+__all__ = ["ListCase", "list_cases", "list_runs", "list_sessions", "statements_of"]
+
+_PART = {field.name for field in fields(Slice)}
+
+
+def list_sessions(
+    visibility: Visibility = EVERYONE, totals: Totals | None = None, **given: Any
+) -> Work[SessionRowPage]:
+    """Return the unit for the fields of `SessionFilter`, `SessionLocator` and `Slice`."""
+    part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
+    locator = SessionLocator(type=given.pop("type", None), user_id=given.pop("user_id", None))
+    return sessions.list_page(SessionFilter(locator, **given), visibility, part, totals)
+
+
+def list_runs(
+    visibility: Visibility = EVERYONE, totals: Totals | None = None, **given: Any
+) -> Work[RunRowPage]:
+    """Return the unit for the fields of `RunFilter` and `Slice`."""
+    part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
+    return runs.list_page(RunFilter(**given), visibility, part, totals)
+
+
+def statements_of(work: Work[Any], total: int, removed: int = 0) -> list[Statement]:
+    """Return the statements of a list that has `total` rows, none of which is returned."""
+    found: list[Statement] = []
+    steps, rows = iter(work), None
+    try:
+        while True:
+            statement = steps.send(rows)  # type: ignore[arg-type]
+            found.append(statement)
+            answers = {"removals": [(removed,)], "count(*)": [(total,)]}
+            rows = next((rows for part, rows in answers.items() if part in statement.sql), [])
+    except StopIteration:
+        return found
+
+
+class ListCase(NamedTuple):
+    """A list with filters and an order; `many` if it has more rows than `MAXIMUM_TOTAL`."""
+
+    table: str
+    visibility: Visibility
+    filters: dict[str, Any]
+    part: dict[str, Any]
+    many: bool
+
+    def statements(self) -> list[Statement]:
+        """Return the statement that counts and the one that reads the page."""
+        query = list_sessions if self.table == "sessions" else list_runs
+        work = query(self.visibility, **self.filters, **self.part)
+        return statements_of(work, MAXIMUM_TOTAL + 1 if self.many else 1)
+
+
+_VISIBILITIES = (EVERYONE, Visibility(False, "ann"), Visibility(False))
+
+_KEYS = (None, (5, "x"), (15, "x"))
+"""Cursors before, between and after the time bounds of the cases."""
+
+
+def list_cases() -> Iterator[ListCase]:
+    """Yield every combination of filters and orders."""
+    names: list[dict[str, Any]] = [
+        {},
+        *({"session_name": name} for name in ("a", "abc", chr(0x10FFFF))),
+    ]
+    for visibility, columns, name, sort, order, after, limit, many in product(
+        _VISIBILITIES,
+        _subsets("type", "component_id", "user_id"),
+        names,
+        ("created_at", "updated_at"),
+        ("asc", "desc"),
+        _KEYS[:2],
+        (1, 100),
+        (False, True),
+    ):
+        part = {"sort": sort, "order": order, "after": after, "limit": limit}
+        yield ListCase("sessions", visibility, columns | name, part, many)
+    statuses: list[dict[str, Any]] = [
+        {},
+        *({"status": status} for status in ("COMPLETED", "RUNNING")),
+        {"live": True},
+    ]
+    bounds: list[dict[str, Any]] = [
+        {},
+        {"created_after": 10},
+        {"created_before": 12},
+        {"created_after": 10, "created_before": 12},
+    ]
+    for visibility, columns, status, bound, order, after, limit in product(
+        _VISIBILITIES,
+        _subsets("session_id", "user_id", "component_id", "component_type"),
+        statuses,
+        bounds,
+        ("asc", "desc"),
+        _KEYS,
+        (1, 100),
+    ):
+        part = {"order": order, "after": after, "limit": limit}
+        yield ListCase("runs", visibility, columns | status | bound, part, many=False)
+
+
+def _subsets(*names: str) -> list[dict[str, Any]]:
+    chosen = chain.from_iterable(combinations(names, count) for count in range(len(names) + 1))
+    return [dict.fromkeys(each, "x") for each in chosen]
