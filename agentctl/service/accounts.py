@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
 
 import orjson
 
@@ -17,7 +16,6 @@ from agentctl.operations import (
     MAXIMUM_ACCOUNT_DAYS,
     MAXIMUM_SCOPES,
     AccountFilter,
-    Grant,
     NewAccount,
 )
 from agentctl.records.accounts import (
@@ -68,36 +66,31 @@ class AccountOperations(OperationFamily):
         """
         async with self.audit("create_service_account") as call:
             self.lookups.require_account_management()
-            row, token = self._new_account(account)
+            rules = self.hosting.settings.authorization
+            scopes, days = _check_account(account)
+            grants.check_known_scopes(scopes, rules.admin_scope)
+            scopes = list(dict.fromkeys(scopes))
+            grants.check_held_scopes(scopes, self.principal, rules.admin_scope)
+            allowed = account.allow_privileged_scopes
+            grants.check_privileged_scopes(scopes, rules.admin_scope, allowed=allowed)
+            token, moment = generate_account_token(rules.token_prefix), now()
+            row = AccountRow(
+                id=new_id(),
+                name=account.name,
+                token_hash=hash_token(token),
+                token_hint=token[-HINT_CHARACTERS:],
+                scopes=orjson.dumps(scopes).decode(),
+                created_by=self.principal.identity,
+                created_at=moment,
+                expires_at=None if days is None else moment + days * _DAY,
+                last_used_at=None,
+                revoked_at=None,
+            )
             call.add_created("service_account", row.id)
             await call.write(self.hosting.databases.system, _insert(row))
             return build_document(
                 NewAccountRecord(**_build_record(row, row.created_at), token=token)
             )
-
-    def _new_account(self, account: NewAccount) -> tuple[AccountRow, str]:
-        given = self.hosting.settings.authorization
-        scopes = _check_scopes(account.scopes)
-        name, days = _check_name(account.name), _check_days(account)
-        grants.check_known_scopes(scopes, given.admin_scope)
-        scopes = list(dict.fromkeys(scopes))
-        grants.check_held_scopes(scopes, self.principal, given.admin_scope)
-        allowed = account.allow_privileged_scopes
-        grants.check_privileged_scopes(scopes, given.admin_scope, allowed=allowed)
-        token, moment = generate_account_token(given.token_prefix), now()
-        row = AccountRow(
-            id=new_id(),
-            name=name,
-            token_hash=hash_token(token),
-            token_hint=token[-HINT_CHARACTERS:],
-            scopes=orjson.dumps(scopes).decode(),
-            created_by=self.principal.identity,
-            created_at=moment,
-            expires_at=None if days is None else moment + days * _DAY,
-            last_used_at=None,
-            revoked_at=None,
-        )
-        return row, token
 
     async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
         """Return a page of all accounts, in any state."""
@@ -138,6 +131,10 @@ def _revoke(account_id: str) -> Steps[None]:
 
 
 def _build_record(row: AccountRow, moment: int) -> AccountRecord:
+    is_expired = row.expires_at is not None and moment >= row.expires_at
+    state: AccountState = "expired" if is_expired else "active"
+    if row.revoked_at is not None:
+        state = "revoked"
     return AccountRecord(
         id=row.id,
         name=row.name,
@@ -148,52 +145,41 @@ def _build_record(row: AccountRow, moment: int) -> AccountRecord:
         expires_at=_format_optional_time(row.expires_at),
         last_used_at=_format_optional_time(row.last_used_at),
         revoked_at=_format_optional_time(row.revoked_at),
-        state=_account_state(row, moment),
+        state=state,
     )
-
-
-def _account_state(row: AccountRow, moment: int) -> AccountState:
-    if row.revoked_at is not None:
-        return "revoked"
-    return "expired" if row.expires_at is not None and moment >= row.expires_at else "active"
 
 
 def _format_optional_time(microseconds: int | None) -> str | None:
     return None if microseconds is None else format_rfc3339(microseconds)
 
 
-def _check_name(name: str) -> str:
-    if _NAME.fullmatch(name) is None:
+def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
+    """Return the scopes of a new account, and the days until it expires; None: never.
+
+    Raises:
+        ValidationFailed: a value is not allowed.
+    """
+    if not 1 <= len(account.scopes) <= MAXIMUM_SCOPES:
+        raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
+    for place, grant in enumerate(account.scopes):
+        if grant.effect != "allow":
+            raise errors.ValidationFailed(f"scopes[{place}].effect must be allow")
+    if _NAME.fullmatch(account.name) is None:
         raise errors.ValidationFailed(
             "name must be 1 to 64 characters of A-Z, a-z, 0-9 and . _ -,"
             " starting with a letter or a digit"
         )
-    return name
-
-
-def _check_scopes(given: Sequence[Grant]) -> list[str]:
-    if not 1 <= len(given) <= MAXIMUM_SCOPES:
-        raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
-    for place, grant in enumerate(given):
-        if grant.effect != "allow":
-            raise errors.ValidationFailed(f"scopes[{place}].effect must be allow")
-    return [grant.scope for grant in given]
-
-
-def _check_days(account: NewAccount) -> int | None:
-    """Return the days until the account expires; None: never."""
     days = account.expires_in_days
     if account.never_expires:
         if days is not None:
             raise errors.ValidationFailed("expires_in_days and never_expires exclude each other")
-        return None
-    if days is None:
-        return DEFAULT_ACCOUNT_DAYS
-    if not 1 <= days <= MAXIMUM_ACCOUNT_DAYS:
+    elif days is None:
+        days = DEFAULT_ACCOUNT_DAYS
+    elif not 1 <= days <= MAXIMUM_ACCOUNT_DAYS:
         raise errors.ValidationFailed(
             f"expires_in_days must be a number from 1 to {MAXIMUM_ACCOUNT_DAYS}"
         )
-    return days
+    return [grant.scope for grant in account.scopes], days
 
 
 class StoredAccounts:

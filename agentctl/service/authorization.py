@@ -113,43 +113,35 @@ class _DataCheck:
             Forbidden: service accounts cannot be managed over HTTP.
         """
         lookups, operation, path = self._lookups, self._operation, self._path
+        run_id, db_id = path.get("run_id"), self._query.get("db_id")
+        component = self._named_component()
         if operation in _ACCOUNT_OPERATIONS:
-            await self._require_account()
-            return
-        if "session_id" in path:
-            await self._require_session(path["session_id"], path.get("run_id"))
-            return
-        for kind, names in KINDS.items():
-            if names.id_field in path:
-                await self._require_component(kind, path[names.id_field])
-                return
-        db_id = self._query.get("db_id")
-        if "run_id" in path:
-            await lookups.database(db_id).read(lookups.run_document(path["run_id"]))
+            lookups.require_account_management()
+            if "account_id" in path:
+                system = self._hosting.databases.system
+                row = await system.read(accounts.get(path["account_id"]))
+                if row is None or row.revoked_at is not None:
+                    raise errors.NotFound("Service account not found")
+        elif "session_id" in path:
+            session_id, where = path["session_id"], _locator_from_query(self._query)
+            database = lookups.session_database(where)
+            if run_id is None:
+                await database.read(lookups.session(session_id, where))
+            else:
+                await database.read(lookups.session_run_document(session_id, run_id, where))
+        elif component is not None:
+            await self._require_component(*component, run_id)
+        elif run_id is not None:
+            await lookups.database(db_id).read(lookups.run_document(run_id))
         elif operation == "get_sessions":
             lookups.session_database(_locator_from_query(self._query))
         elif operation in ("create_session", "delete_sessions", "get_runs"):
             lookups.database(db_id)
 
-    async def _require_account(self) -> None:
-        self._lookups.require_account_management()
-        account_id = self._path.get("account_id")
-        if account_id is not None:
-            row = await self._hosting.databases.system.read(accounts.get(account_id))
-            if row is None or row.revoked_at is not None:
-                raise errors.NotFound("Service account not found")
-
-    async def _require_session(self, session_id: str, run_id: str | None) -> None:
-        lookups, where = self._lookups, _locator_from_query(self._query)
-        database = lookups.session_database(where)
-        if run_id is None:
-            await database.read(lookups.session(session_id, where))
-        else:
-            await database.read(lookups.session_run_document(session_id, run_id, where))
-
-    async def _require_component(self, kind: ComponentKind, component_id: str) -> None:
-        ids, run_id = operation_ids(kind), self._path.get("run_id")
-        session_id = self._query.get("session_id")
+    async def _require_component(
+        self, kind: ComponentKind, component_id: str, run_id: str | None
+    ) -> None:
+        ids, session_id = operation_ids(kind), self._query.get("session_id")
         self._lookups.component(kind, component_id)
         if run_id is None:
             return
@@ -158,6 +150,13 @@ class _DataCheck:
         else:
             action = "cancel" if self._operation == ids.cancel_run else "resume"
             await self._lookups.named_run_database(kind, component_id, run_id, session_id, action)
+
+    def _named_component(self) -> tuple[ComponentKind, str] | None:
+        """Return the kind and id of the component in the path, if there is one."""
+        for kind, names in KINDS.items():
+            if names.id_field in self._path:
+                return kind, self._path[names.id_field]
+        return None
 
     async def _explain_missing(self, failure: errors.NotFound) -> tuple[str, str]:
         """Return the cause of a NotFound and a remedy; only operators may read them."""
@@ -194,11 +193,7 @@ class _DataCheck:
         return f"{cause}; the query names another", "remove type and user_id from the query"
 
     async def _explain_missing_run(self, run_id: str) -> tuple[str, str]:
-        lookups, path = self._lookups, self._path
-        component = next(
-            ((kind, path[each.id_field]) for kind, each in KINDS.items() if each.id_field in path),
-            None,
-        )
+        lookups, component = self._lookups, self._named_component()
         if component is None:
             database = lookups.database(self._query.get("db_id"))
         else:

@@ -134,8 +134,13 @@ class ComponentOperations(OperationFamily):
         """Return a summary of the configuration without secrets, paths or hosts."""
         async with self.audit("get_config"):
             settings = self.hosting.settings
-            components = self.hosting.catalog.components
-            databases = list(self.hosting.databases)
+            catalog, databases = self.hosting.catalog, list(self.hosting.databases)
+            agents: list[tuple[Component, Any]] = [
+                (each, catalog.record(each)) for each in catalog.components("agent").values()
+            ]
+            teams: list[tuple[Component, Any]] = [
+                (each, catalog.record(each)) for each in catalog.components("team").values()
+            ]
             return build_document(
                 ConfigRecord(
                     os_id=settings.server.id,
@@ -143,21 +148,19 @@ class ComponentOperations(OperationFamily):
                     databases=databases,
                     os_database=databases[0],
                     available_models=[model.id for model in settings.models],
-                    agents=[self._agent(component) for component in components("agent").values()],
-                    teams=[self._team(component) for component in components("team").values()],
+                    agents=[
+                        ComponentEntry(**_build_entry(each), model=record["model"])
+                        for each, record in agents
+                    ],
+                    teams=[
+                        TeamEntry(**_build_entry(each), mode=record["mode"], model=record["model"])
+                        for each, record in teams
+                    ],
                     workflows=[
-                        _build_entry(component) for component in components("workflow").values()
+                        _build_entry(each) for each in catalog.components("workflow").values()
                     ],
                 )
             )
-
-    def _agent(self, component: Component) -> ComponentEntry:
-        record: Any = self.hosting.catalog.record(component)
-        return ComponentEntry(**_build_entry(component), model=record["model"])
-
-    def _team(self, component: Component) -> TeamEntry:
-        record: Any = self.hosting.catalog.record(component)
-        return TeamEntry(**_build_entry(component), mode=record["mode"], model=record["model"])
 
 
 def _build_entry(component: Component) -> WorkflowEntry:

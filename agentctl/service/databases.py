@@ -95,31 +95,23 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
         if status.schema is None:
             status.state = "missing"
             status.pending = [each.name for each in load_migrations(get_engine(entry))]
-            status.failure = _build_missing_error(entry)
+            status.failure = _build_missing_error(display_url(entry.url))
             return status
         sizes = await read_sizes(entry)
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
-        _check_schema(status, entry)
+        status.pending = [each.name for each in list_pending(get_engine(entry), status.schema)]
+        try:
+            check_version(status.schema, display_url(entry.url))
+        except AgentctlError as failure:
+            status.state, status.failure = ("old" if status.pending else "new"), failure
     except AgentctlError as failure:
         status.state, status.failure = "unavailable", failure
     return status
 
 
-def _check_schema(status: DatabaseStatus, entry: Database) -> None:
-    assert status.schema is not None
-    status.pending = [each.name for each in list_pending(get_engine(entry), status.schema)]
-    try:
-        check_version(status.schema, display_url(entry.url))
-    except AgentctlError as failure:
-        status.state = "old" if status.pending else "new"
-        status.failure = failure
-
-
-def _build_missing_error(entry: Database) -> Unavailable:
+def _build_missing_error(place: str) -> Unavailable:
     return Unavailable(
-        "The database does not exist",
-        cause=f"{display_url(entry.url)} has none",
-        command=MIGRATE_COMMAND,
+        "The database does not exist", cause=f"{place} has none", command=MIGRATE_COMMAND
     )
 
 
@@ -275,9 +267,7 @@ async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> di
     """
     path = sqlite_path(entry.url)
     if await read_version(entry) is None:
-        raise Unavailable(
-            "The database does not exist", cause=f"{path} has none", command=MIGRATE_COMMAND
-        )
+        raise _build_missing_error(str(path))
     made = await copy(path, file, report)
     return {
         "file": str(made.path),

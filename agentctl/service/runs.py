@@ -156,7 +156,7 @@ class RunOperations(OperationFamily):
         """
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).create_run, **path) as call:
-            submission = self._submission(kind, component_id, request, stream=stream)
+            submission = self._build_submission(kind, component_id, request, stream=stream)
             call.add_resource("session", submission.session_id)
             call.add_created("run", submission.run_id)
             note = await self._prepare_entry(call, submission)
@@ -177,11 +177,16 @@ class RunOperations(OperationFamily):
                 return _refuse_new_run
         return await call.prepare_entry(database)
 
-    def _submission(
+    def _build_submission(
         self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
     ) -> Submission:
         component = self.lookups.component(kind, component_id)
-        self._check_message(request.message)
+        if not request.message:
+            raise errors.ValidationFailed("message must not be empty")
+        check_text("message", request.message)
+        limit = self.hosting.settings.limits.message_bytes
+        if len(request.message.encode()) > limit:
+            raise errors.TooLarge(f"message must be at most {limit} bytes")
         session_id = request.session_id
         if session_id is None:
             session_id = self.principal.session_id or new_id()
@@ -195,10 +200,10 @@ class RunOperations(OperationFamily):
             survives_disconnect=self._outlives_caller(request),
             actor=self.principal.actor,
             visibility=self.lookups.run_visibility(request.user_id),
-            idempotency=self._idempotency(kind, component_id, request, stream=stream),
+            idempotency=self._build_idempotency(kind, component_id, request, stream=stream),
         )
 
-    def _idempotency(
+    def _build_idempotency(
         self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
     ) -> Idempotency | None:
         """Return the identity of a request: caller, key and a hash of all its fields.
@@ -218,14 +223,6 @@ class RunOperations(OperationFamily):
         # A subject is never empty, so the empty owner represents callers without a subject.
         owner = self.principal.subject or ""
         return Idempotency(owner, key, hashlib.sha256(body).hexdigest())
-
-    def _check_message(self, message: str) -> None:
-        if not message:
-            raise errors.ValidationFailed("message must not be empty")
-        check_text("message", message)
-        limit = self.hosting.settings.limits.message_bytes
-        if len(message.encode()) > limit:
-            raise errors.TooLarge(f"message must be at most {limit} bytes")
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         """Return a page of the visible runs of all sessions, newest first."""

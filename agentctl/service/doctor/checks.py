@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from agentctl.config.settings import Settings
+from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
 from agentctl.service.doctor import components, configuration, databases, keys, runs
 from agentctl.service.doctor.finding import Finding, from_failure, wrong
@@ -39,31 +39,28 @@ def list_steps(settings: Settings | AgentctlError) -> Iterator[DoctorStep]:
         failure = settings
         yield _sync_step("configuration", lambda: [from_failure("configuration", failure)])
     else:
-        yield from _settings_steps(settings)
+        loaded = settings
+        yield _sync_step("configuration", lambda: configuration.check_configuration(loaded))
+        yield _sync_step("keys", lambda: keys.check_keys(loaded))
+        yield _sync_step("exposure", lambda: configuration.check_exposure(loaded))
+        foreign = keys.has_third_party_keys
+        yield _sync_step(
+            "settings", lambda: configuration.check_settings(loaded, foreign=foreign(loaded))
+        )
+        yield _sync_step("models", lambda: components.check_models(loaded))
+        yield _sync_step("tools", lambda: components.check_tools(loaded))
     yield _sync_step("versions", configuration.check_versions)
     yield _sync_step("clock", lambda: [configuration.check_clock()])
-    if not isinstance(settings, AgentctlError):
-        yield from _database_steps(settings)
-
-
-def _settings_steps(settings: Settings) -> Iterator[DoctorStep]:
-    yield _sync_step("configuration", lambda: configuration.check_configuration(settings))
-    yield _sync_step("keys", lambda: keys.check_keys(settings))
-    yield _sync_step("exposure", lambda: configuration.check_exposure(settings))
-    foreign = keys.has_third_party_keys
-    yield _sync_step(
-        "settings", lambda: configuration.check_settings(settings, foreign=foreign(settings))
-    )
-    yield _sync_step("models", lambda: components.check_models(settings))
-    yield _sync_step("tools", lambda: components.check_tools(settings))
-
-
-def _database_steps(settings: Settings) -> Iterator[DoctorStep]:
-    processes = settings.server.workers
+    if isinstance(settings, AgentctlError):
+        return
     for entry in settings.databases:
-        check = partial(databases.check_database, entry, processes)
-        yield _async_step(f"database {entry.id}", check)
+        check = partial(_check_database, entry, settings.server.workers)
+        yield DoctorStep(f"database {entry.id}", check)
     yield DoctorStep("runs", partial(_check_runs, settings))
+
+
+async def _check_database(entry: Database, processes: int) -> list[Finding]:
+    return [finding async for finding in databases.check_database(entry, processes)]
 
 
 async def _check_runs(settings: Settings) -> list[Finding]:
@@ -89,12 +86,5 @@ async def run_step(step: DoctorStep) -> list[Finding]:
 def _sync_step(name: str, check: Callable[[], Iterable[Finding]]) -> DoctorStep:
     async def execute() -> list[Finding]:
         return list(check())
-
-    return DoctorStep(name, execute)
-
-
-def _async_step(name: str, check: Callable[[], AsyncIterator[Finding]]) -> DoctorStep:
-    async def execute() -> list[Finding]:
-        return [finding async for finding in check()]
 
     return DoctorStep(name, execute)

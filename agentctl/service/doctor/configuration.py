@@ -72,18 +72,16 @@ def check_exposure(settings: Settings) -> Iterator[Finding]:
         text = f"authorization is off and {server.host} is reachable from other machines"
         yield wrong(check, text, 'enabled = true in [authorization], or host = "127.0.0.1"')
     if "*" in server.cors_origins:
-        yield _check_cors(given)
+        remedy = 'cors_origins = ["https://app.example.org"] in [server]'
+        if given.enabled:
+            text = "web pages of every origin may send requests with a token"
+            yield note(check, text, remedy)
+        else:
+            yield wrong(check, "every web page may send requests without a token", remedy)
     listen = settings.metrics.listen
     if listen and not is_loopback_host(split_address(listen)[0]):
         text = f"metrics at {listen} are reachable from other machines without a token"
         yield note(check, text, 'listen = "127.0.0.1:9464" in [metrics]')
-
-
-def _check_cors(given: Authorization) -> Finding:
-    remedy = 'cors_origins = ["https://app.example.org"] in [server]'
-    if given.enabled:
-        return note("exposure", "web pages of every origin may send requests with a token", remedy)
-    return wrong("exposure", "every web page may send requests without a token", remedy)
 
 
 def check_settings(settings: Settings, *, foreign: bool) -> Iterator[Finding]:
@@ -93,16 +91,13 @@ def check_settings(settings: Settings, *, foreign: bool) -> Iterator[Finding]:
         foreign: the JWKS has keys of an identity provider, which issues tokens for other services
             as well.
     """
-    found = [*_check_server(settings)]
+    found = list[Finding]()
+    if settings.server.on_disconnect == "detach":
+        text = "a run continues, at its cost, after its client disconnects"
+        found.append(_weak(text, 'on_disconnect = "cancel" in [server]'))
     if settings.authorization.enabled:
         found += _check_tokens(settings.authorization, foreign)
     yield from found or [ok("settings", "no weak settings")]
-
-
-def _check_server(settings: Settings) -> Iterator[Finding]:
-    if settings.server.on_disconnect == "detach":
-        text = "a run continues, at its cost, after its client disconnects"
-        yield _weak(text, 'on_disconnect = "cancel" in [server]')
 
 
 def _check_tokens(given: Authorization, foreign: bool) -> Iterator[Finding]:

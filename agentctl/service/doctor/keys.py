@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from agentctl.auth.keys.generate import key_thumbprint, read_private_key
 from agentctl.auth.keys.keyring import load_key_set, read_key_files
@@ -11,7 +10,7 @@ from agentctl.auth.keys.published import open_published_files
 from agentctl.auth.keys.signing import SigningKey, load_signing_key
 from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.jws import KeySet
-from agentctl.config.settings import Authorization, Settings
+from agentctl.config.settings import Settings
 from agentctl.errors import InvalidKey
 from agentctl.records.times import format_rfc3339, now
 from agentctl.service.doctor.files import check_permissions
@@ -25,7 +24,7 @@ _CHECK = "keys"
 def check_keys(settings: Settings) -> Iterator[Finding]:
     """Check the verification keys, the signing key, and an unfinished rotation."""
     given, signing = settings.authorization, settings.signing.key_file
-    for path in _key_files(given):
+    for path in (*given.verification_key_files, *filter(None, [given.jwks_file])):
         yield from check_permissions(_CHECK, path, "the verification keys in")
     keys = None
     if given.enabled:
@@ -34,7 +33,13 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
         except InvalidKey as failure:
             yield from_failure(_CHECK, failure)
         else:
-            yield from _check_key_set(keys)
+            count = len(keys.keys)
+            number = "1 key verifies" if count == 1 else f"{count} keys verify"
+            yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
+            for entry in keys.skipped:
+                name = "without kid" if entry.kid is None else f"{entry.kid!r}"
+                text = f"JWKS key {name} is skipped: {entry.reason}"
+                yield note(_CHECK, text, "agentctl keys list")
     yield from check_permissions(_CHECK, signing, "the signing key")
     if not signing.exists():
         yield ok(_CHECK, f"there is no {signing}: tokens are minted elsewhere")
@@ -65,19 +70,6 @@ def has_third_party_keys(settings: Settings) -> bool:
         return True
     ours = {key_thumbprint(key)} | {name for name, mark in marks.items() if mark is not None}
     return not marks.keys() <= ours
-
-
-def _key_files(given: Authorization) -> tuple[Path, ...]:
-    return (*given.verification_key_files, *([given.jwks_file] if given.jwks_file else []))
-
-
-def _check_key_set(keys: KeySet) -> Iterator[Finding]:
-    count = len(keys.keys)
-    number = "1 key verifies" if count == 1 else f"{count} keys verify"
-    yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
-    for entry in keys.skipped:
-        name = "without kid" if entry.kid is None else f"{entry.kid!r}"
-        yield note(_CHECK, f"JWKS key {name} is skipped: {entry.reason}", "agentctl keys list")
 
 
 def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Iterator[Finding]:
