@@ -1,4 +1,7 @@
-"""Settings from TOML and environment, with where each value came from (contract.md 7)."""
+"""Settings from a TOML file and the environment, with the source of each value.
+
+The rules are in docs/contract.md "Configuration".
+"""
 
 from agentctl.config.load import (
     SAMPLE_CONFIG,

@@ -1,4 +1,4 @@
-"""What holds between keys: references, ids, and keys that would do nothing."""
+"""Checks between keys: references, ids, and keys without effect."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Places = Mapping[str, Place]
 
 
 def check_settings(settings: Settings, places: Places) -> None:
-    """Hold the settings against each other.
+    """Check the settings against each other.
 
     Args:
-        settings: all keys converted, paths and urls absolute.
-        places: where each key came from, for the message.
+        settings: the converted settings, with absolute paths and URLs.
+        places: the source of each key, for errors.
 
     Raises:
-        InvalidConfiguration: for the first thing that does not fit.
+        InvalidConfiguration: the first mistake.
     """
     checks: tuple[Callable[[Settings, Places], None], ...] = (
         _check_origins,
@@ -65,27 +65,27 @@ def check_settings(settings: Settings, places: Places) -> None:
 def _check_origins(settings: Settings, places: Places) -> None:
     origins = settings.server.cors_origins
     if "*" in origins and len(origins) > 1:
-        places["server.cors_origins"].refuse('"*" lets every origin in, the others do nothing')
+        places["server.cors_origins"].refuse('"*" allows every origin, the others have no effect')
 
 
 def _check_audience(settings: Settings, places: Places) -> None:
     if settings.authorization.audience and not settings.authorization.verify_audience:
         places["authorization.audience"].refuse(
-            "does nothing while authorization.verify_audience is false",
+            "has no effect while authorization.verify_audience is false",
             hint="set verify_audience = true, or remove audience",
         )
 
 
 def _check_bounds(settings: Settings, places: Places) -> None:
-    """A bound above the one on what is around it would do nothing; a default may be above it."""
+    """Reject a limit above the limit of its container, except for a default."""
     for inner, outer in _OUTER_BOUNDS.items():
         bound, limit = (_setting(settings, key) for key in (inner, outer))
         if places[inner].given and bound > limit:
-            places[inner].refuse(f"does nothing above {outer}, which is {limit}")
+            places[inner].refuse(f"has no effect above {outer}, which is {limit}")
 
 
 def _check_metrics(settings: Settings, places: Places) -> None:
-    """Who asks for metrics needs no token, so they are for this machine unless that was said."""
+    """Reject remote access to metrics, which need no token, unless it is explicitly allowed."""
     given = settings.metrics
     if not given.listen:
         return
@@ -94,8 +94,8 @@ def _check_metrics(settings: Settings, places: Places) -> None:
         places["metrics.listen"].refuse(f"must have a port from 0 to {_HIGHEST_PORT}")
     if not (given.allow_remote or is_loopback_host(host)):
         places["metrics.listen"].refuse(
-            f"lets other machines in, at {host}, and asks nobody for a token",
-            hint='listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
+            f"accepts connections from other machines at {host}, without a token",
+            hint='set listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
         )
 
 
@@ -114,9 +114,9 @@ def _check_databases(settings: Settings, places: Places) -> None:
         owners[where] = database
         for name in _POSTGRES_KEYS if is_sqlite_url(database.url) else ():
             if places[f"{key}.{name}"].given:
-                places[f"{key}.{name}"].refuse("does nothing for SQLite")
+                places[f"{key}.{name}"].refuse("has no effect for SQLite")
         if database.tls_ca_file and not database.tls.startswith("verify"):
-            places[f"{key}.tls_ca_file"].refuse(f'does nothing with tls = "{database.tls}"')
+            places[f"{key}.tls_ca_file"].refuse(f'has no effect with tls = "{database.tls}"')
 
 
 def _check_models(settings: Settings, places: Places) -> None:
@@ -129,11 +129,11 @@ def _check_models(settings: Settings, places: Places) -> None:
             places[f"{key}.model"].refuse(f'must be {join_quoted(names)} with the provider "demo"')
         for name in ("base_url", "api_key_env"):
             if getattr(model, name):
-                places[f"{key}.{name}"].refuse('does nothing with the provider "demo"')
+                places[f"{key}.{name}"].refuse('has no effect with the provider "demo"')
 
 
 def _check_references(settings: Settings, places: Places) -> None:
-    """Every key that names an entry of another table names one that is there."""
+    """Check that every reference to an entry of another table exists."""
     ids = {table: [entry.id for entry in getattr(settings, table)] for table in ENTRY_TABLES}
     for table in ENTRY_TABLES:
         for entry in getattr(settings, table):
@@ -158,14 +158,14 @@ def _check_entry(entry: object, key: str, ids: Mapping[str, list[str]], places: 
 def _refuse_unknown_id(wanted: str, refers: Reference, known: list[str], place: Place) -> None:
     near = suggest_name(wanted, known)
     guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
-    place.refuse(f"{quote_text(wanted)} is the id of no entry of {refers.description}; {guess}")
+    place.refuse(f"no entry of {refers.description} has the id {quote_text(wanted)}; {guess}")
 
 
 def _check_steps(settings: Settings, places: Places) -> None:
     for workflow in settings.workflows:
         key = f"workflows.{workflow.id}.steps"
         if not workflow.steps:
-            places[key].refuse("must hold at least one step")
+            places[key].refuse("must have at least one step")
         names: set[str] = set()
         for index, step in enumerate(workflow.steps):
             _check_step(step, places[key].item(f"[{index}]"), names)
@@ -175,17 +175,17 @@ def _check_step(step: Step, place: Place, names: set[str]) -> None:
     if bool(step.agent) == bool(step.team):
         place.refuse("must have exactly one of agent and team")
     if step.name in names:
-        place.item(".name").refuse(f"{quote_text(step.name)} is the name of another step")
+        place.item(".name").refuse(f"another step has the name {quote_text(step.name)}")
     names.add(step.name)
 
 
 def _check_shared_ids(settings: Settings, places: Places) -> None:
-    """Members name agents and teams alike, so an id stands for one of them only."""
+    """Check that no agent has the id of a team, because members are ids of both."""
     agents = {agent.id for agent in settings.agents}
     for team in settings.teams:
         if team.id in agents:
             places[f"teams.{team.id}.id"].refuse(
-                f'"{team.id}" is the id of an agent, and members are named by id alone'
+                f'an agent has the id "{team.id}" too, and members are ids of both'
             )
 
 
@@ -194,14 +194,14 @@ def _check_members(settings: Settings, places: Places) -> None:
     done: set[str] = set()
     for team in settings.teams:
         if not team.members:
-            places[f"teams.{team.id}.members"].refuse("must hold at least one member")
+            places[f"teams.{team.id}.members"].refuse("must have at least one member")
         _check_cycle(team, teams, (), done, places)
 
 
 def _check_cycle(
     team: Team, teams: Mapping[str, Team], above: tuple[str, ...], done: set[str], places: Places
 ) -> None:
-    """Walk down from `team`; `done` are the teams that are known to end."""
+    """Walk through the members of `team`; `done` are teams that are free of cycles."""
     if team.id in above:
         circle = " -> ".join((*above[above.index(team.id) :], team.id))
         places[f"teams.{team.id}.members"].refuse(f"the team is a member of itself: {circle}")

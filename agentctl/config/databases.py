@@ -1,7 +1,4 @@
-"""The url of a database: a file of SQLite, or a database of a PostgreSQL server.
-
-What a host to listen on means.
-"""
+"""URLs of databases (SQLite or PostgreSQL), and addresses of listeners."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ SQLITE_SCHEME = "sqlite:///"
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 
 _PARAMETERS = ("host", "port", "user")
-"""What a query may name, for a folder of sockets: `postgresql:///name?host=/run/postgresql`."""
+"""Allowed query parameters, for a socket folder: `postgresql:///name?host=/run/postgresql`."""
 
-_OTHER_KEYS = "it may name host, port and user; tls, search_path and others have keys of their own"
+_OTHER_KEYS = "it may have host, port and user; tls, search_path and others are separate keys"
 
 _SQLITE_FORM = '"sqlite:///" and the path of a file, like "sqlite:///agentctl.db"'
 _POSTGRES_FORM = (
@@ -35,10 +32,15 @@ _POSTGRES_FORM = (
 
 
 def check_database_url(url: str, base: Path, place: Place) -> str:
-    """A url that a driver takes, the path of a file made absolute: `sqlite:///a.db` is in `base`.
+    """Check a URL and make the path of a SQLite file absolute.
+
+    Args:
+        url: the configured URL.
+        base: the folder of relative paths: `sqlite:///a.db` is in `base`.
+        place: the key, for the error.
 
     Raises:
-        InvalidConfiguration: it is neither of SQLite nor of PostgreSQL, or not whole, or has a
+        InvalidConfiguration: the URL is not one of SQLite or PostgreSQL, is incomplete, or has a
             password.
     """
     if url.startswith(SQLITE_SCHEME):
@@ -50,17 +52,17 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
 
 
 def is_sqlite_url(url: str) -> bool:
-    """Whether a checked url names a file of SQLite; else it is one of PostgreSQL."""
+    """Return True if a checked URL is a SQLite file, False for PostgreSQL."""
     return url.startswith(SQLITE_SCHEME)
 
 
 def sqlite_path(url: str) -> Path:
-    """The file that a checked url of SQLite names."""
+    """Return the file of a checked SQLite URL."""
     return Path(url.removeprefix(SQLITE_SCHEME))
 
 
 def display_url(url: str) -> str:
-    """A checked url as people may see it: the path of a file, or the url, which has no password."""
+    """Return a checked URL for messages: the path of a file, or the URL without a password."""
     return str(sqlite_path(url)) if is_sqlite_url(url) else url
 
 
@@ -80,8 +82,8 @@ def _check_postgres_url(url: str, place: Place) -> None:
         place.refuse(f"must be {_POSTGRES_FORM}")
     if parts.password is not None or "password" in query:
         place.refuse(
-            "must not hold a password",
-            hint="name the variable that holds it in password_env, or use a ~/.pgpass file",
+            "must not contain a password",
+            hint="set password_env to the name of a variable, or use a ~/.pgpass file",
         )
     if unknown := query.keys() - set(_PARAMETERS):
         place.refuse(f"must not have {join_quoted(sorted(unknown))} in its query", hint=_OTHER_KEYS)
@@ -90,7 +92,7 @@ def _check_postgres_url(url: str, place: Place) -> None:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a server that listens on `host` can be reached from this machine only."""
+    """Return True if only this machine can reach a server that listens on `host`."""
     import ipaddress
 
     if host == "localhost":
@@ -102,6 +104,6 @@ def is_loopback_host(host: str) -> bool:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `127.0.0.1:9464` or `[::1]:9464`."""
+    """Split `127.0.0.1:9464` or `[::1]:9464` into host and port."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)

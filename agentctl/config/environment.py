@@ -1,7 +1,7 @@
-"""Settings from environment variables (contract.md 7): `AGENTCTL_SECTION__KEY` and the two JWT_*.
+"""Settings from environment variables: `AGENTCTL_SECTION__KEY` and the two `JWT_*` variables.
 
-Variables without `__` are no settings and none of our business: container platforms make up names
-like AGENTCTL_PORT for a service of that name.
+Variables without `__` are ignored: container platforms generate names such as AGENTCTL_PORT for a
+service of that name. The rules are in docs/contract.md "Configuration".
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ JWKS_FILE_VARIABLE = "JWT_JWKS_FILE"
 
 
 class Variable(NamedTuple):
-    """A variable that sets a key."""
+    """An environment variable that sets a key."""
 
     name: str
     text: str
 
 
 def variable_name(key: str) -> str:
-    """The variable that sets `key`: `server.port` is AGENTCTL_SERVER__PORT."""
+    """Return the variable of a key: AGENTCTL_SERVER__PORT for `server.port`."""
     return PREFIX + key.upper().replace(".", "__")
 
 
 def find_variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str, Variable]:
-    """The variables that set one of `keys` (`server.port`), by key.
+    """Return the variables that set one of `keys`, by key such as `server.port`.
 
     Raises:
-        InvalidConfiguration: a variable of this form names no key.
+        InvalidConfiguration: a variable of this form belongs to no key.
     """
     known = {variable_name(key): key for key in keys}
     found: dict[str, Variable] = {}
@@ -62,13 +62,13 @@ def _refuse_variable(name: str, known: list[str]) -> None:
     guess = f"; did you mean {near}?" if near else ""
     Place("", variable=name).refuse(
         f"this version has no such key{guess}",
-        hint=f"unset it; lists of tables are set in the file only, single keys as "
-        f"{variable_name('section.key')}, like {variable_name('server.port')}",
+        hint=f"unset it; only keys of single tables have variables, such as "
+        f"{variable_name('server.port')}; lists of tables are set in the file",
     )
 
 
 def _suggest_variable(name: str, known: list[str]) -> str | None:
-    """Within a section that exists only the key can be the slip."""
+    """Suggest a variable; within an existing section, compare the keys only."""
     section, _, key = name.partition("__")
     keys = [other.partition("__")[2] for other in known if other.startswith(f"{section}__")]
     if not keys:

@@ -1,10 +1,7 @@
-"""From the file and the environment to Settings (contract.md 7).
+"""Find, read and check the configuration (docs/contract.md "Configuration").
 
-Whether there is anything to verify tokens with.
-
-The configuration texts that come with the package.
-
-The configuration of `agentctl serve --demo`.
+`SAMPLE_CONFIG` and `DEMO_CONFIG` are the configuration files of `agentctl init` and
+`agentctl serve --demo`.
 """
 
 from __future__ import annotations
@@ -39,13 +36,13 @@ _KEYS = "authorization.verification_keys"
 
 
 def find_config_file(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
-    """The configuration file to read, absolute.
+    """Return the absolute path of the configuration file.
 
-    The one that is named by `path`, else by AGENTCTL_CONFIG, else `agentctl.toml` here, else in the
-    user's configuration directory. A named file is not looked at.
+    It is `path`, else the file in AGENTCTL_CONFIG, else `agentctl.toml` in the current folder, else
+    in the user's configuration directory. The first two need not exist.
 
     Raises:
-        InvalidConfiguration: none was named and none is there.
+        InvalidConfiguration: no file is given, and none of the others exists.
     """
     named = path or (os.environ if environ is None else environ).get("AGENTCTL_CONFIG")
     if named:
@@ -59,20 +56,20 @@ def find_config_file(path: Path | None = None, environ: Mapping[str, str] | None
     if _is_file(users):
         return users
     raise InvalidConfiguration(
-        f"No configuration: neither {here} nor {users} is there",
-        hint="run `agentctl init` to write one, or name one with --config or AGENTCTL_CONFIG",
+        f"No configuration: neither {here} nor {users} exists",
+        hint="create one with `agentctl init`, or set --config or AGENTCTL_CONFIG",
     )
 
 
 def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Find, read and check the configuration. Reads no key file and no other file.
+    """Find, read and check the configuration. It reads no other file, such as a key file.
 
     Args:
-        path: the file; None: see `find`.
-        environ: the environment; None: this process's.
+        path: the configuration file; None for that of `find_config_file`.
+        environ: the environment variables; None for those of this process.
 
     Raises:
-        InvalidConfiguration: for the first thing that is wrong, with file and key.
+        InvalidConfiguration: the first mistake, with file and key.
     """
     environ = os.environ if environ is None else environ
     file = find_config_file(path, environ)
@@ -87,7 +84,7 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
 
 
 def _is_file(path: Path) -> bool:
-    """A folder that may not be searched counts as having no such file."""
+    """Return True for a file; False also if the folder may not be searched."""
     try:
         return path.is_file()
     except OSError:
@@ -99,7 +96,7 @@ def _read_file(file: Path) -> str:
     try:
         return file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        place.refuse("there is no such file", hint="run `agentctl init` to write one")
+        place.refuse("the file does not exist", hint="create one with `agentctl init`")
     except UnicodeDecodeError:
         place.refuse("must be UTF-8 text")
     except IsADirectoryError:
@@ -109,7 +106,7 @@ def _read_file(file: Path) -> str:
 
 
 def _parse_toml(text: str, file: Path) -> dict[str, Any]:
-    """Raises InvalidConfiguration with the line; the parser's words are the cause."""
+    """Parse TOML; an InvalidConfiguration has the line, and the parser's message as the cause."""
     import re
     import tomllib
 
@@ -124,14 +121,14 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
         raise InvalidConfiguration(
             f"{file}: is not valid TOML{where}",
             cause=words if isinstance(error, tomllib.TOMLDecodeError) else None,
-            hint="texts stand in quotes, true and false and numbers do not: https://toml.io",
+            hint="write text in quotes, numbers, true and false without: https://toml.io",
         ) from None
 
 
 def _build_settings(
     document: dict[str, Any], reader: TableReader, key: str, file: Path
 ) -> Settings:
-    """Every table converted, what may be left out filled in, paths absolute."""
+    """Convert all tables, fill in defaults, and make paths absolute."""
     sections: dict[str, Any] = {name: reader.read_section(document, name) for name in SECTIONS}
     entries: dict[str, Any] = {name: reader.entries(document, name) for name in ENTRY_TABLES}
     sections["authorization"] = _add_key_of_environment(sections["authorization"], key, reader)
@@ -148,7 +145,7 @@ def _build_settings(
 def _add_key_of_environment(
     authorization: Authorization, key: str, reader: TableReader
 ) -> Authorization:
-    """JWT_VERIFICATION_KEY is added to the list (spec.md "Authentication" 3)."""
+    """Add JWT_VERIFICATION_KEY to the list (docs/contract.md "Authentication")."""
     if not key.strip() or key in authorization.verification_keys:
         return authorization
     place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)
@@ -157,7 +154,7 @@ def _add_key_of_environment(
 
 
 def _complete_databases(given: tuple[Database, ...], reader: TableReader) -> tuple[Database, ...]:
-    """Urls absolute; without any entry, one beside the file."""
+    """Make URLs absolute; without an entry, add one in the folder of the file."""
     if not given:
         given = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
         for name in key_types(Database):
@@ -173,7 +170,7 @@ def _complete_databases(given: tuple[Database, ...], reader: TableReader) -> tup
 
 
 def _collect_sources(reader: TableReader, key: str) -> dict[str, str]:
-    """Where every key came from; a step's parts count as the list."""
+    """Return the source of each key; the keys of a step have that of the list."""
     sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
     if key.strip():
         listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
@@ -182,28 +179,28 @@ def _collect_sources(reader: TableReader, key: str) -> dict[str, str]:
 
 
 def require_verification_key(settings: Settings) -> None:
-    """For a server: with authorization on there must be a verification key.
+    """Check that a server has a verification key, unless authorization is off.
 
-    `load` does not ask for this: minting and local reads need no verification key.
+    `load_settings` does not check this: `token mint` and local reads need no verification key.
 
     Raises:
-        InvalidConfiguration: authorization is on and no key, key file or JWKS is configured.
+        InvalidConfiguration: authorization is on, and no key, key file or JWKS is configured.
     """
     given = settings.authorization
     if not given.enabled or given.verification_keys or given.verification_key_files:
         return
     if given.jwks_file is None:
         raise InvalidConfiguration(
-            f"{settings.path or 'the configuration'}: authorization: is on and there is no key "
-            "to verify tokens with",
+            f"{settings.path or 'the configuration'}: authorization: is on, but no verification "
+            "key is configured",
             hint="set verification_key_files or jwks_file in [authorization], or "
-            "JWT_VERIFICATION_KEY or JWT_JWKS_FILE; `agentctl init` makes a key pair",
+            "JWT_VERIFICATION_KEY or JWT_JWKS_FILE; `agentctl init` creates a key pair",
         )
 
 
 SAMPLE_CONFIG = (Path(__file__).parent / "sample.toml").read_text(encoding="utf-8")
-"""What `agentctl init` writes: the text of `sample-config.toml`, which a test holds identical."""
+"""The file that `agentctl init` writes; `sample-config.toml` is a copy of it."""
 
 
 DEMO_CONFIG = (Path(__file__).parent / "demo.toml").read_text(encoding="utf-8")
-"""Two agents, a team and a workflow on the offline provider "demo"; keys under `keys/`."""
+"""The file of `serve --demo`: two agents, a team and a workflow on the provider "demo"."""

@@ -1,7 +1,4 @@
-"""Where a value was given, so that a refusal and `config show --sources` can say so.
-
-Which line of a TOML text gives which key: for messages, so a key it cannot find is no harm.
-"""
+"""Places of configured values, for error messages and `config show --sources`."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ __all__ = ["KeyPath", "Place", "join_quoted", "line_numbers"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A key, and where its value was given.
+    """A key and the source of its value.
 
     Attributes:
         file: the configuration file.
-        key: `server.port`, `agents.writer.model`.
-        line: the key's line in the file, None when not known or not given there.
-        variable: the environment variable that gave the value.
+        key: the name of the key, such as `server.port` or `agents.writer.model`.
+        line: the line of the key in the file; None if it is unknown or not in the file.
+        variable: the environment variable with the value, or empty.
         given: False for a default.
     """
 
@@ -35,7 +32,7 @@ class Place:
 
     @property
     def source(self) -> str:
-        """`default`, `env NAME`, `FILE:LINE` or `FILE`."""
+        """The source: `default`, `env NAME`, `FILE:LINE` or `FILE`."""
         if self.variable:
             return f"env {self.variable}"
         if not self.given:
@@ -43,24 +40,24 @@ class Place:
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
     def item(self, suffix: str) -> Place:
-        """The place of a part: `[0]` of a list, `.name` of a table."""
+        """Return the place of an element: `[0]` of a list, `.name` of a table."""
         return replace(self, key=self.key + suffix)
 
     def refuse(self, problem: str, *, hint: str | None = None) -> NoReturn:
-        """Raise InvalidConfiguration: where, which key, what is wrong and what is allowed."""
+        """Raise InvalidConfiguration with the source, the key and the problem."""
         where = self.variable or (f"{self.file}: {self.key}" if self.key else self.file)
         cause = None if self.line is None or self.variable else f"line {self.line} of the file"
         raise InvalidConfiguration(f"{where}: {problem}", cause=cause, hint=hint)
 
 
 def join_quoted(names: Iterable[str]) -> str:
-    """Names for a sentence, in quotes: `"a", "b" or "c"`."""
+    """Join names for a sentence: `"a", "b" or "c"`."""
     quoted = [f'"{name}"' for name in names]
     return " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]])) if quoted else "none"
 
 
 KeyPath = tuple[str | int, ...]
-"""`("server", "port")`, `("agents", 1, "model")`."""
+"""The path of a key in a document: `("server", "port")`, `("agents", 1, "model")`."""
 
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([\w.\- \t]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"^\s*([\w-]+(?:[ \t]*\.[ \t]*[\w-]+)*)[ \t]*=")
@@ -68,9 +65,9 @@ _TRIPLE = re.compile("\"\"\"|'''")
 
 
 def line_numbers(text: str) -> dict[KeyPath, int]:
-    """The line, from 1, of every table header and every bare key of `text`.
+    """Return the line numbers, from 1, of the table headers and bare keys of a TOML text.
 
-    Keys in quotes and keys of inline tables are left out.
+    Quoted keys and keys of inline tables are omitted; their errors then name no line.
     """
     found: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
@@ -92,7 +89,7 @@ def _split_key(dotted: str) -> tuple[str, ...]:
 
 
 def _table_path(is_list: bool, parts: tuple[str, ...], counts: dict[KeyPath, int]) -> KeyPath:
-    """The path of the table that a header opens; a list of tables gets one entry more."""
+    """Return the path of a table header; a header of a list of tables adds an entry."""
     path: KeyPath = ()
     for part in parts[:-1]:
         path += (part,)
@@ -106,7 +103,7 @@ def _table_path(is_list: bool, parts: tuple[str, ...], counts: dict[KeyPath, int
 
 
 def _open_quote(line: str, closing: str) -> str:
-    """The triple quote that is still to come after `line`, or nothing."""
+    """Return the triple quote that is still open after `line`, or an empty text."""
     for mark in _TRIPLE.findall(line):
         if not closing:
             closing = mark

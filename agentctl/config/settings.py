@@ -1,8 +1,8 @@
-"""What can be configured: one class a table of `agentctl.toml`, with its defaults (contract.md 7).
+"""The settings: one class for each table of `agentctl.toml`, with its defaults.
 
-The fields are the keys, and a key's annotation says what it may hold: the loader and the reference
-page read both. A comment that a user needs stands in `sample-config.toml`, which a test holds
-against these defaults.
+The fields are the keys. The annotation of a field has the type and the rules of its values; the
+loader and the reference page read it. The comments for users are in `sample.toml`, which a test
+compares with these defaults. docs/contract.md "Configuration" has the rules of all keys.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ TokenPrefix = Annotated[
     str,
     Form(
         r"^[a-z][a-z0-9]{0,30}$",
-        "1 to 31 small letters and digits, starting with a letter",
+        "1 to 31 lower-case letters and digits, starting with a letter",
     ),
 ]
 Tool = Annotated[
@@ -108,7 +108,7 @@ VariableName = Annotated[
     str,
     Form(
         r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        "the name of an environment variable that holds the API key, never the key itself",
+        "the name of an environment variable with the API key, never the key itself",
     ),
     Secret(masked=False),
 ]
@@ -116,7 +116,7 @@ PasswordVariable = Annotated[
     str,
     Form(
         r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        "the name of an environment variable that holds the password, never the password itself",
+        "the name of an environment variable with the password, never the password itself",
     ),
     Secret(masked=False),
 ]
@@ -125,7 +125,7 @@ SchemaName = Annotated[
     str,
     Form(
         r"^([a-z_][a-z0-9_]{0,62})?$",
-        'the name of a schema: small letters, digits and "_", not starting with a digit',
+        'the name of a schema: lower-case letters, digits and "_", not starting with a digit',
     ),
 ]
 ListenAddress = Annotated[
@@ -135,7 +135,7 @@ ListenAddress = Annotated[
         'a host and a port like "127.0.0.1:9464" or "[::1]:9464", or empty',
     ),
 ]
-NotEmpty = Annotated[str, Form(r"^(?s:.*\S.*)$", "a text that is not empty")]
+NotEmpty = Annotated[str, Form(r"^(?s:.*\S.*)$", "a non-empty text")]
 ModelId = Annotated[str, Reference("models")]
 DatabaseId = Annotated[str, Reference("databases")]
 Seconds = Annotated[float, Range(0.01, 2_592_000)]
@@ -144,10 +144,10 @@ HistoryRuns = Annotated[int, Range(0, 1_000)]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """`[server]`. `id` names the deployment and is the audience by default.
+    """The table `[server]`.
 
-    `port` 0: any free one. With more than one of `workers` a parent keeps so many processes, which
-    serve together on the one port.
+    `id` is the name of the deployment and the default audience. `port` 0 takes any free port. With
+    more than one of `workers`, a parent process keeps this number of worker processes on one port.
     """
 
     id: Id = "agentctl"
@@ -162,14 +162,14 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """`[authorization]` (spec.md "Authentication" 3). Paths are absolute once loaded.
+    """The table `[authorization]` (docs/contract.md "Authentication"), with absolute paths.
 
     Attributes:
-        verification_keys: PEM texts or one shared secret; JWT_VERIFICATION_KEY is appended.
-        jwks_file: a static JWKS; JWT_JWKS_FILE wins over the file's value. None: no set.
-        audience: what `aud` must equal with `verify_audience`; empty: `server.id`.
-        leeway_seconds: for `nbf` and `iat` only, never for `exp`.
-        token_prefix: of the tokens of service accounts: `<prefix>_pat_...`.
+        verification_keys: PEM texts or one shared secret, including JWT_VERIFICATION_KEY.
+        jwks_file: a key set; JWT_JWKS_FILE overrides the file. None for no key set.
+        audience: the value for `aud` with `verify_audience`; empty for `server.id`.
+        leeway_seconds: clock difference for `nbf` and `iat`, never for `exp`.
+        token_prefix: the prefix of service account tokens: `<prefix>_pat_...`.
     """
 
     enabled: bool = True
@@ -190,9 +190,9 @@ class Authorization:
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """`[signing]`: read by `agentctl token mint` only, never by the server.
+    """The table `[signing]`, for `agentctl token mint` only; the server never reads the key.
 
-    `key_id` empty: the RFC 7638 thumbprint. `key_file` is absolute once loaded.
+    An empty `key_id` is the RFC 7638 thumbprint. `key_file` is absolute in loaded settings.
     """
 
     key_file: Path = Path("keys/signing.pem")
@@ -201,7 +201,7 @@ class Signing:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """`[runs]`: bounds on the time of work, in seconds."""
+    """The table `[runs]`: time limits in seconds."""
 
     timeout_seconds: Seconds = 3600
     tool_timeout_seconds: Seconds = 300
@@ -209,14 +209,14 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`[limits]`: bounds on what is taken in and kept, in bytes, and on how long it may take.
+    """The table `[limits]`: limits of requests and stored data, in bytes, counts and seconds.
 
     Attributes:
-        header_bytes: of the request line and the header fields together.
-        header_count: fields of a request.
-        header_seconds: from a connection's beginning, or from the first byte of a later request, to
-            the end of the head.
-        body_seconds: from there to the end of the body.
+        header_bytes: the request line and the headers together.
+        header_count: the headers of a request.
+        header_seconds: from the start of a connection, or from the first byte of a later request,
+            to the end of the headers.
+        body_seconds: from the end of the headers to the end of the body.
     """
 
     body_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
@@ -233,7 +233,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """`[audit]`: what the audit records beside changes and denials, and for how long it does."""
+    """The table `[audit]`: entries for reads, and the days that entries are kept."""
 
     reads: bool = False
     keep_days: Annotated[int, Range(1, 36_500)] = 365
@@ -241,9 +241,9 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """`[log]`: how a server's lines read, and from which level on there are any.
+    """The table `[log]`: the format and the least level of log lines.
 
-    At `info` every finished request has one.
+    At `info` the log has a line for each request.
     """
 
     format: LogFormat = "readable"
@@ -252,10 +252,10 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """`[metrics]`: where Prometheus may ask; empty: nowhere. Nobody needs a token there.
+    """The table `[metrics]`: the address for Prometheus, which needs no token; empty for none.
 
     Attributes:
-        allow_remote: `listen` may be an address that other machines reach.
+        allow_remote: True if `listen` may be an address that other machines can reach.
     """
 
     listen: ListenAddress = ""
@@ -264,11 +264,11 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """`[[databases]]`. The first entry is the default and the system database.
+    """An entry of `[[databases]]`. The first one is the default and the system database.
 
-    `url` is `sqlite:////absolute/path` once loaded, or `postgresql://…`. The other keys are for
-    PostgreSQL: `pool_size` connections at most in each process, `wait_seconds` for a free or a new
-    one, `statement_seconds` for each statement.
+    In loaded settings `url` is `sqlite:////absolute/path` or `postgresql://…`. The other keys are
+    for PostgreSQL: `pool_size` is the maximum number of connections of each process,
+    `wait_seconds` the time limit for a connection, `statement_seconds` that for a statement.
     """
 
     id: Id
@@ -284,7 +284,7 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`[[models]]`. The API key itself is read from the variable that `api_key_env` names."""
+    """An entry of `[[models]]`. The variable in `api_key_env` has the API key."""
 
     id: Id
     provider: Provider
@@ -295,7 +295,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`[[agents]]`. The loader fills an empty `database` with the default one's id."""
+    """An entry of `[[agents]]`. The loader sets an empty `database` to the default one."""
 
     id: Id
     model: ModelId
@@ -310,7 +310,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """`[[teams]]`. `members` are ids of agents and teams."""
+    """An entry of `[[teams]]`. `members` are ids of agents and teams."""
 
     id: Id
     model: ModelId
@@ -327,7 +327,7 @@ class Team:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a workflow: exactly one of `agent` and `team`."""
+    """A step of a workflow, with exactly one of `agent` and `team`."""
 
     name: NotEmpty
     agent: Annotated[str, Reference("agents")] = ""
@@ -336,7 +336,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """`[[workflows]]`."""
+    """An entry of `[[workflows]]`."""
 
     id: Id
     steps: tuple[Step, ...]
@@ -348,12 +348,12 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that was configured. `name` of a component that gave none is its id.
+    """All settings. A component without a `name` has its id as the name.
 
     Attributes:
-        path: the file that was read, or None when there was none.
-        sources: for every key (`server.port`, `agents.writer.model`) where its value came from:
-            `default`, the file's path with the line where known, or `env NAME`.
+        path: the configuration file, or None.
+        sources: the source of each key (`server.port`, `agents.writer.model`): `default`, the path
+            of the file with the line if known, or `env NAME`.
     """
 
     server: Server = field(default_factory=Server)

@@ -1,4 +1,4 @@
-"""The tables of the file: which there are, which class each is, and how one is read."""
+"""The tables of the configuration file, their classes, and a reader for them."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ ENTRY_TABLES: dict[str, type] = {
 
 
 def section_keys() -> list[str]:
-    """Every key that the environment can set: `server.id`, `server.name`, …."""
+    """Return every key that the environment can set: `server.id`, `server.name`, …"""
     return [f"{name}.{key}" for name, table in SECTIONS.items() for key in key_types(table)]
 
 
 @dataclasses.dataclass(slots=True)
 class TableReader:
-    """Reads tables, and keeps where each key came from.
+    """A reader of tables that records the source of each key.
 
     Attributes:
-        file: the configuration file, as messages name it.
-        base: the folder that relative paths are relative to.
-        lines: the lines of the file's keys.
-        variables: what the environment sets, by key.
-        places: filled: every key and where its value came from.
+        file: the configuration file, for messages.
+        base: the folder of relative paths.
+        lines: the line numbers of the keys in the file.
+        variables: the environment variables that set keys, by key.
+        places: the place of each key that was read.
     """
 
     file: str
@@ -58,14 +58,14 @@ class TableReader:
     places: dict[str, Place] = dataclasses.field(default_factory=dict)
 
     def check_names(self, document: Mapping[str, object]) -> None:
-        """Refuse what is no table of ours."""
+        """Reject unknown tables."""
         self._refuse_unknown(document, {**SECTIONS, **ENTRY_TABLES}, (), "")
 
     def read_section(self, document: Mapping[str, object], name: str) -> Any:
-        """The settings of `[name]`, from the environment, the file and the defaults.
+        """Read the settings of `[name]` from the environment, the file and the defaults.
 
         Raises:
-            InvalidConfiguration: one line that says what is wrong.
+            InvalidConfiguration: a key or value is not valid.
         """
         value = document.get(name, {})
         place = self._place((name,), name)
@@ -74,10 +74,10 @@ class TableReader:
         return self._table(value, SECTIONS[name], (name,), name)
 
     def entries(self, document: Mapping[str, object], name: str) -> tuple[Any, ...]:
-        """The settings of every `[[name]]`, in order.
+        """Read the settings of every `[[name]]`, in order.
 
         Raises:
-            InvalidConfiguration: one line that says what is wrong, an id given twice included.
+            InvalidConfiguration: a key or value is not valid, or two entries have the same id.
         """
         value = document.get(name, [])
         if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
@@ -87,13 +87,13 @@ class TableReader:
             made = self._entry(entry, name, index)
             if made.id in read:
                 self._place((name, index, "id"), f"{name}[{index}].id").refuse(
-                    f'"{made.id}" is the id of another entry of [[{name}]]'
+                    f'another entry of [[{name}]] has the id "{made.id}"'
                 )
             read[made.id] = made
         return tuple(read.values())
 
     def _entry(self, entry: Mapping[str, object], name: str, index: int) -> Any:
-        """One entry; messages name it by its id once that is known to be one."""
+        """Read one entry; messages name it by its id if that is valid, else by its index."""
         path, label = (name, index), f"{name}[{index}]"
         id_kind = key_types(ENTRY_TABLES[name])["id"]
         if "id" not in entry:
@@ -121,7 +121,7 @@ class TableReader:
         key: str,
         field: dataclasses.Field[Any],
     ) -> object:
-        """One key's value: the environment over the file over the default."""
+        """Read a value: the environment overrides the file, which overrides the default."""
         place = self._place(path, key)
         if variable := self.variables.get(key):
             place = Place(self.file, key, variable=variable.name)
@@ -137,7 +137,7 @@ class TableReader:
         return value
 
     def _default(self, kind: ValueType, place: Place, field: dataclasses.Field[Any]) -> object:
-        """A key's default; a path among the defaults is relative to the file as well."""
+        """Return the default of a key; a default path is relative to the file."""
         if field.default is dataclasses.MISSING:
             place.refuse(f"is missing; it must be {kind.description}")
         return self.base / field.default if isinstance(field.default, Path) else field.default
@@ -155,7 +155,7 @@ class TableReader:
         return Place(self.file, key, line=self._line(path))
 
     def _line(self, path: KeyPath) -> int | None:
-        """The line of the key or of the first table so named, else of the table around it."""
+        """Return the line of a key or of the first table of its name, else of its table."""
         while path:
             for known in (path, (*path, 0)):
                 if known in self.lines:

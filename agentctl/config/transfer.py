@@ -1,9 +1,7 @@
-"""Settings as one JSON text and back: how the processes of one server get what was configured.
+"""Settings as JSON text for worker processes, and as plain values for display.
 
-Nothing is checked again, since the text is only ever written from settings that were. It holds
-every value as it is, secrets included: it is for a process that is to serve, and for no file.
-
-The settings as plain values, to be shown: secrets are masked.
+`settings_from_text` checks nothing, because the text comes from checked settings. The text contains
+secrets: it is for a process of the server, never for a file. `effective_settings` masks secrets.
 """
 
 from __future__ import annotations
@@ -21,18 +19,18 @@ __all__ = ["MASK", "effective_settings", "settings_from_text", "settings_to_text
 
 
 def settings_to_text(settings: Settings) -> str:
-    """The settings as one line of ASCII, `sources` included."""
+    """Return the settings, including `sources`, as one line of ASCII."""
     return json.dumps(_encode(settings), default=_encode)
 
 
 def settings_from_text(text: str) -> Settings:
-    """The settings that `settings_to_text` made the text of: equal to them in every value."""
+    """Return the settings of a text from `settings_to_text`, with equal values."""
     settings: Settings = _decode_table(Settings, json.loads(text))
     return settings
 
 
 def _encode(value: Any) -> Any:
-    """What JSON has no word for: a table becomes an object, a path its text."""
+    """Encode a value that JSON does not support: a table as an object, a path as text."""
     if isinstance(value, Path):
         return str(value)
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -54,11 +52,11 @@ MASK = "********"
 
 
 def effective_settings(settings: Settings) -> dict[str, Any]:
-    """What is in force, table by table, in the shape of the file.
+    """Return the values in effect, table by table, in the shape of the file.
 
     Returns:
-        `{"server": {"port": 7777, …}, …, "agents": [{"id": …}, …], …}`; paths are text, lists are
-        lists, a path that is not set is `""`. Verification keys are masked: one may be a secret.
+        `{"server": {"port": 7777, …}, …, "agents": [{"id": …}, …], …}`; paths are text, and a path
+        that is not set is `""`. Verification keys are masked, because one may be a secret.
     """
     tables: dict[str, Any] = {name: _plain_table(getattr(settings, name)) for name in SECTIONS}
     for name in ENTRY_TABLES:

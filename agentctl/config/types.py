@@ -1,6 +1,6 @@
-"""What a key may hold, beyond its type: the words stand in refusals and on the reference page.
+"""Types and rules of configuration values, and the conversion of values from TOML and variables.
 
-One value of the file or of the environment, held against what its key may hold.
+The descriptions of rules are part of error messages and of the reference page.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ __all__ = [
 
 
 class Range(NamedTuple):
-    """A number from `low` to `high`, both included."""
+    """A rule for a number: from `low` to `high`, inclusive."""
 
     low: float
     high: float
 
     def allows(self, value: object) -> bool:
-        """Whether `value` lies inside; never for NaN."""
+        """Return True if `value` is in the range; NaN never is."""
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     @property
     def description(self) -> str:
-        """The bounds, to stand behind "a number"."""
+        """The bounds, to follow "a number"."""
         return f"from {self.low} to {self.high}"
 
 
 class Form(NamedTuple):
-    """A text that matches `pattern` as a whole; `words` say what that is."""
+    """A rule for a text: `pattern` matches it completely; `description` is for messages."""
 
     pattern: str
     description: str
 
     def allows(self, value: object) -> bool:
-        """Whether `value` is such a text."""
+        """Return True if `value` is such a text."""
         return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
 
 
 class Reference(NamedTuple):
-    """The id of an entry of one of these tables. The loader checks it when all tables are read."""
+    """A rule for the id of an entry of another table, checked after all tables are read."""
 
     first: str
     second: str = ""
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables that are looked into."""
+        """The names of the tables."""
         return tuple(table for table in self if table)
 
     @property
     def description(self) -> str:
-        """The tables as the file has them."""
+        """The tables in the notation of the file."""
         return " or ".join(f"[[{table}]]" for table in self.tables)
 
 
 class Secret(NamedTuple):
-    """A value that no message repeats; when `masked`, `config show` does not show it either."""
+    """A rule for a value that no message repeats; `config show` hides a `masked` one too."""
 
     masked: bool = True
 
@@ -86,7 +86,7 @@ _key_types: dict[type, dict[str, ValueType]] = {}
 
 
 class ValueType(NamedTuple):
-    """What a key holds: its type, and the rules beyond it."""
+    """The type of a value, with its rules."""
 
     type: object
     rules: tuple[Rule, ...] = ()
@@ -94,32 +94,32 @@ class ValueType(NamedTuple):
 
     @property
     def item(self) -> ValueType:
-        """What an element holds, for a list."""
+        """The type of the elements of a list."""
         return _value_type(get_args(self.type)[0])
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list."""
+        """True for a list."""
         return get_origin(self.type) is tuple
 
     @property
     def secret(self) -> bool:
-        """Whether a message must not repeat the value."""
+        """True if a message must not repeat the value."""
         return any(isinstance(rule, Secret) for rule in self.rules)
 
     @property
     def masked(self) -> bool:
-        """Whether the value is not even shown to those who may see the configuration."""
+        """True if `config show` must not show the value."""
         return any(isinstance(rule, Secret) and rule.masked for rule in self.rules)
 
     @property
     def reference(self) -> Reference | None:
-        """The tables whose ids it may hold, for a reference."""
+        """The rule of a reference to other tables, or None."""
         return next((rule for rule in self.rules if isinstance(rule, Reference)), None)
 
     @property
     def description(self) -> str:
-        """What is allowed, as a message says it."""
+        """The allowed values, for messages."""
         if self.reference is not None:
             return f"the id of an entry of {self.reference.description}"
         for rule in self.rules:
@@ -131,7 +131,7 @@ class ValueType(NamedTuple):
 
 
 def key_types(table: type) -> dict[str, ValueType]:
-    """What each key of a settings class holds, in order."""
+    """Return the types of the keys of a settings class, in order."""
     if table not in _key_types:
         hints = get_type_hints(table, include_extras=True)
         _key_types[table] = {name: _value_type(hint) for name, hint in hints.items()}
@@ -139,16 +139,16 @@ def key_types(table: type) -> dict[str, ValueType]:
 
 
 def convert_value(value: object, kind: ValueType, place: Place, base: Path) -> object:
-    """`value`, as TOML gave it, as the settings hold it.
+    """Check a TOML value and convert it to a value of the settings.
 
     Args:
-        value: what stood in the file.
-        kind: what the key holds.
-        place: for the message.
-        base: the folder that relative paths are relative to.
+        value: the parsed value.
+        kind: the type of the key.
+        place: the key, for the error.
+        base: the folder of relative paths.
 
     Raises:
-        InvalidConfiguration: the value is of another type or out of bounds.
+        InvalidConfiguration: the value has another type or breaks a rule.
     """
     if kind.is_list:
         return _convert_list(value, kind, place, base)
@@ -157,15 +157,15 @@ def convert_value(value: object, kind: ValueType, place: Place, base: Path) -> o
     if not _is_of_type(value, kind.type) or not _is_allowed(value, kind):
         place.refuse(f"must be {kind.description}, not {_show_value(value, kind)}")
     if isinstance(value, str) and not is_storable(value):
-        place.refuse("must not hold a NUL character or half of a surrogate pair")
+        place.refuse("must not contain a NUL character or a lone surrogate")
     return value
 
 
 def parse_variable(text: str, kind: ValueType) -> object:
-    """The TOML value that an environment variable's text stands for.
+    """Parse the text of an environment variable as a TOML value.
 
-    Texts and paths are taken as they are, everything else is read as TOML reads it. What cannot be
-    read stays text, so that `convert` refuses it with the same words as in a file.
+    Texts and paths are used unchanged. Malformed values stay text, so that `convert_value` rejects
+    them with the same message as in a file.
     """
     if kind.type is Path or get_origin(kind.type) is Literal or kind.type is str:
         return text
@@ -179,7 +179,7 @@ def parse_variable(text: str, kind: ValueType) -> object:
 
 
 def quote_text(text: str) -> str:
-    """`text` in quotes on one line, cut at 40 characters, control characters escaped."""
+    """Quote `text` on one line, cut at 40 characters, with control characters escaped."""
     import json
 
     quoted = json.dumps(text if len(text) <= _SHOWN else text[:_SHOWN] + "…", ensure_ascii=False)
@@ -187,7 +187,7 @@ def quote_text(text: str) -> str:
 
 
 def _value_type(hint: object) -> ValueType:
-    """Take `Annotated` and `| None` apart; rules of the outer annotation come first."""
+    """Build the type of an annotation with `Annotated` and `| None`; outer rules come first."""
     rules: tuple[Rule, ...] = ()
     if get_origin(hint) is Annotated:
         hint, *extras = get_args(hint)
@@ -208,7 +208,7 @@ def _convert_list(value: object, kind: ValueType, place: Place, base: Path) -> t
     )
     for index, part in enumerate(converted):
         if part in converted[:index]:
-            place.refuse(f"must not hold {_show_value(value[index], item)} twice")
+            place.refuse(f"must not contain {_show_value(value[index], item)} twice")
     return converted
 
 
@@ -221,7 +221,7 @@ def _convert_path(value: object, kind: ValueType, place: Place, base: Path) -> P
 
 
 def _is_of_type(value: object, wanted: object) -> bool:
-    """Whether `value` is of the type; true and false are not numbers."""
+    """Return True if `value` has the type; true and false are not numbers."""
     if get_origin(wanted) is Literal:
         return isinstance(value, str) and value in get_args(wanted)
     if wanted is float:
@@ -237,7 +237,7 @@ def _describe_type(kind: ValueType) -> str:
     if get_origin(kind.type) is Literal:
         return join_quoted(get_args(kind.type))
     if kind.is_list:
-        return f"a list, each {kind.item.description}"
+        return f"a list, each element {kind.item.description}"
     names = {
         str: "a text",
         bool: "true or false",
@@ -249,7 +249,7 @@ def _describe_type(kind: ValueType) -> str:
 
 
 def _show_value(value: object, kind: ValueType) -> str:
-    """A value for a message, on one line; of secrets the type only."""
+    """Format a value for a message on one line; of a secret only the type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | dict):

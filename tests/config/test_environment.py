@@ -53,17 +53,15 @@ WRONG = {
     ),
     ("AGENTCTL_AUTHORIZATION__ENABLED", "yes"): 'must be true or false, not "yes"',
     ("AGENTCTL_SERVER__CORS_ORIGINS", "https://a.example"): (
-        'must be a list, each an origin like "https://app.example.org" without a path, or "*", '
-        'not "https://a.example"'
+        'must be a list, each element an origin like "https://app.example.org" without a path, '
+        'or "*", not "https://a.example"'
     ),
     ("AGENTCTL_SERVER__PRT", "1"): (
         "this version has no such key; did you mean AGENTCTL_SERVER__PORT?"
     ),
     ("AGENTCTL_SERVER__WORKERS", "0"): "must be a whole number from 1 to 64, not 0",
     ("AGENTCTL_DATABASES__MAIN__URL", "x"): "this version has no such key",
-    ("JWT_VERIFICATION_KEY", "a\udc80"): (
-        "must not hold a NUL character or half of a surrogate pair"
-    ),
+    ("JWT_VERIFICATION_KEY", "a\udc80"): ("must not contain a NUL character or a lone surrogate"),
 }
 
 
@@ -125,7 +123,7 @@ def test_what_is_shown_masks_keys(reads: Reads) -> None:
 
 
 def test_a_server_with_authorization_needs_a_key(reads: Reads) -> None:
-    with pytest.raises(InvalidConfiguration, match="no key to verify tokens with") as caught:
+    with pytest.raises(InvalidConfiguration, match="no verification key is configured") as caught:
         require_verification_key(reads(""))
     assert "JWT_VERIFICATION_KEY" in (caught.value.hint or "")
     require_verification_key(reads("[authorization]\nenabled = false\n"))

@@ -75,7 +75,7 @@ def test_an_empty_file_gives_the_defaults_beside_it(tmp_path: Path, reads: Reads
 
 def test_a_file_that_is_not_there_is_named(file: Path) -> None:
     error = refused(file)
-    assert error.detail == f"{file}: there is no such file"
+    assert error.detail == f"{file}: the file does not exist"
     assert "agentctl init" in (error.hint or "")
     assert refused(None, {"AGENTCTL_CONFIG": str(file)}).detail == error.detail
 

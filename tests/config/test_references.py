@@ -29,29 +29,29 @@ EITHER = f"{SQLITE}; or {POSTGRES}"
 
 WRONG = {
     AGENT + "[[agents]]\nid = 'other'\nmodel = 'fsat'": (
-        'agents.other.model: "fsat" is the id of no entry of [[models]]; did you mean "fast"?'
+        'agents.other.model: no entry of [[models]] has the id "fsat"; did you mean "fast"?'
     ),
     AGENT + "database = 'x'": (
-        'agents.writer.database: "x" is the id of no entry of [[databases]]; configured: main'
+        'agents.writer.database: no entry of [[databases]] has the id "x"; configured: main'
     ),
     "[[agents]]\nid = 'a'\nmodel = 'x'": (
-        'agents.a.model: "x" is the id of no entry of [[models]]; configured: none'
+        'agents.a.model: no entry of [[models]] has the id "x"; configured: none'
     ),
     AGENT + team("duo", "writer", "nobody"): (
-        'teams.duo.members: "nobody" is the id of no entry of [[agents]] or [[teams]]; '
+        'teams.duo.members: no entry of [[agents]] or [[teams]] has the id "nobody"; '
         "configured: writer, duo"
     ),
-    AGENT + team("duo"): "teams.duo.members: must hold at least one member",
-    AGENT + team("duo", "writer", "writer"): 'teams.duo.members: must not hold "writer" twice',
+    AGENT + team("duo"): "teams.duo.members: must have at least one member",
+    AGENT + team("duo", "writer", "writer"): 'teams.duo.members: must not contain "writer" twice',
     AGENT + team("duo", "duo"): "teams.duo.members: the team is a member of itself: duo -> duo",
     AGENT + team("a", "b") + team("b", "c") + team("c", "writer", "b"): (
         "teams.b.members: the team is a member of itself: b -> c -> b"
     ),
     AGENT + team("writer", "writer"): (
-        'teams.writer.id: "writer" is the id of an agent, and members are named by id alone'
+        'teams.writer.id: an agent has the id "writer" too, and members are ids of both'
     ),
     AGENT + "\n[[agents]]\nid = 'writer'\nmodel = 'fast'": (
-        'agents[1].id: "writer" is the id of another entry of [[agents]]'
+        'agents[1].id: another entry of [[agents]] has the id "writer"'
     ),
     "[[agents]]\nmodel = 'fast'": (
         'agents[0].id: is missing; it must be an id: 1 to 64 letters, digits, ".", "_" and "-", '
@@ -65,9 +65,9 @@ WRONG = {
         "agents.a.model: is missing; it must be the id of an entry of [[models]]"
     ),
     "[[workflows]]\nid = 'flow'": (
-        "workflows.flow.steps: is missing; it must be a list, each a table"
+        "workflows.flow.steps: is missing; it must be a list, each element a table"
     ),
-    workflow("[]"): "workflows.flow.steps: must hold at least one step",
+    workflow("[]"): "workflows.flow.steps: must have at least one step",
     workflow("['a']"): (
         "workflows.flow.steps: must be a list of steps, "
         'each like { name = "draft", agent = "writer" }'
@@ -79,14 +79,13 @@ WRONG = {
         "workflows.flow.steps[0]: must have exactly one of agent and team"
     ),
     AGENT + workflow("[{ agent = 'writer' }]"): (
-        "workflows.flow.steps[0].name: is missing; it must be a text that is not empty"
+        "workflows.flow.steps[0].name: is missing; it must be a non-empty text"
     ),
     AGENT + workflow("[{ name = 'a', agent = 'writer' }, { name = 'a', agent = 'writer' }]"): (
-        'workflows.flow.steps[1].name: "a" is the name of another step'
+        'workflows.flow.steps[1].name: another step has the name "a"'
     ),
     AGENT + workflow("[{ name = 'a', team = 'writer' }]"): (
-        'workflows.flow.steps[0].team: "writer" is the id of no entry of [[teams]]; '
-        "configured: none"
+        'workflows.flow.steps[0].team: no entry of [[teams]] has the id "writer"; configured: none'
     ),
     AGENT + workflow("[{ name = 'a', agnet = 'writer' }]"): (
         'workflows.flow.steps[0].agnet: this version has no such key, did you mean "agent"?'
@@ -101,32 +100,32 @@ WRONG = {
         'models.m.model: must be "echo", "slow" or "leader" with the provider "demo"'
     ),
     model("provider = 'demo'\nmodel = 'echo'\nbase_url = 'http://127.0.0.1/v1'"): (
-        'models.m.base_url: does nothing with the provider "demo"'
+        'models.m.base_url: has no effect with the provider "demo"'
     ),
     model("provider = 'demo'\nmodel = 'echo'\napi_key_env = 'KEY'"): (
-        'models.m.api_key_env: does nothing with the provider "demo"'
+        'models.m.api_key_env: has no effect with the provider "demo"'
     ),
     database("main", "mysql://me@host/name"): f"databases.main.url: must be {EITHER}",
     database("main", "postgresql://me@host/"): f"databases.main.url: must be {POSTGRES}",
     database("main", "postgresql://me@host:port/name"): f"databases.main.url: must be {POSTGRES}",
     database("main", "postgresql://me:secret@host/name"): (
-        "databases.main.url: must not hold a password"
+        "databases.main.url: must not contain a password"
     ),
     database("main", "postgresql:///name?host=/run&password=secret"): (
-        "databases.main.url: must not hold a password"
+        "databases.main.url: must not contain a password"
     ),
     database("main", "postgresql://me@host/name?sslmode=require"): (
         'databases.main.url: must not have "sslmode" in its query'
     ),
     database("main", "postgresql://me@host/name") + "search_path = 'a-b'\n": (
-        "databases.main.search_path: must be the name of a schema: small letters, digits and "
+        "databases.main.search_path: must be the name of a schema: lower-case letters, digits and "
         '"_", not starting with a digit, not "a-b"'
     ),
     database("main", "postgresql://me@host/name") + "tls_ca_file = 'ca.pem'\n": (
-        'databases.main.tls_ca_file: does nothing with tls = "prefer"'
+        'databases.main.tls_ca_file: has no effect with tls = "prefer"'
     ),
     database("main", "sqlite:///a.db") + "pool_size = 5\n": (
-        "databases.main.pool_size: does nothing for SQLite"
+        "databases.main.pool_size: has no effect for SQLite"
     ),
     database(
         "main", "sqlite:///:memory:"

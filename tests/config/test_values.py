@@ -32,31 +32,31 @@ WRONG_VALUES = {
     '[server]\nhost = ""': (
         'server.host: must be a host name or an address without a port, not ""'
     ),
-    '[server]\nname = " "': 'server.name: must be a text that is not empty, not " "',
+    '[server]\nname = " "': 'server.name: must be a non-empty text, not " "',
     '[server]\nname = "a\\u0000b"': (
-        "server.name: must not hold a NUL character or half of a surrogate pair"
+        "server.name: must not contain a NUL character or a lone surrogate"
     ),
     '[server]\nid = "-x"': (
         'server.id: must be an id: 1 to 64 letters, digits, ".", "_" and "-", starting with a '
         'letter or a digit, not "-x"'
     ),
     '[server]\ncors_origins = "*"': (
-        'server.cors_origins: must be a list, each an origin like "https://app.example.org" '
-        'without a path, or "*", not "*"'
+        "server.cors_origins: must be a list, each element an origin like "
+        '"https://app.example.org" without a path, or "*", not "*"'
     ),
     '[server]\ncors_origins = ["*", "app.example.org"]': (
         'server.cors_origins[1]: must be an origin like "https://app.example.org" without a path, '
         'or "*", not "app.example.org"'
     ),
-    '[server]\ncors_origins = ["*", "*"]': 'server.cors_origins: must not hold "*" twice',
+    '[server]\ncors_origins = ["*", "*"]': 'server.cors_origins: must not contain "*" twice',
     '[server]\ncors_origins = ["*", "https://a.example"]': (
-        'server.cors_origins: "*" lets every origin in, the others do nothing'
+        'server.cors_origins: "*" allows every origin, the others have no effect'
     ),
     "[limits]\nmessage_bytes = 1_048_577": (
-        "limits.message_bytes: does nothing above limits.body_bytes, which is 1048576"
+        "limits.message_bytes: has no effect above limits.body_bytes, which is 1048576"
     ),
     "[limits]\ntoken_bytes = 8_193\nheader_bytes = 8_192": (
-        "limits.token_bytes: does nothing above limits.header_bytes, which is 8192"
+        "limits.token_bytes: has no effect above limits.header_bytes, which is 8192"
     ),
     "[limits]\nheader_seconds = 0": (
         "limits.header_seconds: must be a number from 0.01 to 3600, not 0"
@@ -65,10 +65,10 @@ WRONG_VALUES = {
         "limits.header_bytes: must be a whole number from 1024 to 65536, not 1000"
     ),
     "[limits]\ntool_result_bytes = 10_000\nrun_bytes = 9_999": (
-        "limits.tool_result_bytes: does nothing above limits.run_bytes, which is 9999"
+        "limits.tool_result_bytes: has no effect above limits.run_bytes, which is 9999"
     ),
     "[runs]\ntool_timeout_seconds = 60\ntimeout_seconds = 0.5": (
-        "runs.tool_timeout_seconds: does nothing above runs.timeout_seconds, which is 0.5"
+        "runs.tool_timeout_seconds: has no effect above runs.timeout_seconds, which is 0.5"
     ),
     "[server]\ncors_origins = [1]": (
         'server.cors_origins[0]: must be an origin like "https://app.example.org" without a path, '
@@ -90,27 +90,27 @@ WRONG_VALUES = {
         'read, run, write, delete, not "agents:run"'
     ),
     '[authorization]\ntoken_prefix = ""': (
-        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        "authorization.token_prefix: must be 1 to 31 lower-case letters and digits, starting with "
         'a letter, not ""'
     ),
     '[authorization]\ntoken_prefix = "Acme"': (
-        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        "authorization.token_prefix: must be 1 to 31 lower-case letters and digits, starting with "
         'a letter, not "Acme"'
     ),
     '[authorization]\ntoken_prefix = "a_b"': (
-        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        "authorization.token_prefix: must be 1 to 31 lower-case letters and digits, starting with "
         'a letter, not "a_b"'
     ),
     '[authorization]\ntoken_prefix = "1a"': (
-        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        "authorization.token_prefix: must be 1 to 31 lower-case letters and digits, starting with "
         'a letter, not "1a"'
     ),
     '[authorization]\ntoken_prefix = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"': (
-        "authorization.token_prefix: must be 1 to 31 small letters and digits, starting with "
+        "authorization.token_prefix: must be 1 to 31 lower-case letters and digits, starting with "
         'a letter, not "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"'
     ),
     '[authorization]\naudience = "me"': (
-        "authorization.audience: does nothing while authorization.verify_audience is false"
+        "authorization.audience: has no effect while authorization.verify_audience is false"
     ),
     "[runs]\ntimeout_seconds = 0": (
         "runs.timeout_seconds: must be a number from 0.01 to 2592000, not 0"
