@@ -184,8 +184,12 @@ def authorize(principal: Principal | None, operation: str, path_params: Mapping[
         raise Unauthenticated
     if principal.admin or isinstance(rule, Authenticated):
         return
-    if isinstance(rule, NeedsScope) and _has_scope(principal, rule, path_params):
-        return
+    if isinstance(rule, NeedsScope):
+        identifier = _path_identifier(rule, path_params)
+        if is_action_allowed(principal.scopes, rule.resource, rule.action, identifier):
+            return
+        if rule.filters_list and ids_in_scopes(principal.scopes, rule.resource, rule.action):
+            return
     raise _denial(operation, path_params)
 
 
@@ -249,13 +253,6 @@ def operations_granted_by(scope: str) -> Iterator[str]:
         one = identifier if rule.id_param or rule.filters_list else None
         if is_action_allowed({scope}, rule.resource, rule.action, one):
             yield operation
-
-
-def _has_scope(principal: Principal, rule: NeedsScope, path_params: Mapping[str, str]) -> bool:
-    identifier = _path_identifier(rule, path_params)
-    if is_action_allowed(principal.scopes, rule.resource, rule.action, identifier):
-        return True
-    return rule.filters_list and bool(ids_in_scopes(principal.scopes, rule.resource, rule.action))
 
 
 def _path_identifier(rule: NeedsScope, path_params: Mapping[str, str]) -> str | None:

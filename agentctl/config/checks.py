@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import get_args
 
 from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
@@ -79,7 +80,7 @@ def _check_audience(settings: Settings, places: Places) -> None:
 def _check_bounds(settings: Settings, places: Places) -> None:
     """Reject a limit above the limit of its container, except for a default."""
     for inner, outer in _OUTER_BOUNDS.items():
-        bound, limit = (_setting(settings, key) for key in (inner, outer))
+        bound, limit = (attrgetter(key)(settings) for key in (inner, outer))
         if places[inner].given and bound > limit:
             places[inner].refuse(f"has no effect above {outer}, which is {limit}")
 
@@ -97,12 +98,6 @@ def _check_metrics(settings: Settings, places: Places) -> None:
             f"accepts connections from other machines at {host}, without a token",
             hint='set listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
         )
-
-
-def _setting(settings: Settings, key: str) -> float:
-    table, _, name = key.partition(".")
-    value: float = getattr(getattr(settings, table), name)
-    return value
 
 
 def _check_databases(settings: Settings, places: Places) -> None:

@@ -154,7 +154,9 @@ def convert_value(value: object, kind: ValueType, place: Place, base: Path) -> o
         return _convert_list(value, kind, place, base)
     if kind.type is Path:
         return _convert_path(value, kind, place, base)
-    if not _is_of_type(value, kind.type) or not _is_allowed(value, kind):
+    if not _is_of_type(value, kind.type) or not all(
+        rule.allows(value) for rule in kind.rules if isinstance(rule, Range | Form)
+    ):
         place.refuse(f"must be {kind.description}, not {_show_value(value, kind)}")
     if isinstance(value, str) and not is_storable(value):
         place.refuse("must not contain a NUL character or a lone surrogate")
@@ -227,10 +229,6 @@ def _is_of_type(value: object, wanted: object) -> bool:
     if wanted is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return type(value) is wanted
-
-
-def _is_allowed(value: object, kind: ValueType) -> bool:
-    return all(rule.allows(value) for rule in kind.rules if isinstance(rule, Range | Form))
 
 
 def _describe_type(kind: ValueType) -> str:

@@ -47,7 +47,10 @@ def parse_address(url: str) -> Address:
         errors.UsageError: it is not an http or https URL, or it has a user name or password, a
             query or a fragment.
     """
-    parts = _split_url(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _invalid_url("it cannot be parsed") from None
     if parts.scheme not in _DEFAULT_PORTS:
         raise _invalid_url("it does not start with http:// or https://")
     if "@" in parts.netloc:
@@ -86,13 +89,6 @@ def check_credential(address: Address, token: str, *, allow_insecure: bool) -> N
             cause=f"{address.origin} is not encrypted: others in the network could read the token",
             hint="use https://, or --insecure-http if you trust the network",
         )
-
-
-def _split_url(url: str) -> SplitResult:
-    try:
-        return urlsplit(url)
-    except ValueError:
-        raise _invalid_url("it cannot be parsed") from None
 
 
 def _parse_host(parts: SplitResult) -> str:

@@ -58,7 +58,9 @@ def build_response_error(
 ) -> errors.AgentctlError:
     """Build the error of a complete response with a status from 400."""
     body = _parse_error_body(response.content)
-    if body is None and not _is_clear_without_json(response.status_code):
+    if body is None and not (
+        response.status_code in _CLEAR_WITHOUT_JSON or response.status_code >= 500
+    ):
         return build_unexpected_response_error(address, response)
     failure = errors.error_from_response(response.status_code, body or {})
     failure.detail = to_printable_line(failure.detail)
@@ -149,10 +151,6 @@ def _parse_error_body(content: bytes) -> dict[str, object] | None:
     except orjson.JSONDecodeError:
         return None
     return body if isinstance(body, dict) else None
-
-
-def _is_clear_without_json(status: int) -> bool:
-    return status in _CLEAR_WITHOUT_JSON or status >= 500
 
 
 def _credential_hint(failure: errors.AgentctlError, with_token: bool) -> str | None:

@@ -53,16 +53,12 @@ def read_key_file(path: Path, *, private: bool = False) -> bytes:
         raise InvalidKey("The path of the key file contains a NUL character") from None
     try:
         _check_file(path, os.fstat(descriptor), private)
-        return _read_all(descriptor, path)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAXIMUM_KEY_FILE + 1)
     except OSError as failure:
         raise _read_error(path, failure) from None
     finally:
         os.close(descriptor)
-
-
-def _read_all(descriptor: int, path: Path) -> bytes:
-    with os.fdopen(descriptor, "rb", closefd=False) as file:
-        data = file.read(MAXIMUM_KEY_FILE + 1)
     if len(data) > MAXIMUM_KEY_FILE:
         raise InvalidKey(f"Key file {path} is larger than {MAXIMUM_KEY_FILE} bytes")
     return data

@@ -157,7 +157,11 @@ def load_key_set(given: Authorization, files: KeyFiles) -> KeySet:
     ]
     in_turn = [key for label, text in texts for key in parse_keys(text, spec, label)]
     if given.jwks_file is None and not in_turn:
-        raise _missing_keys()
+        raise InvalidKey(
+            "Authorization is on, but no verification key is configured",
+            hint="set authorization.verification_key_files, authorization.jwks_file, "
+            "JWT_VERIFICATION_KEY or JWT_JWKS_FILE",
+        )
     if given.jwks_file is None:
         return KeySet.from_keys(spec, in_turn)
     named = _load_jwks_file(given.jwks_file, files[given.jwks_file], spec)
@@ -181,11 +185,3 @@ def _load_jwks_file(path: Path, data: bytes, spec: AlgorithmSpec) -> KeySet:
         raise InvalidKey(
             f"JWKS file {path} is not valid", cause=failure.detail, hint=failure.hint
         ) from None
-
-
-def _missing_keys() -> InvalidKey:
-    return InvalidKey(
-        "Authorization is on and no verification key is configured",
-        hint="set authorization.verification_key_files, authorization.jwks_file, "
-        "JWT_VERIFICATION_KEY or JWT_JWKS_FILE",
-    )

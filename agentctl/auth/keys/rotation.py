@@ -90,7 +90,9 @@ class Rotation:
         """
         if self.removable:
             raise Conflict("The previous rotation is not finished")
-        if any(self._is_signing_key(text) for text in self._authorization.verification_keys):
+        configured = self._authorization.verification_keys
+        keys = [key for text in configured for key in parse_keys(text, self._spec, "A key")]
+        if self.old_thumbprint in map(key_thumbprint, keys):
             raise InvalidKey(
                 "The verification key is in the configuration itself, which servers read once",
                 hint="move it to a file, add that to verification_key_files, restart the servers",
@@ -176,10 +178,6 @@ class Rotation:
             for path, file in self._published.items()
             if self.old_thumbprint in file.removal_times()
         ]
-
-    def _is_signing_key(self, text: str) -> bool:
-        found = parse_keys(text, self._spec, "A key")
-        return any(key_thumbprint(key) == self.old_thumbprint for key in found)
 
     def _unpublished_error(self) -> InvalidKey:
         if self._spec.family == "oct":

@@ -154,7 +154,9 @@ class AccountTokens:
         except BaseException:
             self._unknown_limit.give_back(rationed)
             raise
-        if account is None or not _is_same_hash(account.token_hash, token_hash):
+        if account is None or not hmac.compare_digest(
+            account.token_hash.encode(), token_hash.encode()
+        ):
             _remember(self._unknown, token_hash, moment + CACHE_SECONDS, MAXIMUM_CACHED_UNKNOWN)
             raise InvalidToken(_UNKNOWN, check="account.known")
         self._unknown_limit.give_back(rationed)
@@ -205,10 +207,6 @@ class _RateLimit:
     def give_back(self, taken: bool) -> None:
         """Give back one that was taken and not used."""
         self._left = min(self._rate, self._left + taken)
-
-
-def _is_same_hash(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
 
 
 def _remember(kept: dict[K, V], key: K, value: V, most: int) -> None:

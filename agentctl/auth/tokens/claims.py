@@ -216,15 +216,13 @@ def check_sub(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
     if not isinstance(subject, str) or not 1 <= len(subject) <= MAXIMUM_USER_ID_LENGTH:
         text = f"the token's sub is not a string of 1 to {MAXIMUM_USER_ID_LENGTH} characters"
         raise _invalid_claim("sub", text)
-    if subject != subject.strip() or any(map(_is_invisible, subject)):
+    if subject != subject.strip() or any(
+        unicodedata.category(character) in _INVISIBLE_CATEGORIES for character in subject
+    ):
         raise _invalid_claim("sub", "the token's sub has invisible characters or outer spaces")
     if is_reserved_subject(subject):
         raise _invalid_claim("sub", "the token's sub is a reserved subject")
     return subject
-
-
-def _is_invisible(character: str) -> bool:
-    return unicodedata.category(character) in _INVISIBLE_CATEGORIES
 
 
 def is_reserved_subject(subject: str) -> bool:

@@ -67,7 +67,8 @@ def reason_to_skip(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) ->
         InvalidKey: a member about the purpose of the key is malformed (RFC 7517 4).
     """
     for name in ("kty", "use", "alg", "kid", "crv"):
-        if name in entry and not _is_text(entry[name]):
+        value = entry.get(name, "")
+        if not isinstance(value, str) or not is_storable(value):
             raise InvalidKey(f"{label} has a {name} that is not a string")
     if "kty" not in entry:
         raise InvalidKey(f"{label} has no kty")
@@ -82,11 +83,6 @@ def reason_to_skip(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) ->
     if "alg" not in entry and spec.curve is not None and entry.get("crv", spec.curve) != spec.curve:
         return "it is on another curve"
     return None
-
-
-def _is_text(value: object) -> bool:
-    """Return True for a string without lone surrogates."""
-    return isinstance(value, str) and is_storable(value)
 
 
 def _may_verify(entry: Mapping[str, Any], label: str) -> bool:
