@@ -1,4 +1,4 @@
-"""The store of contexts: named servers, each with the file that holds its token.
+"""Contexts: named servers, each with the file of its token.
 
 `contexts.toml` in the user's configuration directory, mode 0600 in a directory of mode 0700:
 
@@ -8,8 +8,8 @@
     url = "http://127.0.0.1:7777"
     token_file = "/home/me/.secrets/demo.token"
 
-The file names credentials and never holds one. A credential belongs to the origin of its
-context's URL and is used for no other.
+The file contains paths of token files, never a token. A token is sent only to the origin of the URL
+of its context.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LINE_NUMBER = re.compile(r"line (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A named server. `token_file` is absolute; None: the context has no credential."""
+    """A named server. `token_file` is absolute, None without a token."""
 
     name: str
     url: str
@@ -52,21 +52,21 @@ class Context:
 
 @dataclass(slots=True)
 class Contexts:
-    """All contexts by name, in the order they were added, and which one is current."""
+    """All contexts by name, in the order of addition, and the name of the current one."""
 
     current: str | None = None
     by_name: dict[str, Context] = field(default_factory=dict)
 
 
 def contexts_path() -> Path:
-    """Where the contexts are kept; it need not exist."""
+    """Return the path of `contexts.toml`; it need not exist."""
     from platformdirs import user_config_path
 
     return user_config_path("agentctl", appauthor=False) / "contexts.toml"
 
 
 def load_contexts() -> Contexts:
-    """The stored contexts; none when there is no file.
+    """Load the contexts; without a file there are none.
 
     Raises:
         errors.InvalidConfiguration: the file cannot be read or is damaged.
@@ -85,12 +85,12 @@ def load_contexts() -> Contexts:
 
 @contextmanager
 def updating() -> Iterator[Contexts]:
-    """The stored contexts, to be changed; written back when the block ends without a failure.
+    """Load the contexts for changes, and write them if the block ends without an exception.
 
-    One process at a time: the directory is locked. The file is replaced whole or not at all.
+    A lock of the directory excludes other processes. The file is replaced atomically.
 
     Raises:
-        errors.InvalidConfiguration: the file is damaged, which leaves it as it is, or the
+        errors.InvalidConfiguration: the file is damaged and stays unchanged, or the
             directory cannot be written.
     """
     path = contexts_path()
@@ -111,11 +111,11 @@ def updating() -> Iterator[Contexts]:
 def resolve_context(
     environ: Mapping[str, str] | None = None, name: str | None = None
 ) -> Context | None:
-    """The context to work in: `name`, else AGENTCTL_CONTEXT, else the current one, else None.
+    """Return the context to use: `name`, else AGENTCTL_CONTEXT, else the current one, else None.
 
     Raises:
-        errors.UsageFailed: there is no context of that name.
-        errors.InvalidConfiguration: the stored contexts are damaged.
+        errors.UsageError: no context has that name.
+        errors.InvalidConfiguration: the file is damaged.
     """
     wanted = name or (os.environ if environ is None else environ).get("AGENTCTL_CONTEXT") or None
     contexts = load_contexts()
@@ -124,10 +124,10 @@ def resolve_context(
 
 
 def find_context(contexts: Contexts, name: str) -> Context:
-    """The context of this name.
+    """Return the context with this name.
 
     Raises:
-        errors.UsageFailed: there is none; the hint has the nearest name.
+        errors.UsageError: there is none; the hint suggests the nearest name.
     """
     found = contexts.by_name.get(name)
     if found is not None:
@@ -137,15 +137,15 @@ def find_context(contexts: Contexts, name: str) -> Context:
     guess = suggest_name(name, contexts.by_name)
     raise errors.UsageError(
         f"there is no context named {name!r}",
-        hint=f"did you mean {guess}?" if guess else "see them with: agentctl context list",
+        hint=f"did you mean {guess}?" if guess else "list them with: agentctl context list",
     )
 
 
 def credential_file(context: Context | None, url: str) -> Path | None:
-    """The file with the token for `url`: the context's, when `url` is of its origin.
+    """Return the token file of the context if `url` has the origin of the context, else None.
 
     Raises:
-        errors.UsageFailed: `url` is not the URL of a server.
+        errors.UsageError: `url` is not the URL of a server.
     """
     if context is None or context.token_file is None:
         return None
@@ -156,14 +156,14 @@ def credential_file(context: Context | None, url: str) -> Path | None:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot name a context.
+    """Check the name of a new context.
 
     Raises:
-        errors.UsageFailed: it breaks the grammar of configured ids (contract.md 3).
+        errors.UsageError: it is not an id (docs/contract.md "Records").
     """
     if not is_component_id(name):
         raise errors.UsageError(
-            f"{name!r} cannot name a context",
+            f"{name!r} is not a valid context name",
             hint="use up to 64 letters, digits, dots, dashes and underscores",
         )
 
@@ -181,7 +181,7 @@ def _parse(path: Path, text: str) -> Contexts:
     tables = document.pop("contexts", {})
     current = document.pop("current", None)
     if document or not isinstance(tables, dict) or not isinstance(current, str | None):
-        raise _damaged_file(path, 'it holds more than "current" and [contexts.NAME] tables')
+        raise _damaged_file(path, 'it has more than "current" and [contexts.NAME] tables')
     contexts = Contexts(
         current, {name: _parse_context(path, name, tables[name]) for name in tables}
     )
@@ -192,7 +192,7 @@ def _parse(path: Path, text: str) -> Contexts:
 
 def _parse_context(path: Path, name: str, table: object) -> Context:
     if not isinstance(table, dict) or set(table) - set(_KEYS) or not is_component_id(name):
-        raise _damaged_file(path, f"[contexts.{name}] takes url and token_file only")
+        raise _damaged_file(path, f"[contexts.{name}] allows url and token_file only")
     url, token_file = table.get("url"), table.get("token_file")
     if not isinstance(url, str):
         raise _damaged_file(path, f"contexts.{name}.url is not a URL")
@@ -208,7 +208,7 @@ def _replace(path: Path, contexts: Contexts) -> None:
 
     data = tomli_w.dumps(_to_document(contexts)).encode()
     try:
-        # mkstemp makes the file 0600.
+        # mkstemp creates the file with mode 0600.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""Spans of time as people write and read them."""
+"""Time spans and timestamps in options, and durations for people."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _MOMENT_PATTERN = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
 _LONGEST = timedelta(days=36_500)
-_HINT = "write 15m, 2h, 7d, 1h30m, or a moment like 2030-01-31T12:00:00Z"
-_HINT_AGO = "write 15m, 2h, 7d, 1h30m, or a moment like 2020-01-31T12:00:00Z"
+_HINT = "write 15m, 2h, 7d, 1h30m, or a time like 2030-01-31T12:00:00Z"
+_HINT_AGO = "write 15m, 2h, 7d, 1h30m, or a time like 2020-01-31T12:00:00Z"
 
 
 def parse_until(text: str, *, now: datetime) -> timedelta:
-    """How long from `now` until what `text` says.
+    """Return the time from `now` until the time that `text` names.
 
     Args:
-        text: `15m`, `2h`, `7d`, `1h30m`, or a moment of RFC 3339 in the future. A bare number is
-            refused: nobody knows whether it means seconds or minutes.
-        now: an aware moment.
+        text: `15m`, `2h`, `7d`, `1h30m`, or a timestamp of RFC 3339 in the future. A bare
+            number is rejected: it could mean seconds or minutes.
+        now: an aware datetime.
 
     Raises:
-        UsageFailed: anything else, nothing at all, the past, or beyond a hundred years.
+        UsageError: any other text, a time span of 0, the past, or over a hundred years.
     """
     span = _parse_span(text) if _SPAN_PATTERN.fullmatch(text) else _parse_moment(text, _HINT) - now
     if not timedelta(0) < span <= _LONGEST:
@@ -39,10 +39,10 @@ def parse_until(text: str, *, now: datetime) -> timedelta:
 
 
 def parse_ago(text: str, *, now: datetime) -> datetime:
-    """The moment that `text` says: so long before `now`, or a moment of RFC 3339 in the past.
+    """Return the time that `text` names: a span before `now`, or a timestamp of RFC 3339.
 
     Raises:
-        UsageFailed: anything else, the future, or more than a hundred years ago.
+        UsageError: any other text, the future, or more than a hundred years ago.
     """
     span = (
         _parse_span(text) if _SPAN_PATTERN.fullmatch(text) else now - _parse_moment(text, _HINT_AGO)
@@ -53,7 +53,7 @@ def parse_ago(text: str, *, now: datetime) -> datetime:
 
 
 def microseconds_ago(option: str | None) -> int | None:
-    """An option that `parse_ago` reads, as microseconds since the epoch; None: it is not given."""
+    """Parse an option with `parse_ago` into microseconds since the epoch; None stays None."""
     if option is None:
         return None
     since = parse_ago(option, now=datetime.now(UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,7 +61,7 @@ def microseconds_ago(option: str | None) -> int | None:
 
 
 def format_elapsed(seconds: float) -> str:
-    """How long something took: `12 ms`, `0.4 s`, `9.5 s`, and from ten seconds on as `spoken`."""
+    """Format a duration: `12 ms`, `0.4 s`, `9.5 s`, from ten seconds on as `format_span`."""
     if seconds < 0.0995:
         return f"{max(0, round(seconds * 1_000))} ms"
     return f"{seconds:.1f} s" if seconds < 9.95 else format_span(seconds)
@@ -77,8 +77,8 @@ def _parse_span(text: str) -> timedelta:
 def _parse_moment(text: str, hint: str) -> datetime:
     if not _MOMENT_PATTERN.fullmatch(text):
         cause = "a bare number has no unit" if text.strip().isdigit() else None
-        raise UsageError(f"{text!r} is not a span of time", cause=cause, hint=hint)
+        raise UsageError(f"{text!r} is not a time span", cause=cause, hint=hint)
     try:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise UsageError(f"{text!r} is not a moment in time", hint=hint) from None
+        raise UsageError(f"{text!r} is not a valid time", hint=hint) from None

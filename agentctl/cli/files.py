@@ -1,7 +1,4 @@
-"""Files that a command makes for its user. Nothing is ever overwritten.
-
-A key pair in two files: the private key for its owner only, the public one beside it.
-"""
+"""Files that commands create, key pairs among them. None is ever overwritten."""
 
 from __future__ import annotations
 
@@ -23,39 +20,39 @@ __all__ = [
 
 
 def create_directory(directory: Path, mode: int = 0o777) -> None:
-    """Make a folder and those above it; one that is there stays as it is.
+    """Create a directory and its parents; an existing one stays unchanged.
 
     Raises:
-        UsageFailed: it cannot be made.
+        UsageError: it cannot be created.
     """
     try:
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as failure:
         raise UsageError(
-            f"{directory} cannot be made a directory", cause=(failure.strerror or "").lower()
+            f"{directory} cannot be created as a directory", cause=(failure.strerror or "").lower()
         ) from None
 
 
 def check_absent(*paths: Path) -> None:
-    """Nothing is overwritten.
+    """Fail if one of the paths exists.
 
     Raises:
-        Conflict: one of these is there already, be it a link to nothing.
+        Conflict: one exists; a dangling link counts.
     """
     for path in paths:
         if os.path.lexists(path):
             raise Conflict(
-                f"{path} exists already",
-                hint="nothing was written or changed; name another place, or move it away",
+                f"{path} already exists",
+                hint="nothing was written or changed; choose another path, or move the file away",
             )
 
 
 def create_file(path: Path, data: bytes) -> None:
-    """Write a file that is not there yet, for everybody to read.
+    """Write a new file that every user can read.
 
     Raises:
-        Conflict: it is there already.
-        UsageFailed: it cannot be written; nothing is left behind.
+        Conflict: it exists.
+        UsageError: it cannot be written; no part of it stays.
     """
     try:
         with path.open("xb") as file:
@@ -78,7 +75,7 @@ def create_file(path: Path, data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """What was written. `public` is None for a shared secret, which has no public half."""
+    """The files of a key pair. `public` is None for a shared secret, which has no public half."""
 
     private: Path
     public: Path | None
@@ -86,16 +83,16 @@ class KeyPair:
 
 
 def public_path(private: Path) -> Path:
-    """`signing.pub.pem` for `signing.pem`."""
+    """Return `signing.pub.pem` for `signing.pem`."""
     return private.with_name(private.name.removesuffix(".pem") + ".pub.pem")
 
 
 def write_key_pair(private: Path, algorithm: str) -> KeyPair:
-    """Make a key and write it to `private` (0600) and `public_path(private)` (0644).
+    """Generate a key and write it to `private` (0600) and `public_path(private)` (0644).
 
     Raises:
-        Conflict: one of the files is there already.
-        InvalidKey: no such algorithm, or a file cannot be written; nothing is left behind.
+        Conflict: one of the files exists.
+        InvalidKey: unknown algorithm, or a file cannot be written; no file stays.
     """
     from agentctl.auth.keys import generate
 

@@ -1,4 +1,4 @@
-"""How help reads: the same form for every command, made of its parameters alone.
+"""The help of every command in one layout, built from its parameters.
 
 Usage: agentctl runs cancel [OPTIONS] RUN_ID...
 """
@@ -30,46 +30,46 @@ _OPTIONS = "Options"
 
 
 class Command(TyperCommand):
-    """A command whose help reads well."""
+    """A command with the help of this module."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`--message TEXT [OPTIONS] RUN_ID... [NAME]`."""
+        """Return the pieces of `--message TEXT [OPTIONS] RUN_ID... [NAME]`."""
         return _usage_pieces(self.get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """A section for arguments, for options, and for each panel of options."""
+        """Write a section for arguments, for options, and for each panel of options."""
         _write_parameters(formatter, self.get_params(ctx))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The example."""
+        """Write the example."""
         _write_example(formatter, self.epilog)
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands, each listed with its whole summary."""
+    """A group of commands, listed with the first sentence of their help."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`[OPTIONS] COMMAND ...`."""
+        """Return the pieces of `[OPTIONS] COMMAND ...`."""
         return [*_usage_pieces(self.get_params(ctx)), "COMMAND ..."]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The options, then the commands."""
+        """Write the options, then the commands."""
         _write_parameters(formatter, self.get_params(ctx))
         rows = [(name, first_sentence(command)) for name, command in self.commands.items()]
         _write_section(formatter, "Commands", rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The example."""
+        """Write the example."""
         _write_example(formatter, self.epilog)
 
 
 class CommandApp(typer.Typer):
-    """A group of commands, each of which is a `Command`."""
+    """A Typer application whose commands are of the class `Command`."""
 
     def command(  # type: ignore[override]
         self, name: str, *, epilog: str, help: str | None = None
     ) -> Callable[[F], F]:
-        """Make a command of a function.
+        """Return a decorator that turns a function into a command.
 
         Args:
             name: of the command.
@@ -80,13 +80,13 @@ class CommandApp(typer.Typer):
 
 
 def first_sentence(command: Any) -> str:
-    """The first sentence of a command's help, without its full stop."""
+    """Return the first sentence of a command's help, without its full stop."""
     paragraph = " ".join(str(command.help or "").strip().partition("\n\n")[0].split())
     return paragraph.partition(". ")[0].removesuffix(".")
 
 
 def value_placeholder(parameter: Any) -> str:
-    """What stands for the value of a parameter; nothing for a flag."""
+    """Return the placeholder of a parameter's value; empty for a flag."""
     if getattr(parameter, "is_flag", False):
         return ""
     name = str(parameter.metavar or parameter.name.upper())
@@ -94,7 +94,7 @@ def value_placeholder(parameter: Any) -> str:
 
 
 def describe_bounds(parameter: Any) -> str:
-    """`from 1 to 100`, `from 1`, or nothing."""
+    """Return `from 1 to 100`, `from 1`, or an empty text."""
     low, high = parameter.min, parameter.max
     if low is None:
         return ""
@@ -102,7 +102,7 @@ def describe_bounds(parameter: Any) -> str:
 
 
 def describe_allowed_values(parameter: Any) -> str | None:
-    """What values a choice or a number takes: `a whole number from 1 to 100`; None: anything."""
+    """Return the allowed values: `a whole number from 1 to 100`; None if any text is."""
     kind = parameter.type_descriptor
     if kind.choices:
         return join_alternatives(tuple(map(str, kind.choices)))
@@ -111,12 +111,12 @@ def describe_allowed_values(parameter: Any) -> str | None:
 
 
 def parameter_name(parameter: Any) -> str:
-    """How errors name a parameter: `--limit`, `RUN_ID`."""
+    """Return the name of a parameter in errors: `--limit`, `RUN_ID`."""
     return value_placeholder(parameter) if _is_argument(parameter) else _long_flag(parameter)
 
 
 def join_alternatives(values: tuple[str, ...]) -> str:
-    """`agent, team or workflow`."""
+    """Return `agent, team or workflow`."""
     return f"{', '.join(values[:-1])} or {values[-1]}" if values[1:] else "".join(values)
 
 
@@ -147,7 +147,7 @@ def _write_section(formatter: Any, title: str, rows: list[tuple[str, str]]) -> N
 
 
 def _write_example(formatter: Any, epilog: str | None) -> None:
-    """In one piece however long it is: it is there to be copied."""
+    """Write the example on one line of any length, so that it can be copied."""
     if epilog:
         title, _, example = epilog.partition(": ")
         formatter.write(f"\n{title}:\n  {example}\n")

@@ -1,4 +1,4 @@
-"""The log of work that is done locally: nothing of it is said twice, and never a traceback."""
+"""Log records of local work as notes on stderr, without repetitions and tracebacks."""
 
 from __future__ import annotations
 
@@ -8,77 +8,80 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from agentctl.cli.show.terminal import note
+from agentctl.cli.io import current_io
+from agentctl.records.text import escape_controls
 
 __all__ = ["LocalLog", "LogEntry", "capturing_log", "discard_log"]
 
 _RUN_LOGGERS = ("agentctl.runtime", "agentctl.runs")
-"""What these say of a run that fails is for the logs of servers: here the error says it."""
+"""Records of these about a failed run repeat the error that the command reports."""
 
 _STORE_LOGGER = "agentctl.store"
-"""What a driver raised: the error that comes of it is told as such."""
+"""Records about the database repeat the error that the command reports."""
 
 _RUN_ERROR_LINE = re.compile(r"run \S+ failed: [A-Z_]+: ")
 _RUN_PREFIX = re.compile(r"^run \S+(?:: | failed inside: )")
 
 
 class LogEntry(NamedTuple):
-    """What was logged of the work of a run: one line, and the exception that it was about."""
+    """One line of the log about a run, and the exception in it."""
 
     text: str
     error: BaseException | None
 
 
 class LocalLog(logging.Handler):
-    """Warnings and worse become notes; those about the work of runs are kept until it ended."""
+    """A handler that notes warnings and errors; those about runs it keeps until the run ends."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
+        # A record can come from a thread, which has no current IO.
+        self._io = current_io()
         self._kept: list[LogEntry] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take one; what the record of the run says as well is left out."""
+        """Note or keep a record; drop one that repeats the error of the run."""
         text = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
         if record.name == _STORE_LOGGER:
-            note(f"note: {text}")
+            self._note(f"note: {text}")
         elif record.name not in _RUN_LOGGERS:
-            note(f"{record.levelname.lower()}: {text}")
+            self._note(f"{record.levelname.lower()}: {text}")
         elif not _RUN_ERROR_LINE.match(text):
             self._kept.append(
                 LogEntry(text if error is None else f"{text}: {_one_line(error)}", error)
             )
 
-    def reason(self) -> LogEntry | None:
-        """The last that was kept: why a run failed, as only its operator may know it.
-
-        What was kept is forgotten: whoever asks is to say it.
-        """
+    def take_last(self) -> LogEntry | None:
+        """Return the last kept entry, the private reason of a failed run, and drop all of them."""
         last = self._kept[-1] if self._kept else None
         self._kept.clear()
         return last and last._replace(text=_RUN_PREFIX.sub("", last.text))
 
-    def tell(self) -> None:
-        """Say what was kept and nobody asked for: a run may go well where a tool failed."""
+    def flush_kept(self) -> None:
+        """Note the kept entries that were not taken, such as a failed tool in a successful run."""
         for kept in self._kept:
-            note(f"warning: {kept.text}")
+            self._note(f"warning: {kept.text}")
         self._kept.clear()
+
+    def _note(self, text: str) -> None:
+        self._io.note(escape_controls(text))
 
 
 @contextmanager
 def capturing_log() -> Iterator[LocalLog]:
-    """Take the log while the block lasts."""
+    """Send the log to a `LocalLog` within the block."""
     log, root = LocalLog(), logging.getLogger()
     root.addHandler(log)
     try:
         yield log
     finally:
         root.removeHandler(log)
-        log.tell()
+        log.flush_kept()
 
 
 def discard_log() -> None:
-    """Keep the log to itself, for a command that tells of each failure by itself."""
+    """Drop log records, for a command that reports each failure itself."""
     logging.getLogger("agentctl").addHandler(logging.NullHandler())
 
 

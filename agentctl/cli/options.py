@@ -1,9 +1,4 @@
-"""Options that more than one command has, each written once.
-
-Which component is meant: `--agent`, `--team` or `--workflow`, or what a run says of itself.
-
-A configuration that need not be there: for commands that say more with one.
-"""
+"""Options that several commands share, and the values that they select."""
 
 from __future__ import annotations
 
@@ -55,12 +50,12 @@ __all__ = [
     "resolve_component",
 ]
 
-_TOKEN_PLACES = "- for stdin  [env: AGENTCTL_TOKEN]"
+_TOKEN_PLACES = "(- reads stdin)  [env: AGENTCTL_TOKEN]"
 
 
 def _target_option(*flags: str, **about: Any) -> Any:
-    """An option that says where a command talks, and as whom: a section of its own in the help."""
-    return typer.Option(*flags, rich_help_panel="Where and as whom", **about)
+    """Define an option of `TargetOptions`: the help lists them in a separate section."""
+    return typer.Option(*flags, rich_help_panel="Connection and identity", **about)
 
 
 Output = Annotated[
@@ -68,89 +63,98 @@ Output = Annotated[
     typer.Option(
         "--output", "-o",
         metavar="FORM",
-        help="Form of the output: table, json, jsonl, tsv or name"
-        "  [env: AGENTCTL_OUTPUT; default: table on a terminal, else tsv]",
+        help="Output format: table, json, jsonl, tsv or name"
+        "  [env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]",
     ),
 ]  # fmt: skip
 Config = Annotated[
     Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Read this configuration  [env: AGENTCTL_CONFIG]"
-    ),
+    typer.Option("--config", metavar="FILE", help="Configuration file  [env: AGENTCTL_CONFIG]"),
 ]
 LocalConfig = Annotated[
     Path | None,
     _target_option(
-        "--config", metavar="FILE", help="Work locally with this file  [env: AGENTCTL_CONFIG]"
+        "--config",
+        metavar="FILE",
+        help="Work locally with this configuration  [env: AGENTCTL_CONFIG]",
     ),
 ]
-Url = Annotated[str | None, _target_option("--url", metavar="URL", help="Talk to this server")]
+Url = Annotated[str | None, _target_option("--url", metavar="URL", help="Server URL")]
 ContextName = Annotated[
     str | None,
     _target_option(
-        "--context", metavar="NAME", help="Talk to the server of this name  [env: AGENTCTL_CONTEXT]"
+        "--context", metavar="NAME", help="Use this named server  [env: AGENTCTL_CONTEXT]"
     ),
 ]
 TokenFile = Annotated[
     str | None,
     _target_option(
-        "--token-file", metavar="FILE", help=f"Read the token for it here, {_TOKEN_PLACES}"
+        "--token-file", metavar="FILE", help=f"File with the token for the server {_TOKEN_PLACES}"
     ),
 ]
 GivenTokenFile = Annotated[
     str | None,
-    typer.Option("--token-file", metavar="FILE", help=f"Read the token here, {_TOKEN_PLACES}"),
+    typer.Option("--token-file", metavar="FILE", help=f"File with the token {_TOKEN_PLACES}"),
 ]
 InsecureHttp = Annotated[
-    bool, _target_option("--insecure-http", help="Send the token unencrypted to another machine")
+    bool,
+    _target_option(
+        "--insecure-http", help="Allow sending the token to another machine without encryption"
+    ),
 ]
 AsUser = Annotated[
     str | None,
-    _target_option("--as-user", metavar="USER", help="Locally: see and own what this user does"),
+    _target_option("--as-user", metavar="USER", help="Act as this user (local mode only)"),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation")]
 DbId = Annotated[
-    str | None, typer.Option("--db", metavar="ID", help="Id of the database, else the first one")
+    str | None, typer.Option("--db", metavar="ID", help="Database id (default: the first database)")
 ]
-TableName = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Name of the table")]
-UserId = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only of this user")]
+TableName = Annotated[str | None, typer.Option("--table", metavar="NAME", help="Session table")]
+UserId = Annotated[str | None, typer.Option("--user", metavar="USER", help="Filter by user")]
 KindOption = Annotated[
     ComponentKind | None,
-    typer.Option("--type", metavar="TYPE", help="Only of this type: agent, team or workflow"),
+    typer.Option(
+        "--type", metavar="TYPE", help="Filter by component type: agent, team or workflow"
+    ),
 ]
 Limit = Annotated[
     int,
-    typer.Option("--limit", metavar="NUMBER", min=1, max=MAXIMUM_LIMIT, help="How many at most"),
+    typer.Option(
+        "--limit", metavar="NUMBER", min=1, max=MAXIMUM_LIMIT, help="Maximum number of results"
+    ),
 ]
-PageNumber = Annotated[
-    int, typer.Option("--page", metavar="NUMBER", min=1, help="Which page of them")
-]
+PageNumber = Annotated[int, typer.Option("--page", metavar="NUMBER", min=1, help="Page number")]
 Cursor = Annotated[
-    str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on where an answer ended")
+    str | None, typer.Option("--cursor", metavar="CURSOR", help="Continue after the previous page")
 ]
 SortOrder = Annotated[
     Literal["asc", "desc"],
-    typer.Option("--sort-order", metavar="ORDER", help="Newest first, desc, or oldest first, asc"),
+    typer.Option(
+        "--sort-order",
+        metavar="ORDER",
+        help="Sort order: desc (newest first) or asc (oldest first)",
+    ),
 ]
-AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Id of the agent")]
-TeamId = Annotated[str | None, typer.Option("--team", metavar="ID", help="Id of the team")]
-WorkflowId = Annotated[
-    str | None, typer.Option("--workflow", metavar="ID", help="Id of the workflow")
-]
-SessionOption = Annotated[
-    str | None, typer.Option("--session", metavar="ID", help="Id of the session")
-]
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Id of the run")]
+AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Agent id")]
+TeamId = Annotated[str | None, typer.Option("--team", metavar="ID", help="Team id")]
+WorkflowId = Annotated[str | None, typer.Option("--workflow", metavar="ID", help="Workflow id")]
+SessionOption = Annotated[str | None, typer.Option("--session", metavar="ID", help="Session id")]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", help="Run id")]
 OlderThan = Annotated[
     str | None,
     typer.Option(
-        "--older-than", metavar="AGE", help="Only what was created longer ago: 10m, 2h, 7d"
+        "--older-than",
+        metavar="AGE",
+        help="Filter by age: created more than AGE ago, such as 10m, 2h or 7d",
     ),
 ]
 NewerThan = Annotated[
     str | None,
     typer.Option(
-        "--newer-than", metavar="AGE", help="Only what was created since: 10m, 2h, 7d ago"
+        "--newer-than",
+        metavar="AGE",
+        help="Filter by age: created less than AGE ago, such as 10m, 2h or 7d",
     ),
 ]
 
@@ -161,20 +165,20 @@ ComponentRef = tuple[ComponentKind, str]
 def resolve_component(
     agent: str | None, team: str | None, workflow: str | None
 ) -> ComponentRef | None:
-    """The component of the options; None when none of them is given.
+    """Return the component that the options name, None without one.
 
     Raises:
-        UsageFailed: more than one is given.
+        UsageError: more than one option is given.
     """
     values: dict[ComponentKind, str | None] = {"agent": agent, "team": team, "workflow": workflow}
     given = [(kind, value) for kind, value in values.items() if value is not None]
     if len(given) > 1:
-        raise UsageError("a run is of one component: --agent, --team or --workflow")
+        raise UsageError("--agent, --team and --workflow exclude each other")
     return given[0] if given else None
 
 
 def find_component(record: Mapping[str, Any]) -> ComponentRef | None:
-    """The component that the record of a session or run names; None when it names none."""
+    """Return the component that the record of a session or run names, None without one."""
     for names in KINDS.values():
         if record.get(names.id_field):
             return names.kind, cast(str, record[names.id_field])
@@ -182,25 +186,28 @@ def find_component(record: Mapping[str, Any]) -> ComponentRef | None:
 
 
 def component_of_run(run: Mapping[str, Any]) -> ComponentRef:
-    """The component that a run record names.
+    """Return the component that the record of a run names.
 
     Raises:
-        UsageFailed: it names none.
+        UsageError: it names none.
     """
     named = find_component(run)
     if named is not None:
         return named
     raise UsageError(
-        "the server does not say which component the run is of",
-        hint="name it: --agent ID, --team ID or --workflow ID, with --session ID",
+        "the server did not report the component of the run",
+        hint="pass --agent ID, --team ID or --workflow ID, and --session ID",
     )
 
 
 def load_optional_settings(config: Path | None) -> tuple[Settings | None, str | None]:
-    """The configuration, or why there is none. One that is named has to be good.
+    """Load the configuration for a command that works without one too.
+
+    Returns:
+        The settings, or None and the reason.
 
     Raises:
-        InvalidConfiguration: `config` names one that is not.
+        InvalidConfiguration: `config` names a file that cannot be used.
     """
     from agentctl.config import load_settings
 
@@ -213,7 +220,7 @@ def load_optional_settings(config: Path | None) -> tuple[Settings | None, str | 
 
 
 def resolve_admin_scope(settings: Settings | None) -> str:
-    """The scope that allows everything, by default without a configuration."""
+    """Return the admin scope of the settings, without settings the default."""
     from agentctl.config.settings import Authorization
 
     return (Authorization() if settings is None else settings.authorization).admin_scope

@@ -1,4 +1,4 @@
-"""The tree of commands. A branch is loaded when it is used: most of a start is loading modules."""
+"""The command tree. A command is imported when it is used: imports are most of a start-up."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _COMMANDS = {
     "context": "context:app",
     "config": "config:app",
 }
-"""Name of a command or group, in the order of the help: the module and the object in it."""
+"""Commands and groups in the order of the help, each with its module and the object in it."""
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """The commands of the root by name; each is made when it is first asked for."""
+    """The commands of the root by name, imported on first use."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = _load_command(name, _COMMANDS[name])
-        return self._made[name]
+        if name not in self._loaded:
+            self._loaded[name] = _load_command(name, _COMMANDS[name])
+        return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(_COMMANDS)
@@ -57,7 +57,7 @@ class _LazyCommands(Mapping[str, Any]):
 
 
 class _LazyRootGroup(RootGroup):
-    """The root, with its branches."""
+    """The root group, which imports its commands on use."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -70,7 +70,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=_HELP_OPTIONS,
-    epilog="To begin with: agentctl serve --demo",
+    epilog="Get started: agentctl serve --demo",
 )
 
 
@@ -99,4 +99,4 @@ def root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version"),
     ] = False,
 ) -> None:
-    """Serve agents, teams and workflows, and administer such a server, here or remotely."""
+    """Run and administer a server for agents, teams and workflows."""

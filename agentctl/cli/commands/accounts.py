@@ -1,4 +1,4 @@
-"""`agentctl accounts`: service accounts, the callers that are machines."""
+"""`agentctl accounts`: create, list and revoke service accounts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = CommandApp(
-    help="Make, list and revoke the accounts of machines.",
+    help="Create, list and revoke service accounts.",
     epilog="Example: AGENTCTL_TOKEN=$(agentctl accounts create ci --scope agents:run)",
 )
 
@@ -91,32 +91,32 @@ _CREATED_COLUMNS = [*_COLUMNS[:4], Column("token"), *_COLUMNS[4:-2]]
 @with_target(create=True)
 async def create_account(
     target: Target,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the account, for people")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Display name")],
     scope: Annotated[
         list[str],
-        typer.Option("--scope", metavar="SCOPE", help="What it may do; may be repeated"),
+        typer.Option("--scope", metavar="SCOPE", help="Scope to grant (repeatable)"),
     ],
     expires_in: Annotated[
         str | None,
         typer.Option(
-            "--expires-in", metavar="TIME", help="How long it is good for: 30d, 52w  [default: 90d]"
+            "--expires-in", metavar="TIME", help="Lifetime such as 30d or 52w  [default: 90d]"
         ),
     ] = None,
     never_expires: Annotated[
-        bool, typer.Option("--never-expires", help="It is good until it is revoked")
+        bool, typer.Option("--never-expires", help="Never expire; valid until revoked")
     ] = False,
     allow_privileged_scopes: Annotated[
         bool,
         typer.Option(
             "--allow-privileged-scopes",
-            help="Mean it: scopes to write, to delete, to administer, to manage accounts",
+            help="Allow scopes that write, delete or administer",
         ),
     ] = False,
     output: TokenOutput = None,
 ) -> None:
-    """Make an account and print its token, and nothing else, on stdout.
+    """Create an account and print its token on stdout.
 
-    The token is told this once: what is kept is a hash of it.
+    The token is shown once; only its hash is stored.
     """
     account = NewAccount(
         name=name,
@@ -126,39 +126,39 @@ async def create_account(
         allow_privileged_scopes=allow_privileged_scopes,
     )
     try:
-        made = await target.operations.create_service_account(account)
+        created = await target.operations.create_service_account(account)
     except BadRequest as failure:
         if "allow_privileged_scopes" in failure.detail:
-            failure.hint = "if they are meant, pass --allow-privileged-scopes"
+            failure.hint = "to grant them, pass --allow-privileged-scopes"
         raise
-    record: Record = made.value
+    record: Record = created.value
     for line in _account_lines(record):
         note(line)
-    _show_token(made, record, output)
-    target.report_done(f"made service account {record.get('name')}")
+    _show_token(created, record, output)
+    target.report_done(f"created service account {record.get('name')}")
 
 
 def _parse_days(text: str) -> int:
-    """Whole days, for a span of time.
+    """Parse a time span into days.
 
     Raises:
-        UsageFailed: it is none, or a part of a day is left.
+        UsageError: it is no time span, or not a whole number of days.
     """
     span = parse_until(text, now=datetime.now(UTC))
     if span % _DAY:
         raise UsageError(
-            f"{text!r} is not a number of whole days",
-            hint=f"accounts are good for 1d to {MAXIMUM_ACCOUNT_DAYS}d",
+            f"{text!r} is not a whole number of days",
+            hint=f"the lifetime of an account is 1d to {MAXIMUM_ACCOUNT_DAYS}d",
         )
     return span // _DAY
 
 
 def _account_lines(account: Record) -> Iterator[str]:
-    """What was made, in a few lines: never the token."""
+    """Yield the lines that describe a new account, never its token."""
     yield f"service account {account.get('name')} ({account.get('id')})"
-    yield f"  allows:  {_format_scopes(account)}"
+    yield f"  grants:  {_format_scopes(account)}"
     yield f"  expires: {_format_expiry(account)}"
-    yield "  its token is told this once"
+    yield "  the token is shown once"
 
 
 def _format_expiry(account: Record) -> str:
@@ -167,21 +167,21 @@ def _format_expiry(account: Record) -> str:
         return "never"
     try:
         ahead = datetime.fromisoformat(str(end)) - datetime.now(UTC)
-    except (TypeError, ValueError):  # another server's way to write times
+    except (TypeError, ValueError):  # the time format of another server
         return str(end)
     return f"in {format_span(ahead.total_seconds())} ({format_time(str(end))})"
 
 
-def _show_token(made: Document[Any], account: Record, output: Format | None) -> None:
+def _show_token(created: Document[Any], account: Record, output: Format | None) -> None:
     token = account.get("token")
     if not isinstance(token, str):
         raise Unavailable(
-            "The server's answer has no token", hint="revoke the account and make another"
+            "The response has no token", hint="revoke the account and create another one"
         )
     if output is None:
         write_line(token)
     else:
-        show_record(made, _CREATED_COLUMNS, output, id_field="id")
+        show_record(created, _CREATED_COLUMNS, output, id_field="id")
 
 
 @app.command("list", epilog="Example: agentctl accounts list --name ci")
@@ -189,7 +189,7 @@ def _show_token(made: Document[Any], account: Record, output: Format | None) -> 
 async def list_accounts(
     target: Target,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Only those of this name")
+        str | None, typer.Option("--name", metavar="NAME", help="Filter by name")
     ] = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
@@ -197,7 +197,7 @@ async def list_accounts(
     sort_order: SortOrder = "desc",
     output: Output = None,
 ) -> None:
-    """List the accounts, revoked ones too, newest first."""
+    """List accounts, newest first; includes revoked ones."""
     form = resolve_format(output)
     part = Page(limit=limit, page=page, cursor=cursor, sort_order=sort_order)
     document = await target.operations.list_service_accounts(AccountFilter(name, part))
@@ -208,14 +208,12 @@ async def list_accounts(
 @with_target()
 async def revoke_account(
     target: Target,
-    account: Annotated[
-        str, typer.Argument(metavar="ID|NAME", help="Id of the account, or its name")
-    ],
+    account: Annotated[str, typer.Argument(metavar="ID|NAME", help="Account id or name")],
     yes: Yes = False,
 ) -> None:
-    """Revoke an account: its token is dead within a second.
+    """Revoke an account; its token is rejected within a second.
 
-    What it has made stays. A new account of the same name does not see it.
+    Its sessions and runs stay. A new account with the same name does not see them.
     """
     check_confirmable(yes=yes)
     account_id, shown = account, f"service account {account}"
@@ -228,10 +226,10 @@ async def revoke_account(
 
 
 async def _resolve_account_id(target: Target, name: str) -> str:
-    """The account of a name that is active, or else the last one that was.
+    """Return the id of the active account with a name, else of the last expired one.
 
     Raises:
-        NotFound: there is none that is not revoked.
+        NotFound: every account with the name is revoked, or there is none.
     """
     expired: str | None = None
     async for record in _find_by_name(target, name):
@@ -240,13 +238,13 @@ async def _resolve_account_id(target: Target, name: str) -> str:
         if record.get("state") == "expired" and expired is None:
             expired = str(record["id"])
     if expired is None:
-        hint = f"see what is there: {target.command('accounts list')}"
-        raise NotFound("There is no service account of this name that is not revoked", hint=hint)
+        hint = f"list them with: {target.command('accounts list')}"
+        raise NotFound("No active service account has this name", hint=hint)
     return expired
 
 
 async def _find_by_name(target: Target, name: str) -> AsyncIterator[Record]:
-    """The accounts of a name, newest first; a server that does not filter is filtered here."""
+    """Yield the accounts with a name, newest first, also from a server that does not filter."""
     cursor: str | None = None
     while True:
         wanted = AccountFilter(name, Page(limit=MAXIMUM_LIMIT, cursor=cursor))

@@ -1,16 +1,9 @@
-"""Rows of the audit: the options that choose them, their columns, and reading them.
+"""`agentctl audit`: search, follow and export the audit log.
 
-`agentctl audit export`: everything that a filter leaves, as JSON lines.
-
-Newest first, as it is read: so it needs no memory however much there is, and what was interrupted
-lacks the oldest rows and none in between.
-
-`agentctl audit tail`: the newest rows of the audit, and then those that come.
-
-What is new is known by its number, not by its time: a clock that is set back hides nothing. Numbers
-are given out before rows are there to be seen, so that a lower one may come behind a higher one.
-
-`agentctl audit`: who did what, and what was refused to whom.
+`tail` recognizes new entries by their number, not by their time, so a clock that is set back hides
+none. A transaction gets its number before its commit, so a lower number can appear after a higher
+one. `export` writes pages as it reads them, newest first: it needs little memory, and an
+interrupted export lacks only the oldest entries.
 """
 
 from __future__ import annotations

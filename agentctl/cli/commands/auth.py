@@ -1,7 +1,4 @@
-"""`agentctl auth`: who you are, who may do what, and why not.
-
-`agentctl auth can-i`: a question about the policy, and its answer for one caller.
-"""
+"""`agentctl auth`: show the identity of the caller and explain access decisions."""
 
 from __future__ import annotations
 
@@ -34,7 +31,16 @@ from agentctl.cli.options import (
 from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_bytes
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import LocalRules, Target, TargetOptions, open_target, with_target
+from agentctl.cli.target import (
+    LocalRules,
+    Target,
+    TargetOptions,
+    open_target,
+    read_token_file,
+    resolve_token,
+    run_until_done,
+    with_target,
+)
 from agentctl.errors import Forbidden, UsageError
 from agentctl.records.routes import ROUTES, RouteMatch, route_table
 from agentctl.records.text import suggest_name
@@ -47,20 +53,24 @@ if TYPE_CHECKING:
 __all__ = ["Question", "answer_question", "app", "parse_question"]
 
 app = CommandApp(
-    help="Ask who you are, who may do what, and why not.",
+    help="Show your identity and explain access decisions.",
     epilog="Example: agentctl auth explain GET /agents --token-file my.token",
 )
 
 Method = Annotated[str, typer.Argument(metavar="METHOD", help="HTTP method, such as GET")]
 PathArgument = Annotated[
-    str, typer.Argument(metavar="PATH", help="Path, as in /agents/writer/runs; a query may follow")
+    str,
+    typer.Argument(
+        metavar="PATH", help="Path such as /agents/writer/runs, with or without a query"
+    ),
 ]
 WhatArgument = Annotated[
     str,
-    typer.Argument(metavar="WHAT", help="A scope, an operation, or an HTTP method with a path"),
+    typer.Argument(metavar="WHAT", help="Scope, operation, or HTTP method with a path"),
 ]
 OptionalPath = Annotated[
-    str | None, typer.Argument(metavar="PATH", help="Path, behind a method", show_default=False)
+    str | None,
+    typer.Argument(metavar="PATH", help="Path, after an HTTP method", show_default=False),
 ]
 NoToken = Annotated[bool, typer.Option("--no-token", help="Explain a request without a token")]
 
@@ -99,9 +109,9 @@ _SCOPE_COLUMNS = [
 @app.command("whoami", epilog="Example: agentctl auth whoami --url http://127.0.0.1:7777")
 @with_target()
 async def whoami(target: Target, output: Output = None) -> None:
-    """Show who you are to a server, and what you may do there.
+    """Show your identity and your scopes.
 
-    Locally that is the user of this machine, who may do everything.
+    In local mode that is the user of this machine, with all rights.
     """
     from agentctl.cli.show.tokens import token_times
     from agentctl.records.document import build_document
@@ -128,10 +138,10 @@ async def can_i(
     session: SessionOption = None,
     output: Output = None,
 ) -> None:
-    """Ask whether you may do something: exit code 0 for yes, 1 for no.
+    """Check your permission: exit code 0 for yes, 1 for no.
 
-    WHAT is a scope (agents:run), an operation (create_agent_run), or a method with a path. Whose
-    sessions and runs you see is another question: `agentctl auth explain` answers both.
+    WHAT is a scope (agents:run), an operation (create_agent_run), or a method with a path. The check
+    does not cover which sessions and runs you can see: `agentctl auth explain` does.
     """
     from agentctl.records.document import build_document
 
@@ -157,24 +167,24 @@ def explain_request(
     config: LocalConfig = None,
     output: Output = None,
 ) -> None:
-    """Show which checks a request passes, where it breaks, and what would mend it.
+    """Show the checks of a request, the one that fails, and the fix.
 
-    Locally by the configuration, and what is stored in its database. On a server as one of its
-    administrators: AGENTCTL_TOKEN or the context says who asks, --token-file what is explained;
-    where only one is given, it is both. The exit code is 0 when the request is allowed, 1 when not.
+    In local mode the checks use the configuration and the database. On a server the caller must be
+    an administrator: AGENTCTL_TOKEN or the context authenticates the caller, --token-file is the
+    token to explain; if only one is given, it is both. Exit code 0 if the request is allowed, 1 if
+    not.
     """
-    from agentctl.cli.target import run_until_done
-
-    connection = TargetOptions(url, None, context, insecure_http, config)
     form = resolve_format(output)
-    run_until_done(
-        _explain(connection, (method, path), _read_explained_token(token_file, no_token), form)
-    )
+    if no_token and token_file is not None:
+        raise UsageError("--token-file and --no-token exclude each other")
+    token = "" if no_token else None if token_file is None else read_token_file(token_file)
+    options = TargetOptions(url, None, context, insecure_http, config)
+    run_until_done(_explain(options, (method, path), token, form))
 
 
 @app.command("scopes", epilog="Example: agentctl auth scopes -o json")
 def list_scopes(config: Config = None, output: Output = None) -> None:
-    """List every scope, its forms, and the operations that it opens."""
+    """List every scope, its forms, and the operations that it grants."""
     from agentctl.auth.policy import build_scope_table
     from agentctl.cli.options import load_optional_settings, resolve_admin_scope
     from agentctl.records.document import build_document
@@ -185,36 +195,24 @@ def list_scopes(config: Config = None, output: Output = None) -> None:
     show_list(build_document(table), _SCOPE_COLUMNS, form, id_field="scope")
 
 
-def _read_explained_token(token_file: str | None, no_token: bool) -> str | None:
-    """The token that is asked about; empty: none; None: the caller's own."""
-    from agentctl.cli.target import read_token_file
-    from agentctl.errors import UsageError
-
-    if no_token and token_file is not None:
-        raise UsageError("--token-file and --no-token exclude each other")
-    return "" if no_token else None if token_file is None else read_token_file(token_file)
-
-
 async def _explain(
-    connection: TargetOptions, asked: tuple[str, str], token: str | None, form: Format
+    options: TargetOptions, request: tuple[str, str], token: str | None, form: Format
 ) -> None:
-    from agentctl.cli.target import resolve_token
+    """Explain a request with a token: empty for none, None for that of the caller."""
     from agentctl.operations import ExplainRequest
 
-    async with open_target(
-        connection, LocalRules(reads_token=True), fallback_token=token or None
-    ) as target:
+    rules = LocalRules(reads_token=True)
+    async with open_target(options, rules, fallback_token=token or None) as target:
         if target.local is not None and token is None:
             token = resolve_token(None)
-        request = ExplainRequest(*asked, token)
-        document = await target.operations.explain_auth(request)
+        document = await target.operations.explain_auth(ExplainRequest(*request, token))
         _show_explanation(document, form)
         if not document.value["allowed"]:
             raise typer.Exit(1)
 
 
 def _show_explanation(document: Document[ExplainRecord], form: Format) -> None:
-    """The steps on stdout, and in one word what comes of them on stderr."""
+    """Write the checks to stdout, and the decision to stderr."""
     from agentctl.records.document import build_document
 
     record = document.value
@@ -234,9 +232,10 @@ def _verdict_lines(record: ExplainRecord) -> list[str]:
     if record["allowed"]:
         return [f"allowed: {record['operation']}{who}"]
     failed = next(step for step in record["steps"] if step["name"] == record["decided_by"])
-    told = [f"{record['status']}: refused by {failed['name']}{who}"]
-    told += [f"  cause: {failed['cause']}"] if failed["cause"] else []
-    return [*told, "", f"hint: {failed['remedy']}"] if failed["remedy"] else told
+    lines = [f"{record['status']}: rejected by {failed['name']}{who}"]
+    lines += [f"  cause: {failed['cause']}"] if failed["cause"] else []
+    lines += ["", f"hint: {failed['remedy']}"] if failed["remedy"] else []
+    return lines
 
 
 _OPTIONS = {
@@ -249,12 +248,12 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: for an operation, or for a scope.
+    """A question about an operation or a scope.
 
     Attributes:
-        asked: in the words of the asker.
-        match: the operation, with the ids that are known.
-        scope: when there is no operation.
+        asked: the question as it was typed.
+        match: the operation with the known ids; None for a scope.
+        scope: the scope; empty for an operation.
     """
 
     asked: str
@@ -263,7 +262,7 @@ class Question:
 
 
 def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Question:
-    """Read a question.
+    """Parse a question.
 
     Args:
         what: a scope, an operation id, or an HTTP method.
@@ -271,7 +270,7 @@ def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Quest
         ids: path parameters for an operation id.
 
     Raises:
-        UsageFailed: it asks about nothing that there is.
+        UsageError: no such operation or scope.
     """
     if path is not None:
         _reject_unused_ids(ids, {}, f"{what} {path}")
@@ -284,7 +283,7 @@ def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Quest
     if ":" in what:
         return Question(what, scope=what)
     raise UsageError(
-        f"{what!r} is no scope and no operation",
+        f"{what!r} is neither a scope nor an operation",
         hint=_nearest_operation(what) or "`agentctl auth scopes` lists both",
     )
 
@@ -294,9 +293,9 @@ def _match_route(method: str, path: str) -> RouteMatch:
     match = table.find("GET" if method == "HEAD" else method, served)
     if match is None:
         methods = ", ".join(table.methods(served))
-        near = f"it has {methods}" if methods else suggest_path(table, method, served)
+        near = f"its methods are {methods}" if methods else suggest_path(table, method, served)
         raise UsageError(
-            f"{method} {path} is no operation",
+            f"{method} {path} is not an operation",
             cause=near,
             hint="`agentctl auth scopes` lists the operations",
         )
@@ -304,40 +303,40 @@ def _match_route(method: str, path: str) -> RouteMatch:
 
 
 def _reject_unused_ids(ids: Mapping[str, str], named: Any, what: str) -> None:
-    """Refuse ids that would do nothing."""
+    """Reject ids that have no effect."""
     for name in ids:
         if name not in named:
-            raise UsageError(f"{_OPTIONS[name]} makes no sense with {what}")
+            raise UsageError(f"{_OPTIONS[name]} has no effect with {what}")
 
 
 def _nearest_operation(what: str) -> str | None:
     if what.upper() in {route.method for route in ROUTES.values()} | {"HEAD"}:
-        return f"name a path too: agentctl auth can-i {what.upper()} /agents"
+        return f"add a path: agentctl auth can-i {what.upper()} /agents"
     near = suggest_name(what, [*policy.POLICY, *KNOWN_SCOPES], cutoff=0.6)
     return f"did you mean {near!r}?" if near else None
 
 
 def answer_question(asked: Question, me: MeRecord) -> dict[str, Any]:
-    """Whether the caller may do it, by what, and what would be needed.
+    """Answer a question: allowed or not, the reason, and the required scopes.
 
     Args:
         asked: the question.
-        me: who the caller is, as the server says.
+        me: the identity of the caller.
 
     Raises:
-        UsageFailed: it is about a scope that nobody knows.
+        UsageError: the scope does not exist.
     """
     held = frozenset(me["scopes"])
     principal = Principal(subject=me["principal"], scopes=held, admin=me["admin"])
-    told = {"allowed": False, "principal": me["principal"], "asked": asked.asked, "by": None}
+    answer = {"allowed": False, "principal": me["principal"], "asked": asked.asked, "by": None}
     if asked.match is None:
-        return told | _answer_about_scope(asked.scope, principal)
+        return answer | _answer_about_scope(asked.scope, principal)
     needed = {"required_scopes": list(policy.required_scopes(*asked.match))}
     try:
         policy.authorize(principal, *asked.match)
     except Forbidden:
-        return told | needed
-    return told | needed | {"allowed": True, "by": policy.describe_grant(principal, asked.match)}
+        return answer | needed
+    return answer | needed | {"allowed": True, "by": policy.describe_grant(principal, asked.match)}
 
 
 def _answer_about_scope(scope: str, principal: Principal) -> dict[str, Any]:

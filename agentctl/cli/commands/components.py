@@ -1,4 +1,4 @@
-"""`agentctl agents`, `teams` and `workflows`: what is configured."""
+"""`agentctl agents`, `teams` and `workflows`: the configured components."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 __all__ = ["agents", "teams", "workflows"]
 
 Record = Mapping[str, Any]
-ComponentId = Annotated[str, typer.Argument(metavar="ID", help="Its id, as in the list")]
+ComponentId = Annotated[str, typer.Argument(metavar="ID", help="Component id")]
 
 
 def _format_model(record: Record) -> object:
@@ -50,7 +50,7 @@ _COLUMNS: dict[ComponentKind, list[Column]] = {
 
 
 _EXAMPLES: dict[ComponentKind, str] = {"agent": "echo", "team": "duo", "workflow": "relay"}
-"""Ids of the demo, for examples that work."""
+"""Component ids of the demo, so that the examples work."""
 
 
 def _build_group(kind: ComponentKind) -> CommandApp:
@@ -62,12 +62,13 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         Column("description", look="text"),
     ]
     group = CommandApp(
-        help=f"Show the configured {names.path}.", epilog=f"Example: agentctl {names.path} list"
+        help=f"List and show the configured {names.path}.",
+        epilog=f"Example: agentctl {names.path} list",
     )
 
     @group.command(
         "list",
-        help=f"List the {names.path} that you may read.",
+        help=f"List the {names.path} that you can read.",
         epilog=f"Example: agentctl {names.path} list",
     )
     @with_target()

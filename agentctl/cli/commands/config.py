@@ -1,4 +1,4 @@
-"""`agentctl config`: what is configured, and where each value came from."""
+"""`agentctl config`: show and validate the configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = CommandApp(
-    help="Look at the configuration and check it.",
+    help="Show and validate the configuration.",
     epilog="Example: agentctl config show --sources",
 )
 
@@ -27,12 +27,12 @@ app = CommandApp(
 @app.command("show", epilog="Example: agentctl config show --sources -o json")
 def show_config(
     sources: Annotated[
-        bool, typer.Option("--sources", help="Say of every value where it came from")
+        bool, typer.Option("--sources", help="Show the source of every value")
     ] = False,
     config: Config = None,
     output: Output = None,
 ) -> None:
-    """Show every value that is in force; secrets are masked."""
+    """Show every effective value; secrets are masked."""
     from agentctl.config import effective_settings, load_settings
     from agentctl.records.document import build_document
 
@@ -54,9 +54,9 @@ def show_config(
 
 @app.command("check", epilog="Example: agentctl config check --config agentctl.toml")
 def check_config(config: Config = None) -> None:
-    """Check the configuration and its verification keys.
+    """Validate the configuration and its verification keys.
 
-    As the start of a server would, but nothing is started.
+    Runs the checks of a server start without starting one.
     """
     from agentctl.auth.verifier import Verifier
     from agentctl.config import load_settings, require_verification_key
@@ -64,19 +64,19 @@ def check_config(config: Config = None) -> None:
     settings = load_settings(config)
     require_verification_key(settings)
     Verifier(settings)
-    note(f"{settings.path} is good: {_count_components(settings)}")
+    note(f"{settings.path} is valid: {_count_components(settings)}")
 
 
 @app.command("path", epilog="Example: $EDITOR $(agentctl config path)")
 def config_path(config: Config = None) -> None:
-    """Print which configuration file is read."""
+    """Print the path of the configuration file."""
     from agentctl.config import find_config_file
 
     write_line(str(find_config_file(config)))
 
 
 def _flatten(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """`server.port`, `agents.writer.model`, ... with their values."""
+    """Yield `server.port`, `agents.writer.model` and all other keys with their values."""
     for name, table in tables.items():
         if isinstance(table, dict):
             yield from ((f"{name}.{key}", value) for key, value in table.items())

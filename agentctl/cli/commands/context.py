@@ -1,4 +1,4 @@
-"""`agentctl context`: servers by name, so that commands need no --url."""
+"""`agentctl context`: named servers, so that commands need no --url."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentctl.errors import Conflict, NotFound, UsageError
 __all__ = ["app"]
 
 app = CommandApp(
-    help="Name servers, and choose the one that commands talk to.",
+    help="Manage named servers and select the current one.",
     epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use",
 )
 
@@ -32,16 +32,17 @@ _COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file
 @app.command("add", epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use")
 def add_context(
     name: Name,
-    url: Annotated[str, typer.Option("--url", metavar="URL", help="URL of the server")],
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="Server URL")],
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            "--token-file", metavar="FILE", help="File with the token for this server, and no other"
-        ),
+        typer.Option("--token-file", metavar="FILE", help="File with the token for this server"),
     ] = None,
-    use: Annotated[bool, typer.Option("--use", help="Make it the current context")] = False,
+    use: Annotated[bool, typer.Option("--use", help="Select it as the current context")] = False,
 ) -> None:
-    """Remember a server under a name; its token stays in its file."""
+    """Add a named server.
+
+    The context stores the path of the token file, not the token. No other server gets the token.
+    """
     from agentctl.remote.address import parse_address
 
     contexts.check_name(name)
@@ -50,15 +51,17 @@ def add_context(
     with contexts.updating() as stored:
         if name in stored.by_name:
             raise Conflict(
-                f"there is a context named {name!r} already",
+                f"a context named {name!r} already exists",
                 hint=f"remove it first: agentctl context remove {name}",
             )
         stored.by_name[name] = contexts.Context(name, address.base, file)
         stored.current = name if use else stored.current
     note(f"added {name} ({address.base}) to {contexts.contexts_path()}")
     if file is not None and not (address.encrypted or address.loopback):
-        note("its token is sent over plain http with --insecure-http only")
-    note(f"{name} is current" if use else f"make it current with: agentctl context use {name}")
+        note("commands need --insecure-http to send its token over plain http")
+    note(
+        f"{name} is the current context" if use else f"select it with: agentctl context use {name}"
+    )
 
 
 @app.command("list", epilog="Example: agentctl context list -o json")
@@ -84,29 +87,27 @@ def list_contexts(output: Output = None) -> None:
 @app.command("use", epilog="Example: agentctl context use demo")
 def use_context(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the context")] = None,
-    none: Annotated[
-        bool, typer.Option("--none", help="Make none current: work locally again")
-    ] = False,
+    none: Annotated[bool, typer.Option("--none", help="Select no context: work locally")] = False,
 ) -> None:
-    """Make a context the one that commands talk to."""
+    """Select the current context."""
     if (name is None) is not none:
-        raise UsageError("give the name of a context, or --none")
+        raise UsageError("give a NAME, or --none")
     with contexts.updating() as stored:
         context = None if name is None else contexts.find_context(stored, name)
         stored.current = name
-    note("commands work locally" if context is None else f"commands talk to {context.url}")
+    note("commands work locally" if context is None else f"commands use {context.url}")
     if os.environ.get("AGENTCTL_CONTEXT"):
-        note("as long as AGENTCTL_CONTEXT is set, it is what chooses")
+        note("AGENTCTL_CONTEXT is set and takes precedence")
 
 
 @app.command("current", epilog="Example: agentctl context current")
 def current_context() -> None:
-    """Print the name of the context that commands talk to."""
+    """Print the name of the current context."""
     context = contexts.resolve_context()
     if context is None:
         raise NotFound(
-            "no context is current: commands without --url work locally",
-            hint="choose one with: agentctl context use NAME",
+            "no current context: commands without --url work locally",
+            hint="select one with: agentctl context use NAME",
         )
     write_line(context.name)
     note(f"{context.url}, token from {context.token_file or 'AGENTCTL_TOKEN or --token-file'}")
@@ -114,9 +115,9 @@ def current_context() -> None:
 
 @app.command("remove", epilog="Example: agentctl context remove demo --yes")
 def remove_context(name: Name, yes: Yes = False) -> None:
-    """Forget a context; the file with its token stays."""
+    """Remove a context; its token file stays."""
     context = contexts.find_context(contexts.load_contexts(), name)
-    confirm(f"Forget the context {name} ({context.url})?", yes=yes)
+    confirm(f"Remove the context {name} ({context.url})?", yes=yes)
     with contexts.updating() as stored:
         contexts.find_context(stored, name)
         del stored.by_name[name]
@@ -124,13 +125,13 @@ def remove_context(name: Name, yes: Yes = False) -> None:
         stored.current = None if was_current else stored.current
     note(f"removed {name} from {contexts.contexts_path()}")
     if was_current:
-        note("no context is current now: commands without --url work locally")
+        note("no current context now: commands without --url work locally")
 
 
 def _resolve_token_file(file: Path) -> Path:
-    """The absolute path of a token file; what is odd about it is said, not refused."""
+    """Return the absolute path of a token file, with a note if it cannot be read or is too open."""
     if str(file) == "-":
-        raise UsageError("a context keeps the name of a file, stdin has none")
+        raise UsageError("a context stores the path of a token file: stdin has none")
     path = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - links stay as they are
     try:
         str(path).encode()
@@ -141,5 +142,5 @@ def _resolve_token_file(file: Path) -> Path:
         note(f"{path} cannot be read yet")
         return path
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        note(f"others may be able to read {path}; keep it to yourself: chmod 600 {path}")
+        note(f"other users may be able to read {path}: run chmod 600 {path}")
     return path

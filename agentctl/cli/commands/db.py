@@ -1,4 +1,4 @@
-"""`agentctl db`: databases as a whole. Everything here works locally, on what is configured."""
+"""`agentctl db`: inspect, migrate, check and back up the configured databases, locally."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config, run_until_done
-from agentctl.errors import NotFound, UsageError
+from agentctl.errors import NotFound
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database
@@ -25,15 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = CommandApp(
-    help="Look at databases, migrate, check and copy them.",
+    help="Inspect, migrate, check and back up databases.",
     epilog="Example: agentctl db status",
 )
 
-Url = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="Refused: it works locally only")
-]
 OnlyDatabase = Annotated[
-    str | None, typer.Option("--db", metavar="ID", help="Only this database, else all of them")
+    str | None, typer.Option("--db", metavar="ID", help="Database id (default: all databases)")
 ]
 
 _STATUS = Columns(
@@ -76,23 +73,21 @@ _BACKUP = [
 
 
 @app.command("status", epilog="Example: agentctl db status -o json")
-def show_status(
-    config: Config = None, db: OnlyDatabase = None, output: Output = None, url: Url = None
-) -> None:
-    """Show each database: where it is, its schema, what it lacks, how large it is.
+def show_status(config: Config = None, db: OnlyDatabase = None, output: Output = None) -> None:
+    """Show the state, schema version, pending migrations and size of each database.
 
-    The exit code is 7 when one is not there or cannot be used, else 1 when the schema of one is
-    too old or too new.
+    Exit code 7 if a database is missing or cannot be used, else 1 if a schema version is too old or
+    too new.
     """
     form = resolve_format(output)
-    entries = _select_databases(config, db, url)
+    entries = _select_databases(config, db)
     found: list[DatabaseStatus] = []
 
     async def look() -> None:
         from agentctl.service.databases import read_database_status
 
         for entry in entries:
-            async with showing_progress(f"looking at {entry.id}"):
+            async with showing_progress(f"inspecting {entry.id}"):
                 found.append(await read_database_status(entry))
 
     run_until_done(look())
@@ -108,18 +103,17 @@ def migrate(
     config: Config = None,
     db: OnlyDatabase = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and change nothing")
+        bool, typer.Option("--dry-run", help="Show the pending migrations, change nothing")
     ] = False,
     output: Output = None,
-    url: Url = None,
 ) -> None:
-    """Bring databases up to date; one that is not there is made.
+    """Apply pending migrations; create missing databases.
 
-    Each migration is applied as a whole or not at all. Make a backup first, and stop the servers:
-    they wait while a migration is applied.
+    Each migration is applied completely or not at all. Back up the database first, and stop the
+    servers: they wait while a migration is applied.
     """
     form = resolve_format(output)
-    entries = _select_databases(config, db, url)
+    entries = _select_databases(config, db)
     records: list[dict[str, object]] = []
     try:
         run_until_done(_migrate(entries, records, dry_run=dry_run))
@@ -142,7 +136,7 @@ async def _migrate(
         plan, where = await plan_migration(entry), f"{entry.id} ({display_url(entry.url)})"
         counter = Counter(f"migrations of {entry.id}", len(plan.migrations))
         if not plan.migrations:
-            note(f"{where} is up to date, schema {plan.version}")
+            note(f"{where} is up to date, schema version {plan.version}")
         elif dry_run:
             records += [_migration_row(entry, each, "pending") for each in plan.migrations]
             note(f"{where} would be {_describe_plan(plan)}; nothing was changed")
@@ -155,8 +149,9 @@ async def _migrate(
 def _describe_plan(plan: Any) -> str:
     count = len(plan.migrations)
     if plan.version is None:
-        return "made"
-    return f"migrated, {count} step{'' if count == 1 else 's'} from schema {plan.version}"
+        return "created"
+    migrations = "1 migration" if count == 1 else f"{count} migrations"
+    return f"migrated, {migrations} from schema version {plan.version}"
 
 
 def _migration_row(entry: Database, migration: Migration, outcome: str) -> dict[str, object]:
@@ -169,18 +164,16 @@ def _migration_row(entry: Database, migration: Migration, outcome: str) -> dict[
 
 
 @app.command("check", epilog="Example: agentctl db check --db main")
-def check(
-    config: Config = None, db: OnlyDatabase = None, output: Output = None, url: Url = None
-) -> None:
-    """Look for damage: pages, schema, and what must hold between rows. Nothing is changed.
+def check(config: Config = None, db: OnlyDatabase = None, output: Output = None) -> None:
+    """Check integrity: pages, schema, references (read-only).
 
-    All of a database is read, which may take long; servers go on meanwhile. Exit code 1 when
-    something is wrong.
+    Reads the whole database, which can take long; servers continue to work. Exit code 1 if there
+    is a problem.
     """
     from agentctl.cli.commands.doctor import check_findings, show_findings
 
     form = resolve_format(output)
-    entries = _select_databases(config, db, url)
+    entries = _select_databases(config, db)
     findings: list[Any] = []
     run_until_done(_check(entries, findings))
     show_findings(findings, form)
@@ -199,21 +192,21 @@ async def _check(entries: Sequence[Database], findings: list[Any]) -> None:
 
 @app.command("backup", epilog="Example: agentctl db backup /backups/agentctl-2026-11-20.db")
 def back_up(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; never overwritten")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file; never overwritten")],
     config: Config = None,
     db: Annotated[
-        str | None, typer.Option("--db", metavar="ID", help="Id of the database, else the first")
+        str | None,
+        typer.Option("--db", metavar="ID", help="Database id (default: the first database)"),
     ] = None,
     output: Output = None,
-    url: Url = None,
 ) -> None:
-    """Copy a SQLite database to a new file while it is written to, and check the copy.
+    """Copy a SQLite database to a new file, and check the copy.
 
-    It holds everything that was committed when it began. For PostgreSQL the command that does it
-    is printed instead.
+    Servers continue to write; the copy has everything that was committed when it started. For
+    PostgreSQL, prints the pg_dump command instead.
     """
     form = resolve_format(output)
-    entry = _select_databases(config, db, url)[0]
+    entry = _select_databases(config, db)[0]
     from agentctl.config.databases import is_sqlite_url
 
     if is_sqlite_url(entry.url):
@@ -230,49 +223,39 @@ async def _back_up(entry: Database, file: Path, form: Format) -> None:
     async with showing_progress(counter):
         made = await back_up(entry, file.absolute(), counter.show)
     show_record(build_document(made), _BACKUP, form, id_field="file")
-    note(
-        f"copied {entry.id} to {made['file']} and checked it; to restore it, see docs/databases.md"
-    )
+    note(f"copied {entry.id} to {made['file']} and checked it; to restore it see docs/databases.md")
 
 
 def _print_dump(entry: Database, file: Path) -> None:
     from agentctl.service.databases import format_dump_command, format_restore_command
 
     write_line(format_dump_command(entry, file))
-    note("nothing was copied: this line does it, where PostgreSQL's own programs are")
+    note("nothing was copied: run this command where the PostgreSQL client programs are installed")
     password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
-    note(f"  the password: {password}a file that PGPASSFILE names")
+    note(f"  password: {password}a file in PGPASSFILE")
     if entry.tls != "prefer":
         certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
-        note(f"  the encryption: PGSSLMODE={entry.tls}{certificates}")
-    note(f"  to restore it into an empty database: {format_restore_command(entry, file)}")
+        note(f"  encryption: PGSSLMODE={entry.tls}{certificates}")
+    note(f"  restore into an empty database: {format_restore_command(entry, file)}")
 
 
-def _select_databases(config: Path | None, db: str | None, url: str | None) -> Sequence[Database]:
-    """The configured databases, or the one that is meant.
+def _select_databases(config: Path | None, db: str | None) -> Sequence[Database]:
+    """Return the configured databases, or the one with this id.
 
     Raises:
-        UsageFailed: a server is named.
-        NotFound: there is no such database.
+        NotFound: no database has this id.
     """
     from agentctl.cli.log import discard_log
     from agentctl.config import load_settings
 
-    if url is not None:
-        raise UsageError(
-            f"this works locally only, not on {url}",
-            cause="it works on the database itself, which no server gives to others",
-            hint="run it where the database is, with --config FILE",
-        )
-    # What is logged of a failure is told.
-    discard_log()
+    discard_log()  # the command reports the failure
     settings = load_settings(config)
     if db is None:
         return settings.databases
     chosen = [entry for entry in settings.databases if entry.id == db]
     if not chosen:
         ids = ", ".join(entry.id for entry in settings.databases)
-        raise NotFound(f"Database {db!r} not found", hint=f"there are: {ids}")
+        raise NotFound(f"Database {db!r} not found", hint=f"configured databases: {ids}")
     return chosen
 
 

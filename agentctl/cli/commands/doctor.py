@@ -1,28 +1,26 @@
-"""What was found, for people and programs: a line each, what to do below it.
-
-`agentctl doctor`: is this installation as it should be, and what is to be done if not.
-"""
+"""`agentctl doctor`: check an installation and suggest fixes."""
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from agentctl.cli.options import Config, Output
 from agentctl.cli.show.output import Format, resolve_format, show_list, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import escape_controls, note
-from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
+from agentctl.cli.target import run_until_done
+from agentctl.errors import InvalidConfiguration, SomethingWrong
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.service.doctor.finding import Finding
 
 __all__ = ["EXAMPLE", "check_findings", "doctor", "show_findings"]
+
+EXAMPLE = "agentctl doctor --config agentctl.toml"
 
 _COLUMNS = [
     Column("verdict"),
@@ -32,8 +30,39 @@ _COLUMNS = [
 ]
 
 
+def doctor(config: Config = None, output: Output = None) -> None:
+    """Check the installation and suggest fixes.
+
+    Checks configuration, keys, databases, versions and network exposure, and changes nothing. The
+    databases are read completely, which can take a while. Exit code 1 if there is a problem; a note
+    is no problem.
+    """
+    form = resolve_format(output)
+    findings: list[Finding] = []
+    run_until_done(_examine(config, findings))
+    show_findings(findings, form)
+    check_findings(findings)
+
+
+async def _examine(config: Config, findings: list[Finding]) -> None:
+    from agentctl.cli.log import discard_log
+    from agentctl.cli.show.progress import showing_progress
+    from agentctl.config import load_settings
+    from agentctl.service.doctor.checks import list_steps, run_step
+
+    settings: Settings | InvalidConfiguration
+    try:
+        settings = load_settings(config)
+    except InvalidConfiguration as failure:
+        settings = failure
+    discard_log()  # the finding describes the failure
+    for step in list_steps(settings):
+        async with showing_progress(f"checking {step.name}"):
+            findings += await run_step(step)
+
+
 def show_findings(findings: Sequence[Finding], form: Format) -> None:
-    """Write them all; tables have no columns here, so that no remedy is cut."""
+    """Write the findings, in the table format as lines, so that no remedy is cut."""
     from agentctl.records.document import build_document
 
     if form != "table":
@@ -49,67 +78,15 @@ def show_findings(findings: Sequence[Finding], form: Format) -> None:
 
 
 def check_findings(findings: Sequence[Finding]) -> None:
-    """Say how it is.
+    """Note that there is no problem.
 
     Raises:
-        SomethingWrong: something has to be mended.
+        SomethingWrong: there is a problem.
     """
-    tally = Tally(finding.verdict for finding in findings)
-    notes = {0: "", 1: ", 1 note"}.get(tally["note"], f", {tally['note']} notes")
-    if not tally["wrong"]:
-        note(f"nothing is wrong{notes}")
+    counts = Counter(finding.verdict for finding in findings)
+    notes = {0: "", 1: ", 1 note"}.get(counts["note"], f", {counts['note']} notes")
+    if not counts["wrong"]:
+        note(f"no problems{notes}")
         return
-    things = "1 thing is" if tally["wrong"] == 1 else f"{tally['wrong']} things are"
-    raise SomethingWrong(f"{things} wrong{notes}")
-
-
-EXAMPLE = "agentctl doctor --config agentctl.toml"
-
-
-def doctor(
-    config: Config = None,
-    output: Output = None,
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Refused: it works locally only")
-    ] = None,
-) -> None:
-    """Look at configuration, keys, databases, versions and exposure, each with the remedy.
-
-    Nothing is changed. A note may be meant that way; what is wrong makes the exit code 1. The
-    databases are read as a whole, which may take a while.
-    """
-    from agentctl.cli.target import run_until_done
-
-    if url is not None:
-        raise UsageError(
-            f"this works locally only, not on {url}",
-            cause="it looks at files, modes and databases, which no server shows to others",
-            hint="run it where the server is, with --config FILE",
-        )
-    form = resolve_format(output)
-    findings: list[Finding] = []
-    run_until_done(_examine(_settings(config), findings))
-    show_findings(findings, form)
-    check_findings(findings)
-
-
-def _settings(config: Config) -> Settings | AgentctlError:
-    """The configuration, or what is wrong with it."""
-    from agentctl.config import load_settings
-
-    try:
-        return load_settings(config)
-    except InvalidConfiguration as failure:
-        return failure
-
-
-async def _examine(settings: Settings | AgentctlError, findings: list[Finding]) -> None:
-    from agentctl.cli.log import discard_log
-    from agentctl.cli.show.progress import showing_progress
-    from agentctl.service.doctor.checks import list_steps, run_step
-
-    # What is logged of a failure is in the finding about it.
-    discard_log()
-    for step in list_steps(settings):
-        async with showing_progress(f"looking at {step.name}"):
-            findings += await run_step(step)
+    problems = "1 problem" if counts["wrong"] == 1 else f"{counts['wrong']} problems"
+    raise SomethingWrong(f"{problems}{notes}")

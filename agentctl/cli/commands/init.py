@@ -25,12 +25,12 @@ and in another:
 
 def init(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to write; made when it is not there")
+        Path, typer.Argument(metavar="DIR", help="Directory to write to; created if missing")
     ] = Path(),
 ) -> None:
-    """Write a commented agentctl.toml and a key pair.
+    """Write a sample configuration and a key pair.
 
-    Nothing is ever overwritten.
+    Existing files are never overwritten.
     """
     from agentctl import config
     from agentctl.cli.files import (

@@ -1,10 +1,7 @@
-"""The verification keys of a configuration as `agentctl keys list` shows them, a row each.
+"""`agentctl keys`: generate, list, publish and rotate signing keys.
 
-`agentctl keys rotate`: another key signs, and the tokens of the old one live to their end.
-
-There is no process that could come back later, so it has two steps: the second one is --finish.
-
-`agentctl keys`: keys that sign tokens, and keys that verify them.
+A rotation has two steps, since no process runs in between: `keys rotate`, later
+`keys rotate --finish`.
 """
 
 from __future__ import annotations
@@ -42,12 +39,12 @@ Marks = Mapping[str, int | None]
 
 
 def key_rows(settings: Settings) -> Iterator[Row]:
-    """Every key, by source in the order in which these are tried.
+    """Yield a row for each verification key, in the order in which the verifier tries them.
 
-    A shared secret has no thumbprint here: the hash of one that can be guessed gives it away.
+    A shared secret has no thumbprint: its hash would help to guess it.
 
     Raises:
-        InvalidKey: a key is refused.
+        InvalidKey: a key is invalid.
     """
     signing = _signing_thumbprint(settings)
     for row in _list_keys(settings.authorization):
@@ -129,7 +126,7 @@ def _removable_at(marks: Marks, thumbprint: str | None) -> str | None:
 
 
 def _signing_thumbprint(settings: Settings) -> str | None:
-    """That of the key of [signing]; None where there is none, or none that can be used."""
+    """Return the thumbprint of the signing key, None without a valid one."""
     from agentctl.auth.keys.generate import read_private_key, signing_key_thumbprint
 
     try:
@@ -140,10 +137,10 @@ def _signing_thumbprint(settings: Settings) -> str | None:
 
 
 DEFAULT_OVERLAP = "1h"
-"""As long as `token mint` makes a token good for."""
+"""The default lifetime of `token mint`."""
 
 RELOAD_SECONDS = 5.0
-"""Within so many seconds a server takes up a file that changed."""
+"""Seconds within which a server reloads a changed file."""
 
 
 def rotate_key(
@@ -152,7 +149,7 @@ def rotate_key(
         typer.Option(
             "--overlap",
             metavar="TIME",
-            help="How long tokens of the old key are good for at most, 1h unless told otherwise",
+            help=f"Longest lifetime of tokens of the old key (default: {DEFAULT_OVERLAP})",
         ),
     ] = None,
     wait: Annotated[
@@ -162,31 +159,31 @@ def rotate_key(
             metavar="SECONDS",
             min=0,
             max=3_600,
-            help="How long to let servers take up the new key before it signs",
+            help="Seconds to wait for the servers to load the new key",
         ),
     ] = RELOAD_SECONDS,
     drop_old_private: Annotated[
         bool,
-        typer.Option("--drop-old-private", help="Delete the old private key, else it is kept"),
+        typer.Option("--drop-old-private", help="Delete the old private key"),
     ] = False,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Remove the old public key: end the rotation")
+        bool, typer.Option("--finish", help="Finish the rotation: remove the old public key")
     ] = False,
     yes: Yes = False,
     config: Config = None,
 ) -> None:
-    """Sign with a new key, and keep the old public key until its tokens have expired.
+    """Replace the signing key; tokens of the old key stay valid until they expire.
 
-    Two steps, since nothing runs in between. The first puts a new public key into the file that
-    has the old one, waits until servers have taken it up, and makes the new key the one of
-    [signing]. The second, --finish, removes the old public key; before the overlap is over it asks.
-    No server is restarted. What was broken off is completed by the same command.
+    A rotation has two steps. The first adds the new public key to the file with the old one, waits
+    for the servers to load it, and replaces the signing key. The second, --finish, removes the old
+    public key; before the end of the overlap it needs a confirmation. Servers need no restart. The
+    same command completes an interrupted step.
     """
     from agentctl.auth.keys.rotation import open_rotation
     from agentctl.config import load_settings
 
     if finish and (overlap is not None or drop_old_private):
-        raise UsageError("--finish goes without --overlap and --drop-old-private")
+        raise UsageError("--finish excludes --overlap and --drop-old-private")
     again = "agentctl keys rotate" + (f" --config {shlex.quote(str(config))}" if config else "")
     with open_rotation(load_settings(config)) as rotation:
         if finish:
@@ -208,14 +205,14 @@ def _start_rotation(
         raise _unfinished_rotation(rotation, again)
     rotation.check()
     if rotation.unfinished:
-        note("going on with a rotation that was broken off")
+        note("resuming an interrupted rotation")
     remove_after = now() + int((span.total_seconds() + wait) * 1_000_000)
     new = rotation.publish_new_key(remove_after)
     for path in rotation.publishing_files:
-        note(f"put the new public key into {path}, beside the old one")
+        note(f"added the new public key to {path}")
     _wait(wait, again)
     aside = rotation.activate_new_key(keep=keep)
-    note(f"tokens are signed with the new key now: {new}")
+    note(f"the new key signs tokens now: {new}")
     _note_next_step(rotation.old_thumbprint, aside, remove_after, again)
     write_line(new)
 
@@ -223,26 +220,26 @@ def _start_rotation(
 def _wait(seconds: float, again: str) -> None:
     if not seconds:
         return
-    note(f"waiting {seconds:g} s for servers to take it up")
+    note(f"waiting {seconds:g} s for the servers to load it")
     try:
         time.sleep(seconds)
     except KeyboardInterrupt:
-        note(f"interrupted: the old key still signs; to complete this: {again}")
+        note(f"interrupted: the old key still signs; complete the rotation with: {again}")
         raise
 
 
 def _note_next_step(old: str, aside: Path | None, remove_after: int, again: str) -> None:
     kept = "was deleted" if aside is None else f"is kept in {aside}; no server needs it"
     note(f"the old private key {kept}")
-    note(f"the old public key, {old}, verifies tokens until you remove it")
-    note(f"after {_format_moment(remove_after)}: {again} --finish")
+    note(f"the old public key {old} verifies tokens until you remove it")
+    note(f"remove it after {_format_moment(remove_after)} with: {again} --finish")
 
 
 def _unfinished_rotation(rotation: Rotation, again: str) -> Conflict:
     latest = _format_moment(max(rotation.removable.values()))
     return Conflict(
-        "The rotation before this one is not finished",
-        cause=f"the key that it replaced may be removed after {latest}",
+        "The previous rotation is not finished",
+        cause=f"tokens of the replaced key can be valid until {latest}",
         hint=f"{again} --finish; before that time with --yes",
     )
 
@@ -253,8 +250,8 @@ def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
 
     if not rotation.removable:
         if rotation.unfinished:
-            raise Conflict("The old key still signs: the rotation is half done", hint=again)
-        raise Conflict("There is no rotation to finish", hint=f"to begin one: {again}")
+            raise Conflict("The old key still signs: the rotation is incomplete", hint=again)
+        raise Conflict("There is no rotation to finish", hint=f"start one with: {again}")
     latest = max(rotation.removable.values())
     left = (latest - now()) / 1_000_000
     if left > 0:
@@ -264,7 +261,7 @@ def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
         )
         confirm("Remove the old public key now?", yes=yes)
     rotation.remove_old_keys()
-    note("removed; servers refuse tokens of it within 5 s")
+    note(f"removed; servers reject its tokens within {RELOAD_SECONDS:g} s")
     for thumbprint in rotation.removable:
         write_line(thumbprint)
 
@@ -277,7 +274,7 @@ def _format_moment(moment: int) -> str:
 
 
 app = CommandApp(
-    help="Make keys, list, publish and rotate them.",
+    help="Generate, list, publish and rotate signing keys.",
     epilog="Example: agentctl keys generate --algorithm ES256 --out keys/signing.pem",
 )
 
@@ -314,42 +311,42 @@ def generate_key(
         typer.Option(
             "--algorithm",
             metavar="ALGORITHM",
-            help=f"What the key signs with: {join_alternatives(get_args(Algorithm))}",
+            help=f"Signature algorithm: {join_alternatives(get_args(Algorithm))}",
         ),
     ] = "RS256",
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="File for the private key, mode 0600")
     ] = _DEFAULT_OUT,
     key_id: Annotated[
-        str, typer.Option("--key-id", metavar="KID", help="Its name, else the thumbprint")
+        str, typer.Option("--key-id", metavar="KID", help="Key id (default: the thumbprint)")
     ] = "",
 ) -> None:
-    """Make a key pair and print its key id.
+    """Generate a key pair and print its key id.
 
-    The private key goes to the file, the public one beside it as NAME.pub.pem.
+    The public key is written next to the private key as NAME.pub.pem.
     """
     from agentctl.cli.files import write_key_pair
 
     pair = write_key_pair(out, algorithm)
-    note(f"wrote {pair.private}, which nobody else may read")
+    note(f"wrote {pair.private}, readable only by you")
     if pair.public is None:
-        note("a shared secret: whoever verifies tokens with it can also mint them")
+        note("shared secret: a server that verifies tokens with it can also mint them")
     else:
-        note(f"wrote {pair.public}, for whoever verifies its tokens")
+        note(f"wrote {pair.public}, for servers that verify its tokens")
     for line in _config_lines(pair, algorithm, key_id):
         note(line)
     write_line(key_id or pair.key_id)
 
 
 def _config_lines(pair: KeyPair, algorithm: str, key_id: str) -> Iterator[str]:
-    """Lines of the configuration; they are right from whatever folder this is run in."""
+    """Yield the lines for the configuration, with paths that are valid there."""
     from agentctl.config import find_config_file
 
     try:
         file: Path | None = find_config_file(None).absolute()
     except InvalidConfiguration:
         file = None
-    yield f"to use it, in {file or 'agentctl.toml'}:"
+    yield f"to use it, add to {file or 'agentctl.toml'}:"
     yield "  [authorization]"
     yield f"  algorithm = {_toml_string(algorithm)}"
     verification = _relative_to_config(file, pair.public or pair.private)
@@ -361,7 +358,7 @@ def _config_lines(pair: KeyPair, algorithm: str, key_id: str) -> Iterator[str]:
 
 
 def _relative_to_config(configuration: Path | None, path: Path) -> str:
-    """How a configuration names a file: relative to its own folder where it lies below."""
+    """Return a path for the configuration: relative to its directory if the file is below it."""
     whole = path.absolute()
     if configuration is None or not whole.is_relative_to(configuration.parent):
         return str(whole)
@@ -369,7 +366,7 @@ def _relative_to_config(configuration: Path | None, path: Path) -> str:
 
 
 def _toml_string(text: str) -> str:
-    """A string of TOML, which one of JSON is too."""
+    """Return a TOML string; a JSON string is one."""
     import json
 
     return json.dumps(text, ensure_ascii=False)
@@ -377,10 +374,10 @@ def _toml_string(text: str) -> str:
 
 @app.command("list", epilog="Example: agentctl keys list -o json")
 def list_keys(config: Config = None, output: Output = None) -> None:
-    """List the keys that verify tokens, and which of them is the one that signs.
+    """List the keys that verify tokens, and mark the one that signs them.
 
-    Entries of a JWKS that are left out are listed with the reason, keys that a rotation replaced
-    with the time from which they may be removed.
+    Unusable entries of a JWKS are listed with the reason, replaced keys with the time from which
+    they can be removed.
     """
     from agentctl.config import load_settings
     from agentctl.records.document import build_document
@@ -388,7 +385,7 @@ def list_keys(config: Config = None, output: Output = None) -> None:
     form = resolve_format(output)
     settings = load_settings(config)
     if not settings.authorization.enabled:
-        note("authorization is off: tokens are not verified")
+        note("authorization is disabled: tokens are not verified")
     show_list(build_document(list(key_rows(settings))), _COLUMNS, form, id_field="kid")
 
 
@@ -410,6 +407,6 @@ app.command("rotate", epilog="Example: agentctl keys rotate --overlap 8h")(rotat
 
 
 def _shorten_path(source: str) -> str:
-    """A file as seen from here, when that is shorter."""
+    """Return a path relative to the current directory if that is shorter."""
     seen = os.path.relpath(source) if os.path.isabs(source) else source  # noqa: PTH117 - text
     return min(source, seen, key=len)

@@ -1,7 +1,4 @@
-"""`agentctl serve`: the server. What serving is, is in `agentctl.server`.
-
-The folder of `agentctl serve --demo`, and the lines to paste once it listens.
-"""
+"""`agentctl serve`: start the server, with `--demo` from a new directory with keys."""
 
 from __future__ import annotations
 
@@ -27,44 +24,55 @@ __all__ = ["EXAMPLE", "create_demo", "demo_commands", "serve"]
 
 EXAMPLE = "agentctl serve --config agentctl.toml --port 8080"
 
-DEMO_FOLDER = Path(".agentctl-demo")
+_DEMO_ALGORITHM = "RS256"
+
+DEMO_DIRECTORY = Path(".agentctl-demo")
 
 
 def serve(
     config: Config = None,
     host: Annotated[
-        str | None, typer.Option("--host", metavar="HOST", help="Listen on this address")
+        str | None, typer.Option("--host", metavar="HOST", help="Address to listen on")
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", metavar="PORT", min=0, max=65535, help="Listen on this port, 0: any free one"
+            "--port", metavar="PORT", min=0, max=65535, help="Port to listen on (0: any free port)"
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", min=1, max=64, help="Serve with so many processes"),
+        typer.Option("--workers", metavar="N", min=1, max=64, help="Number of worker processes"),
     ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Serve an offline demo with its own folder and keys")
+        bool, typer.Option("--demo", help="Serve an offline demo with its own directory and keys")
     ] = False,
     demo_dir: Annotated[
         Path | None,
-        typer.Option("--demo-dir", metavar="DIR", help=f"Folder of the demo, else {DEMO_FOLDER}"),
+        typer.Option(
+            "--demo-dir", metavar="DIR", help=f"Directory of the demo (default: {DEMO_DIRECTORY})"
+        ),
     ] = None,
     insecure_no_auth: Annotated[
         bool,
-        typer.Option("--insecure-no-auth", help="Ask nobody for a token: everybody may do all"),
+        typer.Option(
+            "--insecure-no-auth", help="Disable authentication: every caller is an administrator"
+        ),
     ] = False,
 ) -> None:
-    """Serve what is configured over HTTP, until Ctrl-C."""
+    """Start the server.
+
+    Runs until Ctrl-C. A second Ctrl-C cancels the live runs.
+    """
     if demo_dir is not None and not demo:
-        raise UsageError("--demo-dir goes with --demo")
+        raise UsageError("--demo-dir needs --demo")
     if demo and config is not None:
-        raise UsageError("--demo has its own configuration", hint="leave out --config, or --demo")
+        raise UsageError(
+            "--demo and --config exclude each other", hint="the demo has its own configuration"
+        )
     from agentctl.config import load_settings, require_verification_key
 
-    file = create_demo(demo_dir or DEMO_FOLDER) if demo else config
+    file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
     settings = _apply_overrides(load_settings(file), host, port, workers, insecure_no_auth)
     _check_exposure(settings, insecure_no_auth)
     require_verification_key(settings)
@@ -104,18 +112,18 @@ def _apply_overrides(
 
 
 def _check_exposure(settings: Settings, insecure_no_auth: bool) -> None:
-    """Without authorization a server is for this machine, unless that was said on purpose.
+    """Reject a server without authentication that other machines can reach.
 
     Raises:
-        UsageFailed: it would be open to the network.
+        UsageError: `host` is no loopback address, and --insecure-no-auth is not given.
     """
     from agentctl.config.databases import is_loopback_host
 
     if settings.authorization.enabled or insecure_no_auth or is_loopback_host(settings.server.host):
         return
     raise UsageError(
-        f"authorization is off and {settings.server.host} is open to other machines",
-        hint="set enabled = true in [authorization], or say --insecure-no-auth",
+        f"authorization is disabled and other machines can reach {settings.server.host}",
+        hint="set enabled = true in [authorization], or pass --insecure-no-auth",
     )
 
 
@@ -125,7 +133,7 @@ def _announce(settings: Settings, url: str, metrics: list[str], *, demo: bool) -
     if settings.authorization.enabled:
         note(f"authorization: jwt, {settings.authorization.algorithm}")
     else:
-        note("authorization: none, whoever can reach it is an administrator")
+        note("authorization: none, every caller is an administrator")
     if settings.server.workers > 1:
         note(f"workers: {settings.server.workers} processes")
     for shown in metrics:
@@ -137,25 +145,22 @@ def _announce(settings: Settings, url: str, metrics: list[str], *, demo: bool) -
 
 
 def _announce_stop(settings: Settings, runs: int | None) -> None:
-    """Say for how many runs a stop waits; None: not every process has said how many it has."""
+    """Note the number of runs that a shutdown waits for; None if a process did not report it."""
     if runs == 0:
         note("stopping")
         return
     work = {None: "runs", 1: "1 run"}.get(runs, f"{runs} runs")
     most = format_span(settings.server.drain_seconds)
-    note(f"stopping: waits for {work}, {most} at most; Ctrl-C again cancels what is left")
-
-
-_ALGORITHM = "RS256"
+    note(f"stopping: waiting up to {most} for {work}; press Ctrl-C again to cancel them")
 
 
 def create_demo(directory: Path) -> Path:
-    """Make the demo's folder with configuration and key pair; what is there already stays.
+    """Create the directory of the demo with keys and configuration; existing files stay.
 
-    The configuration comes last, so that a start that was broken off is completed by the next one.
+    The configuration is written last, so that the next start completes an interrupted one.
 
     Args:
-        directory: the folder; it is made with mode 0700.
+        directory: created with mode 0700.
 
     Returns:
         The absolute path of the configuration.
@@ -175,11 +180,11 @@ def create_demo(directory: Path) -> Path:
 
 
 def demo_commands(settings: Path, url: str) -> list[str]:
-    """What to type in another terminal: an `export` line, then three commands (contract.md 8).
+    """Return the lines for another terminal: two exports and two commands.
 
     Args:
-        settings: the demo's configuration.
-        url: where the server listens.
+        settings: the configuration of the demo.
+        url: the URL of the server.
     """
     commands = shlex.quote(str(_executable_directory()))
     return [
@@ -197,14 +202,14 @@ def _create_demo_keys(private: Path) -> None:
 
     public = public_path(private)
     if not private.exists():
-        write_key_pair(private, _ALGORITHM)
+        write_key_pair(private, _DEMO_ALGORITHM)
     elif not public.exists():
         create_file(
-            public, generate.build_public_pem(generate.read_private_key(private), _ALGORITHM)
+            public, generate.build_public_pem(generate.read_private_key(private), _DEMO_ALGORITHM)
         )
 
 
 def _executable_directory() -> Path:
-    """Where `agentctl` itself is: beside the script that runs, or beside its interpreter."""
+    """Return the directory of the `agentctl` script, or else of the interpreter."""
     script = Path(sys.argv[0]).absolute()
     return (script if script.name == "agentctl" else Path(sys.executable)).parent

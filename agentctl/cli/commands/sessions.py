@@ -1,4 +1,4 @@
-"""`agentctl sessions`: what is remembered."""
+"""`agentctl sessions`: list, show, rename and delete sessions."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from agentctl.operations import (
 __all__ = ["app"]
 
 app = CommandApp(
-    help="Look up, list, rename and delete sessions.",
+    help="List, show, rename and delete sessions.",
     epilog="Example: agentctl sessions list --type agent --limit 5",
 )
 
-SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="Id of the session")]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="Session id")]
 
 
 @app.command("list", epilog="Example: agentctl sessions list --type agent --limit 5")
@@ -49,18 +49,19 @@ async def list_sessions(
     target: Target,
     type: KindOption = None,
     component: Annotated[
-        str | None, typer.Option("--component", metavar="ID", help="Only of this component")
+        str | None, typer.Option("--component", metavar="ID", help="Filter by component")
     ] = None,
     user: UserId = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="PREFIX", help="Only names that begin with this")
+        str | None,
+        typer.Option("--name", metavar="PREFIX", help="Filter by the beginning of the name"),
     ] = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: Cursor = None,
     sort_by: Annotated[
         Literal["created_at", "updated_at"],
-        typer.Option("--sort-by", metavar="TIME", help="Sort by created_at or updated_at"),
+        typer.Option("--sort-by", metavar="TIME", help="Sort key: created_at or updated_at"),
     ] = "created_at",
     sort_order: SortOrder = "desc",
     db: DbId = None,
@@ -103,11 +104,16 @@ async def list_session_runs(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", metavar="NUMBER", min=1, max=MAXIMUM_LIMIT, help="How many at most, else all"
+            "--limit",
+            metavar="NUMBER",
+            min=1,
+            max=MAXIMUM_LIMIT,
+            help="Maximum number of results (default: all)",
         ),
     ] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="RUN_ID", help="Only what follows this run")
+        str | None,
+        typer.Option("--after", metavar="RUN_ID", help="Return only the runs after this one"),
     ] = None,
     type: KindOption = None,
     user: UserId = None,
@@ -128,12 +134,12 @@ async def list_session_runs(
 async def rename_session(
     target: Target,
     session_id: SessionId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="New name")],
     db: DbId = None,
     table: TableName = None,
     output: Output = None,
 ) -> None:
-    """Give a session another name."""
+    """Rename a session."""
     form = resolve_format(output)
     where = SessionLocator(db_id=db, table=table)
     document = await target.operations.rename_session(session_id, name, where)
@@ -145,28 +151,27 @@ async def rename_session(
 @with_target()
 async def delete_sessions(
     target: Target,
-    session_ids: Annotated[
-        list[str], typer.Argument(metavar="SESSION_ID", help="Ids of the sessions")
-    ],
+    session_ids: Annotated[list[str], typer.Argument(metavar="SESSION_ID", help="Session ids")],
     yes: Yes = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Cancel what runs in them first; each for itself")
+        bool, typer.Option("--cancel", help="Cancel live runs first; deletes one session at a time")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print what would be deleted")
+        bool,
+        typer.Option("--dry-run", help="Print the sessions that would be deleted, delete none"),
     ] = False,
     db: DbId = None,
 ) -> None:
-    """Delete sessions and all that is in them.
+    """Delete sessions and their runs.
 
-    Several are deleted together: all of them or none.
+    Several sessions are deleted together: all of them or none.
     """
     unique = tuple(dict.fromkeys(session_ids))
     if dry_run:
-        await _print_existing(target, unique, SessionLocator(db_id=db))
+        await _print_sessions(target, unique, SessionLocator(db_id=db))
         return
     what = f"session {unique[0]}" if len(unique) == 1 else f"{len(unique)} sessions"
-    confirm(f"Delete {what} and all that is in there, {target.place}?", yes=yes)
+    confirm(f"Delete {what} with all runs, {target.place}?", yes=yes)
     if cancel or len(unique) == 1:
         await _delete_each(target, unique, SessionLocator(db_id=db), cancel)
         return
@@ -185,10 +190,10 @@ async def _delete_each(
     progress.report_failures(session_ids, results)
 
 
-async def _print_existing(
+async def _print_sessions(
     target: Target, session_ids: tuple[str, ...], where: SessionLocator
 ) -> None:
-    """Look each one up, so that a name that does not exist fails as the deletion would."""
+    """Print the sessions; one that does not exist fails as the deletion would."""
     for session_id in session_ids:
         await target.operations.get_session_by_id(session_id, where)
     for session_id in session_ids:

@@ -1,4 +1,4 @@
-"""`agentctl token`: make tokens, look into them, check them. No token is ever an argument."""
+"""`agentctl token`: mint, inspect and verify tokens. No token is ever an argument."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = CommandApp(
-    help="Make tokens, look into them, check them.",
+    help="Mint, inspect and verify tokens.",
     epilog="Example: export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope teams:read)",
 )
 
 Source = Annotated[
     str | None,
-    typer.Argument(metavar="-", help="A dash: read the token from stdin", show_default=False),
+    typer.Argument(metavar="-", help="Read the token from stdin", show_default=False),
 ]
 
 _TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*|[a-z][a-z0-9]*_pat_\w+", re.ASCII)
-_UNVERIFIABLE = "there is nothing to verify it with: {}"
-_TOKEN_HINT = (
-    "pipe the token into `-`, name its file with --token-file, or put it into AGENTCTL_TOKEN"
-)
+_UNVERIFIABLE = "no key to verify it with: {}"
+_TOKEN_HINT = "pipe the token into `-`, pass its file with --token-file, or set AGENTCTL_TOKEN"
 
 
 @app.command(
@@ -42,35 +40,40 @@ _TOKEN_HINT = (
 )
 def mint_token(
     sub: Annotated[
-        str | None, typer.Option("--sub", metavar="USER", help="Whom it stands for")
+        str | None,
+        typer.Option("--sub", metavar="USER", help="Subject: the user that the token represents"),
     ] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", metavar="SCOPE", help="What it allows; may be repeated"),
+        typer.Option("--scope", metavar="SCOPE", help="Scope to grant (repeatable)"),
     ] = None,
     expires_in: Annotated[
         str,
-        typer.Option("--expires-in", metavar="TIME", help="15m, 2h, 7d, or a moment in RFC 3339"),
+        typer.Option(
+            "--expires-in",
+            metavar="TIME",
+            help="Lifetime such as 15m, 2h or 7d, or a time in RFC 3339",
+        ),
     ] = "1h",
     audience: Annotated[
         str | None,
-        typer.Option("--audience", metavar="AUD", help="Whom it is for, when that is verified"),
+        typer.Option("--audience", metavar="AUD", help="Audience, if the server verifies it"),
     ] = None,
     issuer: Annotated[
-        str | None, typer.Option("--issuer", metavar="ISS", help="Who issues it, if not configured")
+        str | None, typer.Option("--issuer", metavar="ISS", help="Issuer, if none is configured")
     ] = None,
     session_id: Annotated[
         str | None,
-        typer.Option("--session-id", metavar="ID", help="Default session of its runs and cancels"),
+        typer.Option("--session-id", metavar="ID", help="Default session for runs and cancels"),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask about the admin scope")
+        bool, typer.Option("--yes", "-y", help="Skip the confirmation of the admin scope")
     ] = False,
     config: Config = None,
 ) -> None:
-    """Sign a token and print it, and nothing else, on stdout.
+    """Sign a token and print it on stdout.
 
-    The admin scope, which allows everything, is asked about; off a terminal it needs --yes.
+    The admin scope grants everything and needs a confirmation, off a terminal --yes.
     """
     from datetime import UTC, datetime
 
@@ -96,7 +99,7 @@ def inspect_token(
     config: Config = None,
     output: Output = None,
 ) -> None:
-    """Show what a token says, and whether it holds."""
+    """Show a token's claims and whether it is valid."""
     from agentctl.auth.tokens import mint
     from agentctl.auth.tokens.account_tokens import is_account_token
     from agentctl.cli.options import load_optional_settings, resolve_admin_scope
@@ -139,9 +142,9 @@ def verify_token(
     config: Config = None,
     output: Output = None,
 ) -> None:
-    """Check a token as the server of the configuration would.
+    """Verify a token exactly as the configured server would.
 
-    The exit code is 0 when it holds, and 4 with the reason when it does not.
+    Exit code 0 if it is valid, 4 with the reason if not.
     """
     from agentctl.auth.tokens import mint
     from agentctl.auth.tokens.account_tokens import is_account_token
@@ -154,50 +157,50 @@ def verify_token(
     token = _read_token(source, token_file)
     if is_account_token(token):
         raise UsageError(
-            "a service account's token is not signed: only its server knows whether it holds",
-            hint="ask it with: agentctl auth whoami --url URL --token-file FILE",
+            "the token of a service account is not signed: only its server can verify it",
+            hint="verify it with: agentctl auth whoami --url URL --token-file FILE",
         )
     report = mint.build_verification_report(token, load_settings(config))
     if not report["verified"]:
         failure = InvalidToken(report["reason"], check=report["check"])
         failure.cause = _full_cause(report)
-        failure.hint = f"{report['remedy']}; look into it with: agentctl token inspect"
+        failure.hint = f"{report['remedy']}; inspect it with: agentctl token inspect"
         raise failure
     record = tokenview.verified_record(report)
     show_record(build_document(record), tokenview.VERIFIED_COLUMNS, form, id_field="subject")
 
 
 def _full_cause(report: dict[str, Any]) -> str:
-    """Why a token does not hold, in full."""
+    """Return the reason and the cause why a token is invalid."""
     reason, cause = str(report["reason"]), str(report["cause"])
     return cause if cause.startswith(reason) else f"{reason} ({cause})"
 
 
 def _read_token(source: str | None, token_file: str | None) -> str:
-    """The token from stdin, a file or the environment."""
+    """Read the token from stdin, a file or the environment."""
     from agentctl.cli.target import resolve_token
 
     for argument in (source, token_file):
         if argument is not None and _TOKEN.fullmatch(argument) and not _file_exists(argument):
             raise UsageError(
-                "a token does not belong on the command line, where others can read it",
+                "do not pass a token on the command line, where other users can read it",
                 hint=_TOKEN_HINT,
             )
     if source not in (None, "-"):
-        raise UsageError("the only argument is a dash, for stdin", hint=_TOKEN_HINT)
+        raise UsageError("the only argument is -, for stdin", hint=_TOKEN_HINT)
     if source and token_file:
-        raise UsageError("the token is either on stdin or in a file", hint=_TOKEN_HINT)
+        raise UsageError("- and --token-file exclude each other", hint=_TOKEN_HINT)
     file = source or token_file
     if file == "-" and current_io().stdin_is_terminal:
         note("paste the token, then press Enter and Ctrl-D")
     token = resolve_token(file)
     if token is None:
-        raise UsageError("no token was given", hint=_TOKEN_HINT)
+        raise UsageError("no token given", hint=_TOKEN_HINT)
     return token
 
 
 def _file_exists(name: str) -> bool:
-    """Whether a file has this name; a name that no file can have names none."""
+    """Return True if a file has this name; a name can be too long for one."""
     try:
         return Path(name).exists()
     except OSError:
@@ -205,7 +208,7 @@ def _file_exists(name: str) -> bool:
 
 
 def _verification_failure(token: str, settings: Settings) -> str | None:
-    """Why a token does not hold; None: it does."""
+    """Return the reason why a token is invalid, None for a valid one."""
     from agentctl.auth.tokens import mint
 
     try:
@@ -216,7 +219,7 @@ def _verification_failure(token: str, settings: Settings) -> str | None:
 
 
 def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
-    """The settings with `--issuer` in the place of an issuer that is not configured."""
+    """Return the settings with `--issuer` if they have no issuer."""
     from dataclasses import replace
 
     given = settings.authorization
@@ -224,26 +227,26 @@ def _with_issuer(issuer: str | None, settings: Settings) -> Settings:
         return settings
     if given.issuer:
         raise UsageError(
-            "the server would not accept such a token",
+            "the server would reject this token",
             cause=f"authorization.issuer is {given.issuer!r}, not {issuer!r}",
         )
     return replace(settings, authorization=replace(given, issuer=issuer))
 
 
 def _confirm_admin(scopes: Sequence[str], admin_scope: str, *, yes: bool) -> None:
-    """Warn of a token that allows everything, and ask whether that is meant.
+    """Ask for a confirmation of the admin scope.
 
     Raises:
-        UsageFailed: nobody can be asked.
-        Refused: the answer was no.
+        UsageError: no terminal.
+        ConfirmationDeclined: the answer was no.
     """
     if admin_scope in scopes:
-        note(f"warning: {admin_scope} allows everything, on the data of every user")
-        confirm("Mint such a token?", yes=yes)
+        note(f"warning: {admin_scope} grants everything, on the data of every user")
+        confirm("Mint this token?", yes=yes)
 
 
 def _note_summary(token: str) -> None:
-    """Say on stderr what was minted: never the token."""
+    """Note the content of a new token, never the token."""
     from agentctl.cli.show import tokens as tokenview
 
     header, claims = tokenview.decode_unverified(token)

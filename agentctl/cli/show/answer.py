@@ -1,7 +1,4 @@
-"""The answer of a run, put together from its stream.
-
-A run that ended as ERROR, told once: what everybody may know, and what only the operator may.
-"""
+"""The text of a run from its event stream, and the error or note at its end."""
 
 from __future__ import annotations
 
@@ -25,20 +22,20 @@ _ENDS = {"Completed": "COMPLETED", "Cancelled": "CANCELLED", "Error": "ERROR"}
 
 
 class RunOutput:
-    """Takes the events of one stream, and writes the text of its own run as it arrives.
+    """Reads the events of one stream, and writes the text of its run as it arrives.
 
-    Members and steps of the run speak in the same stream; what they say is not the answer.
+    The stream also has events of members and steps; their text is not written.
 
     Args:
-        kind: of the run's component.
-        to_stdout: whether the text is written.
-        run_id: the run, when it is known before its first event.
-        whole: whether the stream is taken from its first event on.
+        kind: component type of the run.
+        to_stdout: write the text.
+        run_id: the run, if it is known before its first event.
+        whole: True if the stream starts with the first event of the run.
 
     Attributes:
-        run_id: of the run that the stream is of; empty before its first event.
-        session_id: the session of that run; empty before its first event.
-        end: how it ended, with the fields of a run record; empty before that.
+        run_id: the run of the stream; empty before its first event.
+        session_id: the session of the run; empty before its first event.
+        end: fields of the run record at the end of the run; empty before that.
     """
 
     def __init__(
@@ -50,16 +47,16 @@ class RunOutput:
         self._to_stdout = to_stdout
         self._text = ""
         self._prefix = KINDS[kind].event_prefix
-        # What a workflow says is in its end only.
+        # Only the last event of a workflow has its text.
         self._whole = whole or kind == "workflow"
 
     @property
     def in_line(self) -> bool:
-        """Whether the text that was written so far has not ended its line."""
+        """True if the text so far does not end with a line feed."""
         return bool(self._text) and not self._text.endswith("\n")
 
     def take(self, event: StreamEvent) -> bool:
-        """Take one event. True for the first, which says what run this is."""
+        """Read one event. Return True for the first, which names the run."""
         import orjson
 
         data = orjson.loads(event.data)
@@ -67,11 +64,11 @@ class RunOutput:
         if first:
             self.run_id = str(data.get("run_id") or "")
             self.session_id = str(data.get("session_id") or "")
-        self.hear(event.name, data)
+        self.take_data(event.name, data)
         return first
 
-    def hear(self, name: str, data: Mapping[str, Any]) -> None:
-        """Take an event that was read, of a run that is known."""
+    def take_data(self, name: str, data: Mapping[str, Any]) -> None:
+        """Read a decoded event of a known run."""
         if data.get("run_id") != self.run_id:
             return
         name = name.removeprefix(self._prefix)
@@ -82,15 +79,15 @@ class RunOutput:
             self.conclude({**data, "status": _ENDS[name], "cancel_reason": reason})
 
     def conclude(self, end: Mapping[str, Any]) -> None:
-        """The run has ended so: a run record, or what has its fields."""
+        """Set the end of the run, from its record or the fields of its last event."""
         self.end = end
         self._write_rest(str(end.get("content") or ""))
 
     def finish(self, hint: str) -> None:
-        """Close the last line.
+        """End the last line.
 
         Args:
-            hint: what to do when the end is missing.
+            hint: of the error if the end is missing.
 
         Raises:
             Unavailable: the stream ended before the run did.
@@ -100,12 +97,12 @@ class RunOutput:
             raise Unavailable("the stream ended before the run did", hint=hint)
 
     def end_line(self) -> None:
-        """What is said next begins on a line of its own."""
+        """Write a line feed if the text does not end with one."""
         if self.in_line:
             self._write("\n")
 
     def _write_rest(self, content: str) -> None:
-        """What the whole answer has beyond what was streamed: all of it for workflows."""
+        """Write the part of the text that was not streamed; for a workflow that is all of it."""
         if self._whole and content.startswith(self._text):
             self._write(content[len(self._text) :])
 
@@ -118,20 +115,20 @@ class RunOutput:
 _HINTS = {
     "MODEL_UNAVAILABLE": "check base_url and the key of the model in {file}, or try again later",
     "MODEL_TIMEOUT": "try again later, or choose another model in {file}",
-    "MODEL_REJECTED": "check the name of the model in {file}, and what it is asked",
-    "TOOL_FAILED": "correct the tool: it is named in `tools` in {file}",
-    "RUN_TIMEOUT": "allow more with timeout_seconds in [runs] of {file}",
+    "MODEL_REJECTED": "check the name of the model in {file}, and the request",
+    "TOOL_FAILED": "fix the tool: it is listed in `tools` in {file}",
+    "RUN_TIMEOUT": "increase timeout_seconds in [runs] of {file}",
 }
 
 
 def report_run_end(target: Target, run_id: str, end: Mapping[str, Any]) -> None:
-    """Say how a run ended.
+    """Note the successful end of a run.
 
     Args:
-        end: the run's record, or what its last event says.
+        end: the record of the run, or the fields of its last event.
 
     Raises:
-        RunFailed: it ended as ERROR, or was cancelled.
+        RunFailed: the run ended as ERROR or CANCELLED.
     """
     status = end["status"]
     if status == "ERROR":
@@ -139,46 +136,48 @@ def report_run_end(target: Target, run_id: str, end: Mapping[str, Any]) -> None:
     if status == "CANCELLED":
         raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
     tokens = (end.get("metrics") or {}).get("total_tokens")
-    note(f"run {run_id} is {status}" + (f", {tokens} tokens" if tokens is not None else ""))
+    note(
+        f"run {run_id} {str(status).lower()}" + (f", {tokens} tokens" if tokens is not None else "")
+    )
 
 
 def build_run_failure(target: Target, run_id: str, error: Mapping[str, Any]) -> RunFailed:
-    """The failure to raise for a run that ended as ERROR.
+    """Build the error for a run that ended as ERROR.
 
     Args:
-        target: where it ran. Locally the user is the operator and is told what the log knows.
+        target: the target of the run. The local user is the operator and sees the log.
         run_id: the run.
-        error: of the run record: `code` and `detail`.
+        error: `code` and `detail` of the run record.
     """
     public = f"{error.get('code')}: {error.get('detail')}"
-    failure = RunFailed(f"run {run_id} ended as ERROR", cause=public)
+    failure = RunFailed(f"run {run_id} failed", cause=public)
     if target.local is None:
-        failure.hint = "the log of the server says more"
+        failure.hint = "the server log has the details"
     else:
         _explain(failure, str(error.get("code")), target.local)
     return failure
 
 
-def _explain(failure: RunFailed, code: str, here: LocalTarget) -> None:
-    """Say what only the operator may know, and what to do about it."""
-    settings, why = here.settings, here.log.reason()
+def _explain(failure: RunFailed, code: str, local: LocalTarget) -> None:
+    """Add the private reason, for the operator only, and the hint."""
+    settings, entry = local.settings, local.log.take_last()
     hint = _HINTS.get(code)
     failure.hint = hint and hint.format(file=settings.path)
-    if why is None:
+    if entry is None:
         return
-    missing = _find_missing_key(settings.models, why.text)
+    missing = _find_missing_key(settings.models, entry.text)
     if missing is not None:
         failure.hint = f"set the variable {missing.api_key_env}, which the model {missing.id} reads"
-    elif isinstance(why.error, AgentctlError):
-        failure.cause, failure.hint = why.error.detail, why.error.hint
+    elif isinstance(entry.error, AgentctlError):
+        failure.cause, failure.hint = entry.error.detail, entry.error.hint
     else:
-        failure.cause = f"{failure.cause} ({why.text})"
+        failure.cause = f"{failure.cause} ({entry.text})"
 
 
-def _find_missing_key(models: tuple[Model, ...], said: str) -> Model | None:
-    """The model that the log speaks of, when the variable with its key is not set."""
+def _find_missing_key(models: tuple[Model, ...], text: str) -> Model | None:
+    """Return the model in the log entry if the variable with its key is not set."""
     for model in models:
         variable = model.api_key_env
-        if variable and not os.environ.get(variable) and f"model {model.id}: " in said:
+        if variable and not os.environ.get(variable) and f"model {model.id}: " in text:
             return model
     return None

@@ -1,4 +1,4 @@
-"""What tables and TSV show of sessions and runs."""
+"""Columns of sessions and runs, and runs and histories for people."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Record = Mapping[str, Any]
 
 
 def component_id_of(record: Record) -> str | None:
-    """The id of the component that a session or run belongs to."""
+    """Return the id of the component of a session or run."""
     named = find_component(record)
     return named[1] if named is not None else None
 
@@ -54,13 +54,13 @@ def _error(record: Record) -> str | None:
 
 
 def _format_age(record: Record) -> str | None:
-    """How long ago it was created."""
+    """Return the time since its creation."""
     created = _to_timestamp(record.get("created_at"))
     return None if created is None else format_span(time.time() - created)
 
 
 def _format_duration(run: Record) -> str | None:
-    """How long a run has worked: until its end, or until now."""
+    """Return the duration of a run, until its end or until now."""
     started = _to_timestamp(run.get("started_at"))
     if started is None:
         return None
@@ -69,7 +69,7 @@ def _format_duration(run: Record) -> str | None:
 
 
 def _to_timestamp(moment: object) -> float | None:
-    """Seconds since the epoch for a time of the wire; None for what is none."""
+    """Return a timestamp as seconds since the epoch, None for any other value."""
     try:
         return datetime.fromisoformat(str(moment)).timestamp()
     except (ValueError, OverflowError):
@@ -185,7 +185,7 @@ PROBLEMS = Columns(
     table=[
         Column("run_id", lambda found: found["run_id"] or found["worker_id"], heading="id"),
         Column("problem", look="text"),
-        Column("remedy", heading="to do", look="text"),
+        Column("remedy", heading="fix", look="text"),
         Column("outcome"),
         Column("detail", look="text"),
         Column("session_id"),
@@ -195,13 +195,13 @@ PROBLEMS = Columns(
 
 
 def show_history(session: Record) -> None:
-    """Write the conversation of a session below its fields, for people."""
+    """Write the conversation of a session."""
     for message in session.get("chat_history") or []:
         _show_text(str(message.get("role")), str(message.get("content") or ""))
 
 
 def show_run(document: Document[Any], format: Format) -> None:
-    """Write a run; for people what was said stands below its fields."""
+    """Write a run; in the table format its input and content follow as text."""
     if format != "table":
         show_record(document, RUN, format, id_field="run_id")
         return

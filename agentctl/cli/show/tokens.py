@@ -1,4 +1,4 @@
-"""What a token says, for people: times as spans, scopes as the operations that they open."""
+"""Tokens for people: times as durations, scopes as the operations that they grant."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ VERIFIED_COLUMNS = [
 ACCOUNT_TOKEN_COLUMNS = [Column("credential"), Column("checksum")]
 
 _MEANINGS = {
-    "alg": "the algorithm of the signature",
-    "kid": "the key that signed it",
-    "sub": "whom it stands for",
-    "iss": "who issued it",
-    "aud": "whom it is for",
-    "jti": "its own id",
-    "session_id": "default session of its runs and cancels",
+    "alg": "signature algorithm",
+    "kid": "key id of the signing key",
+    "sub": "subject: the user that the token represents",
+    "iss": "issuer",
+    "aud": "audience",
+    "jti": "token id",
+    "session_id": "default session for runs and cancels",
 }
 
 
 def build_view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) -> dict[str, Any]:
-    """A token as `token inspect -o json` shows it.
+    """Return the document of `token inspect -o json`.
 
     Args:
-        seen: what `tokens.inspect` found.
-        reason: why it was not verified; None: it was.
-        admin_scope: the scope that allows everything.
+        seen: the result of `inspect_token`.
+        reason: the reason why it is not verified; None if it is.
+        admin_scope: the scope that grants everything.
     """
     return {
         "verified": reason is None,
@@ -68,7 +68,7 @@ def build_view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) ->
 
 
 def view_rows(shown: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A view as lines of name, value and meaning."""
+    """Yield a view as rows of name, value and meaning."""
     yield _view_row("verified", shown["verified"], shown["reason"])
     for name, value in shown["header"].items():
         yield _view_row(f"header.{name}", value, _MEANINGS.get(name))
@@ -81,11 +81,11 @@ def view_rows(shown: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for entry in shown["scopes"]:
         allows = ", ".join(entry["allows"])
         nothing = _describe_useless_scope(entry["scope"])
-        yield _view_row("scope", entry["scope"], f"allows {allows}" if allows else nothing)
+        yield _view_row("scope", entry["scope"], f"grants {allows}" if allows else nothing)
 
 
 def verified_record(report: Mapping[str, Any]) -> dict[str, Any]:
-    """A token that was verified, as `token verify` shows it."""
+    """Return the record of `token verify` for a valid token."""
     from agentctl.records.times import format_rfc3339
 
     exp = report["claims"].get("exp")
@@ -99,7 +99,7 @@ def verified_record(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def account_token_record(token: str) -> dict[str, Any]:
-    """What can be told of a service account's token: nothing is in it but chance and a checksum."""
+    """Return the record of a service account token, which has only random text and a checksum."""
     from agentctl.auth.tokens.account_tokens import has_valid_checksum
 
     checksum = "right" if has_valid_checksum(token) else "wrong"
@@ -107,7 +107,7 @@ def account_token_record(token: str) -> dict[str, Any]:
 
 
 def decode_unverified(token: str) -> list[dict[str, Any]]:
-    """Header and claims of a token that was made here: nothing is checked, PyJWT not loaded."""
+    """Decode header and claims of a new token without checks, and without importing PyJWT."""
     import base64
     import json
 
@@ -116,11 +116,11 @@ def decode_unverified(token: str) -> list[dict[str, Any]]:
 
 
 def minted_lines(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterator[str]:
-    """A token that was just minted, in a few lines."""
+    """Yield the lines that describe a new token."""
     from agentctl.records.times import format_rfc3339
 
-    yield f"minted for {claims.get('sub') or 'nobody in particular: it has no sub'}"
-    yield f"  allows:  {', '.join(claims['scopes']) or 'nothing: it has no scopes'}"
+    yield f"minted for {claims.get('sub') or 'no subject: it has no sub'}"
+    yield f"  grants:  {', '.join(claims['scopes']) or 'nothing: it has no scopes'}"
     for name in ("aud", "iss", "session_id"):
         if name in claims:
             yield f"  {name + ':':8} {claims[name]}"
@@ -130,7 +130,7 @@ def minted_lines(header: Mapping[str, Any], claims: Mapping[str, Any]) -> Iterat
 
 
 def token_times(token: str | None) -> dict[str, str]:
-    """When a JWT was issued and when it expires, for people; nothing of any other credential."""
+    """Return the times of issue and expiry of a JWT; nothing for any other credential."""
     from agentctl.auth.tokens import mint
     from agentctl.errors import InvalidToken
 
@@ -143,14 +143,14 @@ def token_times(token: str | None) -> dict[str, str]:
     names = {"iat": "issued", "exp": "expires"}
     claims, times = seen["claims"], seen["times"]
     return {
-        told: _format_moment(claims[name], times[name])
-        for name, told in names.items()
+        label: _format_moment(claims[name], times[name])
+        for name, label in names.items()
         if name in times
     }
 
 
 def operations_allowed_by(scope: str, admin_scope: str) -> Iterator[str]:
-    """The operations that a scope opens by itself, by id (contract.md 1), lists in part too."""
+    """Yield the ids of the operations that a scope grants, partial lists included."""
     from agentctl.auth.policy import operations_granted_by
 
     if scope == admin_scope:
@@ -160,7 +160,7 @@ def operations_allowed_by(scope: str, admin_scope: str) -> Iterator[str]:
 
 
 def _format_moment(moment: float, text: str) -> str:
-    """`in 12 min (2026-11-20T08:18:10.000000Z)` for a time and how it is written."""
+    """Return `in 12 min (2026-11-20 08:18:10Z)` for a time and its text."""
     return f"{_format_distance(moment)} ({format_time(text)})"
 
 
@@ -173,11 +173,11 @@ def _describe_useless_scope(scope: str) -> str:
     from agentctl.auth.scopes import suggest_scope
 
     near = suggest_scope(scope)
-    return f"allows nothing: {near} is nearest to it" if near else "allows nothing"
+    return f"grants nothing: did you mean {near}?" if near else "grants nothing"
 
 
 def _ignored_claim(name: str, value: object, claims: Mapping[str, Any]) -> str | None:
-    """What to say of a claim that other systems keep permissions in; None: it is none."""
+    """Describe a claim that has permissions in other systems; None for any other claim."""
     from agentctl.auth.explain.suggestions import find_unread_permissions
 
     if name == "scopes":
@@ -186,7 +186,7 @@ def _ignored_claim(name: str, value: object, claims: Mapping[str, Any]) -> str |
         found.partition(".")[0] == name or found == name
         for found, _ in find_unread_permissions(claims)
     ):
-        return "not read: what counts is an array named scopes"
+        return "ignored: only the array scopes grants anything"
     return None
 
 
@@ -195,7 +195,7 @@ def _view_row(name: str, value: object, meaning: str | None) -> dict[str, Any]:
 
 
 def _scopes(claims: Mapping[str, Any]) -> list[str]:
-    """The entries of `scopes` that are text; what is no array grants nothing (spec.md)."""
+    """Return the strings in `scopes`; a claim that is no array grants nothing."""
     scopes = claims.get("scopes")
     return [scope for scope in scopes if isinstance(scope, str)] if isinstance(scopes, list) else []
 
@@ -204,9 +204,9 @@ def _describe_claim(name: str, value: Any, times: Mapping[str, str]) -> str | No
     if name not in times:
         return _MEANINGS.get(name)
     ahead = value > time.time()
-    told = {
+    words = {
         "exp": "expires" if ahead else "expired",
-        "nbf": "good from" if ahead else "good since",
+        "nbf": "valid from" if ahead else "valid since",
         "iat": "issued",
     }
-    return f"{told[name]} {_format_distance(value)} ({times[name]})"
+    return f"{words[name]} {_format_distance(value)} ({times[name]})"

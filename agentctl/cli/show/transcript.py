@@ -1,4 +1,4 @@
-"""What happens in a run, for people: the answer on stdout, everything else beside it on stderr."""
+"""The transcript of a run: the text of the run on stdout, all other events on stderr."""
 
 from __future__ import annotations
 
@@ -17,71 +17,73 @@ if TYPE_CHECKING:
 __all__ = ["Transcript"]
 
 MAXIMUM_LINE_WIDTH = 160
-"""Columns of a line about a tool: its arguments and results can be as large as a run."""
+"""Columns of a line about a tool: its arguments and results can be very long."""
 
 MAXIMUM_LINE_LENGTH = 400
-"""Characters after which a member's line is shown without waiting for its end."""
+"""Characters of a member's line that are shown before the line ends."""
 
 Data = Mapping[str, Any]
 
 
 class Transcript:
-    """Shows the events of a run as they arrive.
+    """Writes the events of a run as they arrive.
 
-    What members say is shown line by line with their names, since they may speak at once.
+    The text of members is written line by line with their names, since they can run concurrently.
 
     Args:
-        answer: takes the text of the run itself.
+        output: receives the text of the run itself.
     """
 
-    def __init__(self, answer: RunOutput) -> None:
-        self._answer = answer
-        self._unended: dict[str, tuple[str, str]] = {}
+    def __init__(self, output: RunOutput) -> None:
+        self._output = output
+        self._partial_lines: dict[str, tuple[str, str]] = {}
 
     def take(self, event: StreamEvent) -> None:
-        """Show one event."""
+        """Write one event."""
         import orjson
 
         data: Data = orjson.loads(event.data)
-        own = data.get("run_id") == self._answer.run_id
+        own = data.get("run_id") == self._output.run_id
         name = "" if own else _component_name(data)
         if event.name.endswith("Content"):
             if not own:
-                self._say_of_member(str(data.get("run_id")), name, str(data.get("content") or ""))
+                self._write_member_text(
+                    str(data.get("run_id")), name, str(data.get("content") or "")
+                )
         else:
             if not own:
-                self._end_line_of_member(str(data.get("run_id")))
+                self._end_member_line(str(data.get("run_id")))
             for line in _event_lines(event.name, data, own=own):
-                self._beside(name, line)
-        self._answer.hear(event.name, data)
+                self._write_line(name, line)
+        self._output.take_data(event.name, data)
 
     def flush(self) -> None:
-        """Show what is held back, and end the line: what is said next begins one."""
-        for run_id in [*self._unended]:
-            self._end_line_of_member(run_id)
-        self._answer.end_line()
+        """Write the unfinished lines and end the current line."""
+        for run_id in [*self._partial_lines]:
+            self._end_member_line(run_id)
+        self._output.end_line()
 
-    def _say_of_member(self, run_id: str, name: str, text: str) -> None:
-        held = self._unended.pop(run_id, ("", ""))[1] + text
-        *lines, rest = held.split("\n")
+    def _write_member_text(self, run_id: str, name: str, text: str) -> None:
+        text = self._partial_lines.pop(run_id, ("", ""))[1] + text
+        *lines, rest = text.split("\n")
         for line in lines:
-            self._beside(name, line)
+            self._write_line(name, line)
         if len(rest) > MAXIMUM_LINE_LENGTH:
-            self._beside(name, rest)
+            self._write_line(name, rest)
         elif rest:
-            self._unended[run_id] = name, rest
+            self._partial_lines[run_id] = name, rest
 
-    def _end_line_of_member(self, run_id: str) -> None:
-        name, rest = self._unended.pop(run_id, ("", ""))
+    def _end_member_line(self, run_id: str) -> None:
+        name, rest = self._partial_lines.pop(run_id, ("", ""))
         if rest:
-            self._beside(name, rest)
+            self._write_line(name, rest)
 
-    def _beside(self, name: str, line: str) -> None:
-        note_dim(f"  {name}: {line}" if name else f"  {line}", in_line=self._answer.in_line)
+    def _write_line(self, name: str, line: str) -> None:
+        note_dim(f"  {name}: {line}" if name else f"  {line}", in_line=self._output.in_line)
 
 
 def _component_name(data: Data) -> str:
-    """What the component of an event is called."""
+    """Return the name of the component of an event."""
     for names in KINDS.values():
         if data.get(names.id_field):
             return str(data.get(f"{names.kind}_name") or data[names.id_field])
@@ -89,7 +91,7 @@ def _component_name(data: Data) -> str:
 
 
 def _event_lines(event: str, data: Data, *, own: bool) -> list[str]:
-    """What to say of an event that is no content; of the run itself, how it ended is no news."""
+    """Describe an event without content; the caller reports the start and end of the run itself."""
     if event.endswith("ToolCallStarted"):
         tool = data.get("tool") or {}
         arguments = json.dumps(tool.get("tool_args") or {}, ensure_ascii=False)
@@ -99,15 +101,15 @@ def _event_lines(event: str, data: Data, *, own: bool) -> list[str]:
     if event == "StepStarted":
         return [f"step {data.get('step_name')}"]
     if event == "StepCompleted":
-        return [f"step {data.get('step_name')} is done"]
+        return [f"step {data.get('step_name')} completed"]
     if own:
         return []
     return [_MEMBER_LINES[end](data) for end in _MEMBER_LINES if event.endswith(end)]
 
 
 def _tool_result_line(tool: Data) -> str:
-    how = "failed" if tool.get("tool_call_error") else "answers"
-    return _shorten(f"{tool.get('tool_name')} {how}: {tool.get('result')}")
+    outcome = "failed" if tool.get("tool_call_error") else "returned"
+    return _shorten(f"{tool.get('tool_name')} {outcome}: {tool.get('result')}")
 
 
 def _error_line(data: Data) -> str:
@@ -116,8 +118,8 @@ def _error_line(data: Data) -> str:
 
 
 _MEMBER_LINES = {
-    "Started": lambda _: "begins",
-    "Completed": lambda _: "is done",
+    "Started": lambda _: "started",
+    "Completed": lambda _: "completed",
     "Cancelled": lambda _: "was cancelled",
     "Error": _error_line,
 }

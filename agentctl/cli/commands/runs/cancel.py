@@ -1,9 +1,7 @@
-"""`agentctl runs cancel --all`: stop every live run that a filter leaves.
+"""`agentctl runs cancel`: cancel runs by id, or all live runs that match the filters.
 
-First all are read, page by page, then all are asked to stop, then the ends are waited for: one that
-does not stop keeps no other one from being asked.
-
-`agentctl runs cancel`: stop runs, and wait for their ends.
+With `--all` the command first reads all matching runs, then requests every cancel, then waits: a
+run that does not stop delays no other request.
 """
 
 from __future__ import annotations

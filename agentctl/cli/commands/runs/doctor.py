@@ -1,4 +1,4 @@
-"""`agentctl runs doctor`: what looks wrong with runs, and putting it right."""
+"""`agentctl runs doctor`: find inconsistent runs and repair them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 __all__ = ["examine_runs"]
 
 
-@with_target(
-    only_locally="it looks into the database itself: run it where that is, with --config FILE"
-)
+@with_target(only_locally="run it on the machine of the database, with --config FILE")
 async def examine_runs(
     target: Target,
-    fix: Annotated[bool, typer.Option("--fix", help="Repair what can be repaired")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Repair the problems that can be repaired")
+    ] = False,
     yes: Yes = False,
     db: Annotated[
-        str | None, typer.Option("--db", metavar="ID", help="Only this database, else all of them")
+        str | None, typer.Option("--db", metavar="ID", help="Database id (default: all databases)")
     ] = None,
     output: Output = None,
 ) -> None:
-    """List what looks wrong with runs, and with --fix repair it.
+    """Find inconsistent runs and, with --fix, repair them.
 
-    Runs whose worker is gone, runs without a session, tool calls without a result, and workers
-    that are gone or silent. Works locally only. Exit code 1 when there is something, or something
-    is left.
+    Finds runs whose worker died, runs without a session, tool calls without a result, and workers
+    that died or have no heartbeat. Works only locally. Exit code 1 if there is a problem, with
+    --fix if one is left.
     """
     form = resolve_format(output)
     if fix:
@@ -65,14 +65,14 @@ async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> l
     from agentctl.service.runs_doctor.find import RunsDoctor
 
     doctor = RunsDoctor(here.service.hosting, db)
-    counter = Counter("runs looked at", await doctor.count())
+    counter = Counter("runs checked", await doctor.count())
 
-    def looked_at(more: int) -> None:
+    def count_checked(more: int) -> None:
         counter.done += more
 
     async with showing_progress(counter):
-        problems = await doctor.find_problems(looked_at)
-    found = _count(len(problems)) if problems else "nothing wrong"
+        problems = await doctor.find_problems(count_checked)
+    found = _count(len(problems)) if problems else "no problems"
     runs = "1 run" if counter.done == 1 else f"{counter.done} runs"
     note(f"{found} in {runs} {target.place}")
     return problems
@@ -81,13 +81,13 @@ async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> l
 async def _repair_problems(
     target: Target, here: LocalTarget, problems: Sequence[Problem]
 ) -> list[Problem]:
-    """Repair them, and say what has been done even when this is interrupted."""
+    """Repair the problems; when interrupted, report the repairs so far."""
     import asyncio
 
     from agentctl.service.runs_doctor.repair import RunRepairs
 
     done: list[Problem] = []
-    counter = Counter("problems dealt with", len(problems))
+    counter = Counter("problems processed", len(problems))
     try:
         async with showing_progress(counter):
             async for problem in RunRepairs(here.service.hosting).repair(problems):
@@ -114,15 +114,15 @@ def _problems_found(
 ) -> ProblemsFound:
     if repairable and not fix:
         command = target.command("runs doctor --fix" + (f" --db {db}" if db else ""))
-        return ProblemsFound(f"{_count(len(problems))} found", hint=f"to repair: {command}")
-    return ProblemsFound(f"{_count(len(problems))} found, nothing of it can be repaired from here")
+        return ProblemsFound(f"{_count(len(problems))} found", hint=f"repair them with: {command}")
+    return ProblemsFound(f"{_count(len(problems))} found, none can be repaired here")
 
 
 def _report_repairs(target: Target, done: Sequence[Problem]) -> None:
-    """Say what was changed, and what was not.
+    """Report the repairs.
 
     Raises:
-        ProblemsFound: something is left.
+        ProblemsFound: a problem is left.
     """
     target.report_done(f"{_count_outcomes(done)},")
     left = sum(problem.outcome == "left" for problem in done)
@@ -131,9 +131,9 @@ def _report_repairs(target: Target, done: Sequence[Problem]) -> None:
 
 
 def _count_outcomes(done: Sequence[Problem]) -> str:
-    tally = Tally(problem.outcome for problem in done)
-    texts = {"repaired": "repaired", "gone": "over by itself, nothing changed", "left": "left"}
-    parts = [f"{tally[key]} {text}" for key, text in texts.items() if tally[key]]  # type: ignore[index]
+    counts = Tally(problem.outcome for problem in done)
+    texts = {"repaired": "repaired", "gone": "already resolved", "left": "left"}
+    parts = [f"{counts[key]} {text}" for key, text in texts.items() if counts[key]]  # type: ignore[index]
     return ", ".join(parts) or "nothing changed"
 
 

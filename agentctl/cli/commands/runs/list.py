@@ -1,4 +1,4 @@
-"""`agentctl runs`: look at work. `start` starts it, `watch` follows it, `cancel` stops it."""
+"""`agentctl runs`: the group of commands, with `runs list` and `runs get`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from agentctl.records.kinds import ComponentKind
 __all__ = ["app"]
 
 app = CommandApp(
-    help="Start, follow, list and cancel runs.",
+    help="Start, follow, list, cancel and repair runs.",
     epilog="Example: agentctl runs list --live",
 )
 app.command("start", epilog='Example: agentctl runs start --agent echo --message "hello"')(
@@ -59,12 +59,12 @@ async def list_runs(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help=f"Only in this state: {join_alternatives(get_args(Status))}",
+            help=f"Filter by status: {join_alternatives(get_args(Status))}",
             case_sensitive=False,
         ),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Only what runs now: PENDING and RUNNING")
+        bool, typer.Option("--live", help="Filter for live runs: PENDING or RUNNING")
     ] = False,
     agent: AgentId = None,
     team: TeamId = None,
@@ -72,10 +72,10 @@ async def list_runs(
     type: KindOption = None,
     component: Annotated[
         str | None,
-        typer.Option("--component", metavar="ID", help="Only of this component, whatever its type"),
+        typer.Option("--component", metavar="ID", help="Filter by component id, of any type"),
     ] = None,
     session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="Only of this session")
+        str | None, typer.Option("--session", metavar="ID", help="Filter by session")
     ] = None,
     user: UserId = None,
     older_than: OlderThan = None,
@@ -113,7 +113,7 @@ async def list_runs(
 def _resolve_component_filter(
     named: ComponentRef | None, kind: ComponentKind | None, component_id: str | None
 ) -> tuple[ComponentKind | None, str | None]:
-    """What to filter by: a component that is named whole, or its type or id alone."""
+    """Return the component type and id to filter by, from one of the two sets of options."""
     if named is None:
         return kind, component_id
     if kind is not None or component_id is not None:

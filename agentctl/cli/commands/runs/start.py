@@ -1,7 +1,7 @@
-"""`agentctl runs start`: start a run and follow it.
+"""`agentctl runs start`: start a run and show its output.
 
-In tables and TSV stdout is the answer's text, as it arrives; ids and states go to stderr. `json` is
-the run's record, `jsonl` one event of the stream a line, `name` the run's id.
+In the formats table and tsv stdout is the text of the run as it arrives; ids and status go to
+stderr. `json` is the record of the run, `jsonl` one event in each line, `name` the run id.
 """
 
 from __future__ import annotations

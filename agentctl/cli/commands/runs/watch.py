@@ -1,9 +1,8 @@
-"""Events with the pauses between them: who waits for something learns that nothing comes.
+"""`agentctl runs watch`: follow a run until it ends.
 
-`agentctl runs watch`: a live transcript of a run, which goes on whoever looks.
-
-In tables and TSV stdout is the answer's text, as it arrives; tools, steps and members are told on
-stderr. `jsonl` is one event a line, `json` the run's record at its end, `name` its id.
+In the formats table and tsv stdout is the text of the run as it arrives; tools, steps and members
+go to stderr. `jsonl` is one event in each line, `json` the record of the run at its end, `name` the
+run id.
 """
 
 from __future__ import annotations
