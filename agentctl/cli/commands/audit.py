@@ -9,11 +9,11 @@ interrupted export lacks only the oldest entries.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -31,40 +31,47 @@ from agentctl.errors import TooManyRequests, Unavailable, UsageError
 from agentctl.operations import DEFAULT_LIMIT, MAXIMUM_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome
 
-__all__ = [
-    "AUDIT_COLUMNS",
-    "AuditRow",
-    "OperationOption",
-    "OutcomeOption",
-    "PrincipalOption",
-    "SinceOption",
-    "app",
-    "export_audit",
-    "read_pages",
-    "tail_audit",
-]
+__all__ = ["app"]
+
+app = CommandApp(
+    help="Search the audit log.",
+    epilog="Example: agentctl audit list --outcome denied --since 1d",
+)
+
+POLL_SECONDS = 1.0
+"""Time between two polls of `tail`."""
+
+PAGE_SIZE = 50
+"""Entries of a page of `tail`, which reads further pages while all entries of a page are new."""
+
+LATE_ROWS = 40
+"""The distance from the highest number within which a lower number can appear later."""
+
+RETRY_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
+"""Seconds before each retry of a server that is not available: enough time for a restart."""
 
 AuditRow = dict[str, Any]
 
 PrincipalOption = Annotated[
-    str | None,
-    typer.Option("--principal", metavar="NAME", help="Only what this one called, as rows say it"),
+    str | None, typer.Option("--principal", metavar="NAME", help="Filter by caller")
 ]
 OperationOption = Annotated[
     str | None,
-    typer.Option("--operation", metavar="ID", help="Only this operation, such as cancel_agent_run"),
+    typer.Option("--operation", metavar="ID", help="Filter by operation, such as cancel_agent_run"),
 ]
 OutcomeOption = Annotated[
     AuditOutcome | None,
     typer.Option(
         "--outcome",
         metavar="OUTCOME",
-        help=f"Only with this outcome: {join_alternatives(('allowed', 'denied', 'failed'))}",
+        help=f"Filter by outcome: {join_alternatives(('allowed', 'denied', 'failed'))}",
     ),
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option("--since", metavar="AGE", help="Only rows since then: 10m, 2h, 7d, or a moment"),
+    typer.Option(
+        "--since", metavar="AGE", help="Filter by age: 10m, 2h, 7d, or a time in RFC 3339"
+    ),
 ]
 
 _TSV_NAMES = (
@@ -87,119 +94,6 @@ AUDIT_COLUMNS = Columns(
         Column("request_id"),
     ],
 )
-
-
-async def read_pages(target: Target, wanted: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
-    """Page after page, newest first. Rows that come meanwhile stand before the first one."""
-    while True:
-        page: Any = (await target.operations.get_audit(wanted)).value
-        yield page["data"]
-        following = page["meta"].get("next_cursor")
-        if not following or following == wanted.cursor:
-            return
-        wanted = replace(wanted, cursor=following)
-
-
-@with_target()
-async def export_audit(
-    target: Target,
-    to_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--to-file", metavar="FILE", help="Write it to this new file, for its owner alone"
-        ),
-    ] = None,
-    principal: PrincipalOption = None,
-    operation: OperationOption = None,
-    outcome: OutcomeOption = None,
-    since: SinceOption = None,
-) -> None:
-    """Write all of it as JSON lines, newest first.
-
-    A file is written whole or not at all, and none is overwritten.
-    """
-    start = microseconds_ago(since)
-    wanted = AuditFilter(principal, operation, outcome, start, limit=MAXIMUM_LIMIT)
-    counter = Counter("rows exported")
-    async with aclosing(_read_lines(target, wanted, counter)) as texts:
-        if to_file is None:
-            await _print(texts, counter)
-            return
-        with _creating_file(to_file) as file:
-            async with showing_progress(counter):
-                async for text in texts:
-                    file.write(text + b"\n")
-    note(f"wrote {counter.done} rows to {to_file}")
-
-
-async def _print(texts: AsyncIterator[bytes], counter: Counter) -> None:
-    """Write to stdout. How far it is, is seen where stdout is the terminal."""
-    async with nullcontext() if current_io().out_is_terminal else showing_progress(counter):
-        async for text in texts:
-            write_bytes(text)
-
-
-async def _read_lines(
-    target: Target, wanted: AuditFilter, counter: Counter
-) -> AsyncGenerator[bytes]:
-    """The lines of a page at a time."""
-    import orjson
-
-    rows: list[AuditRow]
-    async for rows in read_pages(target, wanted):
-        if rows:
-            yield b"\n".join(map(orjson.dumps, rows))
-        counter.done += len(rows)
-
-
-@contextmanager
-def _creating_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to. What ends the block early takes it away again: half of an audit must not
-    pass for all of it.
-
-    Raises:
-        Conflict: it is there already.
-        UsageFailed: it cannot be written.
-    """
-    try:
-        place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        check_absent(path)
-        raise
-    except OSError as failure:
-        raise _unwritable_file(path, failure) from None
-    try:
-        with open(place, "wb") as file:  # noqa: PTH123 - it is open already
-            yield file
-            file.flush()
-            os.fsync(place)
-    except BaseException as failure:
-        with suppress(OSError):
-            path.unlink()
-        if isinstance(failure, OSError):
-            raise _unwritable_file(path, failure) from None
-        raise
-
-
-def _unwritable_file(path: Path, failure: OSError) -> UsageError:
-    return UsageError(
-        f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
-    )
-
-
-POLL_SECONDS = 1.0
-"""Time between two looks."""
-
-PAGE_SIZE = 50
-"""Rows of a page; where all of them are looked for, the next one is read too."""
-
-LATE_ROWS = 40
-"""How far below the highest number a row may come late."""
-
-RETRY_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
-"""Seconds before each attempt to reach a server again that did not answer: a restart is over by
-then. An answer starts them anew."""
-
 _TAIL_COLUMNS = [
     Column("at"),
     Column("outcome"),
@@ -208,141 +102,6 @@ _TAIL_COLUMNS = [
     Column("resource"),
     Column("reason"),
 ]
-
-
-@with_target()
-async def tail_audit(
-    target: Target,
-    lines: Annotated[
-        int,
-        typer.Option(
-            "--lines", "-n", metavar="NUMBER", min=0, max=MAXIMUM_LIMIT,
-            help="How many of the rows that are there to begin with",
-        ),
-    ] = 10,
-    principal: PrincipalOption = None,
-    operation: OperationOption = None,
-    outcome: OutcomeOption = None,
-    output: Output = None,
-) -> None:  # fmt: skip
-    """Show the newest rows, then what comes, until Ctrl-C.
-
-    Oldest first; -o json is one row a line too. With [audit] reads, its own looks come as well.
-    """
-    import asyncio
-
-    show = _RowWriter(resolve_format(output))
-    wanted = AuditFilter(principal, operation, outcome)
-    last = await _newest_number(target)
-    show.head()
-    known = {
-        row["seq"] for row in await _rows_after(target, last - LATE_ROWS) if row["seq"] <= last
-    }
-    if lines:
-        there = await _last_rows(target, wanted, lines, last)
-        known |= {row["seq"] for row in there}
-        show.rows(there)
-    while True:
-        await asyncio.sleep(POLL_SECONDS)
-        rows = await _rows_after_with_retry(target, last - LATE_ROWS)
-        show.rows([row for row in rows if row["seq"] not in known and _matches_filter(row, wanted)])
-        if rows:
-            last = max(last, rows[-1]["seq"])
-            known = {row["seq"] for row in rows}
-
-
-async def _newest_number(target: Target) -> int:
-    """The number of the newest row; 0: there is none."""
-    async with aclosing(read_pages(target, AuditFilter(limit=1))) as found:
-        async for rows in found:
-            return int(rows[0]["seq"]) if rows else 0
-    return 0
-
-
-async def _last_rows(target: Target, wanted: AuditFilter, lines: int, last: int) -> list[AuditRow]:
-    """The last rows up to a number that a filter leaves, oldest first."""
-    found: list[AuditRow] = []
-    async with aclosing(read_pages(target, wanted)) as parts:
-        async for rows in parts:
-            found += [row for row in rows if row["seq"] <= last]
-            if len(found) >= lines:
-                break
-    return found[:lines][::-1]
-
-
-async def _rows_after(target: Target, last: int) -> list[AuditRow]:
-    """All rows behind a number, oldest first."""
-    found: list[AuditRow] = []
-    wanted = AuditFilter(limit=PAGE_SIZE)
-    async with aclosing(read_pages(target, wanted)) as parts:
-        async for rows in parts:
-            new = [row for row in rows if row["seq"] > last]
-            found += new
-            if len(new) < len(rows):
-                break
-    return found[::-1]
-
-
-async def _rows_after_with_retry(target: Target, last: int) -> list[AuditRow]:
-    """The same; a server that does not answer is asked again for a while."""
-    import asyncio
-
-    for pause in RETRY_DELAYS:
-        try:
-            return await _rows_after(target, last)
-        except (Unavailable, TooManyRequests) as failure:
-            if target.local is not None:
-                raise
-            note(f"{failure.detail}; asking again in {pause:g} s")
-        await asyncio.sleep(pause)
-    return await _rows_after(target, last)
-
-
-def _matches_filter(row: AuditRow, wanted: AuditFilter) -> bool:
-    """Whether a filter leaves a row: all new ones are read, of which there are few."""
-    return all(
-        asked is None or row[name] == asked
-        for name, asked in (
-            ("principal", wanted.principal),
-            ("operation", wanted.operation),
-            ("outcome", wanted.outcome),
-        )
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _RowWriter:
-    """Writes rows as they come: nobody knows how wide the next ones are."""
-
-    form: Format
-
-    def head(self) -> None:
-        """Begin."""
-        if self.form == "tsv":
-            write_line("\t".join(column.name for column in AUDIT_COLUMNS.tsv))
-
-    def rows(self, rows: list[AuditRow]) -> None:
-        """Write rows, oldest first."""
-        for row in rows:
-            self._write(row)
-
-    def _write(self, row: AuditRow) -> None:
-        if self.form in ("json", "jsonl"):
-            import orjson
-
-            write_bytes(orjson.dumps(row))
-        elif self.form == "table":
-            write_line("  ".join(column.short(row) or "-" for column in _TAIL_COLUMNS))
-        elif self.form == "tsv":
-            write_line("\t".join(column.cell(row) for column in AUDIT_COLUMNS.tsv))
-        else:
-            write_line(str(row["seq"]))
-
-
-app = CommandApp(
-    help="Look up who did what, and what was refused to whom.",
-    epilog="Example: agentctl audit list --outcome denied --since 1d",
-)
 
 
 @app.command("list", epilog="Example: agentctl audit list --outcome denied --since 1d")
@@ -357,22 +116,229 @@ async def list_audit(
     cursor: Cursor = None,
     output: Output = None,
 ) -> None:
-    """List what was done and refused, newest first."""
+    """List audit entries, newest first."""
+    from agentctl.records.document import build_document
+
     form = resolve_format(output)
     wanted = AuditFilter(principal, operation, outcome, microseconds_ago(since), limit, cursor)
     document = await target.operations.get_audit(wanted)
     if form == "json":
         write_bytes(document.raw)
         return
-    from agentctl.records.document import build_document
-
     page: Any = document.value
     show_list(build_document(page["data"]), AUDIT_COLUMNS, form, id_field="seq")
-    if following := page["meta"].get("next_cursor"):
-        note(f"there are more; the next ones: --cursor {following}")
+    if next_cursor := page["meta"].get("next_cursor"):
+        note(f"more entries exist; next page: --cursor {next_cursor}")
 
 
-app.command("tail", epilog="Example: agentctl audit tail --outcome denied")(tail_audit)
-app.command("export", epilog="Example: agentctl audit export --since 30d --to-file audit.jsonl")(
-    export_audit
-)
+@app.command("tail", epilog="Example: agentctl audit tail --outcome denied")
+@with_target()
+async def tail_audit(
+    target: Target,
+    lines: Annotated[
+        int,
+        typer.Option(
+            "--lines", "-n", metavar="NUMBER", min=0, max=MAXIMUM_LIMIT,
+            help="Number of recent entries to start with",
+        ),
+    ] = 10,
+    principal: PrincipalOption = None,
+    operation: OperationOption = None,
+    outcome: OutcomeOption = None,
+    output: Output = None,
+) -> None:  # fmt: skip
+    """Show recent audit entries and follow new ones.
+
+    Runs until Ctrl-C. Shows the oldest entry first; -o json writes one entry in each line. If the
+    setting [audit] reads is on, the requests of this command are shown too.
+    """
+    import asyncio
+
+    form = resolve_format(output)
+    wanted = AuditFilter(principal, operation, outcome)
+    last = await _newest_number(target)
+    if form == "tsv":
+        write_line("\t".join(column.name for column in AUDIT_COLUMNS.tsv))
+    known = {
+        row["seq"] for row in await _rows_after(target, last - LATE_ROWS) if row["seq"] <= last
+    }
+    if lines:
+        recent = await _last_rows(target, wanted, lines, last)
+        known |= {row["seq"] for row in recent}
+        _write_rows(recent, form)
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        rows = await _rows_after_with_retry(target, last - LATE_ROWS)
+        new = [row for row in rows if row["seq"] not in known and _matches_filter(row, wanted)]
+        _write_rows(new, form)
+        if rows:
+            last = max(last, rows[-1]["seq"])
+            known = {row["seq"] for row in rows}
+
+
+@app.command("export", epilog="Example: agentctl audit export --since 30d --to-file audit.jsonl")
+@with_target()
+async def export_audit(
+    target: Target,
+    to_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--to-file", metavar="FILE", help="New file to write to, readable only by its owner"
+        ),
+    ] = None,
+    principal: PrincipalOption = None,
+    operation: OperationOption = None,
+    outcome: OutcomeOption = None,
+    since: SinceOption = None,
+) -> None:
+    """Export audit entries as JSON Lines, newest first.
+
+    A file is written completely or not at all. An existing file is never overwritten.
+    """
+    start = microseconds_ago(since)
+    wanted = AuditFilter(principal, operation, outcome, start, limit=MAXIMUM_LIMIT)
+    counter = Counter("entries exported")
+    async with aclosing(_read_lines(target, wanted, counter)) as parts:
+        if to_file is not None:
+            with _creating_file(to_file) as file:
+                async with showing_progress(counter):
+                    async for part in parts:
+                        file.write(part + b"\n")
+            note(f"wrote {counter.done} entries to {to_file}")
+            return
+        # On a terminal the entries themselves show the progress.
+        at_terminal = current_io().out_is_terminal
+        async with nullcontext() if at_terminal else showing_progress(counter):
+            async for part in parts:
+                write_bytes(part)
+
+
+async def _read_pages(target: Target, wanted: AuditFilter) -> AsyncGenerator[list[AuditRow]]:
+    """Yield the pages, newest first. Entries that are added meanwhile would precede the first."""
+    while True:
+        page: Any = (await target.operations.get_audit(wanted)).value
+        yield page["data"]
+        next_cursor = page["meta"].get("next_cursor")
+        if not next_cursor or next_cursor == wanted.cursor:
+            return
+        wanted = replace(wanted, cursor=next_cursor)
+
+
+async def _newest_number(target: Target) -> int:
+    """Return the number of the newest entry, 0 without one."""
+    async with aclosing(_read_pages(target, AuditFilter(limit=1))) as pages:
+        async for rows in pages:
+            return int(rows[0]["seq"]) if rows else 0
+    return 0
+
+
+async def _last_rows(target: Target, wanted: AuditFilter, lines: int, last: int) -> list[AuditRow]:
+    """Return the last matching entries up to the number `last`, oldest first."""
+    found: list[AuditRow] = []
+    async with aclosing(_read_pages(target, wanted)) as pages:
+        async for rows in pages:
+            found += [row for row in rows if row["seq"] <= last]
+            if len(found) >= lines:
+                break
+    return found[:lines][::-1]
+
+
+async def _rows_after(target: Target, last: int) -> list[AuditRow]:
+    """Return all entries after the number `last`, oldest first."""
+    found: list[AuditRow] = []
+    async with aclosing(_read_pages(target, AuditFilter(limit=PAGE_SIZE))) as pages:
+        async for rows in pages:
+            new = [row for row in rows if row["seq"] > last]
+            found += new
+            if len(new) < len(rows):
+                break
+    return found[::-1]
+
+
+async def _rows_after_with_retry(target: Target, last: int) -> list[AuditRow]:
+    """Call `_rows_after`; retry while a server is not available."""
+    import asyncio
+
+    for delay in RETRY_DELAYS:
+        try:
+            return await _rows_after(target, last)
+        except (Unavailable, TooManyRequests) as failure:
+            if target.local is not None:
+                raise
+            note(f"{failure.detail}; retrying in {delay:g} s")
+        await asyncio.sleep(delay)
+    return await _rows_after(target, last)
+
+
+def _matches_filter(row: AuditRow, wanted: AuditFilter) -> bool:
+    """Return True if an entry matches: new entries are few and are all read."""
+    return all(
+        value is None or row[name] == value
+        for name, value in (
+            ("principal", wanted.principal),
+            ("operation", wanted.operation),
+            ("outcome", wanted.outcome),
+        )
+    )
+
+
+def _write_rows(rows: list[AuditRow], form: Format) -> None:
+    """Write entries as they arrive, without alignment: the width of later ones is unknown."""
+    import orjson
+
+    for row in rows:
+        if form in ("json", "jsonl"):
+            write_bytes(orjson.dumps(row))
+        elif form == "table":
+            write_line("  ".join(column.short(row) or "-" for column in _TAIL_COLUMNS))
+        elif form == "tsv":
+            write_line("\t".join(column.cell(row) for column in AUDIT_COLUMNS.tsv))
+        else:
+            write_line(str(row["seq"]))
+
+
+async def _read_lines(
+    target: Target, wanted: AuditFilter, counter: Counter
+) -> AsyncGenerator[bytes]:
+    """Yield the JSON lines of one page at a time."""
+    import orjson
+
+    rows: list[AuditRow]
+    async for rows in _read_pages(target, wanted):
+        if rows:
+            yield b"\n".join(map(orjson.dumps, rows))
+        counter.done += len(rows)
+
+
+@contextmanager
+def _creating_file(path: Path) -> Iterator[BinaryIO]:
+    """Create a file. An exception in the block removes it: a part could pass for the whole log.
+
+    Raises:
+        Conflict: it exists.
+        UsageError: it cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        check_absent(path)
+        raise
+    except OSError as failure:
+        raise _unwritable_file(path, failure) from None
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor is no path
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException as failure:
+        with suppress(OSError):
+            path.unlink()
+        if isinstance(failure, OSError):
+            raise _unwritable_file(path, failure) from None
+        raise
+
+
+def _unwritable_file(path: Path, failure: OSError) -> UsageError:
+    return UsageError(
+        f"{path} cannot be written", cause=(failure.strerror or "writing failed").lower()
+    )

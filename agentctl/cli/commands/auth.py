@@ -140,8 +140,8 @@ async def can_i(
 ) -> None:
     """Check your permission: exit code 0 for yes, 1 for no.
 
-    WHAT is a scope (agents:run), an operation (create_agent_run), or a method with a path. The check
-    does not cover which sessions and runs you can see: `agentctl auth explain` does.
+    Give a scope (agents:run), an operation (create_agent_run), or a method with a path. The answer
+    ignores which sessions and runs you can see; `agentctl auth explain` covers that.
     """
     from agentctl.records.document import build_document
 

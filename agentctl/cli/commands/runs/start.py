@@ -37,108 +37,111 @@ __all__ = ["start_run"]
 async def start_run(
     target: Target,
     message: Annotated[
-        str, typer.Option("--message", "-m", metavar="TEXT", help="What to say, - for stdin")
+        str,
+        typer.Option("--message", "-m", metavar="TEXT", help="Message to send (- reads stdin)"),
     ],
     agent: AgentId = None,
     team: TeamId = None,
     workflow: WorkflowId = None,
     session: SessionOption = None,
     user: Annotated[
-        str | None, typer.Option("--user", metavar="USER", help="Whose run it is (admins only)")
+        str | None,
+        typer.Option("--user", metavar="USER", help="Owner of the run (administrators only)"),
     ] = None,
     background: Annotated[
-        bool, typer.Option("--background", help="Leave it running on the server")
+        bool, typer.Option("--background", help="Return at once; the run continues on the server")
     ] = False,
     stream: Annotated[
         bool | None,
-        typer.Option("--stream/--no-stream", help="Show the answer as it arrives, or at the end"),
+        typer.Option("--stream/--no-stream", help="Show the output as it arrives, or at the end"),
     ] = None,
     idempotency_key: Annotated[
         str | None,
         typer.Option(
             "--idempotency-key",
             metavar="KEY",
-            help="Start at most one run: the same command again shows the run of the first",
+            help="Start at most one run: a repeated command shows the run of the first",
         ),
     ] = None,
     output: Output = None,
 ) -> None:
-    """Start a run of an agent, team or workflow, and show its answer.
+    """Start a run of an agent, team or workflow, and show its output.
 
-    Ctrl-C cancels the run, unless it was started by an earlier command with the same
-    --idempotency-key. Exit code 1 when it ends as ERROR or is cancelled.
+    Ctrl-C cancels the run, unless an earlier command with the same --idempotency-key started it.
+    Exit code 1 if the run ends as ERROR or is cancelled.
     """
     form = resolve_format(output)
     component = resolve_component(agent, team, workflow)
     if component is None:
-        raise UsageError("nothing to run is named", hint="give --agent, --team or --workflow ID")
+        raise UsageError("no component given", hint="give --agent, --team or --workflow ID")
     request = RunRequest(_read_message(message), session, user, background, idempotency_key)
     if stream is None:
         stream = not background and form in ("table", "tsv", "jsonl")
     if stream and form in ("json", "name"):
-        raise UsageError(f"-o {form} shows no stream", hint="use -o jsonl, or --no-stream")
+        raise UsageError(f"-o {form} excludes --stream", hint="use -o jsonl, or --no-stream")
     await (_stream_run if stream else _wait_for_run)(target, component, request, form)
 
 
 async def _stream_run(
     target: Target, component: ComponentRef, request: RunRequest, form: Format
 ) -> None:
-    """Show what the stream of the run brings, until its end."""
+    """Start a run, and write its event stream until the end."""
     import asyncio
 
     kind, component_id = component
-    answer = RunOutput(kind, to_stdout=form != "jsonl")
+    run_output = RunOutput(kind, to_stdout=form != "jsonl")
     events = target.operations.stream_run(kind, component_id, request)
-    # Closed at once when this is interrupted: whoever runs it learns that nobody listens.
     try:
+        # Close the stream at once on an interrupt: the server then detects the disconnect.
         async with contextlib.aclosing(events):  # type: ignore[type-var]
             async for event in events:
                 if form == "jsonl":
                     write_bytes(event.data)
-                if answer.take(event):
-                    _note_started(target, request, answer.run_id, answer.session_id)
+                if run_output.take(event):
+                    _note_started(target, request, run_output.run_id, run_output.session_id)
     except asyncio.CancelledError:
-        answer.end_line()
-        await _cancel_interrupted(target, component, request, answer)
+        run_output.end_line()
+        await _cancel_interrupted(target, component, request, run_output)
         raise
-    answer.finish(f"see what became of it: {_look(target, answer.run_id)}")
-    report_run_end(target, answer.run_id, answer.end)
+    run_output.finish(f"check the run with: {_get_command(target, run_output.run_id)}")
+    report_run_end(target, run_output.run_id, run_output.end)
 
 
 async def _cancel_interrupted(
-    target: Target, component: ComponentRef, request: RunRequest, answer: RunOutput
+    target: Target, component: ComponentRef, request: RunRequest, run_output: RunOutput
 ) -> None:
-    """Interrupted: the run is not to go on where nobody sees it, and what became of it is said."""
-    if not answer.run_id:
+    """Cancel the run of an interrupted stream, and note its status."""
+    run_id = run_output.run_id
+    if not run_id:
         return
     if request.background:
-        target.report_done(f"run {answer.run_id} goes on")
+        target.report_done(f"run {run_id} continues")
         return
     if request.idempotency_key is not None:
-        # It may be an earlier command's. Who left has stopped it if, and only if, it was ours.
-        note(f"interrupted: see what became of the run: {_look(target, answer.run_id)}")
+        # An earlier command may have started the run. The disconnect cancelled it if this one did.
+        note(f"interrupted: check the run with: {_get_command(target, run_id)}")
         return
     try:
-        asked = CancelRequest(answer.session_id, reason="Interrupted at the terminal")
-        ended = await target.operations.cancel_run(*component, answer.run_id, asked)
-        note(f"interrupted: run {answer.run_id} is {ended.value['status']}")
+        cancel = CancelRequest(run_output.session_id, reason="Interrupted at the terminal")
+        record = (await target.operations.cancel_run(*component, run_id, cancel)).value
+        note(f"interrupted: run {run_id} is {record['status']}")
     except AgentctlError:
-        look = _look(target, answer.run_id)
-        note(f"interrupted: run {answer.run_id} may go on, see: {look}")
+        look = _get_command(target, run_id)
+        note(f"interrupted: run {run_id} may continue; check it with: {look}")
 
 
 async def _wait_for_run(
     target: Target, component: ComponentRef, request: RunRequest, form: Format
 ) -> None:
-    """Wait for the record of the run: at its end, or with `background` at its start."""
+    """Start a run, and wait for its record: at its end, or with `background` at its start."""
     import asyncio
 
     try:
-        async with showing_progress("waiting for the answer, Ctrl-C cancels the run"):
+        async with showing_progress("waiting for the run, Ctrl-C cancels it"):
             document = await target.operations.create_run(*component, request)
     except asyncio.CancelledError:
         look = target.command("runs list --limit 3")
-        note(f"interrupted: see what became of the run: {look}")
+        note(f"interrupted: check the run with: {look}")
         raise
     run = document.value
     _note_started(target, request, run["run_id"], run["session_id"])
@@ -151,17 +154,17 @@ async def _wait_for_run(
 
 
 def _note_started(target: Target, request: RunRequest, run_id: str, session_id: str) -> None:
-    """Say which run it is. With a key it may have been started before."""
-    did = "started run" if request.idempotency_key is None else "with this key: run"
-    target.report_done(f"{did} {run_id} of session {session_id}")
+    """Note the run. With a key an earlier command may have started it."""
+    started = "started run" if request.idempotency_key is None else "with this key: run"
+    target.report_done(f"{started} {run_id} of session {session_id}")
 
 
-def _look(target: Target, run_id: str) -> str:
+def _get_command(target: Target, run_id: str) -> str:
     return target.command(f"runs get {run_id}")
 
 
 def _read_message(option: str) -> str:
-    """The message: the option's value, or stdin without its last line feed for `-`."""
+    """Return the value of the option, for `-` stdin without its last line feed."""
     if option != "-":
         return option
     try:

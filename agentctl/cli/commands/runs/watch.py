@@ -46,30 +46,70 @@ if TYPE_CHECKING:
 
 __all__ = ["Idle", "watch_run", "with_idle_markers"]
 
+IDLE_SECONDS = 1.5
+"""Seconds without an event after which the command checks if the run still has a worker."""
+
 QUEUE_SIZE = 64
-"""Events that were received and not shown yet, at most."""
+"""The number of events that are received before they are shown."""
+
+RECONNECT_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
+"""Seconds before each attempt to resume an interrupted stream: enough time for a restart. An event
+resets the sequence."""
+
+_FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
+
+
+@with_target()
+async def watch_run(
+    target: Target,
+    run_id: RunId,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", metavar="NUMBER", min=0, help="Resume after this event number"),
+    ] = None,
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    session: SessionOption = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Follow a run until it ends.
+
+    Ctrl-C does not cancel the run. Exit code 1 if the run ends as ERROR or is cancelled. With
+    --session and --agent, --team or --workflow the record of the run is not read first.
+    """
+    form = resolve_format(output)
+    component = resolve_component(agent, team, workflow)
+    by_component = component is not None and session is not None
+    watched = _WatchedRun(target, run_id, component, session, db, by_component)
+    watch = await _start_watch(watched, form, -1 if after is None else after)
+    await _show_until_end(watch)
+    if form in ("json", "name"):
+        columns.show_run(await watched.read_document(), form)
+    report_run_end(target, run_id, watch.output.end)
 
 
 class Idle(Enum):
-    """Stands where an event would."""
+    """A marker in place of an event: no event has arrived for a while."""
 
-    SILENCE = "silence"
+    IDLE = "idle"
 
 
 async def with_idle_markers(
     events: AsyncIterator[StreamEvent], seconds: float
 ) -> AsyncGenerator[StreamEvent | Idle, None]:
-    """The events, and `Silence.SILENCE` whenever none has come for so many seconds.
+    """Yield the events, and `Idle.IDLE` each time none has arrived for `seconds`.
 
-    What `events` raises is raised behind the last event. It is read, and closed, by one task.
+    An exception of `events` is raised after the last event. One task reads and closes `events`.
     """
     import asyncio
 
     queue: asyncio.Queue[StreamEvent | Exception | None] = asyncio.Queue(QUEUE_SIZE)
-    reading = asyncio.create_task(_read(events, queue))
+    reading = asyncio.create_task(_read_events(events, queue))
     try:
         while True:
-            item: StreamEvent | Exception | Idle | None = Idle.SILENCE
+            item: StreamEvent | Exception | Idle | None = Idle.IDLE
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     item = await queue.get()
@@ -83,7 +123,7 @@ async def with_idle_markers(
         await asyncio.gather(reading, return_exceptions=True)
 
 
-async def _read(
+async def _read_events(
     events: AsyncIterator[StreamEvent], queue: asyncio.Queue[StreamEvent | Exception | None]
 ) -> None:
     try:
@@ -96,56 +136,13 @@ async def _read(
         await queue.put(None)
 
 
-IDLE_SECONDS = 1.5
-"""After so long without an event it is asked whether there will be any."""
-
-RECONNECT_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
-"""Seconds before each attempt to go on with a stream that was cut off: a restart is over by then.
-An event that arrives starts them anew."""
-
-_EVENTS_KEPT = "kept of runs that were started with --stream or --background only"
-
-_FINAL_STATUSES = ("COMPLETED", "ERROR", "CANCELLED")
-
-
-@with_target()
-async def watch_run(
-    target: Target,
-    run_id: RunId,
-    after: Annotated[
-        int | None,
-        typer.Option("--after", metavar="NUMBER", min=0, help="Begin behind this event, from 0"),
-    ] = None,
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
-    session: SessionOption = None,
-    db: DbId = None,
-    output: Output = None,
-) -> None:
-    """Follow a run as it works, from its beginning to its end.
-
-    Ctrl-C leaves the run alive. Exit code 1 when it ends as ERROR or is cancelled. With --session
-    and --agent, --team or --workflow the run is not looked up first.
-    """
-    form = resolve_format(output)
-    given = resolve_component(agent, team, workflow)
-    both = given is not None and session is not None
-    watched = _WatchedRun(target, run_id, given, session, db, both)
-    watch = await _start_watch(watched, form, -1 if after is None else after)
-    await _until_end(watch)
-    if form in ("json", "name"):
-        columns.show_run(await watched.document(), form)
-    report_run_end(target, run_id, watch.answer.end)
-
-
 @dataclass(slots=True)
 class _WatchedRun:
-    """The run that is looked at, and through which target.
+    """A run and its target.
 
     Attributes:
-        component, session_id: of the run; None until it was looked up, unless they were given.
-        by_component: whether both were given: the caller may be allowed no more.
+        component, session_id: of the run; None until its record is read, unless given.
+        by_component: both were given: the caller may have no right to read the record by id.
     """
 
     target: Target
@@ -155,8 +152,8 @@ class _WatchedRun:
     db: str | None
     by_component: bool
 
-    async def document(self) -> Document[RunRecord]:
-        """The run's record as it is now."""
+    async def read_document(self) -> Document[RunRecord]:
+        """Read the current record of the run."""
         operations = self.target.operations
         if not self.by_component or self.component is None:
             return await operations.get_run(self.run_id, db_id=self.db)
@@ -165,25 +162,25 @@ class _WatchedRun:
         )
 
     def events(self, after: int) -> AsyncIterator[StreamEvent]:
-        """The events of the run behind one of them."""
+        """Yield the events after an event number."""
         assert self.component is not None
         request = ResumeRequest(self.session_id, after)
         return self.target.operations.resume_run(*self.component, self.run_id, request)
 
     def command(self, words: str, after: int = -1) -> str:
-        """A command about the run."""
-        more = f" --db {self.db}" if self.db else ""
-        behind = f" --after {after}" if after >= 0 else ""
-        return self.target.command(f"{words} {self.run_id}{behind}{more}")
+        """Return a command line about the run."""
+        resume = f" --after {after}" if after >= 0 else ""
+        db = f" --db {self.db}" if self.db else ""
+        return self.target.command(f"{words} {self.run_id}{resume}{db}")
 
 
 class _Watch:
-    """One look at a run, from its first event to its last.
+    """The events of a run from its first to its last one, over several streams.
 
     Attributes:
-        last: number of the last event that was shown; -1 before the first.
-        known: whether the run has been seen through this target.
-        state: the run's record when it was looked up last; empty: never.
+        last: the number of the last event; -1 before the first.
+        known: True once the target returned an event or the record of the run.
+        state: the last record of the run that was read; empty without one.
     """
 
     def __init__(
@@ -195,17 +192,17 @@ class _Watch:
         self.last = after
         self.known = bool(state)
         self.state = state
-        self.answer = RunOutput(
+        self.output = RunOutput(
             watched.component[0],
             to_stdout=form in ("table", "tsv"),
             run_id=watched.run_id,
             whole=after < 0,
         )
-        self.transcript = Transcript(self.answer)
-        self._told = False
+        self.transcript = Transcript(self.output)
+        self._explained = False
 
     def show(self, event: StreamEvent) -> None:
-        """Show an event, once."""
+        """Write an event, unless an earlier stream had it."""
         if event.seq <= self.last:
             return
         self.last, self.known = event.seq, True
@@ -214,40 +211,50 @@ class _Watch:
         if self.form in ("table", "tsv"):
             self.transcript.take(event)
         else:
-            self.answer.take(event)
+            self.output.take(event)
 
-    def say(self, text: str) -> None:
-        """Say something beside the transcript."""
+    def note(self, text: str) -> None:
+        """Write a note below the transcript."""
         self.transcript.flush()
         note(text)
 
     async def handle_idle(self) -> None:
-        """Nothing came for a while: say what can be expected.
+        """Note why a running run has no events, once, and check that it has a worker.
 
         Raises:
-            RunFailed: nothing will come, ever: the process that worked on the run is gone.
+            RunFailed: the run is local and its worker died.
         """
-        if not self._told and self.last < 0 and self.state.get("status") == "RUNNING":
-            self._told = True
+        if not self._explained and self.last < 0 and self.state.get("status") == "RUNNING":
+            self._explained = True
             parent = self.state.get("parent_run_id")
-            where = f"in the stream of run {parent}" if parent else _EVENTS_KEPT
-            self.say(f"no event has come: they are {where}; waiting for its end")
-        await _check_worker(self.watched)
+            stored = "stored only for runs that were started with --stream or --background"
+            where = f"in the stream of run {parent}" if parent else stored
+            self.note(f"no events yet: they are {where}; waiting for the end of the run")
+        local = self.watched.target.local
+        if local is None:  # a server ends the runs of dead workers itself
+            return
+        from agentctl.service.runs_doctor.find import is_orphaned
 
-    def interrupted(self) -> None:
-        """Ctrl-C: the run is none of ours."""
-        watched = self.watched
-        look, stop = watched.command("runs watch", self.last), watched.command("runs cancel")
-        self.say(f"interrupted: run {watched.run_id} goes on")
-        note(f"look again: {look}")
-        note(f"stop it: {stop}")
+        if await is_orphaned(local.service.hosting, self.watched.run_id, self.watched.db):
+            raise RunFailed(
+                f"run {self.watched.run_id} has no worker",
+                cause="its process died before it could write the final status",
+                hint=f"write it with: {self.watched.target.command('runs doctor --fix')}",
+            )
+
+    def note_interrupted(self) -> None:
+        """Note that the run continues after Ctrl-C."""
+        resume = self.watched.command("runs watch", self.last)
+        self.note(f"interrupted: run {self.watched.run_id} continues")
+        note(f"resume with: {resume}")
+        note(f"cancel it with: {self.watched.command('runs cancel')}")
 
 
 async def _start_watch(watched: _WatchedRun, form: Format, after: int) -> _Watch:
-    """Look the run up, unless it is known where it is."""
+    """Read the record of the run unless its component and session are given."""
     if watched.by_component:
         return _Watch(watched, form, after, {})
-    run = dict((await watched.document()).value)
+    run = dict((await watched.read_document()).value)
     kind, component_id = watched.component = watched.component or component_of_run(run)
     watched.session_id = watched.session_id or str(run["session_id"])
     note(
@@ -257,96 +264,62 @@ async def _start_watch(watched: _WatchedRun, form: Format, after: int) -> _Watch
     return _Watch(watched, form, after, run)
 
 
-async def _until_end(watch: _Watch) -> None:
-    """Show what comes, over as many streams as it takes."""
+async def _show_until_end(watch: _Watch) -> None:
+    """Write the events until the end of the run, over as many streams as necessary."""
     import asyncio
 
+    silent = watch.form in ("json", "name")  # nothing is written before the end
+    progress = showing_progress("waiting for the end of the run, Ctrl-C does not cancel it")
     try:
-        async with _patience(watch):
-            await _show_until_end(watch)
+        async with progress if silent else contextlib.nullcontext():
+            await _follow_streams(watch)
     except asyncio.CancelledError:
-        if not watch.answer.end:
-            watch.interrupted()
+        if not watch.output.end:
+            watch.note_interrupted()
         raise
     finally:
         watch.transcript.flush()
 
 
-@contextlib.asynccontextmanager
-async def _patience(watch: _Watch) -> AsyncIterator[None]:
-    """Where nothing is shown before the end, show at least that it is waited for."""
-    if watch.form not in ("json", "name"):
-        yield
-        return
-    async with showing_progress("waiting for the end of the run, Ctrl-C leaves it alive"):
-        yield
-
-
-async def _show_until_end(watch: _Watch) -> None:
+async def _follow_streams(watch: _Watch) -> None:
     import asyncio
 
-    pauses = iter(RECONNECT_DELAYS)
+    delays = iter(RECONNECT_DELAYS)
     while True:
         before = watch.last
         cause: AgentctlError | None = None
         try:
-            await _show_stream(watch)
-            if watch.answer.end or await _has_ended(watch):
+            marked = with_idle_markers(watch.watched.events(watch.last), IDLE_SECONDS)
+            async with contextlib.aclosing(marked):
+                async for event in marked:
+                    if isinstance(event, Idle):
+                        await watch.handle_idle()
+                    else:
+                        watch.show(event)
+            if watch.output.end or await _has_ended(watch):
                 return
         except (Unavailable, TooManyRequests) as failure:
             if watch.watched.target.local is not None or not watch.known:
                 raise
             cause = failure
         if watch.last > before:
-            pauses = iter(RECONNECT_DELAYS)
-        pause = next(pauses, None)
-        if pause is None:
-            raise _stream_lost(watch, cause)
-        watch.say(f"the stream was cut off, going on with it in {pause:g} s")
-        await asyncio.sleep(pause)
-
-
-async def _show_stream(watch: _Watch) -> None:
-    """Show one stream, as far as it goes."""
-    heard = with_idle_markers(watch.watched.events(watch.last), IDLE_SECONDS)
-    async with contextlib.aclosing(heard):
-        async for event in heard:
-            if isinstance(event, Idle):
-                await watch.handle_idle()
-            else:
-                watch.show(event)
+            delays = iter(RECONNECT_DELAYS)
+        delay = next(delays, None)
+        if delay is None:
+            raise Unavailable(
+                "the stream was interrupted and could not be resumed",
+                cause=cause.detail if cause is not None else None,
+                hint="the run may continue; resume with: "
+                + watch.watched.command("runs watch", watch.last),
+            )
+        watch.note(f"the stream was interrupted, resuming in {delay:g} s")
+        await asyncio.sleep(delay)
 
 
 async def _has_ended(watch: _Watch) -> bool:
-    """Whether a run whose stream had no end has one all the same."""
-    watch.state = dict((await watch.watched.document()).value)
+    """Return True if the record has a final status though the stream had no last event."""
+    watch.state = dict((await watch.watched.read_document()).value)
     if watch.state["status"] not in _FINAL_STATUSES:
         return False
-    watch.answer.conclude(watch.state)
+    watch.output.conclude(watch.state)
     return True
-
-
-async def _check_worker(watched: _WatchedRun) -> None:
-    """Locally nobody else may be there to tell that a run has no worker any more."""
-    here = watched.target.local
-    if here is None:
-        return
-    from agentctl.service.runs_doctor.find import is_orphaned
-
-    if await is_orphaned(here.service.hosting, watched.run_id, watched.db):
-        doctor = watched.target.command("runs doctor --fix")
-        raise RunFailed(
-            f"nobody works on run {watched.run_id} any more",
-            cause="the process that did is gone, and could not write how the run ended",
-            hint=f"write its end: {doctor}",
-        )
-
-
-def _stream_lost(watch: _Watch, cause: AgentctlError | None) -> Unavailable:
-    """The stream was cut off once too often."""
-    again = watch.watched.command("runs watch", watch.last)
-    return Unavailable(
-        "the stream was cut off, and could not be gone on with",
-        cause=cause.detail if cause is not None else None,
-        hint=f"the run may go on; look again: {again}",
-    )
