@@ -5,4 +5,4 @@ __all__ = ["INTERFACE_VERSION", "__version__"]
 __version__ = "0.1.0"
 
 INTERFACE_VERSION = "2.7.2"
-"""Version of the REST interface (spec.md "Versioning"); `info.version` of the OpenAPI document."""
+"""Version of the HTTP API, `info.version` of the OpenAPI document (docs/contract.md "Routes")."""

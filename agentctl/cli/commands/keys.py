@@ -256,8 +256,8 @@ def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
     left = (latest - now()) / 1_000_000
     if left > 0:
         note(
-            f"tokens of the old key may be good until {_format_moment(latest)}, "
-            f"for another {format_span(left)}"
+            f"tokens of the old key can be valid until {_format_moment(latest)}, "
+            f"for {format_span(left)}"
         )
         confirm("Remove the old public key now?", yes=yes)
     rotation.remove_old_keys()
