@@ -99,12 +99,12 @@ class Work(Generic[T_co]):
 
 
 def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
-    """Make a unit of work from a function that yields statements."""
+    """Turn a function that yields statements into a unit of work."""
     return _make_unit(function, single=False)
 
 
 def single_unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
-    """Make a unit of work from a function that yields at most one statement.
+    """Turn a function that yields at most one statement into a unit of work.
 
     A read of such a unit needs no transaction: one statement is a snapshot already. A second
     statement raises RuntimeError.

@@ -1,6 +1,6 @@
-"""The configured databases, each opened when it is first asked for.
+"""The configured databases, each opened on first use (docs/decisions/0012).
 
-A command that lists what is configured needs no database, and one that reads a session needs one.
+A command that only reads the configuration opens no database.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["Databases"]
 
 
 class Databases(Mapping[str, Database]):
-    """Databases by id, in the order of the configuration: the default first.
+    """Databases by id, in the order of the configuration, the default database first.
 
-    Asking for one raises what `open.open_database` raises.
+    Access to a database raises the errors of `open.open_database`.
 
     Args:
         configured: the settings.
-        create: make the file of one that is not there.
+        create: create the file or the tables of a missing database.
     """
 
     def __init__(self, configured: settings.Settings, *, create: bool) -> None:
@@ -39,7 +39,7 @@ class Databases(Mapping[str, Database]):
 
     @property
     def system(self) -> Database:
-        """The first one, which holds what belongs to no session: workers, keys, the audit."""
+        """The first database, which has the workers, the service accounts and the audit log."""
         return self[next(iter(self._entries))]
 
     @property
@@ -54,15 +54,15 @@ class Databases(Mapping[str, Database]):
         return len(self._entries)
 
     def opened(self) -> dict[str, Database]:
-        """Those that are open."""
+        """Return the open databases by id."""
         return dict(self._open)
 
     async def open_all(self) -> None:
-        """Open all of them now, and see that they answer."""
+        """Open all databases, and check that they answer."""
         for database in self.values():
             await database.check()
 
     async def close(self) -> None:
-        """Close those that are open."""
+        """Close the open databases."""
         while self._open:
             await self._open.popitem()[1].close()

@@ -1,4 +1,4 @@
-"""Bringing a configured database up to date, on either engine, and what is there before it."""
+"""Migrations of a configured database, and reads that work before a migration."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ T = TypeVar("T")
 Applied = Callable[[Migration], None]
 
 LONGEST_SECONDS = 86_400.0
-"""What a statement of a migration may take: an index of a large table takes its time."""
+"""Maximum duration of a statement of a migration: an index of a large table takes long."""
 
 
 def get_engine(entry: Entry) -> Engine:
-    """What holds a configured database."""
+    """Return the engine of a configured database."""
     return "sqlite" if is_sqlite_url(entry.url) else "postgres"
 
 
 async def read_version(entry: Entry) -> int | None:
-    """The number of the last migration of a database; None: there is no database yet.
+    """Return the schema version of a database; None if the database does not exist yet.
 
     Raises:
-        Unavailable: it cannot be read, or is not one of ours.
+        Unavailable: the database cannot be read, or belongs to another program.
     """
     if not is_sqlite_url(entry.url):
         return await _read_postgres_version(entry)
@@ -53,7 +53,7 @@ async def read_version(entry: Entry) -> int | None:
 
 
 async def read_unbounded(entry: Entry, work: Work[T]) -> T:
-    """Run a unit that only reads, on one snapshot, however long that takes. Raises Unavailable."""
+    """Run a unit that only reads, on one snapshot, without a time limit. Raises Unavailable."""
     if is_sqlite_url(entry.url):
         from agentctl.store.sqlite.connection import run_unit_on_snapshot
         from agentctl.store.sqlite.thread import run_on_thread
@@ -74,15 +74,15 @@ async def read_unbounded(entry: Entry, work: Work[T]) -> T:
 
 
 async def migrate(entry: Entry, applied: Applied) -> None:
-    """Apply what is missing; a database that is not there is made.
+    """Apply the pending migrations; create a missing database.
 
     Args:
-        entry: which database.
-        applied: is told of each migration once it is durable, on any thread.
+        entry: the configuration of the database.
+        applied: called with each migration after it is durable, on any thread.
 
     Raises:
-        SchemaMismatch: it is newer than this code.
-        Unavailable: it cannot be used, or is not one of ours.
+        SchemaMismatch: the schema is newer than this code.
+        Unavailable: the database cannot be used, or belongs to another program.
     """
     if not is_sqlite_url(entry.url):
         await _migrate_postgres(entry, applied)

@@ -1,6 +1,6 @@
-"""From a configured database to an open one: made when it may be, refused when it is not ours.
+"""Open a configured database, and create it if that is allowed.
 
-A file that is not ours is looked at and never written to; what is wrong is one clear line.
+A file of another program is read but never written to.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["open_database", "open_sqlite"]
 
 
 def open_database(entry: settings.Database, *, create: bool) -> Database:
-    """Open one database: one in a file at once, one of a server when it is first used.
+    """Open a database: a file at once, a PostgreSQL database when it is first used.
 
     Args:
-        entry: its id and url, and what is configured of it.
-        create: make the file, in a folder that exists, or the tables, where there are none.
+        entry: the configuration of the database.
+        create: create a missing file, in an existing folder, or missing tables.
 
     Raises:
-        Unavailable: there is no database, or the file cannot be read or is not ours.
+        Unavailable: the database does not exist, cannot be read, or belongs to another program.
         SchemaMismatch: its schema is older or newer than this code.
     """
     if is_sqlite_url(entry.url):
@@ -38,7 +38,7 @@ def open_database(entry: settings.Database, *, create: bool) -> Database:
 
 
 def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
-    """Open the database in a file; raises what `open_database` does."""
+    """Open the database in a file. Raises the errors of `open_database`."""
     import apsw
 
     from agentctl.store.schema import check_version

@@ -1,7 +1,7 @@
-"""The schema as numbered migrations: which there are, and which versions this code works with.
+"""The schema: numbered migrations, and the version that this code works with.
 
-`migrations/NNNN_name.ENGINE.sql` is applied in one transaction, together with its row in
-`schema_version`, by `sqlite_schema` and `postgres_schema`.
+A file `migrations/NNNN_name.ENGINE.sql` is applied in one transaction, together with its row in
+`schema_version`, by `sqlite.schema` and `postgres.schema`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Engine = Literal["sqlite", "postgres"]
 MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"
 
 SCHEMA_VERSION = max(int(file.name[:4]) for file in MIGRATIONS_FOLDER.glob("*.sqlite.sql"))
-"""Number of the newest migration."""
+"""The number of the newest migration."""
 
 MIGRATE_COMMAND = "agentctl db migrate"
-"""The command that brings a database to `SCHEMA_VERSION`."""
+"""The command that migrates a database to `SCHEMA_VERSION`."""
 
 TABLES = frozenset(
     {
@@ -49,7 +49,7 @@ TABLES = frozenset(
         "workers",
     }
 )
-"""Those of the first migration: a database that has them is one of ours, however old."""
+"""The tables of the first migration. A database with all of them belongs to agentctl."""
 
 _PIECE = re.compile(
     r"""
@@ -63,14 +63,14 @@ _PIECE = re.compile(
 
 
 class Migration(NamedTuple):
-    """A step of the schema: `0002_many_servers`, number 2."""
+    """A migration, such as `0002_many_servers` with the number 2."""
 
     number: int
     name: str
     text: str
 
     def statements(self) -> list[str]:
-        """Its statements, without comments, each in one line."""
+        """Return its statements without comments, each in one line."""
         found, parts = [], list[str]()
         for piece in _PIECE.finditer(self.text):
             if piece["end"]:
@@ -81,13 +81,13 @@ class Migration(NamedTuple):
         return [statement for statement in found if statement]
 
     def summary(self) -> list[str]:
-        """What each of its statements does, in short: `CREATE INDEX runs_parent ON runs`."""
+        """Return the beginnings of its statements, such as `CREATE INDEX runs_parent ON runs`."""
         return [re.split(r" ?\(| AS ", statement)[0] for statement in self.statements()]
 
 
 @cache
 def load_migrations(engine: Engine) -> Sequence[Migration]:
-    """Every migration of an engine, the first one first."""
+    """Return all migrations of an engine in order."""
     return tuple(
         Migration(int(file.name[:4]), file.name.partition(".")[0], file.read_text("utf-8"))
         for file in sorted(MIGRATIONS_FOLDER.glob(f"*.{engine}.sql"))
@@ -95,34 +95,34 @@ def load_migrations(engine: Engine) -> Sequence[Migration]:
 
 
 def list_pending(engine: Engine, version: int) -> Sequence[Migration]:
-    """What is still to be applied to a database of this version."""
+    """Return the migrations that a database of this version needs."""
     return [each for each in load_migrations(engine) if each.number > version]
 
 
 def check_version(version: int, where: str) -> None:
-    """Refuse a database that is older or newer than this code.
+    """Check that the schema version of a database is that of this code.
 
     Args:
         version: the number of its last migration, 0 for none.
-        where: its file or url, without a password.
+        where: its file or its URL without a password, for messages.
 
     Raises:
-        SchemaMismatch: it is another version than `SCHEMA_VERSION`.
+        SchemaMismatch: the version differs from `SCHEMA_VERSION`.
     """
     if version > SCHEMA_VERSION:
         raise build_newer_schema(version, where)
     if version < SCHEMA_VERSION:
         raise errors.SchemaMismatch(
-            "The database's schema is older than this agentctl",
+            "The database schema is older than this agentctl",
             cause=f"{where} has schema {version}; this agentctl needs {SCHEMA_VERSION}",
             command=MIGRATE_COMMAND,
         )
 
 
 def build_newer_schema(version: int, where: str) -> errors.SchemaMismatch:
-    """The refusal of a database that a later agentctl has changed."""
+    """Build the error for a database that a later version of agentctl has migrated."""
     return errors.SchemaMismatch(
-        "The database's schema is newer than this agentctl",
+        "The database schema is newer than this agentctl",
         cause=f"{where} has schema {version}; this agentctl knows {SCHEMA_VERSION}",
-        hint="run it with the agentctl that changed it, or a later one",
+        hint="use the version of agentctl that migrated it, or a later one",
     )

@@ -1,4 +1,4 @@
-"""How large a database is, told quickly: no table is read as a whole."""
+"""The size of a database, from reads that do not scan a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["EXACT_COUNT_LIMIT", "Sizes", "read_sizes"]
 
 EXACT_COUNT_LIMIT = 100_000
-"""Rows of a table that are counted; more are estimated."""
+"""Maximum number of rows of a table that are counted; a larger number is estimated."""
 
 _TABLES = ("sessions", "runs")
 
@@ -35,11 +35,11 @@ WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 
 
 class Sizes(NamedTuple):
-    """Bytes and rows.
+    """The size of a database in bytes and rows.
 
     Attributes:
-        log: bytes of the write-ahead log beside a SQLite file; None for PostgreSQL.
-        estimated: there are more rows than are counted.
+        log: bytes of the write-ahead log of a SQLite file; None for PostgreSQL.
+        estimated: True if a number of rows is estimated.
     """
 
     bytes: int
@@ -50,7 +50,7 @@ class Sizes(NamedTuple):
 
 
 async def read_sizes(entry: Entry) -> Sizes:
-    """The sizes of a database that has our tables. Raises Unavailable."""
+    """Read the size of a database that has the tables of agentctl. Raises Unavailable."""
     if not is_sqlite_url(entry.url):
         return await _read_postgres_sizes(entry)
     from agentctl.store.sqlite.file import get_file_size, get_wal_path

@@ -12,7 +12,6 @@ NOT_YET_REWRITTEN = (
     "agentctl/runs",
     "agentctl/runtime",
     "agentctl/server",
-    "agentctl/store",
     "tests/auth",
     "tests/cli",
     "tests/config",

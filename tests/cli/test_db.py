@@ -83,7 +83,7 @@ def test_an_old_database_stops_whatever_uses_it_and_names_the_command(
     before = file.read_bytes()
     where = ("--config", str(config))
     told = (
-        "error: the database's schema is older than this agentctl\n"
+        "error: the database schema is older than this agentctl\n"
         f"  cause: {file} has schema 1; this agentctl needs {SCHEMA_VERSION}\n\n"
         f"hint: agentctl db migrate --config {config}\n"
     )
@@ -131,10 +131,10 @@ def zeroed_page(file: Path) -> None:
 DAMAGES = {
     "a page": (zeroed_page, "is damaged", "restore it from a backup"),
     "an index": ("DROP INDEX runs_parent", "index runs_parent is missing", "restore"),
-    "a count": ("UPDATE sessions SET run_count = 2", "run_count is not the number", "by hand"),
+    "a count": ("UPDATE sessions SET run_count = 2", "run_count differs from the number", "by hand"),
     "a size": ("UPDATE sessions SET history_bytes = 9", "history_bytes is not", "by hand"),
     "a state": ("UPDATE sessions SET last_status = 'ERROR'", "last_status is not", "by hand"),
-    "an end": ("UPDATE runs SET finished_at = NULL", "runs that ended at no time: r1", "by hand"),
+    "an end": ("UPDATE runs SET finished_at = NULL", "ended runs without an end time: r1", "by hand"),
     "a session": ("DELETE FROM sessions", "1 rows of runs refer to missing rows", "by hand"),
 }
 

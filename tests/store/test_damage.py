@@ -109,8 +109,8 @@ def test_an_empty_file_that_was_a_database_is_refused_until_that_is_meant(path: 
     filled(path)
     os.truncate(path, 0)
     error = refused(path)
-    assert error.detail == "The database is empty, and was not"
-    assert error.hint == (f"restore it from a backup; to begin anew: rm -r {get_lock_folder(path)}")
+    assert error.detail == "The database has lost its content"
+    assert error.hint == (f"restore it from a backup; for an empty database: rm -r {get_lock_folder(path)}")
     get_lock_folder(path).rmdir()
     open_sqlite("main", path, create=True).close_blocking()
 
@@ -134,7 +134,7 @@ def test_a_log_without_its_file_is_not_thrown_away(path: Path) -> None:
     left_behind(path)
     kept = path.with_name("kept.db")
     path.rename(kept)
-    assert refused(path).detail == "The database's file is gone, and its log is not"
+    assert refused(path).detail == "The database file is missing, but its log exists"
     kept.rename(path)
     database = open_sqlite("main", path, create=False)
     assert database.read_blocking(sessions.get("s1", EVERYONE)) is not None

@@ -132,7 +132,7 @@ def test_a_migrated_file_is_like_a_new_one_and_keeps_its_rows(path: Path) -> Non
     found = schema.compare_schema(schema.read_schema(connection), SCHEMA_VERSION)
     assert list(found) == [
         ("index runs_parent is missing", False),
-        ("index mine is not one of ours", True),
+        ("index mine is not part of the schema", True),
     ]
     connection.close()
 
@@ -231,7 +231,7 @@ def test_postgres_is_looked_at_migrated_and_checked(postgres_url: str) -> None:
             await connection.execute("DROP INDEX runs_created")
             assert await checked(entry) == [
                 "index runs_created is missing",
-                "run_count is not the number of its runs: 1 sessions, s1 is one",
+                "run_count differs from the number of runs: 1 sessions, s1 is one",
             ]
             absent = replace(entry, search_path=f"{entry.search_path}_absent")
             assert (await read_database_status(absent)).state == "missing"

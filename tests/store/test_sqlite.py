@@ -336,7 +336,7 @@ def test_a_full_disk_loses_the_whole_group_and_says_so(sqlite: SqliteDatabase) -
 
     first, full, last = asyncio.run(main())
     assert isinstance(full, errors.Unavailable)
-    assert full.detail == "The database's disk is full"
+    assert full.detail == "The database disk is full"
     told = sum(isinstance(result, int) for result in (first, last))
     assert sqlite.read_blocking(count()) == told
 

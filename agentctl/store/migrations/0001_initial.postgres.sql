@@ -1,6 +1,6 @@
 -- The whole schema, for PostgreSQL. Times are microseconds since the epoch, UTC; flags are 0 or 1.
--- COLLATE "C" on whatever is compared or sorted: order by code point and lower() of ASCII letters
--- only, as SQLite does it, whatever the locale of the server; and prefix ranges use the index.
+-- COLLATE "C" on each column that is compared or sorted: order by code point and lower() of ASCII
+-- letters only, as in SQLite, with any locale of the server; and prefix ranges use the index.
 
 CREATE TABLE sessions (
     session_id     TEXT COLLATE "C" NOT NULL PRIMARY KEY,

@@ -1,6 +1,6 @@
 -- The whole schema, for SQLite. Times are microseconds since the epoch, UTC; flags are 0 or 1.
--- What is read alone stands before what may be large: SQLite keeps a large row as a chain of pages
--- and walks it up to the last column asked for.
+-- Columns that are read alone come before those that may be large: SQLite stores a large row as a
+-- chain of pages and reads it up to the last requested column.
 
 CREATE TABLE sessions (
     session_id     TEXT NOT NULL PRIMARY KEY,

@@ -1,18 +1,16 @@
--- What many servers and a long history ask for, for PostgreSQL. Append only, until it is released.
+-- Tables and indexes for several servers and long histories, for PostgreSQL.
 
--- Keys are kept for a day, and looked for by age.
+-- Keys are stored for a day, and found by age.
 CREATE INDEX idempotency_created ON idempotency (created_at);
 
--- The audit is read by each of its filters, newest first.
+-- The audit log is read by each of its filters, newest first.
 CREATE INDEX audit_log_principal ON audit_log (principal, seq);
 CREATE INDEX audit_log_operation ON audit_log (operation, seq);
 CREATE INDEX audit_log_outcome ON audit_log (outcome, seq);
 
--- Further statements of this migration stand below this line.
-
--- What other servers may wait for is announced at the commit: a cancel that is requested and the end
--- of what it was requested for, stored events, and the end of an account. The rows are the truth;
--- who hears nothing finds them by looking.
+-- A notification at the commit announces the changes that other servers may wait for: the request for
+-- a cancel and the end of its run, stored events, and a revoked account. A server that receives no
+-- notification finds the changes when it polls.
 CREATE FUNCTION agentctl_announce() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('agentctl', TG_TABLE_SCHEMA);
@@ -31,7 +29,7 @@ CREATE TRIGGER run_events_announce AFTER INSERT ON run_events
 CREATE TRIGGER service_accounts_announce AFTER UPDATE OF revoked_at ON service_accounts
     FOR EACH STATEMENT EXECUTE FUNCTION agentctl_announce();
 
--- A beat is a time of the database, whose clock all who look at it share.
+-- A heartbeat is a time of the database server, whose clock all servers share.
 CREATE FUNCTION agentctl_beat() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.beat := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
@@ -42,8 +40,8 @@ $$;
 CREATE TRIGGER workers_beat BEFORE INSERT OR UPDATE OF beat ON workers
     FOR EACH ROW EXECUTE FUNCTION agentctl_beat();
 
--- How many rows have ever left the lists. Of a list that had more rows than are counted this tells
--- that it still has, without counting again (docs/decisions/0036). One row.
+-- Number of rows that have ever left the lists, in one row. It shows that a long list is still long,
+-- without counting it again (docs/decisions/0036).
 CREATE TABLE removals (
     id       BIGINT NOT NULL PRIMARY KEY CHECK (id = 1),
     sessions BIGINT NOT NULL,
@@ -52,9 +50,10 @@ CREATE TABLE removals (
 
 INSERT INTO removals (id, sessions, runs) VALUES (1, 0, 0);
 
--- Lists of one user's sessions by a second filter; lists by the beginning of names that very many
--- share, in their order; and, behind what orders an index, whatever else can be asked for, so that
--- rows are counted without being read: PostgreSQL wants the column of an expression there as well.
+-- Lists of one user's sessions by a second filter, and lists by a name prefix that many sessions
+-- share, in their order. Other filter columns at the end of an index let rows be counted without
+-- reading them.
+-- PostgreSQL needs the column of an expression in the index as well.
 CREATE INDEX sessions_user_type ON sessions (user_id, session_type, created_at, session_id);
 CREATE INDEX sessions_user_component
     ON sessions (user_id, component_id, created_at, session_id, session_type);

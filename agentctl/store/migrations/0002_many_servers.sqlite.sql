@@ -1,17 +1,15 @@
--- What many servers and a long history ask for, for SQLite. Append only, until it is released.
+-- Tables and indexes for several servers and long histories, for SQLite.
 
--- Keys are kept for a day, and looked for by age.
+-- Keys are stored for a day, and found by age.
 CREATE INDEX idempotency_created ON idempotency (created_at);
 
--- The audit is read by each of its filters, newest first.
+-- The audit log is read by each of its filters, newest first.
 CREATE INDEX audit_log_principal ON audit_log (principal, seq);
 CREATE INDEX audit_log_operation ON audit_log (operation, seq);
 CREATE INDEX audit_log_outcome ON audit_log (outcome, seq);
 
--- Further statements of this migration stand below this line.
-
--- How many rows have ever left the lists. Of a list that had more rows than are counted this tells
--- that it still has, without counting again (docs/decisions/0036). One row.
+-- Number of rows that have ever left the lists, in one row. It shows that a long list is still long,
+-- without counting it again (docs/decisions/0036).
 CREATE TABLE removals (
     id       INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
     sessions INTEGER NOT NULL,
@@ -20,9 +18,9 @@ CREATE TABLE removals (
 
 INSERT INTO removals (id, sessions, runs) VALUES (1, 0, 0);
 
--- Lists of one user's sessions by a second filter; lists by the beginning of names that very many
--- share, in their order; and, behind what orders an index, whatever else can be asked for, so that
--- rows are counted without being read.
+-- Lists of one user's sessions by a second filter, and lists by a name prefix that many sessions
+-- share, in their order. Other filter columns at the end of an index let rows be counted without
+-- reading them.
 CREATE INDEX sessions_user_type ON sessions (user_id, session_type, created_at, session_id);
 CREATE INDEX sessions_user_component
     ON sessions (user_id, component_id, created_at, session_id, session_type);

@@ -109,7 +109,7 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
         asyncpg.TooManyConnectionsError,
         ("The database has no connection left", "lower pool_size, or raise its max_connections"),
     ),
-    (asyncpg.DiskFullError, ("The database's disk is full", "free some space")),
+    (asyncpg.DiskFullError, ("The database disk is full", "free some space")),
     (
         asyncpg.PostgresSystemError,
         ("The database cannot use its files", "see the log of the database server"),

@@ -1,4 +1,4 @@
-"""Looking at a PostgreSQL server for `agentctl doctor`; nothing is changed."""
+"""Facts about a PostgreSQL server for `agentctl doctor`. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -37,18 +37,22 @@ WHERE NOT has_table_privilege(name, kind) GROUP BY name ORDER BY name
 
 
 class ServerFacts(NamedTuple):
-    """What a server says of itself.
+    """Facts that a server reports.
 
     Attributes:
-        version: as people write it; `number`: as PostgreSQL counts, 130004 for 13.4.
-        ahead: its clock before ours, in microseconds; what the question took is in neither.
-        standby: it repeats what another one does.
-        read_only: transactions cannot write, whatever keeps them from it.
-        fsync, full_pages, synchronous: whether what was acknowledged outlives a crash.
-        room: connections that all of its users can have together, `taken` of them by others.
-        bound: connections of our user, or of the database, at most; None: no bound of their own.
-        encrypted: the connection that asked.
-        missing: rights that our user lacks, by table.
+        version: the version as text, such as `13.4`.
+        number: the version as a number, such as 130004 for 13.4.
+        clock_ahead: the difference between its clock and the local one, in microseconds; the
+            duration of the query is not in it.
+        standby: True if it is a standby of another server.
+        read_only: True if transactions cannot write, for any reason.
+        fsync, full_pages, synchronous: True if an acknowledged change survives a crash.
+        connection_limit: maximum number of connections of all users together.
+        connections_in_use: connections of other programs.
+        user_connection_limit: maximum number of connections of the user or of the database; None if
+            neither has a limit.
+        encrypted: True if the connection is encrypted.
+        missing_privileges: privileges that the user lacks, by table.
     """
 
     version: str
@@ -67,11 +71,11 @@ class ServerFacts(NamedTuple):
 
 
 async def read_server_facts(entry: Entry) -> ServerFacts:
-    """Ask a server that has our tables, all of them.
+    """Read the facts of a server that has the tables of agentctl.
 
     Raises:
-        Unavailable: it does not answer.
-        InvalidConfiguration: its password or its certificates are not there.
+        Unavailable: the server does not answer.
+        InvalidConfiguration: the password or the certificates are missing.
     """
     tables = sorted({table for table, _ in expected_columns(SCHEMA_VERSION)} - {"schema_version"})
     try:

@@ -1,12 +1,8 @@
-"""The schema of a PostgreSQL database: made, checked, brought up to date.
+"""The schema of a PostgreSQL database: create, check and migrate it.
 
-All of it is done under one lock, so that of several servers that start at once one makes the
-tables, and the others wait and find them.
-
-The schema that a PostgreSQL database has, held against what the migrations make.
-
-Both engines have the same tables, columns and indexes, so that those of a SQLite file in memory
-are what to look for: nothing has to be made on the server.
+A lock ensures that one of several servers that start at the same time creates the tables; the
+others wait and find them. Both engines have the same tables, columns and indexes, so the schema is
+compared with that of a SQLite database in memory.
 """
 
 from __future__ import annotations
@@ -48,21 +44,21 @@ _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)"
 
 
 async def prepare_schema(entry: Entry, *, create: bool) -> None:
-    """See that a database has the schema that this code needs.
+    """Check that a database has the schema of this code; create the tables if that is allowed.
 
     Args:
-        entry: which database.
-        create: make the tables where there are none.
+        entry: the configuration of the database.
+        create: create the tables if there are none.
 
     Raises:
-        Unavailable: there are none, or others.
-        SchemaMismatch: it is older or newer than this code.
-        What `postgres_connection.public_error` takes.
+        Unavailable: there are no tables, or those of another program.
+        SchemaMismatch: the schema is older or newer than this code.
+        Exception: other errors, for `connection.to_public_error`.
     """
     connection = await connect(entry)
     try:
         if create and not await has_tables(connection, entry):
-            await apply_pending(connection, entry, _ignore)
+            await apply_pending(connection, entry, lambda _: None)
         await _require_tables(connection, entry)
         check_version(await read_version(connection), display_url(entry.url))
     finally:
@@ -72,18 +68,18 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
 async def apply_pending(
     connection: Connection, entry: Entry, applied: Callable[[Migration], None]
 ) -> None:
-    """Apply what is missing, each migration in a transaction of its own, under the lock.
+    """Apply the pending migrations, each in a separate transaction, under the lock.
 
-    Where there is nothing all of them are one transaction: nobody finds a schema that is old.
+    An empty database gets all of them in one transaction, so that no server finds an old schema.
 
     Args:
-        connection: to that database, in no transaction.
-        entry: which database.
-        applied: is told of each when it is durable.
+        connection: a connection to the database, in no transaction.
+        entry: the configuration of the database.
+        applied: called with each migration after it is durable.
 
     Raises:
-        Unavailable: it has the tables of something else.
-        SchemaMismatch: it is newer than this code.
+        Unavailable: the database has the tables of another program.
+        SchemaMismatch: the schema is newer than this code.
     """
     where = display_url(entry.url)
     if entry.search_path:
@@ -106,7 +102,7 @@ async def apply_pending(
 
 
 async def read_version(connection: Connection) -> int:
-    """The number of the last migration that was applied; 0 for none."""
+    """Return the number of the last applied migration, 0 for none."""
     found: int | None = await connection.fetchval(_VERSION)
     return found or 0
 
@@ -116,30 +112,26 @@ async def _require_tables(connection: Connection, entry: Entry) -> None:
         raise errors.Unavailable(
             "There is no database yet",
             cause=f"{display_url(entry.url)} has no tables",
-            hint="`agentctl serve` makes them, and so does `agentctl db migrate`",
+            hint="create them with `agentctl serve` or `agentctl db migrate`",
         )
 
 
 async def has_tables(connection: Connection, entry: Entry) -> bool:
-    """Whether our tables are there.
+    """Return True if the tables of agentctl exist.
 
     Raises:
-        Unavailable: only some of them are, or others.
+        Unavailable: only some of them exist.
     """
     names = {row[0] for row in await connection.fetch(_TABLE_NAMES)}
     if names >= TABLES:
         return True
     if names & TABLES:
         raise errors.Unavailable(
-            "The database is not one of agentctl",
-            cause=f"{display_url(entry.url)} has other tables; they were left as they are",
+            "The database belongs to another program",
+            cause=f"{display_url(entry.url)} has other tables; they were not changed",
             hint="name another database, or another schema in search_path",
         )
     return False
-
-
-def _ignore(_: Migration) -> None:
-    """Who makes a database that is not there is told nothing."""
 
 
 _COLUMNS = """
@@ -159,7 +151,7 @@ _TRIGGER = re.compile(r"CREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER (\w+)")
 
 
 async def find_schema_differences(connection: Connection, version: int) -> list[str]:
-    """What is missing or out of order, each as one line."""
+    """Return the differences between the schema and the migrations, one line each."""
     there = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
     named = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
     triggers = {str(row[0]): bool(row[1]) for row in await connection.fetch(_TRIGGERS)}
@@ -178,7 +170,7 @@ def _compare_names(kind: str, wanted: set[str], there: dict[str, bool]) -> Itera
         if name not in there:
             yield f"{kind} {name} is missing"
         elif not there[name]:
-            yield f"{kind} {name} is not in force"
+            yield f"{kind} {name} is disabled"
 
 
 def _trigger_names(version: int) -> Iterator[str]:

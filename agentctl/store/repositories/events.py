@@ -1,4 +1,4 @@
-"""The events of runs, in batches: one row holds the events from `first_seq` to `last_seq`."""
+"""The events of runs, in batches: one row has the events from `first_seq` to `last_seq`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from agentctl.store.database import Sql, Statement, Steps, Value, single_unit
 __all__ = ["EventRow", "append_batch", "delete_older", "get_last_seq", "has_older", "list_after"]
 
 DELETE_BATCH = 500
-"""Rows that one unit of `delete_older` looks for: other writers wait meanwhile. It removes whole
-runs, the last of which may have more."""
+"""Maximum number of rows that one unit of `delete_older` looks for: other writers wait for it.
+
+It deletes the events of whole runs, and the last run may have more rows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """A batch. `events` is the text that was appended."""
+    """A batch of events. `events` is the text that was appended."""
 
     run_id: str
     first_seq: int
@@ -24,9 +26,9 @@ class EventRow:
     events: str
 
 
-# What is late is dropped: of a run that is deleted, has ended, or has gone to another worker. The
-# lock on its row keeps others from ending it before the batch is stored. A batch that is written
-# again, because nobody knew whether it had been stored, is stored once.
+# A late batch is dropped: one of a run that is deleted, has ended, or has another attempt. The lock
+# on the row of the run prevents its end before the batch is stored. A batch that is appended again
+# after an unknown outcome is stored once.
 _APPEND = Sql(
     "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
     " SELECT run_id, cast(:first_seq as bigint), cast(:last_seq as bigint), cast(:events as text)"
@@ -36,8 +38,8 @@ _APPEND = Sql(
     " SET last_seq = excluded.last_seq, events = excluded.events RETURNING run_id"
 )
 
-# Batches follow each other, so of those that begin at `seq` or before only the last one can reach
-# behind it: what was read before is not looked at again.
+# Batches are consecutive, so of those that begin at `seq` or before only the last one can contain
+# later events: the rows that were read before are not read again.
 _AFTER = Sql(
     "SELECT run_id, first_seq, last_seq, events FROM run_events"
     " WHERE run_id = :run_id AND first_seq >= coalesce((SELECT max(first_seq) FROM run_events"
@@ -49,8 +51,8 @@ _LAST_SEQ = Sql(
     "SELECT last_seq FROM run_events WHERE run_id = :run_id ORDER BY first_seq DESC LIMIT 1"
 )
 
-# Ids of runs begin with the time that they were made at (RFC 9562 5.7), so the events of old runs
-# stand first, and those of younger ones, however many, are not looked at.
+# The ids of runs begin with their creation time (RFC 9562 5.7). So the events of old runs come
+# first in the index, and those of younger runs are not read.
 _OLDER = (
     "SELECT run_events.run_id FROM run_events JOIN runs ON runs.run_id = run_events.run_id"
     " WHERE run_events.run_id < :made_before AND runs.finished_at < :finished_before"
@@ -67,15 +69,16 @@ _DELETE_OLDER = Sql(
 def append_batch(
     run_id: str, attempt: int, first_seq: int, last_seq: int, events: str
 ) -> Steps[bool]:
-    """Store a batch of a live run.
+    """Store a batch of events of a live run.
+
+    The last batch must be appended before the end of the run is stored, in the same transaction.
 
     Args:
-        attempt: of the run that the events are of.
-        first_seq, last_seq: numbers of its first and last event; batches follow each other.
+        attempt: the attempt of the run that has the events.
+        first_seq, last_seq: numbers of the first and last event; batches are consecutive.
 
     Returns:
-        False, and nothing was stored, when the run has ended or was deleted, or the attempt is
-        another one. So the last batch goes before the end, in the same transaction.
+        False, without a change, if the run has ended, was deleted, or has another attempt.
     """
     rows = yield Statement(
         _APPEND,
@@ -92,10 +95,11 @@ def append_batch(
 
 @single_unit
 def list_after(run_id: str, seq: int, limit: int = 64) -> Steps[list[EventRow]]:
-    """Batches of a run with any event behind number `seq`, in order; -1 for those from the start.
+    """Return the batches of a run with any event after number `seq`, in order.
 
     Args:
-        limit: batches at most; the next ones follow the `last_seq` of the last.
+        seq: the number of an event; -1 returns batches from the first one.
+        limit: maximum number of batches. The next ones follow the `last_seq` of the last.
     """
     rows = yield Statement(_AFTER, {"run_id": run_id, "seq": seq, "limit": limit})
     return [EventRow(*row) for row in rows]
@@ -103,20 +107,23 @@ def list_after(run_id: str, seq: int, limit: int = 64) -> Steps[list[EventRow]]:
 
 @single_unit
 def get_last_seq(run_id: str) -> Steps[int]:
-    """Number of the last event that is stored of a run; -1 when there is none."""
+    """Return the number of the last stored event of a run; -1 if there is none."""
     rows = yield Statement(_LAST_SEQ, {"run_id": run_id})
     return rows[0][0] if rows else -1
 
 
 @single_unit
 def has_older(finished_before: int) -> Steps[bool]:
-    """Whether `delete_older` has anything to remove."""
+    """Return True if `delete_older` has rows to delete."""
     return bool((yield Statement(_ANY_OLDER, _cutoff_parameters(finished_before))))
 
 
 @single_unit
 def delete_older(finished_before: int) -> Steps[int]:
-    """Remove events of runs that ended before a time, some at once; repeat until it returns 0."""
+    """Delete a batch of the events of runs that ended before a time.
+
+    Call it again until it returns 0.
+    """
     rows = yield Statement(_DELETE_OLDER, _cutoff_parameters(finished_before))
     return len(rows)
 

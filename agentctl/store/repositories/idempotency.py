@@ -1,6 +1,7 @@
-"""Idempotency keys: which run the first request with a key has made, for 24 hours.
+"""Idempotency keys: the run that the first request with a key has created, for 24 hours.
 
-A claim is made in the transaction of its run's row, so that neither is there without the other.
+The key is stored in the transaction that creates the run, so that there is never one without the
+other (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, u
 __all__ = ["KEY_LIFETIME", "Claim", "claim_key", "delete_older", "has_older", "is_claimed"]
 
 KEY_LIFETIME = 24 * 60 * 60 * 1_000_000
-"""How long a key stands for its run, in microseconds."""
+"""Lifetime of a key, in microseconds."""
 
 DELETE_BATCH = 500
-"""Rows that one unit of `delete_older` removes at most: other writers wait meanwhile."""
+"""Maximum number of rows that one unit of `delete_older` deletes: other writers wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The run that a key stands for, and a hash of what was asked for with it."""
+    """The run of a key, and a hash of the request that created it."""
 
     run_id: str
     body_hash: str
@@ -52,14 +53,16 @@ _DELETE_OLDER = Sql(
 def claim_key(
     principal: str, key: str, body_hash: str, run_id: str, now: int
 ) -> Steps[Claim | None]:
-    """Let a key stand for a run.
+    """Claim a key for a run.
 
     Args:
-        principal: whose key it is; another's equal key is another key.
+        principal: the owner of the key. Equal keys of two principals are different keys.
+        body_hash: hash of the request.
+        now: the time, in microseconds UTC.
 
     Returns:
-        None: it stands for this run now, unless the transaction fails. Else what it stands for
-        since less than `KEPT`, and nothing was changed.
+        None if the key belongs to this run now. Otherwise the claim of an earlier request, younger
+        than `KEY_LIFETIME`, without a change.
     """
     values: dict[str, Value] = {"principal": principal, "key": key}
     new: dict[str, Value] = {"body_hash": body_hash, "run_id": run_id, "now": now}
@@ -67,26 +70,28 @@ def claim_key(
         return None
     found = yield Statement(_GET_CLAIM, values)
     if not found:
-        # Removed between the two statements; SQLite cannot get here.
+        # The claim was deleted between the two statements. That cannot happen on SQLite.
         return (yield from claim_key(principal, key, body_hash, run_id, now))
     return Claim(*found[0])
 
 
 @single_unit
 def is_claimed(principal: str, key: str, now: int) -> Steps[bool]:
-    """Whether a key stands for a run."""
+    """Return True if a key belongs to a run."""
     found = yield Statement(_GET_CLAIM, {"principal": principal, "key": key})
     return bool(found) and Claim(*found[0]).created_at > now - KEY_LIFETIME
 
 
 @single_unit
 def has_older(before: int) -> Steps[bool]:
-    """Whether `delete_older` has anything to remove. It may look at every row: for `large` reads,
-    which keep nobody else waiting."""
+    """Return True if `delete_older` has rows to delete."""
     return bool((yield Statement(_ANY_OLDER, {"before": before})))
 
 
 @single_unit
 def delete_older(before: int) -> Steps[int]:
-    """Remove keys that were claimed before a time, some at once; repeat until it returns 0."""
+    """Delete a batch of the keys that were claimed before a time.
+
+    Call it again until it returns 0.
+    """
     return len((yield Statement(_DELETE_OLDER, {"before": before})))

@@ -1,11 +1,9 @@
-"""What `service.doctor` looks for and repairs: a walk over all runs, and changes of single ones.
+"""Integrity: the reads and repairs of `agentctl runs doctor`, and the checks of `agentctl db
+check`.
 
-The walk is by pages, in the order of the ids, so that it takes little memory and goes on where it
-was. What it finds may be over when it is looked at again: every change has its condition.
-
-What must hold between rows, beyond what the schema holds itself: for `agentctl db check`.
-
-Sessions are walked in pages by id; each page is one state. Nothing is changed.
+`scan_runs` and `check_sessions` read pages in the order of ids, so that they need little memory.
+Each page is a separate snapshot. A problem may be gone when it is repaired, so every change has a
+condition.
 """
 
 from __future__ import annotations
@@ -36,12 +34,12 @@ _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.
 
 @dataclass(frozen=True, slots=True)
 class ScannedRun:
-    """A run as the walk sees it. `placed`, `live` and `calls` are 0 or 1.
+    """A run in a scan. The last three fields are 0 or 1.
 
     Attributes:
-        placed: whether its session exists.
-        live: whether it has not ended.
-        calls: whether it has ended and its messages may hold tool calls.
+        has_session: 1 if its session exists.
+        live: 1 if the run has not ended.
+        calls: 1 if the run has ended and its messages may contain tool calls.
     """
 
     run_id: str
@@ -55,7 +53,7 @@ class ScannedRun:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessages:
-    """What a run that has ended keeps of its talk with the model: JSON texts, or None."""
+    """The stored conversation of an ended run: JSON texts, or None."""
 
     messages: str | None
     tools: str | None
@@ -83,7 +81,7 @@ _REPAIR = Sql(
 
 _COUNT_EVENTS = Sql("SELECT count(*) FROM run_events WHERE run_id = :run_id")
 
-# Its events go with it: the schema holds that.
+# The schema deletes its events as well.
 _DELETE = Sql(
     f"DELETE FROM runs WHERE run_id = :run_id AND NOT {_HAS_SESSION}"
     f" AND (NOT ({_LIVE}) OR coalesce(owner, '') = cast(:dead_owner as text)) RETURNING run_id"
@@ -92,7 +90,7 @@ _DELETE = Sql(
 
 @single_unit
 def count_runs() -> Steps[int]:
-    """How many runs there are."""
+    """Count all runs."""
     rows = yield Statement(_COUNT_RUNS)
     number: int = rows[0][0]
     return number
@@ -100,21 +98,21 @@ def count_runs() -> Steps[int]:
 
 @single_unit
 def scan_runs(after: str, limit: int) -> Steps[list[ScannedRun]]:
-    """The next runs of the walk behind an id, `""` for the first ones."""
+    """Return the next runs of a scan after an id; `""` starts the scan."""
     rows = yield Statement(_SCAN, {"after": after, "limit": limit})
     return [ScannedRun(*row) for row in rows]
 
 
 @single_unit
 def get_messages(run_id: str) -> Steps[StoredMessages | None]:
-    """What a run keeps of its talk with the model; None while it is live, or when it is gone."""
+    """Return the stored conversation of a run; None if the run is live or does not exist."""
     rows = yield Statement(_MESSAGES, {"run_id": run_id})
     return StoredMessages(*rows[0]) if rows else None
 
 
 @unit
 def replace_messages(run_id: str, before: str, after: StoredMessages) -> Steps[bool]:
-    """Replace the messages of a run that has ended; False when they are not `before` any more."""
+    """Replace the messages of an ended run. Return False if they differ from `before` now."""
     rows = yield Statement(
         _REPAIR,
         {
@@ -129,14 +127,14 @@ def replace_messages(run_id: str, before: str, after: StoredMessages) -> Steps[b
 
 @unit
 def delete_orphan(run_id: str, dead_owner: str | None) -> Steps[int | None]:
-    """Delete a run that has no session, with its events.
+    """Delete a run without a session, and its events.
 
     Args:
-        dead_owner: who is known not to work on it any more, if it has not ended.
+        dead_owner: the dead worker of the run, if the run has not ended.
 
     Returns:
-        How many batches of events went with it; None, and nothing was changed, when it is gone,
-        has a session, or somebody else works on it.
+        The number of deleted batches of events. None, without a change, if the run does not exist,
+        has a session, or belongs to another worker.
     """
     batches = yield Statement(_COUNT_EVENTS, {"run_id": run_id})
     gone = yield Statement(_DELETE, {"run_id": run_id, "dead_owner": dead_owner or ""})
@@ -171,25 +169,25 @@ _VIOLATIONS = {
         "SELECT run_id FROM run_events WHERE NOT EXISTS"
         " (SELECT 1 FROM runs WHERE runs.run_id = run_events.run_id) LIMIT 3"
     ),
-    "runs whose parent is gone": Sql(
+    "runs without their parent": Sql(
         "SELECT run_id FROM runs WHERE parent_run_id IS NOT NULL AND NOT EXISTS"
         " (SELECT 1 FROM runs AS parent WHERE parent.run_id = runs.parent_run_id) LIMIT 3"
     ),
-    "runs that ended at no time": Sql(
+    "ended runs without an end time": Sql(
         "SELECT run_id FROM runs WHERE finished_at IS NULL AND status NOT IN"
         " ('PENDING', 'RUNNING') LIMIT 3"
     ),
-    "runs in no known state": Sql(
+    "runs with an unknown status": Sql(
         "SELECT run_id FROM runs WHERE status NOT IN"
         " ('PENDING', 'RUNNING', 'COMPLETED', 'ERROR', 'CANCELLED') LIMIT 3"
     ),
 }
-"""What is wrong with the rows that each statement finds, some of them."""
+"""Statements that find rows that violate a rule, by the text for the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that does not hold, and the ids of some rows that show it."""
+    """A violated rule, and the ids of some rows that violate it."""
 
     what: str
     ids: list[str]
@@ -197,7 +195,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class SessionsCheck:
-    """A page of the walk: how many sessions, the last id, and what is wrong with which."""
+    """A page of checked sessions: their number, the last id, and pairs of violation and id."""
 
     sessions: int
     last: str
@@ -206,31 +204,34 @@ class SessionsCheck:
 
 @single_unit
 def count_sessions() -> Steps[int]:
-    """How many sessions there are."""
+    """Count all sessions."""
     ((number,),) = yield Statement(_COUNT_SESSIONS)
     return int(number)
 
 
 @unit
 def check_sessions(after: str, limit: int) -> Steps[SessionsCheck]:
-    """Compare the counters of the next sessions behind an id with their runs."""
+    """Compare the counters of the next sessions after an id with their runs."""
     rows = yield Statement(_PAGE, {"after": after, "limit": limit})
     broken = []
     for session_id, run_count, history_bytes, last_status, runs, highest, octets in rows:
         if run_count != runs or run_count < highest:
-            broken.append(("run_count is not the number of its runs", session_id))
+            broken.append(("run_count differs from the number of runs", session_id))
         if history_bytes != octets:
-            broken.append(("history_bytes is not the size of its history", session_id))
+            broken.append(("history_bytes differs from the size of the history", session_id))
         if last_status is not None or highest:
             found = yield Statement(_LAST, {"session_id": session_id})
             if found and found[0][0] != last_status:
-                broken.append(("last_status is not that of its last run", session_id))
+                broken.append(("last_status differs from that of the last run", session_id))
     return SessionsCheck(len(rows), rows[-1][0] if rows else after, broken)
 
 
 @unit
 def find_violations() -> Steps[list[Violation]]:
-    """Rows that belong to nothing, or are in no state that there is. All rows are looked at."""
+    """Find rows without the row that they refer to, or with an impossible state.
+
+    Every row is read.
+    """
     found = []
     for what, sql in _VIOLATIONS.items():
         rows = yield Statement(sql)

@@ -1,7 +1,8 @@
-"""Runs: appended as rows, changed only by conditional updates, so that an end is written once.
+"""Runs: rows that are appended, and changed only by conditional updates.
 
-A run that is PENDING has not been claimed: `start` claims it. A cancel request is recorded beside
-the state (design.md "Runs"); a run that nobody has claimed ends with it at once.
+So the final status of a run is stored once. A PENDING run is not claimed yet; `claim` makes it
+RUNNING. A cancel request is stored separately from the status (docs/contract.md "Cancel"). If the
+run is not claimed, the request ends it at once.
 """
 
 from __future__ import annotations
@@ -108,10 +109,10 @@ _LEAVE = Sql(
 
 @unit
 def create(run: NewRun) -> Steps[int | None]:
-    """Store a run as PENDING, its first attempt.
+    """Store a run as PENDING, with attempt 1.
 
     Returns:
-        Its number in the session, from 1; None when there is no such session.
+        Its number in the session, from 1; None if the session does not exist.
     """
     top = run.parent_run_id is None
     seq = yield from sessions.allocate_seq(
@@ -126,11 +127,11 @@ def create(run: NewRun) -> Steps[int | None]:
 
 @unit
 def claim(run_id: str, attempt: int, owner: str, now: int) -> Steps[bool]:
-    """Claim a run: PENDING becomes RUNNING.
+    """Claim a run: change its status from PENDING to RUNNING.
 
     Returns:
-        False, and nothing was changed, when it is not PENDING any more, its cancel has been
-        requested, or the attempt is another one.
+        False, without a change, if the run is not PENDING, its cancel has been requested, or it has
+        another attempt.
     """
     changed = yield Statement(
         _START, {"run_id": run_id, "attempt": attempt, "owner": owner, "now": now}
@@ -143,15 +144,15 @@ def claim(run_id: str, attempt: int, owner: str, now: int) -> Steps[bool]:
 
 @unit
 def finish(end: RunEnd, *, lost: bool = False) -> Steps[bool]:
-    """End a run and add what it used to its session.
+    """Store the end of a run, and add its usage to its session.
 
     Args:
-        lost: its worker is taken for dead. The attempt that has ended is no longer the run's, so
-            that whatever its worker may still write is refused.
+        lost: True if its worker is considered dead. The run gets a new attempt number, so that a
+            later write of that worker is refused.
 
     Returns:
-        False, and nothing was changed, when it has already ended, is gone, or the attempt is
-        another one. A run becomes CANCELLED only when that has been requested: the schema holds it.
+        False, without a change, if the run has already ended, does not exist, or has another
+        attempt. A run becomes CANCELLED only after a cancel request: the schema enforces that.
     """
     flags = {"late_result": int(end.late_result), "lost": int(lost)}
     changed = yield Statement(_FINISH, asdict(end) | flags)
@@ -166,14 +167,15 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[bool]:
 
 @unit
 def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Steps[bool]:
-    """Note of a run that has ended that the work itself, which had not stopped, now has.
+    """Store that the work of an ended run has stopped.
 
     Args:
-        late_result: whether it came to a result, which was dropped.
+        at: the time, in microseconds UTC.
+        late_result: True if the work had a result, which was dropped.
 
     Returns:
-        False, and nothing was changed, when it has not ended, was known to have stopped, is gone,
-        or the attempt is another one.
+        False, without a change, if the run has not ended, was known to have stopped, does not
+        exist, or has another attempt.
     """
     values: dict[str, Value] = {"run_id": run_id, "attempt": attempt, "at": at}
     rows = yield Statement(_WORK_STOPPED, {**values, "late_result": int(late_result)})
@@ -182,12 +184,12 @@ def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -
 
 @unit
 def store_question(run_id: str, history: str | None, messages: str | None) -> Steps[None]:
-    """Give a run that ended before it began what it leaves: the question that it was asked.
+    """Store the question of a run that ended before it was claimed.
 
-    Nothing happens when the run has not ended, is gone, or has left anything.
+    Nothing is changed if the run has not ended, does not exist, or has a history or messages.
 
     Args:
-        history, messages: as in RunEnd.
+        history, messages: as in `RunEnd`.
     """
     changed = yield Statement(_LEAVE, {"run_id": run_id, "history": history, "messages": messages})
     for session_id, parent_run_id, finished_at in changed:
@@ -196,7 +198,7 @@ def store_question(run_id: str, history: str | None, messages: str | None) -> St
 
 
 def _count_history_bytes(history: str | None, parent_run_id: str | None) -> int:
-    """What a run adds to its session's `chat_history`: only top-level runs are shown there."""
+    """Return the bytes that a run adds to `chat_history`, which has only top-level runs."""
     return len(history.encode()) if history is not None and parent_run_id is None else 0
 
 
@@ -204,14 +206,17 @@ def _count_history_bytes(history: str | None, parent_run_id: str | None) -> int:
 def request_cancel(
     run_id: str, now: int, actor: str, reason: str | None, *, claimed: bool = False
 ) -> Steps[RunRow | None]:
-    """Record that a run is to stop. One that is PENDING ends as CANCELLED at once.
+    """Store a cancel request. A PENDING run becomes CANCELLED at once.
 
     Args:
-        claimed: the caller works on the run and writes its end itself, even if it is PENDING.
+        now: the time of the request, in microseconds UTC.
+        actor: the principal that requests it.
+        claimed: True if the caller executes the run and stores its end itself, even if the run is
+            PENDING.
 
     Returns:
-        The run as this request has left it; None when the request changed nothing, because the
-        run has ended, has been asked to stop before, or does not exist: `state` tells which.
+        The run after the request. None, without a change, if the run has ended, its cancel was
+        requested before, or it does not exist; `get_state` shows which.
     """
     values: dict[str, Value] = {"run_id": run_id, "now": now, "actor": actor, "reason": reason}
     rows = yield Statement(_REQUEST_CANCEL, {**values, "claimed": int(claimed)})

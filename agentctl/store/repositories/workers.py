@@ -1,4 +1,4 @@
-"""The processes that run work: one row each, in the system database (design.md "Runs")."""
+"""Workers: the processes that execute runs, one row each, in the system database."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["WorkerRow", "get", "list_workers", "record_heartbeat", "register", "
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A process that runs work. Times are microseconds.
+    """A worker. Times are microseconds UTC.
 
     Attributes:
-        boot_id: which kernel, and which pids, `pid` belongs to.
-        process_start: clock ticks from the boot to the start of the process; 0 where unknown.
-        beat: when it last said that it lives, by its own clock.
+        boot_id: identifies the boot of the machine that `pid` is valid for.
+        process_start: clock ticks from the boot to the start of the process; 0 if unknown.
+        beat: the time of the last heartbeat, by the clock of `Database.clock`.
     """
 
     worker_id: str
@@ -37,7 +37,7 @@ _REGISTER = Sql(
 
 _HEARTBEAT = Sql("UPDATE workers SET beat = :now WHERE worker_id = :worker_id RETURNING worker_id")
 
-# A row for each process: few, so they are read in whatever order they have.
+# One row for each process: a small table, which is sorted after the read.
 _LIST = Sql(f"SELECT {_COLUMNS} FROM workers")
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM workers WHERE worker_id = :worker_id")
@@ -47,19 +47,22 @@ _REMOVE = Sql("DELETE FROM workers WHERE worker_id = :worker_id RETURNING worker
 
 @single_unit
 def register(row: WorkerRow) -> Steps[None]:
-    """Store a new worker; its id must be new."""
+    """Store a new worker. Its id must not exist."""
     yield Statement(_REGISTER, asdict(row))
 
 
 @single_unit
 def record_heartbeat(worker_id: str, now: int) -> Steps[bool]:
-    """Say that a worker lives; False when its row is gone: others have buried it."""
+    """Store a heartbeat.
+
+    Return False if the row is gone: another process has removed the worker.
+    """
     return bool((yield Statement(_HEARTBEAT, {"worker_id": worker_id, "now": now})))
 
 
 @single_unit
 def list_workers() -> Steps[list[WorkerRow]]:
-    """Every worker that has a row, the longest-serving first."""
+    """Return all workers, the oldest first."""
     rows = yield Statement(_LIST)
     return sorted(
         (WorkerRow(*row) for row in rows), key=lambda row: (row.started_at, row.worker_id)
@@ -68,12 +71,12 @@ def list_workers() -> Steps[list[WorkerRow]]:
 
 @single_unit
 def get(worker_id: str) -> Steps[WorkerRow | None]:
-    """The worker, or None when it has no row."""
+    """Return the worker, or None if it has no row."""
     rows = yield Statement(_GET, {"worker_id": worker_id})
     return WorkerRow(*rows[0]) if rows else None
 
 
 @single_unit
 def remove(worker_id: str) -> Steps[bool]:
-    """Remove a worker's row; False when it is gone already. Its runs are left as they are."""
+    """Delete the row of a worker. Return False if it is gone already. Its runs are not changed."""
     return bool((yield Statement(_REMOVE, {"worker_id": worker_id})))

@@ -1,7 +1,7 @@
-"""A copy of a SQLite file while it is written to, checked against what was to be copied.
+"""Backup of a SQLite file during use, with a comparison of the copy and the original.
 
-All of it is one state: that of the moment when the copy began. Nobody waits for it; the log grows
-meanwhile by what others write.
+The copy has the state at the start of the backup. No other process waits for it; the write-ahead
+log grows by the changes that they make meanwhile.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 __all__ = ["Backup", "ReportCopyProgress", "back_up", "hash_rows"]
 
 PAGES = 1_024
-"""Pages that are copied at a time: 4 MB."""
+"""Pages that are copied in one step: 4 MB."""
 
 CHUNK = 5_000
-"""Rows between two reports."""
+"""Rows between two calls of `ReportProgress`."""
 
 ReportCopyProgress = Callable[[str, int, int], None]
-"""Is told what is done, how far it is, and of how much."""
+"""Called with the name of the step, the number of finished parts, and the number of all parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What was written.
+    """A finished backup.
 
     Attributes:
-        taken_at: the moment of its state, microseconds; what was committed later is not in it.
-        seconds: what the copying and the checking took.
-        tables: the number of rows of each.
-        digest: SHA-256 of all rows, in hexadecimal: `rows_of` gives it of any copy.
+        taken_at: the time of its state, in microseconds UTC; later commits are not in it.
+        seconds: the duration of the copy and of the comparison.
+        tables: the number of rows of each table.
+        digest: SHA-256 of all rows, in hexadecimal; `hash_rows` computes it for any copy.
     """
 
     path: Path
@@ -55,14 +55,14 @@ class Backup:
 
 
 async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Backup:
-    """Copy a database to a new file for its owner's eyes only, and check the copy.
+    """Copy a database to a new file that only its owner can read, and check the copy.
 
-    The file appears under its name when it is whole, checked and on the disk. Until then it is
-    beside it, as `NAME.part`.
+    The file gets its name when it is complete, checked and on the disk. Until then it is
+    `NAME.part` in the same folder.
 
     Raises:
-        Conflict: there is a file of that name.
-        Unavailable: the database cannot be read, the file cannot be written, or differs.
+        Conflict: the file exists already.
+        Unavailable: the database cannot be read, the file cannot be written, or the copy differs.
     """
     part = target.with_name(f"{target.name}.part")
     if os.path.lexists(target):
@@ -91,7 +91,7 @@ def _copy(
     source: apsw.Connection, part: Path, report: ReportCopyProgress, stop: ShouldStop
 ) -> tuple[int, int, float, _RowHash]:
     began = time.monotonic()
-    # The snapshot that every page and every row is read from.
+    # Every page and every row is read from this snapshot.
     source.execute("BEGIN")
     taken_at = now()
     found = run_unit(source, require_version(part))
@@ -103,7 +103,7 @@ def _copy(
             while not steps.step(PAGES):
                 report("pages copied", steps.page_count - steps.remaining, steps.page_count)
                 if stop():
-                    raise apsw.InterruptError("the copy is no longer wanted")
+                    raise apsw.InterruptError("the backup was cancelled")
         rows = _compare(source, copy, report)
     except apsw.FullError:
         raise _not_writable(part, OSError(errno.ENOSPC, "")) from None
@@ -116,10 +116,10 @@ def _copy(
 def _compare(
     source: apsw.Connection, copy: apsw.Connection, report: ReportCopyProgress
 ) -> _RowHash:
-    """Hold the copy to what it was made of, row by row.
+    """Compare the copy with the original, row by row.
 
     Raises:
-        Unavailable: it is damaged, or differs.
+        Unavailable: the copy is damaged, or differs.
     """
     report("pages checked", 0, 0)
     damage = copy.execute("PRAGMA integrity_check(1)").fetchall()[0][0]
@@ -131,14 +131,14 @@ def _compare(
         return written
     what = "differs from the database" if damage == "ok" else "is damaged"
     raise errors.Unavailable(
-        "The backup failed: what was written is not what was read",
+        "The backup failed: the copy is not correct",
         cause=f"the copy {what}",
-        hint="look at the disk, and at the database with `agentctl db check`",
+        hint="check the disk, and the database with `agentctl db check`",
     )
 
 
 def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> _RowHash:
-    """The number of rows of each table, and a hash of all of them."""
+    """Return the number of rows of each table, and a SHA-256 of all rows."""
     digest, tables, done = hashlib.sha256(), dict[str, int](), 0
     for name in _tables(connection):
         rows = 0
@@ -167,7 +167,7 @@ def _count(connection: apsw.Connection, table: str) -> int:
 
 
 def _publish(part: Path, target: Path) -> None:
-    """Bring the file to the disk and give it its name, unless somebody else has taken that."""
+    """Flush the file to the disk and give it its name, unless that exists."""
     try:
         _flush(part)
         os.link(part, target)
@@ -188,16 +188,16 @@ def _flush(path: Path) -> None:
 
 def _file_exists(target: Path) -> errors.Conflict:
     return errors.Conflict(
-        "There is a file of that name",
-        cause=f"{target} was left as it is",
-        hint="name another file: a backup never overwrites one",
+        "The file exists already",
+        cause=f"{target} was not changed",
+        hint="give another name: a backup never overwrites a file",
     )
 
 
 def _not_writable(path: Path, error: OSError) -> errors.Unavailable:
     hint = "check the folder, its permissions, and its free space"
     if isinstance(error, FileExistsError):
-        hint = f"another backup writes it, or was killed; if so, remove {path}"
+        hint = f"another backup writes it, or was killed: in that case remove {path}"
     return errors.Unavailable(
         "The backup cannot be written",
         cause=f"{path}: {os.strerror(error.errno or 0)}",

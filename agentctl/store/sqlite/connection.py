@@ -38,7 +38,7 @@ WAIT_MILLISECONDS = 5_000
 """Maximum wait of a writer, or of a reader on a thread, for the lock of another process."""
 
 LOOP_WAIT_MILLISECONDS = 500
-"""Maximum wait of a read on the event loop. In WAL mode only a recovery makes a reader wait."""
+"""Maximum wait of a read on the event loop. In WAL mode only a recovery blocks a reader."""
 
 STATEMENTS = 256
 """Prepared statements that a connection keeps: more than the repositories use at a time."""
@@ -73,7 +73,7 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
         "another process holds its lock; try again",
     ),
     apsw.InterruptError: ("The database takes too long", "request less at once"),
-    apsw.FullError: ("The database's disk is full", "free some space"),
+    apsw.FullError: ("The database disk is full", "free some space"),
     apsw.IOError: (
         "The database cannot be read or written",
         "check the disk and the permissions of the file and its folder",

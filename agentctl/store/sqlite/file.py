@@ -1,6 +1,7 @@
-"""A SQLite file as the filesystem shows it, before SQLite is asked: what it would spoil or hide.
+"""Checks of a SQLite file before SQLite opens it, and the errors for them.
 
-It takes an empty file, and one of a byte, for a new database, and opens a file whose log is gone.
+SQLite treats an empty file, or one of a single byte, as a new database, and opens a file whose
+write-ahead log is missing. These checks reject such files.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _HEADER_BYTES = 100
 
 
 def check_file(path: Path, *, create: bool) -> None:
-    """Say plainly what is wrong with a file, and refuse one that has lost what it held.
+    """Check that a file can be a database and has not lost its content.
 
     Args:
         path: the file.
-        create: whether it may be made when it is not there.
+        create: True if a missing file may be created.
 
     Raises:
-        Unavailable: it cannot be a database, is damaged, or is not there and may not be made.
+        Unavailable: the file is no database, is damaged, or is missing and may not be created.
     """
     if path.is_dir():
         raise errors.Unavailable("The database cannot be opened", cause=f"{path} is a directory")
@@ -53,29 +54,29 @@ def check_file(path: Path, *, create: bool) -> None:
         raise errors.Unavailable(
             "The database cannot be created",
             cause=f"the folder {path.parent} does not exist",
-            hint="make the folder, or change [[databases]] url",
+            hint="create the folder, or change [[databases]] url",
         )
 
 
 def get_lock_folder(path: Path) -> Path:
-    """The folder for lock files of processes, beside the file itself, whatever links lead to it."""
+    """Return the folder for lock files, next to the real file if the path is a link."""
     real = path.resolve()
     return real.with_name(f"{real.name}.workers")
 
 
 def has_been_used(path: Path) -> bool:
-    """Whether processes have worked with the file, so that there was something in it."""
+    """Return True if processes have used the file, so that it had content."""
     return get_lock_folder(path).is_dir()
 
 
 def get_wal_path(path: Path) -> Path:
-    """The write-ahead log of a file, beside it."""
+    """Return the path of the write-ahead log, next to the real file."""
     real = path.resolve()
     return real.with_name(f"{real.name}-wal")
 
 
 def get_file_size(path: Path) -> int:
-    """Bytes of a file; 0 when it is not there."""
+    """Return the size of a file in bytes; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:
@@ -83,7 +84,7 @@ def get_file_size(path: Path) -> int:
 
 
 def _check_header(path: Path) -> None:
-    """Refuse what does not begin as a database, and what is shorter than its header says."""
+    """Reject a file without the header of a database, or shorter than its header states."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -96,12 +97,12 @@ def _check_header(path: Path) -> None:
     if header and header[: len(_MAGIC)] != _MAGIC:
         raise errors.Unavailable(
             "The file is not a database",
-            cause=f"{path} holds something else; it was left as it is",
+            cause=f"{path} contains something else; it was not changed",
             hint="name another file in [[databases]] url",
         )
     whole = _expected_size(header)
     # A checkpoint writes the header first; until it ends, the rest is in the log. The size is read
-    # again behind the log, which may have gone because it has ended.
+    # again after the log, because the log may be gone after the checkpoint.
     logs = get_file_size(get_wal_path(path)) + get_file_size(path.with_name(f"{path.name}-journal"))
     if get_file_size(path) < whole and not logs and get_file_size(path) < whole:
         raise errors.Unavailable(
@@ -112,7 +113,7 @@ def _check_header(path: Path) -> None:
 
 
 def _expected_size(header: bytes) -> int:
-    """What a file should have at least, by its header; 0 where that does not say."""
+    """Return the minimum size of a file by its header; 0 if the header does not state it."""
     if len(header) < _HEADER_BYTES or header[24:28] != header[92:96]:
         return 0
     page_size = int.from_bytes(header[16:18], "big")
@@ -120,62 +121,63 @@ def _expected_size(header: bytes) -> int:
 
 
 def _check_wal(path: Path) -> None:
-    """Refuse a file whose log was taken away: what was committed last was in there.
+    """Reject a file whose log was removed: the last commits were in it.
 
-    SQLite makes the log before its index and removes it after it, so that an index without a log,
-    seen twice, has lost it.
+    SQLite creates the log before its index and removes it after the index. So an index without a
+    log, seen twice, has lost the log.
     """
     log = get_wal_path(path)
     index = log.with_name(f"{log.name.removesuffix('wal')}shm")
     if all(index.exists() and not log.exists() for _ in range(2)):
         raise errors.Unavailable(
             "The database has lost its log",
-            cause=f"{log} is gone, and what was written last with it",
-            hint=f"restore it from a backup; to go on without: rm {shlex.quote(str(index))}",
+            cause=f"{log} is missing, and the last changes with it",
+            hint="restore it from a backup, or continue without the lost changes:"
+            f" rm {shlex.quote(str(index))}",
         )
 
 
 def _check_orphaned_wal(path: Path) -> None:
-    """Refuse to make a file whose log is still there: SQLite would remove the log."""
+    """Refuse to create a file whose log exists: SQLite would delete the log."""
     log = get_wal_path(path)
     if get_file_size(log):
         raise errors.Unavailable(
-            "The database's file is gone, and its log is not",
-            cause=f"{path} is not there, {log} is",
-            hint=f"put the file back, or a backup; to begin anew: rm {shlex.quote(str(log))}",
+            "The database file is missing, but its log exists",
+            cause=f"{path} does not exist, but {log} does",
+            hint=f"restore the file or a backup; for an empty database: rm {shlex.quote(str(log))}",
         )
 
 
 def build_no_database(path: Path) -> errors.Unavailable:
-    """The refusal of what is not there."""
+    """Build the error for a missing database."""
     return errors.Unavailable(
         "There is no database yet",
-        cause=f"{path} is not there",
+        cause=f"{path} does not exist",
         hint="`agentctl serve` creates it",
     )
 
 
 def build_emptied(path: Path) -> errors.Unavailable:
-    """The refusal of an empty file that was a database."""
+    """Build the error for an empty file that was a database."""
     locks = shlex.quote(str(get_lock_folder(path)))
     return errors.Unavailable(
-        "The database is empty, and was not",
-        cause=f"{path} holds nothing, but was used before",
-        hint=f"restore it from a backup; to begin anew: rm -r {locks}",
+        "The database has lost its content",
+        cause=f"{path} is empty, but was used before",
+        hint=f"restore it from a backup; for an empty database: rm -r {locks}",
     )
 
 
 def build_not_ours(path: Path) -> errors.Unavailable:
-    """The refusal of another program's database."""
+    """Build the error for the database of another program."""
     return errors.Unavailable(
         "The file is not an agentctl database",
-        cause=f"{path} holds something else; it was left as it is",
+        cause=f"{path} contains something else; it was not changed",
         hint="name another file in [[databases]] url",
     )
 
 
 def build_cannot_create(path: Path, error: OSError) -> errors.Unavailable:
-    """The refusal of a place where no file can be made."""
+    """Build the error for a file that cannot be created."""
     return errors.Unavailable(
         "The database cannot be created",
         cause=f"{path}: {os.strerror(error.errno or 0)}",
@@ -184,7 +186,7 @@ def build_cannot_create(path: Path, error: OSError) -> errors.Unavailable:
 
 
 def add_path(error: errors.AgentctlError, path: Path) -> errors.AgentctlError:
-    """The same failure, its cause naming the file: at the start that is what a user can mend."""
+    """Return the error with the file in its cause, which helps more than an id at the start."""
     if isinstance(error, errors.Unavailable) and error.cause and str(path) not in error.cause:
         return errors.Unavailable(error.detail, cause=str(path), hint=error.hint)
     return error

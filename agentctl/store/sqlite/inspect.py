@@ -1,7 +1,4 @@
-"""Looking into a SQLite file for `agentctl doctor`; nothing is changed.
-
-Looking through a whole SQLite file for `agentctl db check`; nothing is changed.
-"""
+"""Checks of a SQLite file for `agentctl doctor` and `agentctl db check`. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -32,17 +29,17 @@ __all__ = [
 
 
 def get_sqlite_version() -> str:
-    """The version of SQLite that is in use: that of apsw, not the system's."""
+    """Return the version of SQLite in use: that of apsw, not that of the system."""
     return apsw.sqlite_lib_version()
 
 
 async def check_integrity(path: Path) -> str | None:
-    """What is damaged in a file, one line; None: nothing was found.
+    """Return the first damage in a file, as one line; None if there is none.
 
-    It reads the whole file, on a thread, and ends at once when the task is cancelled.
+    The whole file is read, on a thread. The read ends at once if the task is cancelled.
 
     Raises:
-        Unavailable: it cannot be read.
+        Unavailable: the file cannot be read.
     """
     return await run_on_thread(path, lambda connection, _: _quick_check(connection))
 
@@ -53,7 +50,7 @@ def _quick_check(connection: apsw.Connection) -> str | None:
 
 
 def read_journal_mode(path: Path) -> str:
-    """The journal mode of a file: `wal`, unless somebody changed it. Raises Unavailable."""
+    """Return the journal mode of a file: `wal`, unless it was changed. Raises Unavailable."""
     connection = _reader(path)
     try:
         return str(connection.pragma("journal_mode"))
@@ -64,10 +61,10 @@ def read_journal_mode(path: Path) -> str:
 
 
 def try_write_lock(path: Path) -> None:
-    """Begin to write, and leave it at that.
+    """Take the write lock of a file and release it.
 
     Raises:
-        Unavailable: it cannot be written, or another process writes for longer than writers wait.
+        Unavailable: the file cannot be written, or another process holds the lock for too long.
     """
     try:
         connection = connect_writer(path)
@@ -88,11 +85,11 @@ def _reader(path: Path) -> apsw.Connection:
 
 
 MAXIMUM_DAMAGES = 5
-"""Damages that are told: where there are more, there are many."""
+"""Maximum number of reported damages."""
 
 
 async def find_damage(path: Path) -> list[str]:
-    """What is damaged, a line each. Raises Unavailable when not even that can be found out."""
+    """Return the damages in a file, one line each. Raises Unavailable if it cannot be checked."""
 
     def look(connection: apsw.Connection, _: object) -> list[str]:
         rows = connection.execute(f"PRAGMA integrity_check({MAXIMUM_DAMAGES})").fetchall()
@@ -103,7 +100,7 @@ async def find_damage(path: Path) -> list[str]:
 
 
 async def find_dangling_rows(path: Path) -> list[tuple[str, int]]:
-    """Tables with rows that refer to a row that is not there, and how many of them."""
+    """Return tables with rows that refer to a missing row, and the number of these rows."""
 
     def look(connection: apsw.Connection, _: object) -> list[tuple[str, int]]:
         rows = connection.execute("PRAGMA foreign_key_check")
@@ -113,6 +110,6 @@ async def find_dangling_rows(path: Path) -> list[tuple[str, int]]:
 
 
 async def find_schema_differences(path: Path, version: int) -> list[tuple[str, bool]]:
-    """What `sqlite_shape.differences` finds."""
+    """Compare the schema of a file with the migrations (`schema.compare_schema`)."""
     found = await run_on_thread(path, lambda connection, _: schema.read_schema(connection))
     return list(schema.compare_schema(found, version))

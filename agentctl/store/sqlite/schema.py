@@ -1,8 +1,6 @@
-"""The schema of a SQLite file: made, checked, brought up to date.
+"""The schema of a SQLite file: create, check and migrate it, and compare it with the migrations.
 
-A file that is not ours is looked at and never written to.
-
-The schema that a SQLite file has, held against what the migrations make.
+A file of another program is read but never written to.
 """
 
 from __future__ import annotations
@@ -48,10 +46,10 @@ __all__ = [
 ]
 
 CREATION_SECONDS = 10.0
-"""How long to wait for another process that makes the same database."""
+"""Maximum wait for another process that creates the same database."""
 
 LOCK_SECONDS = 60.0
-"""How long a migration waits for those who write, or for another migration."""
+"""Maximum wait of a migration for writers, or for another migration."""
 
 _TABLE_NAMES = Sql("SELECT name FROM sqlite_master WHERE type = 'table'")
 _VERSION = Sql("SELECT max(version) FROM schema_version")
@@ -59,18 +57,19 @@ _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES (?, ?)"
 
 
 def create_if_absent(path: Path) -> bool:
-    """Make the file, for its owner's eyes only, and the schema in it, unless it holds anything.
+    """Create the file, readable for its owner only, and its schema, unless it has tables.
 
-    Several processes may do this at once: one of them fills the file, the others wait for it.
+    Several processes may call this at the same time: one of them creates the schema, the others
+    wait for it.
 
     Returns:
-        Whether this process has made it.
+        True if this process has created the schema.
 
     Raises:
-        Unavailable: it is empty, and was used before.
-        OSError, apsw.Error: it cannot be made.
+        Unavailable: the file is empty, but was used before.
+        OSError, apsw.Error: the file cannot be created.
     """
-    # Looked at first: who makes the file at the same time begins to use it later.
+    # Read before the file is created: a process that creates it now uses it only later.
     used = path.exists() and has_been_used(path)
     if not path.exists():
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -91,11 +90,11 @@ def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool 
     """Set the journal mode and apply every migration to a file without tables.
 
     Returns:
-        Whether it had none; None when another process is at it, and this is to be tried again.
+        True if the file had no tables. None if another process holds it: try again.
 
     """
     try:
-        # The change of the journal mode needs a lock that SQLite does not wait for.
+        # To change the journal mode SQLite needs a lock, for which it does not wait.
         if connection.execute(_TABLE_NAMES).fetchall():
             return False
         if used:
@@ -109,14 +108,14 @@ def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool 
         _apply(connection, migration)
     connection.execute("COMMIT")
     if empty:
-        # Into the file itself, so that a schema is there whatever becomes of the log.
+        # Write the schema to the file itself, so that it survives the loss of the log.
         with contextlib.suppress(apsw.BusyError):
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
     return empty
 
 
 async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
-    """Bring a file that exists up to date; see `apply_pending`. Raises Unavailable for apsw's."""
+    """Migrate an existing file (`apply_pending`). Raises Unavailable for errors of apsw."""
     await run_on_thread(
         path, lambda each, stop: apply_pending(each, path, applied, stop), writes=True
     )
@@ -125,21 +124,21 @@ async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
 def apply_pending(
     connection: apsw.Connection, path: Path, applied: Callable[[Migration], None], stop: ShouldStop
 ) -> None:
-    """Apply what is missing, each migration in a transaction of its own, under the write lock.
+    """Apply the pending migrations, each in a separate transaction, under the write lock.
 
-    Of several processes one applies a migration; the others wait and find it done. Killed at any
-    point it leaves the schema of before or of after a migration.
+    Of several processes one applies a migration; the others wait and find it applied. A process
+    that is killed leaves the schema before or after a migration.
 
     Args:
-        connection: one that may write.
+        connection: a connection that may write.
         path: its file, for messages.
-        applied: is told of each when it is durable.
-        stop: ends the wait for the lock.
+        applied: called with each migration after it is durable.
+        stop: returns True to end the wait for the lock.
 
     Raises:
-        SchemaMismatch: it is newer than this code.
-        Unavailable: it is not ours.
-        apsw.Error: a migration failed, and has left nothing; or others hold the lock for long.
+        SchemaMismatch: the schema is newer than this code.
+        Unavailable: the database belongs to another program.
+        apsw.Error: a migration failed, without a change, or the lock was held for too long.
     """
     while run_unit(connection, require_version(path)) != SCHEMA_VERSION:
         _begin_immediate(connection, stop)
@@ -177,7 +176,7 @@ def _apply(connection: apsw.Connection, migration: Migration) -> None:
 
 @unit
 def require_version(path: Path) -> Steps[int]:
-    """Like `stored_version`, where there has to be something. Raises Unavailable."""
+    """Return the schema version of a database that must exist. Raises Unavailable."""
     found = yield from read_stored_version(path)
     if found is None:
         raise build_no_database(path)
@@ -186,10 +185,10 @@ def require_version(path: Path) -> Steps[int]:
 
 @unit
 def read_stored_version(path: Path) -> Steps[int | None]:
-    """The number of the last migration that was applied, 0 for none; None: there are no tables.
+    """Return the number of the last applied migration, 0 for none; None if there are no tables.
 
     Raises:
-        Unavailable: the database is another program's.
+        Unavailable: the database belongs to another program.
     """
     names = {name for (name,) in (yield Statement(_TABLE_NAMES))}
     if not names:
@@ -214,29 +213,29 @@ _INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND name NOT LIK
 
 
 def read_schema(connection: apsw.Connection) -> SchemaObjects:
-    """The schema of a database."""
+    """Return the schema of a database."""
     rows = connection.execute(_ALL).fetchall()
     return {(str(kind), str(name)): " ".join(str(sql).split()) for kind, name, sql in rows}
 
 
 def compare_schema(found: SchemaObjects, version: int) -> Iterator[tuple[str, bool]]:
-    """What differs from the migrations up to a version, each as one line.
+    """Compare a schema with the migrations up to a version.
 
     Returns:
-        Lines, and whether it is only something that is there besides: `index mine`.
+        Lines, each with True if it reports only an additional object, such as `index mine`.
     """
     wanted = read_schema(_build_in_memory(version))
     for kind, name in sorted(wanted.keys() - found.keys()):
         yield f"{kind} {name} is missing", False
     for key in sorted(wanted.keys() & found.keys()):
         if wanted[key] != found[key]:
-            yield f"{key[0]} {key[1]} is not as the migrations make it", False
+            yield f"{key[0]} {key[1]} differs from the migrations", False
     for kind, name in sorted(found.keys() - wanted.keys()):
-        yield f"{kind} {name} is not one of ours", True
+        yield f"{kind} {name} is not part of the schema", True
 
 
 def expected_columns(version: int) -> set[tuple[str, str]]:
-    """Tables and columns that the migrations make, on either engine: they make the same."""
+    """Return the tables and columns of the migrations, which are the same on both engines."""
     return {
         (str(table), str(name))
         for table, name in _build_in_memory(version).execute(_COLUMNS).fetchall()
@@ -244,13 +243,13 @@ def expected_columns(version: int) -> set[tuple[str, str]]:
 
 
 def expected_indexes(version: int) -> set[str]:
-    """The names of indexes that the migrations make, on either engine."""
+    """Return the names of the indexes of the migrations, which are the same on both engines."""
     return {str(name) for (name,) in _build_in_memory(version).execute(_INDEXES).fetchall()}
 
 
 @cache
 def _build_in_memory(version: int) -> apsw.Connection:
-    """A database in memory, made by the migrations."""
+    """Return a database in memory with the migrations up to a version."""
     connection = apsw.Connection(":memory:")
     for migration in load_migrations("sqlite"):
         if migration.number <= version:

@@ -1,4 +1,4 @@
-"""Long work on a SQLite file: on a thread and a connection of its own, ended with its task."""
+"""Long work on a SQLite file, on a thread with a separate connection."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ __all__ = ["ShouldStop", "run_on_thread"]
 T = TypeVar("T")
 
 ShouldStop = Callable[[], bool]
-"""Whether the work is no longer wanted."""
+"""Returns True if the work must stop."""
 
 STEPS = 10_000
-"""Instructions of SQLite between two looks at that: well below a millisecond."""
+"""SQLite instructions between two checks of `ShouldStop`: far less than a millisecond."""
 
 
 async def run_on_thread(
     path: Path, work: Callable[[apsw.Connection, ShouldStop], T], *, writes: bool = False
 ) -> T:
-    """Run work with a connection of its own, on a thread.
+    """Run work on a thread with a separate connection.
 
-    When the task is cancelled, the statement that runs ends with `apsw.InterruptError`.
+    If the task is cancelled, the running statement ends with `apsw.InterruptError`.
 
     Args:
-        path: the file, which exists.
-        work: is given the connection, and what tells it, between statements, to end.
-        writes: whether the connection may write.
+        path: the file. It must exist.
+        work: called with the connection and a function that the work calls between statements to
+            find out whether it must stop.
+        writes: True if the connection may write.
 
     Raises:
         Unavailable: the database failed.
-        Whatever the work raises.
+        Exception: the exceptions of the work.
     """
     stop = threading.Event()
 
-    def connected() -> T:
+    def run() -> T:
         connection = connect_writer(path) if writes else connect_reader(path)
         connection.set_progress_handler(stop.is_set, STEPS)
         try:
@@ -49,19 +50,19 @@ async def run_on_thread(
         finally:
             connection.close(True)
 
-    doing = asyncio.ensure_future(asyncio.to_thread(connected))
-    doing.add_done_callback(_retrieve_exception)
+    running = asyncio.ensure_future(asyncio.to_thread(run))
+    running.add_done_callback(_retrieve_exception)
     try:
-        return await asyncio.shield(doing)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         stop.set()
-        await asyncio.wait([doing])
+        await asyncio.wait([running])
         raise
     except apsw.Error as error:
         raise to_public_error(error, str(path)) from None
 
 
 def _retrieve_exception(done: asyncio.Future[T]) -> None:
-    """Who is told twice not to wait for it does not hear how it ended."""
+    """Retrieve the exception of abandoned work: its task may have been cancelled twice."""
     if not done.cancelled():
         done.exception()

@@ -1,7 +1,7 @@
-"""The one thread of a process that writes to a SQLite file: group commit.
+"""The writer thread of a SQLite database, with group commit.
 
-A commit waits for the disk, and SQLite takes one writer at a time. So the thread takes every unit
-that waits, runs each in a savepoint of one transaction, commits once, and answers them all.
+A commit waits for the disk, and SQLite has one writer at a time. So the thread takes all waiting
+units, runs each in a savepoint of one transaction, commits once, and returns all results.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from agentctl.store.sqlite.connection import connect_writer, log, run_unit, to_p
 __all__ = ["Writer"]
 
 GROUP = 512
-"""Units in one transaction at most: a bound on how long other processes are kept waiting."""
+"""Maximum number of units in one transaction: it limits the wait of other processes."""
 
 
 class _QueuedUnit:
-    """A unit of work, who waits for it, and how it ended.
+    """A unit of work with the future of its caller, and its result or error.
 
-    `loop` is that of a task that waits; None when a thread does.
+    `loop` is the event loop of the caller; None if the caller is a blocked thread.
     """
 
     __slots__ = ("error", "future", "loop", "result", "work")
@@ -46,7 +46,7 @@ class _QueuedUnit:
         self.error: BaseException | None = None
 
     def answer(self) -> None:
-        """Tell who waits; a task that was cancelled meanwhile is not there to be told."""
+        """Resolve the future of the caller, unless its task was cancelled."""
         if self.future.done():
             return
         if self.error is not None:
@@ -56,7 +56,7 @@ class _QueuedUnit:
 
 
 class Writer:
-    """The writer thread of one file. Started with the object; `stop` ends it."""
+    """The writer thread of one file. The constructor starts it, `stop` ends it."""
 
     def __init__(self, name: str, path: Path) -> None:
         self._name = name
@@ -68,33 +68,33 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """Units that wait for the thread."""
+        """The number of units that wait for the thread."""
         return self._queue.qsize()
 
     @property
     def is_busy(self) -> bool:
-        """Whether the thread works on units."""
+        """True while the thread runs units."""
         return self._busy
 
     def submit(self, work: Work[Any]) -> asyncio.Future[Any]:
-        """Hand over a unit. It runs even when the task that waits for the future is cancelled."""
+        """Accept a unit. It runs even if the task that waits for the future is cancelled."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._queue.put(_QueuedUnit(work, loop, future))
         return future
 
     def submit_blocking(self, work: Work[Any]) -> concurrent.futures.Future[Any]:
-        """Hand over a unit, to be waited for by a thread."""
+        """Accept a unit whose caller is a thread that blocks on the future."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._queue.put(_QueuedUnit(work, None, future))
         return future
 
     def stop(self) -> None:
-        """End the thread after the units that were handed over."""
+        """End the thread after the accepted units."""
         self._queue.put(None)
 
     def join(self) -> None:
-        """Wait for the thread's end; its connection is closed then."""
+        """Wait until the thread has ended. Its connection is closed then."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -115,7 +115,7 @@ class Writer:
             connection.close(True)
 
     def _take(self) -> tuple[list[_QueuedUnit], bool]:
-        """The units that wait, once there is one, and whether `stop` was among them."""
+        """Wait for a unit. Return all waiting units, and True if `stop` was called."""
         group: list[_QueuedUnit] = []
         unit = self._queue.get()
         try:
@@ -137,29 +137,29 @@ class Writer:
         connection.execute("COMMIT")
 
     def _apply(self, connection: apsw.Connection, unit: _QueuedUnit) -> None:
-        """Run one unit; its failure undoes its own changes, not those of its group."""
+        """Run one unit. Its failure undoes its own changes, not those of the group."""
         connection.execute("SAVEPOINT unit")
         try:
             unit.result = run_unit(connection, unit.work)
         except BaseException as error:
-            unit.error = self._shown(error)
+            unit.error = self._to_public(error)
             if not connection.in_transaction:
-                # A full disk or an I/O error: SQLite has undone the transaction, so the units
-                # before this one are lost as well.
+                # After a full disk or an I/O error SQLite has undone the transaction, so the
+                # changes of the earlier units are lost as well.
                 raise
             connection.execute("ROLLBACK TO unit")
         connection.execute("RELEASE unit")
 
     def _fail(self, group: list[_QueuedUnit], error: BaseException) -> None:
-        """Nothing of the group was kept: every unit that has no error of its own gets this one."""
-        shown = self._shown(error)
-        if shown is error:
+        """Set the error of every unit without one: no change of the group was kept."""
+        public = self._to_public(error)
+        if public is error:
             log.error("database %s: the writer failed", self._name, exc_info=error)
-            shown = errors.InternalError()
+            public = errors.InternalError()
         for unit in group:
-            unit.error = unit.error or shown
+            unit.error = unit.error or public
 
-    def _shown(self, error: BaseException) -> BaseException:
+    def _to_public(self, error: BaseException) -> BaseException:
         return to_public_error(error, self._name) if isinstance(error, apsw.Error) else error
 
     def _undo(self, connection: apsw.Connection | None) -> None:
@@ -172,7 +172,7 @@ class Writer:
 
 
 def _resolve(group: list[_QueuedUnit]) -> None:
-    """Wake who waits: one call for each event loop, whatever the size of the group."""
+    """Resolve all futures, with one call to each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedUnit]] = {}
     for unit in group:
         if unit.loop is None:
@@ -183,7 +183,7 @@ def _resolve(group: list[_QueuedUnit]) -> None:
         try:
             loop.call_soon_threadsafe(_resolve_each, units)
         except RuntimeError:
-            log.warning("%d writes ended after their event loop had closed", len(units))
+            log.warning("%d writes ended after their event loop was closed", len(units))
 
 
 def _resolve_each(units: list[_QueuedUnit]) -> None:
