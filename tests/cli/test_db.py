@@ -101,7 +101,7 @@ def test_an_old_database_stops_whatever_uses_it_and_names_the_command(
     assert file.read_bytes() == before
     ended = agentctl("db", "migrate", *where)
     assert (ended.code, ended.stderr) == (
-        0, f"main ({file}) was migrated, {len(NAMES) - 1} step from schema 1\n"
+        0, f"main ({file}) was migrated, {len(NAMES) - 1} steps from schema 1\n"
     )  # fmt: skip
     assert agentctl("sessions", "list", "-o", "name", *where).lines == ["s1"]
     (record,) = json.loads(agentctl("db", "status", "-o", "json", *where).stdout)
@@ -129,12 +129,12 @@ def zeroed_page(file: Path) -> None:
 
 
 DAMAGES = {
-    "a page": (zeroed_page, "is damaged", "restore it from a backup"),
+    "a page": (zeroed_page, "is damaged", "restore the database"),
     "an index": ("DROP INDEX runs_parent", "index runs_parent is missing", "restore"),
-    "a count": ("UPDATE sessions SET run_count = 2", "run_count differs from the number", "by hand"),
-    "a size": ("UPDATE sessions SET history_bytes = 9", "history_bytes is not", "by hand"),
-    "a state": ("UPDATE sessions SET last_status = 'ERROR'", "last_status is not", "by hand"),
-    "an end": ("UPDATE runs SET finished_at = NULL", "ended runs without an end time: r1", "by hand"),
+    "a count": ("UPDATE sessions SET run_count = 2", "run_count differs", "by hand"),
+    "a size": ("UPDATE sessions SET history_bytes = 9", "history_bytes differs", "by hand"),
+    "a state": ("UPDATE sessions SET last_status = 'ERROR'", "last_status differs", "by hand"),
+    "an end": ("UPDATE runs SET finished_at = NULL", "ended runs without an end", "by hand"),
     "a session": ("DELETE FROM sessions", "1 rows of runs refer to missing rows", "by hand"),
 }
 

@@ -111,7 +111,7 @@ def test_a_database_that_is_not_there_is_named_and_not_made(
     ended = agentctl("sessions", "list", "--config", str(folder / "agentctl.toml"))
     assert (ended.code, ended.stdout) == (7, "")
     assert ended.stderr == (
-        f"error: there is no database yet\n  cause: {folder}/agentctl.db is not there\n\n"
+        f"error: there is no database yet\n  cause: {folder}/agentctl.db does not exist\n\n"
         "hint: `agentctl serve` creates it\n"
     )
     assert not (folder / "agentctl.db").exists()

@@ -110,7 +110,8 @@ def test_an_empty_file_that_was_a_database_is_refused_until_that_is_meant(path: 
     os.truncate(path, 0)
     error = refused(path)
     assert error.detail == "The database has lost its content"
-    assert error.hint == (f"restore it from a backup; for an empty database: rm -r {get_lock_folder(path)}")
+    folder = get_lock_folder(path)
+    assert error.hint == f"restore it from a backup; for an empty database: rm -r {folder}"
     get_lock_folder(path).rmdir()
     open_sqlite("main", path, create=True).close_blocking()
 
@@ -121,9 +122,9 @@ def test_a_file_whose_log_was_taken_away_is_refused_until_that_is_meant(path: Pa
     log.unlink()
     error = refused(path)
     assert error.detail == "The database has lost its log"
-    assert f"{log} is gone" in (error.cause or "")
+    assert f"{log} is missing" in (error.cause or "")
     index = path.with_name(f"{path.name}-shm")
-    assert (error.hint or "").endswith(f"to go on without: rm {index}")
+    assert (error.hint or "").endswith(f"continue without the lost changes: rm {index}")
     index.unlink()
     database = open_sqlite("main", path, create=False)
     assert database.read_blocking(sessions.get("s1", EVERYONE)) is None

@@ -231,7 +231,7 @@ def test_postgres_is_looked_at_migrated_and_checked(postgres_url: str) -> None:
             await connection.execute("DROP INDEX runs_created")
             assert await checked(entry) == [
                 "index runs_created is missing",
-                "run_count differs from the number of runs: 1 sessions, s1 is one",
+                "run_count differs from the number of runs: 1 sessions, for example s1",
             ]
             absent = replace(entry, search_path=f"{entry.search_path}_absent")
             assert (await read_database_status(absent)).state == "missing"

@@ -71,7 +71,7 @@ def test_an_empty_file_is_filled_when_it_may_be(path: Path) -> None:
 def test_no_database_is_told_with_what_makes_one(path: Path) -> None:
     error = refused(path, create=False)
     assert isinstance(error, errors.Unavailable)
-    assert error.cause == f"{path} is not there"
+    assert error.cause == f"{path} does not exist"
     assert error.hint == "`agentctl serve` creates it"
     assert not path.exists()
 

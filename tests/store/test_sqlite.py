@@ -425,7 +425,7 @@ def test_a_write_lands_though_its_event_loop_has_closed(
     asyncio.run(leave())
     gate.set()
     sqlite.close_blocking()
-    assert "event loop had closed" in caplog.text
+    assert "event loop was closed" in caplog.text
     with closing(sqlite3.connect(sqlite.path)) as connection:
         assert connection.execute("SELECT run_count FROM sessions").fetchall() == [(1,)]
 
