@@ -41,6 +41,7 @@ PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{6})?Z")
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _STARTED = re.compile(rf"started run ({_UUID.pattern})")
 _RUN_ID = re.compile(r"(?<![$\w])RUN_ID(?![\w=])")
 
@@ -74,8 +75,8 @@ def start_demo(folder: Path) -> Iterator[Demo]:
 
 
 def normalize(text: str) -> str:
-    """Replace ids and times, and collapse the width of columns."""
-    text = _TIME.sub("<time>", _UUID.sub("<id>", text))
+    """Replace ids and times, remove colors, and collapse the width of columns."""
+    text = _TIME.sub("<time>", _UUID.sub("<id>", _STYLE.sub("", text)))
     return re.sub(r"[ \t]+", " ", text).strip()
 
 
