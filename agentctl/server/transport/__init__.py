@@ -1,1 +1,1 @@
-"""HTTP/1.1 below the application: the only package that uses uvicorn's internals."""
+"""The HTTP protocol over uvicorn: the only package that uses private attributes of uvicorn."""

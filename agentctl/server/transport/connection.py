@@ -1,5 +1,7 @@
-"""A connection as time and its other end treat it: deadlines, clients that take nothing, and ends
-after which the last answer can still be read.
+"""The deadlines and the end of a connection.
+
+A slow client is disconnected at a deadline, a client that reads nothing after `stalled_seconds`,
+and a connection ends in a way that lets the client read the last response.
 """
 
 from __future__ import annotations
@@ -16,19 +18,18 @@ from agentctl.server.transport.cycle import RequestCycle, ResponseTransport
 __all__ = ["BODY", "HEAD", "IDLE", "TimedConnection"]
 
 LINGER_SECONDS = 2.0
-"""How long what a refused client still sends is thrown away, so that it reads the answer."""
-
+"""Time to discard what a rejected client still sends, so that it can read the response."""
 
 IDLE, HEAD, BODY = range(3)
-"""What is read: nothing yet, a head, or a body."""
+"""Phases of reading: no byte of a request yet, a header, a body."""
 
 
 class TimedConnection(HttpToolsProtocol):
-    """What `Protocol` is beside reading requests.
+    """The base of `HttpProtocol`: deadlines and lingering close.
 
     Attributes:
-        limits: `[limits]`, of which it holds the times.
-        stalled_seconds: how long an answer may wait for a client that takes nothing of it.
+        limits: the settings `[limits]`; its times are used here.
+        stalled_seconds: time until a client that reads nothing of a response is disconnected.
     """
 
     limits: ClassVar[Limits] = Limits()
@@ -37,57 +38,59 @@ class TimedConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._phase = IDLE
-        self._latest: RequestCycle | None = None  # of the last head that was read
-        self._running: RequestCycle | None = None  # what is answered
-        self._deaf = False  # what comes in is thrown away
-        self._closing = False  # no answer is to follow
+        self._latest: RequestCycle | None = None  # of the latest parsed header
+        self._running: RequestCycle | None = None  # the request that is processed
+        self._discarding = False  # received bytes are thrown away
+        self._closing = False  # no further response is sent
         self._deadline: TimerHandle | None = None
-        self._awaited = IDLE
-        self._stall: TimerHandle | None = None
+        self._deadline_phase = IDLE
+        self._stall_timer: TimerHandle | None = None
         self._idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._response_transport = ResponseTransport(transport, self._finish)
+        self._response_transport = ResponseTransport(transport, self._close_after_response)
         self._set_deadline(HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deaf = True
+        self._discarding = True
         self._cancel_timer(self._deadline)
-        self._cancel_timer(self._stall)
+        self._cancel_timer(self._stall_timer)
         self.pipeline.clear()
         if self._running is not None and self._running.unfinished:
-            self._running.leave()
+            self._running.disconnect()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
-        self._response_transport.let_go()
+        self._response_transport.release()
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch_send_buffer()
 
     def resume_writing(self) -> None:
-        self._cancel_timer(self._stall)
+        self._cancel_timer(self._stall_timer)
         super().resume_writing()
 
     def _start_asgi_task(self, cycle: RequestCycle, app: Any) -> None:  # type: ignore[override]
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
-    # Ending
+    # Close
 
-    def _finish(self) -> None:
-        """An answer was the last one of this connection."""
+    def _close_after_response(self) -> None:
+        """Close the connection after its last response."""
         if self._phase == IDLE and not self.pipeline:
             self._close_transport()
         else:
             self._linger()
 
     def _linger(self) -> None:
-        """End our side, and throw away what still comes: a connection that is closed on unread
-        bytes is reset, which takes the answer from the client (RFC 9112 9.6).
+        """Close our side and discard what the client still sends.
+
+        If a socket is closed with unread bytes, the kernel resets the connection, and the client
+        may lose the response (RFC 9112 9.6).
         """
-        self._deaf = self._closing = True
+        self._discarding = self._closing = True
         self.pipeline.clear()
         self.flow.resume_reading()
         self.transport.write_eof()
@@ -95,34 +98,35 @@ class TimedConnection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(LINGER_SECONDS, self._close_transport)
 
     def _close_transport(self) -> None:
-        self._deaf = self._closing = True
+        self._discarding = self._closing = True
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self._watch_send_buffer()
 
-    # Time
+    # Deadlines
 
-    def _set_deadline(self, phase: int, *, anew: bool = False) -> None:
-        """Set the deadline of what is under way, unless it is set. `anew`: something new is."""
+    def _set_deadline(self, phase: int, *, restart: bool = False) -> None:
+        """Set the deadline of a phase unless it is set; with `restart`, set it again."""
         if self._deadline is not None:
-            if self._awaited == phase and not anew:
+            if self._deadline_phase == phase and not restart:
                 return
             self._deadline.cancel()
         limits = self.limits
         seconds = limits.body_seconds if phase == BODY else limits.header_seconds
-        self._awaited = phase
+        self._deadline_phase = phase
         self._deadline = self.loop.call_later(seconds, self._on_deadline)
 
     def _clear_deadline(self) -> None:
-        """All that came in was read."""
+        """Remove the deadline: all received requests are parsed."""
         self._cancel_timer(self._deadline)
         self._deadline = None
         if self._running is not None and self._running.response_complete:
-            self._rest()  # the end of a body that nobody waited for
+            self._start_keep_alive()  # The body was longer than its response.
 
-    def _rest(self) -> None:
-        """Everything is answered: from now on nothing may come for so long. The timer is set once
-        for many requests, since it costs more than a look at the clock.
+    def _start_keep_alive(self) -> None:
+        """Start the keep-alive time: all requests have their responses.
+
+        The timer runs over many requests, because to set one costs more than to read the clock.
         """
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
@@ -133,7 +137,7 @@ class TimedConnection(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
         if self._running is None or self._running.unfinished or self._deadline is not None:
-            return  # which ends with a rest, or with a deadline
+            return  # The end of the request, or the deadline, continues.
         left = self._idle_since + self.timeout_keep_alive - self.loop.time()
         if left <= 0:
             self._close_transport()
@@ -143,22 +147,28 @@ class TimedConnection(HttpToolsProtocol):
             )
 
     def _on_deadline(self) -> None:
-        """What is awaited has not come in time; while we are the slow ones there is no hurry."""
+        """Close the connection, unless the server and not the client is slow."""
         self._deadline = None
         running = self._running
-        ours = running is not self._latest or self._phase != BODY
-        if running is not None and running.unfinished and (ours or running.response_started):
-            self._set_deadline(self._awaited)
+        server_is_slow = running is not self._latest or self._phase != BODY
+        if (
+            running is not None
+            and running.unfinished
+            and (server_is_slow or running.response_started)
+        ):
+            self._set_deadline(self._deadline_phase)
         else:
             self._close_transport()
 
     def _watch_send_buffer(self) -> None:
-        self._cancel_timer(self._stall)
-        left = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(self.stalled_seconds, self._look, left)
+        self._cancel_timer(self._stall_timer)
+        size = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(
+            self.stalled_seconds, self._check_send_buffer, size
+        )
 
-    def _look(self, before: int) -> None:
-        """Cut the connection when nothing has flowed; a stream is for those who write it."""
+    def _check_send_buffer(self, before: int) -> None:
+        """Abort a connection whose client has read nothing. Streams end with their writer."""
         running = self._running
         streaming = running is not None and running.streaming
         if streaming or self.transport.get_write_buffer_size() < before:

@@ -1,14 +1,14 @@
-"""HTTP below the application: what is a request, how large and slow it may be, how it is refused.
+"""HTTP/1.1 for the server: limits of requests, strict parsing, and readable rejections.
 
-uvicorn's protocol over llhttp, hardened (the version is pinned to a minor series, since much of
-its inside is used here):
+A subclass of uvicorn's protocol over llhttp (docs/decisions/0030). uvicorn is pinned to a minor
+series, because private attributes of its classes are used in this package.
 
-- a head has a size, a number of lines and a time, a body has a time, both from their first byte;
-- what only some programs take for HTTP is refused, and the connection closed with the answer;
-- refusals have the shape of every error, stand behind the answers before them, and can be read:
-  a connection that is closed on what was not read would lose them to a reset;
-- trailers never become header fields;
-- whoever does not take an answer does not hold the connection for ever.
+- A header has a maximum size, number of lines and time; a body has a maximum time.
+- A request that only some programs accept as HTTP is rejected, and its connection closed.
+- A rejection has the shape of every error, comes after the responses to earlier requests, and is
+  readable: the connection is not reset while the client still sends.
+- Trailers never become header fields.
+- A client that does not read its response is disconnected.
 """
 
 from __future__ import annotations
@@ -44,45 +44,45 @@ __all__ = ["HttpProtocol", "build_protocol_class"]
 _log = logging.getLogger("agentctl.server")
 
 PARSE_BYTES = 8_192
-"""Bytes that are parsed at once: so coarsely is known where in what was received the parser is."""
+"""Bytes that are parsed at once: the position of the parser is known in steps of this size."""
 
 CHUNK_OVERHEAD = 8
-"""Bytes around every byte of a body in chunks; chunks of one byte have five."""
+"""Allowed overhead for each byte of a chunked body; chunks of one byte have five bytes of it."""
 
 
 class HttpProtocol(TimedConnection):
-    """One connection, under the limits of its class (see `limited`)."""
+    """One connection, with the limits of its class (see `build_protocol_class`)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._messages = 0  # read to their ends
-        self._sent = b""  # the pieces that the head under way is in
-        self._first = True  # whether it stands at their beginning
-        self._counted = 0  # bytes of the head under way, or of what is around the body's
-        self._refusal: AgentctlError | None = None
-        self._rejection_id = ""  # of the answer that tells it
-        self._unread = 0  # length of a body that the parser will not read
+        self._messages = 0  # number of completely parsed requests
+        self._head_bytes = b""  # received bytes that contain the current header
+        self._head_is_first = True  # the header starts at the first of these bytes
+        self._overhead = 0  # bytes of an incomplete header, or chunk overhead of the body
+        self._rejection: AgentctlError | None = None
+        self._rejection_id = ""  # request id of its response
+        self._unparsed_body = 0  # length of a body that llhttp does not parse after an upgrade
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._discarding:
             return
         messages = self._messages
         rest = self._parse(data) if len(data) <= PARSE_BYTES else data
         if rest:
-            self._take(rest)
+            self._parse_in_pieces(rest)
         if self._phase != IDLE or self._messages == messages or self._deadline is not None:
-            self._update_deadline(anew=self._messages != messages)
+            self._update_deadline(restart=self._messages != messages)
 
-    def _update_deadline(self, *, anew: bool) -> None:
-        """Set the deadline of what is under way. `anew`: something new is."""
-        if self._deaf:
+    def _update_deadline(self, *, restart: bool) -> None:
+        """Set the deadline of the current phase; with `restart`, a new one has begun."""
+        if self._discarding:
             return
-        if self._phase == IDLE and anew:
+        if self._phase == IDLE and restart:
             self._clear_deadline()
         else:
-            self._set_deadline(self._phase or HEAD, anew=anew)
+            self._set_deadline(self._phase or HEAD, restart=restart)
 
-    # What the parser calls
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -92,21 +92,21 @@ class HttpProtocol(TimedConnection):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase == HEAD:
             self.headers.append((name.lower(), value))
-        elif self._latest is not None:  # a trailer, which is no field of the head
+        elif self._latest is not None:  # A trailer is not a header field: ignore it.
             self._latest.keep_alive = False
 
     def on_headers_complete(self) -> None:
         method, version = self.parser.get_method(), self.parser.get_http_version()
         try:
-            body = self._checked(method, version)
-        except AgentctlError as refusal:
-            self._refusal = refusal
+            body = self._check_head(method, version)
+        except AgentctlError as rejection:
+            self._rejection = rejection
             raise
         self._phase = BODY
-        self._counted = 0
+        self._overhead = 0
         if body.length and self.parser.should_upgrade():
-            self._unread = body.length
-        self.scope = self._scope(method, version)
+            self._unparsed_body = body.length
+        self.scope = self._build_scope(method, version)
         cycle = self.cycle = self._latest = self._create_cycle(version, body)
         if self._running is None or self._running.response_complete:
             self._start_asgi_task(cycle, self.app)
@@ -115,77 +115,77 @@ class HttpProtocol(TimedConnection):
             self.pipeline.appendleft((cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
-        self._counted -= CHUNK_OVERHEAD * len(body)
+        self._overhead -= CHUNK_OVERHEAD * len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self._unread:
+        if not self._unparsed_body:
             self._phase = IDLE
-            self._first = False
+            self._head_is_first = False
             self._messages += 1
             if self._latest is not None and not self._latest.response_complete:
                 self._latest.more_body = False
                 self._latest.message_event.set()
 
-    # Reading
+    # Parsing
 
-    def _take(self, data: bytes) -> None:
+    def _parse_in_pieces(self, data: bytes) -> None:
         for start in range(0, len(data), PARSE_BYTES):
             piece = data[start : start + PARSE_BYTES]
-            while piece and not self._deaf:
+            while piece and not self._discarding:
                 piece = self._parse(piece)
 
     def _parse(self, piece: bytes) -> bytes:
-        """Parse a piece; what is behind the place where the parser stopped is returned."""
+        """Parse a piece and return the bytes after the position at which the parser stopped."""
         messages, rest = self._messages, b""
-        if self._sent:
-            self._sent += piece
+        if self._head_bytes:
+            self._head_bytes += piece
         else:
-            self._sent, self._first = piece, self._phase == IDLE
+            self._head_bytes, self._head_is_first = piece, self._phase == IDLE
         try:
             self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade as stop:
-            rest = piece[stop.args[0] :]
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = piece[upgrade.args[0] :]
             self._ignore_upgrade()
         except httptools.HttpParserError:
-            self._refuse(self._refusal or BadRequest(NOT_HTTP))
+            self._reject(self._rejection or BadRequest(NOT_HTTP))
             return b""
         if self._phase == IDLE and self._messages != messages:
-            self._sent, self._counted = b"", 0
+            self._head_bytes, self._overhead = b"", 0
         else:
-            self._count(len(piece), began=self._messages != messages)
+            self._check_overhead(len(piece), started=self._messages != messages)
         return rest
 
-    def _count(self, length: int, *, began: bool) -> None:
-        """Bound what is no whole head, and what is around a body in chunks.
+    def _check_overhead(self, length: int, *, started: bool) -> None:
+        """Limit the bytes of an incomplete header and the overhead of a chunked body.
 
         Args:
-            length: bytes that were parsed.
-            began: what is under way began somewhere in them.
+            length: number of parsed bytes.
+            started: True if the current request started in these bytes.
         """
         if self._phase == BODY:
-            self._sent = b""
-            self._counted += length if self._latest and self._latest.length == CHUNKED else 0
+            self._head_bytes = b""
+            self._overhead += length if self._latest and self._latest.length == CHUNKED else 0
         else:
-            self._counted = 0 if began else self._counted + length
-        if self._counted > self.limits.header_bytes:
-            self._refuse(BadRequest(NOT_HTTP) if self._phase == BODY else _header_too_large())
+            self._overhead = 0 if started else self._overhead + length
+        if self._overhead > self.limits.header_bytes:
+            self._reject(BadRequest(NOT_HTTP) if self._phase == BODY else _header_too_large())
 
-    def _checked(self, method: bytes, version: str) -> BodyFraming:
-        """What comes behind the head that was read.
+    def _check_head(self, method: bytes, version: str) -> BodyFraming:
+        """Check the parsed header and return the framing of the body after it.
 
         Raises:
-            AgentctlError: the head is refused.
+            AgentctlError: the header is rejected.
         """
-        fields, limits, sent = self.headers, self.limits, self._sent
+        fields, limits, sent = self.headers, self.limits, self._head_bytes
         if len(fields) > limits.header_count:
             raise HeaderTooLarge("The request has too many header fields")
         if len(sent) > limits.header_bytes and head_size(self.url, fields) > limits.header_bytes:
             raise _header_too_large()
-        check_request_line(method, self.url, version, sent, first=self._first)
+        check_request_line(method, self.url, version, sent, first=self._head_is_first)
         return check_head(method, self.url, version, fields)
 
-    def _scope(self, method: bytes, version: str) -> HTTPScope:
+    def _build_scope(self, method: bytes, version: str) -> HTTPScope:
         raw_path, _, query = self.url.partition(b"?")
         path = raw_path.decode("ascii")
         if "%" in path:
@@ -225,19 +225,21 @@ class HttpProtocol(TimedConnection):
         return cycle
 
     def _ignore_upgrade(self) -> None:
-        """Go on behind a head that asks for another protocol (RFC 9110 7.8: it may be ignored).
+        """Continue after a header with an Upgrade, which may be ignored (RFC 9110 7.8).
 
-        The parser takes what follows for that protocol, so a body is left to one of its own.
+        llhttp treats the following bytes as another protocol and cannot be resumed. So the body is
+        given to a new parser, after a header with the same framing. Java's HttpClient sends such
+        requests by default.
         """
-        if self._unread and self._latest is not None:
-            coded, length = self._unread == CHUNKED, self._unread
-            framing = b"Transfer-Encoding: chunked" if coded else b"Content-Length: %d" % length
-            self._unread = 0
+        if self._unparsed_body and self._latest is not None:
+            chunked, length = self._unparsed_body == CHUNKED, self._unparsed_body
+            framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % length
+            self._unparsed_body = 0
             self._latest.keep_alive = False
             self.parser = httptools.HttpRequestParser(_BodyCallbacks(self))
             self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
 
-    # Answering
+    # Responses
 
     def on_response_complete(self) -> None:
         if self._closing:
@@ -246,40 +248,40 @@ class HttpProtocol(TimedConnection):
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*cast("tuple[RequestCycle, Any]", self.pipeline.pop()))
-        elif self._refusal is not None:
-            self._tell(self._refusal)
+        elif self._rejection is not None:
+            self._send_rejection(self._rejection)
         else:
-            self._rest()
+            self._start_keep_alive()
 
-    def _refuse(self, refusal: AgentctlError) -> None:
-        """Take no more requests, and say why: behind the answers to those before."""
+    def _reject(self, rejection: AgentctlError) -> None:
+        """Accept no further requests, and send the error after the responses to earlier ones."""
         self._rejection_id = new_id()
-        Context().run(_log_rejection, refusal, self._rejection_id)
-        self._deaf = True
-        self._refusal = refusal
+        Context().run(_log_rejection, rejection, self._rejection_id)
+        self._discarding = True
+        self._rejection = rejection
         self._cancel_timer(self._deadline)
         running = self._running
         if running is None or not running.unfinished:
-            self._tell(refusal)
+            self._send_rejection(rejection)
         elif self._phase != BODY:
             self.flow.pause_reading()
         elif running is not self._latest:
             self.pipeline.popleft()
             self.flow.pause_reading()
         else:
-            running.leave()
+            running.disconnect()
             if running.response_started:
                 self._linger()
             else:
-                self._tell(refusal)
+                self._send_rejection(rejection)
 
-    def _tell(self, refusal: AgentctlError) -> None:
-        self.transport.write(error_response_bytes(refusal, self._rejection_id))
+    def _send_rejection(self, rejection: AgentctlError) -> None:
+        self.transport.write(error_response_bytes(rejection, self._rejection_id))
         self._linger()
 
 
 class _BodyCallbacks:
-    """What a parser tells of the body that it alone is for: its trailers are nobody's."""
+    """Callbacks of a parser that parses only a body and ignores its trailers."""
 
     def __init__(self, protocol: HttpProtocol) -> None:
         self.on_body = protocol.on_body
@@ -287,14 +289,14 @@ class _BodyCallbacks:
 
 
 def build_protocol_class(limits: Limits) -> type[HttpProtocol]:
-    """The protocol under these limits, for `uvicorn.Config(http=...)`."""
+    """Return the protocol class with these limits, for `uvicorn.Config(http=...)`."""
     return type("Protocol", (HttpProtocol,), {"limits": limits})
 
 
-def _log_rejection(refusal: AgentctlError, request_id: str) -> None:
-    """In a context of its own: nothing of it is about the request before."""
+def _log_rejection(rejection: AgentctlError, request_id: str) -> None:
+    """Log a rejection. Call it in a new context, without the fields of the previous request."""
     set_log_context(request_id=request_id)
-    _log.info("what was sent is no request: %s", refusal.detail)
+    _log.info("rejected an invalid request: %s", rejection.detail)
 
 
 def _header_too_large() -> HeaderTooLarge:

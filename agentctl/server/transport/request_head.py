@@ -1,7 +1,7 @@
-"""What the head of a request must be before anything looks at it (RFC 9110, RFC 9112).
+"""Checks of the request line and the header fields (RFC 9110, RFC 9112).
 
-The parser below refuses most of what is not HTTP. Here stands the rest: what it lets through, and
-what is legal but read differently by the next program, which is how requests are smuggled.
+llhttp rejects most invalid requests. These checks reject the rest, and legal requests that other
+programs read differently, which would allow request smuggling.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ HeaderFields = Sequence[tuple[bytes, bytes]]
 NOT_HTTP = "The request is not valid HTTP"
 
 CHUNKED = -1
-"""The length of a body that comes in chunks: it is known at its end."""
+"""The length of a chunked body, which is unknown until its end."""
 
 _LINE_ENDS = {"1.0": b" HTTP/1.0\r\n", "1.1": b" HTTP/1.1\r\n"}
-"""How the request line ends, by the versions that there are."""
+"""The end of the request line, by HTTP version."""
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _HIGHEST_PORT = 65_535
@@ -44,15 +44,15 @@ _SINGLE_FIELDS = {
     b"content-length": "Content-Length",
     b"transfer-encoding": "Transfer-Encoding",
 }
-"""Fields that programs choose differently from when there are several."""
+"""Fields that may occur once: programs disagree which one of several counts."""
 
 
 class BodyFraming(NamedTuple):
-    """What a head says of the body behind it.
+    """The framing of a body, as its header announces it.
 
     Attributes:
-        length: bytes, 0 when there is none, `CHUNKED` when it comes in chunks.
-        awaited: the client sends it when it is told to go on (RFC 9110 10.1.1).
+        length: number of bytes; 0 without a body, `CHUNKED` for a chunked one.
+        awaited: True if the client waits for a 100 (RFC 9110 10.1.1).
     """
 
     length: int
@@ -65,16 +65,16 @@ _NO_BODY = BodyFraming(0, awaited=False)
 def check_request_line(
     method: bytes, target: bytes, version: str, sent: bytes, *, first: bool
 ) -> None:
-    """Hold the request line against what was really sent: the parser skips spaces.
+    """Compare the parsed request line with the received bytes, because llhttp skips spaces.
 
     Args:
-        method: as the parser found it; `target`, `version` likewise.
-        sent: the bytes that the head was in.
-        first: the head stands at their beginning, behind empty lines at most (RFC 9112 2.2); else
-            it is behind another request.
+        method, target, version: the parts of the line, as llhttp parsed them.
+        sent: the received bytes that contain the header.
+        first: True if the header is at the start of these bytes, after empty lines at most (RFC
+            9112 2.2); False if it follows another request.
 
     Raises:
-        BadRequest: the line is not in there, or it is of another version than 1.0 and 1.1.
+        BadRequest: the bytes do not contain the line, or the version is not 1.0 or 1.1.
     """
     line = method + b" " + target + _LINE_ENDS.get(version, b"\0")
     if sent.startswith(line) or (not first and line in sent):
@@ -86,23 +86,23 @@ def check_request_line(
 
 
 def head_size(target: bytes, fields: HeaderFields) -> int:
-    """The bytes of a head, without what may stand around its parts."""
+    """Return the size of a header in bytes, without optional spaces."""
     return len(target) + sum(len(name) + len(value) + 4 for name, value in fields)
 
 
 def check_head(method: bytes, target: bytes, version: str, fields: HeaderFields) -> BodyFraming:
-    """Check a head, and say what comes behind it.
+    """Check a header and return the framing of the body after it.
 
     Args:
-        method: as it was sent.
-        target: what was asked for, as it was sent.
-        version: of HTTP.
+        method: the raw method.
+        target: the raw request target.
+        version: the HTTP version.
         fields: the header fields, names in lower case.
 
     Raises:
-        BadRequest: the target is no path with a query (RFC 9112 3.2.1: the others are for proxies);
-            not exactly one valid Host; more than one of another field of which there is one; a
-            transfer coding besides chunked, or one in HTTP/1.0.
+        BadRequest: the target is not a path with a query (RFC 9112 3.2.1: other forms are for
+            proxies); there is not exactly one valid Host; a field that may occur once is repeated;
+            a transfer coding is not chunked, or is used with HTTP/1.0.
     """
     if target[0] != 0x2F or b"#" in target or method == b"CONNECT":
         raise BadRequest(NOT_HTTP)
@@ -125,7 +125,7 @@ def _check_repeated(names: list[bytes]) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _is_host(value: bytes) -> bool:
-    """A name or an address, and a port if any (RFC 9110 7.2); none of what URLs have beside."""
+    """Return True for a name or address with an optional port (RFC 9110 7.2)."""
     found = _HOST.fullmatch(value)
     return found is not None and int(found[1] or 0) <= _HIGHEST_PORT
 

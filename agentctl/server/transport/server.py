@@ -1,0 +1,120 @@
+"""uvicorn's server and connections, as the processes of agentctl start and stop them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Generator
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from agentctl.config.settings import Limits
+from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
+
+__all__ = ["Server", "serve_small_app"]
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server for one application, without signal handlers.
+
+    Subclasses override `on_listening` and `on_shutdown`.
+
+    Args:
+        app: the ASGI application, without a lifespan.
+        limits: limits of requests.
+        graceful_seconds: time for open requests to end after the stop.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, graceful_seconds: int) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http=build_protocol_class(limits),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=graceful_seconds,
+            )
+        )
+
+    def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop] | None:
+        """Return the factory of the event loop (uvloop)."""
+        return self.config.get_loop_factory()
+
+    def on_listening(self) -> None:
+        """Run when the server accepts connections."""
+
+    async def on_shutdown(self) -> None:
+        """Run while the server waits for open requests to end."""
+
+    def request_exit(self, *, force: bool) -> None:
+        """End the server. With `force`, do not wait for open requests."""
+        self.force_exit = force
+        self.should_exit = True
+
+    def close_listeners(self) -> None:
+        """Stop accepting connections; open ones continue."""
+        for listening in self.servers if self.started else ():
+            listening.close()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave the signals alone: uvicorn would raise them again at its end."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self.on_listening()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self.on_shutdown())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            await ending
+
+
+@contextlib.asynccontextmanager
+async def serve_small_app(
+    listener: socket.socket, app: ASGIApp, limits: Limits, maximum_connections: int
+) -> AsyncIterator[None]:
+    """Serve an application next to the main one, in the running event loop, while the block lasts.
+
+    Further connections than `maximum_connections` are closed at once.
+    """
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
+    config.load()
+    protocol_class, state = build_protocol_class(limits), ServerState()
+
+    def accept() -> asyncio.Protocol:
+        if len(state.connections) >= maximum_connections:
+            return _RefusedConnection()
+        return protocol_class(config=config, server_state=state, app_state={})
+
+    server = await asyncio.get_running_loop().create_server(accept, sock=listener)
+    try:
+        yield
+    finally:
+        server.close()
+        tasks = list(state.tasks)
+        for task in tasks:
+            task.cancel()
+        for connection in list(state.connections):
+            if isinstance(connection, HttpProtocol):
+                connection.transport.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _RefusedConnection(asyncio.Protocol):
+    """A connection that is closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
