@@ -153,7 +153,7 @@ def refused(deployment: Deployment, **server: Any) -> AgentctlError:
 def test_a_host_that_is_not_ours_is_said(settled: Deployment, host: str) -> None:
     refusal = refused(settled, host=host)
     assert isinstance(refusal, UsageError)
-    assert "no address of this machine" in refusal.detail
+    assert "not an address of this machine" in refusal.detail
 
 
 def test_a_database_that_cannot_be_opened_is_said(deployment: Deployment) -> None:

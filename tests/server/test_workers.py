@@ -199,7 +199,7 @@ def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(
             key.write_bytes(text)
             until(lambda: len(server.workers()) == 2)
         said = server.served.said
-        assert f"worker process {dead} was killed by SIGKILL; another one" in said
+        assert f"worker process {dead} was killed by SIGKILL; starting another one" in said
         assert "Traceback" not in said
         assert server.run(runs[dead])["error"]["code"] == "WORKER_LOST"
         assert server.one_each("echo").keys() == set(server.workers())
@@ -240,10 +240,10 @@ def asking(server: Several) -> Iterator[list[str]]:
 
 def test_the_pause_before_a_replacement_grows_until_one_stays() -> None:
     backoff = Backoff()
-    pauses = [backoff.after(0.2) for _ in range(8)]
+    pauses = [backoff.next_pause(0.2) for _ in range(8)]
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAXIMUM_PAUSE, MAXIMUM_PAUSE]
-    assert backoff.after(STEADY_SECONDS) == 0
-    assert backoff.after(0) == 0.1
+    assert backoff.next_pause(STEADY_SECONDS) == 0
+    assert backoff.next_pause(0) == 0.1
 
 
 def break_port(deployment: Deployment) -> None:

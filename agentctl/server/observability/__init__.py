@@ -1,1 +1,1 @@
-"""Logs, metrics and the lag of the event loop."""
+"""The log, the metrics and the event loop lag of a server."""

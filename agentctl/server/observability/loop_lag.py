@@ -1,4 +1,4 @@
-"""How late the event loop is: sampled while a server runs, told in the log when it is bad."""
+"""Event loop lag: sampled while a server runs, and logged when it is long."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["LoopLag"]
 
 SAMPLE_SECONDS = 0.25
 WARNING_SECONDS = 1.0
-"""A loop that was held up for longer is complained of."""
+"""Lag above this is logged."""
 
 WARNING_INTERVAL_SECONDS = 60.0
-"""After a complaint there is none for so long."""
+"""Minimum time between two warnings."""
 
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -24,10 +24,10 @@ _log = logging.getLogger("agentctl.server")
 
 
 class LoopLag:
-    """Samples how much later than asked for the loop calls back.
+    """Samples of the delay between the planned and the actual time of a callback.
 
     Attributes:
-        samples: what was found, in seconds.
+        samples: the delays, in seconds.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class LoopLag:
         def sample(due: float) -> None:
             nonlocal timer
             now = loop.time()
-            self._found(max(now - due, 0.0), now)
+            self._record(max(now - due, 0.0), now)
             timer = loop.call_later(SAMPLE_SECONDS, sample, now + SAMPLE_SECONDS)
 
         timer = loop.call_later(SAMPLE_SECONDS, sample, loop.time() + SAMPLE_SECONDS)
@@ -53,7 +53,7 @@ class LoopLag:
         finally:
             timer.cancel()
 
-    def _found(self, lag: float, now: float) -> None:
+    def _record(self, lag: float, now: float) -> None:
         self.samples.add(lag)
         if lag <= WARNING_SECONDS and not self._longest:
             return
@@ -63,7 +63,7 @@ class LoopLag:
         self._quiet_until = now + WARNING_INTERVAL_SECONDS
         longest, self._longest = self._longest, 0.0
         _log.warning(
-            "the event loop was held up for %.1f s: everything in this process waited, as for a"
-            " tool that blocks",
+            "the event loop was blocked for %.1f s, for example by a tool that does not await:"
+            " all requests and runs of this process waited",
             longest,
         )

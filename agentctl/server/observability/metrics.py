@@ -1,7 +1,7 @@
-"""What a server shows to Prometheus. Loaded only where that is configured.
+"""The metrics of a server for Prometheus. Imported only if they are configured.
 
-Nothing is counted here: the parts of the server keep their own numbers, which are read when
-somebody asks. No label has values that callers choose.
+Nothing is counted here: the parts of the server have their own counters, which are read for each
+response. No label has values that callers choose.
 """
 
 from __future__ import annotations
@@ -44,95 +44,100 @@ Numbers = Iterable[tuple[Labels, float]]
 
 @dataclass(frozen=True, slots=True)
 class ServerMetrics:
-    """Where the numbers are.
+    """The metrics of one process.
 
     Attributes:
-        opened: answers the open databases by id.
+        opened: returns the open databases by id.
     """
 
-    traffic: RequestCounters
+    requests: RequestCounters
     lag: LoopLag
     engine: Engine
     observer: WorkerMonitor
     opened: Callable[[], Mapping[str, Database]]
 
-    def text(self, worker: int) -> str:
-        """All of them now, in Prometheus's text format 0.0.4.
+    def render(self, worker: int) -> str:
+        """Return all metrics in Prometheus's text format 0.0.4.
 
         Args:
-            worker: which process of the server this is, from 0: a label of every number.
+            worker: number of this process in the server, from 0: a label of every sample.
         """
         return generate_latest(_LabelledCollector(self, {"worker": str(worker)})).decode()
 
     def families(self) -> Iterator[Metric]:
-        """All of them without that label."""
-        yield _build_gauge("info", "Which version serves.", ("version",), [((__version__,), 1)])
-        yield from self._requests()
-        yield from self._runs()
-        yield from self._stores()
+        """Yield all metric families, without the label `worker`."""
+        yield _build_gauge("info", "Version of the server.", ("version",), [((__version__,), 1)])
+        yield from self._request_metrics()
+        yield from self._run_metrics()
+        yield from self._database_metrics()
         lag = self.lag.samples
         yield _build_histogram(
-            "loop_lag_seconds", "How late the event loop was, sampled.", (), [((), lag)]
+            "loop_lag_seconds", "Sampled delay of the event loop.", (), [((), lag)]
         )
         yield from ProcessCollector(namespace=PREFIX, registry=None).collect()
 
-    def _requests(self) -> Iterator[Metric]:
-        kinds = list(self.traffic.by_kind())
+    def _request_metrics(self) -> Iterator[Metric]:
+        kinds = list(self.requests.by_kind())
         counts = [(tuple(kind), counted.count) for kind, counted in kinds]
         yield _build_counter(
-            "requests", "Requests that were answered or given up.", _REQUEST_LABELS, counts
+            "requests",
+            "Finished requests, including those whose client disconnected.",
+            _REQUEST_LABELS,
+            counts,
         )
-        text = "From the head of a request to the end of its answer."
+        text = "Time from the header of a request to the end of its response."
         yield _build_histogram("request_seconds", text, _REQUEST_LABELS, kinds)
 
-    def _runs(self) -> Iterator[Metric]:
+    def _run_metrics(self) -> Iterator[Metric]:
         counters = self.engine.counters
-        # Those that are still zero as well: a rate needs to have seen the beginning.
+        # Zeros are included, because a rate needs the first value too.
         started = [((kind,), counters.started[kind]) for kind in KINDS]
-        yield _build_counter("runs_started", "Runs whose row was committed.", ("kind",), started)
+        yield _build_counter("runs_started", "Runs that were started.", ("kind",), started)
         ended = [
             ((kind, end.lower()), counters.finished[kind, end])
             for kind in KINDS
             for end in get_args(FinalStatus)
         ]
-        yield _build_counter("runs_ended", "Runs whose end was stored.", ("kind", "status"), ended)
+        yield _build_counter(
+            "runs_ended", "Runs with a stored final status.", ("kind", "status"), ended
+        )
         kinds = Counter(run.spec.component.kind for run in self.engine.live_runs())
         live = [((kind,), kinds[kind]) for kind in KINDS]
-        yield _build_gauge("runs_live", "Runs that are worked on.", ("kind",), live)
-        text = "From the request of a cancel to the final row."
+        yield _build_gauge("runs_live", "Live runs of this process.", ("kind",), live)
+        text = "Time from the request of a cancel to the stored final status."
         yield _build_histogram("cancel_seconds", text, (), [((), counters.cancel_seconds)])
 
-    def _stores(self) -> Iterator[Metric]:
+    def _database_metrics(self) -> Iterator[Metric]:
         loads = {name: database.load() for name, database in self.opened().items()}
 
         def shown(of: Callable[[Load], int]) -> list[tuple[Labels, float]]:
             return [((name, load.kind), of(load)) for name, load in loads.items()]
 
-        text = "Units of work that wait for a connection or for their turn to write."
+        text = "Units of work that wait for a connection or for the writer."
         yield _build_gauge(
             "database_waiting", text, _DATABASE_LABELS, shown(lambda load: load.waiting)
         )
-        text = "Connections at work."
+        text = "Connections in use."
         yield _build_gauge(
             "database_in_use", text, _DATABASE_LABELS, shown(lambda load: load.in_use)
         )
-        text = "Connections that there can be."
+        text = "Maximum number of connections."
         yield _build_gauge("database_size", text, _DATABASE_LABELS, shown(lambda load: load.size))
         oldest = self.observer.oldest_heartbeat
         ages = [] if oldest is None else [((), max(now() - oldest, 0) / 1_000_000)]
-        text = "Since the oldest beat of any process that works on the same databases."
+        text = "Age of the oldest heartbeat of a process that uses the same databases."
         yield _build_gauge("oldest_beat_age_seconds", text, (), ages)
 
 
 class _LabelledCollector(Collector):
-    """The metrics with further labels on each number."""
+    """A collector that adds labels to each sample."""
 
     def __init__(self, metrics: ServerMetrics, labels: Mapping[str, str]) -> None:
         self._metrics = metrics
         self._labels = labels
 
     def collect(self) -> Iterator[Metric]:
-        """Every family."""
+        """Yield every family."""
         for family in self._metrics.families():
             family.samples = [
                 sample._replace(labels={**self._labels, **sample.labels})

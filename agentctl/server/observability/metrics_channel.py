@@ -1,7 +1,8 @@
-"""The metrics of several processes as one text: the parent asks each, over a line for that alone.
+"""The metrics of several processes as one text: the supervisor requests those of each worker.
 
-A question is `number place`, its answer `number length` and so many bytes. A worker that is held up
-answers late or not at all, and the next question does not wait for it.
+Each worker has a channel for this alone. A request is `number slot`, the response `number length`
+followed by that many bytes. A worker that is blocked responds late or never; later requests do not
+wait for it.
 """
 
 from __future__ import annotations
@@ -14,106 +15,103 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 __all__ = ["MetricsChannel", "answer_metrics_requests", "gather_metrics", "merge_metrics"]
 
 MAXIMUM_PENDING_REQUESTS = 8
-"""A worker that owes so many answers is not asked again until it gives one."""
+"""A worker with this number of pending requests gets no further one until it responds."""
 
 RESPONSE_TIMEOUT_SECONDS = 2.0
-"""How long a worker may take to answer; what is shown goes without it then."""
+"""After this time the metrics are published without those of the worker."""
 
 _UP = "agentctl_worker_up"
-_UP_HEAD = (
-    f"# HELP {_UP} Whether the process said what its numbers are in time.\n# TYPE {_UP} gauge\n"
-)
+_UP_HEAD = f"# HELP {_UP} 1 if the process reported its metrics in time.\n# TYPE {_UP} gauge\n"
 
 
 class MetricsChannel:
-    """The parent's end. Made inside the event loop by `open`."""
+    """The supervisor's end of the channel. Created by `open`, inside the event loop."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._last = 0
-        self._waiting: dict[int, asyncio.Future[str]] = {}
-        self._listening = asyncio.create_task(self._listen())
+        self._last_number = 0
+        self._pending: dict[int, asyncio.Future[str]] = {}
+        self._reading = asyncio.create_task(self._read_responses())
 
     @classmethod
     async def open(cls, ours: socket.socket) -> MetricsChannel:
-        """The end of a line that this process keeps."""
+        """Return the channel over a socket."""
         return cls(*await asyncio.open_connection(sock=ours))
 
-    async def ask(self, place: int) -> str | None:
-        """The worker's metrics, as of that place; None when it does not answer in time."""
-        if self._listening.done() or len(self._waiting) >= MAXIMUM_PENDING_REQUESTS:
+    async def request(self, slot: int) -> str | None:
+        """Return the metrics of the worker in this slot; None if it does not respond in time."""
+        if self._reading.done() or len(self._pending) >= MAXIMUM_PENDING_REQUESTS:
             return None
-        self._last += 1
-        answer = self._waiting[self._last] = asyncio.get_running_loop().create_future()
-        self._writer.write(b"%d %d\n" % (self._last, place))
-        await asyncio.wait([answer], timeout=RESPONSE_TIMEOUT_SECONDS)
-        return answer.result() if answer.done() and not answer.cancelled() else None
+        self._last_number += 1
+        response = asyncio.get_running_loop().create_future()
+        self._pending[self._last_number] = response
+        self._writer.write(b"%d %d\n" % (self._last_number, slot))
+        await asyncio.wait([response], timeout=RESPONSE_TIMEOUT_SECONDS)
+        return response.result() if response.done() and not response.cancelled() else None
 
     def close(self) -> None:
-        """Hang up."""
-        self._listening.cancel()
+        """Close the channel."""
+        self._reading.cancel()
         self._writer.close()
 
-    async def _listen(self) -> None:
+    async def _read_responses(self) -> None:
         with contextlib.suppress(OSError, EOFError, ValueError):
             while True:
                 number, length = map(int, (await self._reader.readuntil()).split())
                 text = (await self._reader.readexactly(length)).decode()
-                if (answer := self._waiting.pop(number, None)) is not None:
-                    answer.set_result(text)
-        for answer in self._waiting.values():
-            answer.cancel()
+                if (response := self._pending.pop(number, None)) is not None:
+                    response.set_result(text)
+        for response in self._pending.values():
+            response.cancel()
 
 
 @contextlib.asynccontextmanager
 async def answer_metrics_requests(
     theirs: socket.socket, text: Callable[[int], str]
 ) -> AsyncIterator[None]:
-    """The worker's end: answer what is asked while the block lasts.
+    """Respond to the requests of the supervisor while the block lasts.
 
     Args:
-        theirs: the end of the line that a worker was given.
-        text: makes the metrics, for the place of the worker.
+        theirs: the worker's end of the channel.
+        text: returns the metrics, labelled with the slot of the worker.
     """
     theirs.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=theirs.dup())
-    answering = asyncio.create_task(_answer_requests(reader, writer, text))
+
+    async def respond() -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                number, slot = map(int, (await reader.readuntil()).split())
+                content = text(slot).encode()
+                writer.write(b"%d %d\n" % (number, len(content)) + content)
+                await writer.drain()
+
+    responding = asyncio.create_task(respond())
     try:
         yield
     finally:
-        answering.cancel()
-        await asyncio.wait([answering])
+        responding.cancel()
+        await asyncio.wait([responding])
         writer.close()
 
 
-async def _answer_requests(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: Callable[[int], str]
-) -> None:
-    with contextlib.suppress(OSError, EOFError):
-        while True:
-            number, place = map(int, (await reader.readuntil()).split())
-            content = text(place).encode()
-            writer.write(b"%d %d\n" % (number, len(content)) + content)
-            await writer.drain()
-
-
-async def gather_metrics(asked: Mapping[int, Callable[[int], Awaitable[str | None]]]) -> str:
-    """The metrics of all workers, by their places, with one that says who answered."""
-    places = sorted(asked)
-    texts = await asyncio.gather(*(asked[place](place) for place in places))
+async def gather_metrics(requests: Mapping[int, Callable[[int], Awaitable[str | None]]]) -> str:
+    """Return the metrics of all workers by slot, with a metric for those that responded."""
+    slots = sorted(requests)
+    texts = await asyncio.gather(*(requests[slot](slot) for slot in slots))
     up = [
-        f'{_UP}{{worker="{place}"}} {float(text is not None)}\n'
-        for place, text in zip(places, texts, strict=True)
+        f'{_UP}{{worker="{slot}"}} {float(text is not None)}\n'
+        for slot, text in zip(slots, texts, strict=True)
     ]
     return _UP_HEAD + "".join(up) + merge_metrics([text for text in texts if text is not None])
 
 
 def merge_metrics(texts: list[str]) -> str:
-    """Several texts as one, where every family of numbers stands once and whole."""
+    """Return several texts as one in which each metric family occurs once."""
     families: dict[str, list[str]] = {}
     for text in texts:
         for family in text.split("# HELP ")[1:]:
-            head, about, numbers = family.split("\n", 2)
-            families.setdefault(f"# HELP {head}\n{about}\n", []).append(numbers)
-    return "".join(head + "".join(numbers) for head, numbers in families.items())
+            head, kind, samples = family.split("\n", 2)
+            families.setdefault(f"# HELP {head}\n{kind}\n", []).append(samples)
+    return "".join(head + "".join(samples) for head, samples in families.items())

@@ -1,4 +1,4 @@
-"""The requests of a process, counted."""
+"""Request counters of a process."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["RequestCounters", "RequestKind"]
 DURATION_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
-"""Seconds: from a read to a run that is followed to its end."""
+"""Bounds in seconds, for short reads and for streams of long runs."""
 
 NO_OPERATION = "none"
-"""Of a request for what there is not."""
+"""Label of a request for an unknown path."""
 
 NO_STATUS = "none"
-"""Of a request whose client did not wait for the answer."""
+"""Label of a request whose client disconnected before the response."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _OTHER = "other"
 
 
 class RequestKind(NamedTuple):
-    """What requests are told apart by: each part has few values, whatever callers send."""
+    """Labels of a request. Each has few values, because callers cannot add any."""
 
     operation: str
     method: str
@@ -34,13 +34,13 @@ class RequestKind(NamedTuple):
 
 
 class RequestCounters:
-    """Counts requests by kind, from one thread."""
+    """Counts and durations of requests by kind. Not thread-safe."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str | None, str, int], DurationHistogram] = {}
 
     def count(self, request: FinishedRequest) -> None:
-        """Count one (`access.Watcher`)."""
+        """Count a finished request."""
         method = request.method if request.method in _METHODS else _OTHER
         key = (request.operation, method, (request.status or 0) // 100)
         counted = self._kinds.get(key)
@@ -49,7 +49,7 @@ class RequestCounters:
         counted.add(request.seconds)
 
     def by_kind(self) -> Iterator[tuple[RequestKind, DurationHistogram]]:
-        """Every kind that there was."""
+        """Yield the durations of each kind of request."""
         for (operation, method, hundreds), counted in self._kinds.items():
             status = f"{hundreds}xx" if hundreds else NO_STATUS
             yield RequestKind(operation or NO_OPERATION, method, status), counted

@@ -1,31 +1,78 @@
-"""The listening socket: taken once, shown as a URL, handed from a parent to its workers."""
+"""Listening sockets: bound once, shown as a URL, inherited by worker processes."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
+from agentctl.config.databases import split_address
 from agentctl.errors import PortInUse, Unavailable, UsageError
 
-__all__ = ["adopt_socket", "base_url", "bind_socket"]
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+__all__ = ["METRICS_PATH", "adopt_socket", "base_url", "bind_socket", "open_listeners"]
+
+METRICS_PATH = "/metrics"
 
 BACKLOG = 2048
-"""Connections that the kernel keeps waiting."""
+"""Connections that wait in the kernel until a process accepts them."""
+
+
+@contextlib.contextmanager
+def open_listeners(
+    settings: Settings, announce_metrics: Callable[[str], None] | None
+) -> Iterator[tuple[socket.socket, socket.socket | None]]:
+    """Bind the socket for requests, and the one for metrics if it is configured.
+
+    Args:
+        settings: the configuration.
+        announce_metrics: receives the URL of the metrics when both sockets are bound.
+
+    Raises:
+        UsageError: the package for metrics is missing, a host is not an address of this machine,
+            or the process may not bind a port.
+        PortInUse: another program listens on a port.
+    """
+    with contextlib.ExitStack() as stack:
+        metrics = None
+        if settings.metrics.listen:
+            if find_spec("prometheus_client") is None:
+                raise UsageError(
+                    "[metrics] needs a package that is not installed: prometheus-client",
+                    hint="pip install 'agentctl[metrics]', or listen = \"\" in [metrics]",
+                )
+            address = split_address(settings.metrics.listen)
+            metrics = stack.enter_context(bind_socket(*address, key="metrics.listen"))
+        requests = stack.enter_context(bind_socket(settings.server.host, settings.server.port))
+        if metrics is not None and announce_metrics is not None:
+            announce_metrics(base_url(metrics) + METRICS_PATH)
+        yield requests, metrics
 
 
 def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socket:
-    """A listening socket. Programs that this process starts do not get it.
+    """Return a listening socket that child processes do not inherit.
 
     Args:
-        host, port: where; port 0 takes any that is free.
-        key: of the configuration, that says so; None: those that have options as well.
+        host, port: the address; port 0 selects a free port.
+        key: the configuration key of the address, for error messages; None for `server.host` and
+            `server.port`, which have command line options too.
 
     Raises:
-        PortInUse: another program listens there.
-        UsageFailed: the host is no address of this machine, or the port may not be taken.
+        PortInUse: another program listens on the port.
+        UsageError: the host is not an address of this machine, or the process may not bind the
+            port.
     """
-    listener = _create_socket(host, key)
+    try:
+        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+    except (OSError, UnicodeError) as error:
+        raise _unknown_host_error(host, key) from error
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -38,33 +85,22 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
 
 
 def adopt_socket(number: int) -> socket.socket:
-    """The socket behind a file descriptor that the parent process left open for this one.
-
-    Programs that this process starts do not get it.
-    """
-    handed = socket.socket(fileno=number)
-    handed.set_inheritable(False)
-    return handed
+    """Return the socket of an inherited file descriptor. Child processes do not inherit it."""
+    inherited = socket.socket(fileno=number)
+    inherited.set_inheritable(False)
+    return inherited
 
 
 def base_url(listener: socket.socket) -> str:
-    """The URL of what listens there, with the port that it really has."""
+    """Return the URL of a listening socket, with its actual port."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
     return f"http://{shown}:{port}"
 
 
-def _create_socket(host: str, key: str | None) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-    except (OSError, UnicodeError) as error:
-        raise _unknown_host_error(host, key) from error
-    return socket.socket(family, socket.SOCK_STREAM)
-
-
 def _unknown_host_error(host: str, key: str | None) -> Exception:
     hint = f"see {key}" if key else "see host in [server], or --host"
-    return UsageError(f"{host} is no address of this machine", hint=hint)
+    return UsageError(f"{host} is not an address of this machine", hint=hint)
 
 
 def _bind_error(error: OSError, host: str, port: int, key: str | None) -> Exception:
@@ -79,7 +115,7 @@ def _bind_error(error: OSError, host: str, port: int, key: str | None) -> Except
         )
     if error.errno == errno.EACCES:
         return UsageError(
-            f"port {port} on {host} needs more rights", hint="choose a port from 1024 on"
+            f"port {port} on {host} needs more privileges", hint="choose a port from 1024 on"
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return _unknown_host_error(host, key)

@@ -1,4 +1,4 @@
-"""`serve`: one process that listens, until a signal tells it to stop."""
+"""`agentctl serve` in one process, which listens until a signal stops it."""
 
 from __future__ import annotations
 
@@ -6,53 +6,51 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-import uvicorn
-
-from agentctl.server.app import create_app, running
-from agentctl.server.observability import metrics_endpoint
+from agentctl.server.app import create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.loop_lag import LoopLag
+from agentctl.server.observability.metrics_endpoint import serve_metrics
 from agentctl.server.observability.traffic import RequestCounters
-from agentctl.server.processes.listener import base_url
-from agentctl.server.transport.protocol import build_protocol_class
+from agentctl.server.processes.listener import base_url, open_listeners
+from agentctl.server.transport.server import Server
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
     from agentctl.config.settings import Settings
 
-__all__ = ["Server", "ServerController", "serve", "serve_on_socket"]
+__all__ = ["DrainingServer", "ServerController", "serve", "serve_on_socket"]
 
 GRACEFUL_SECONDS = 8
-"""How long open requests may take to end once the server was told to stop."""
+"""Time for open requests to end after the stop."""
 
 STEP_TOLERANCE_SECONDS = 1.0
-"""How much later than this server another one of the same processes may be done with a step."""
+"""Time by which another process of the same server may finish a step of the shutdown later."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ServerController(Protocol):
-    """Who starts a server: is told what becomes of it, and may guide it."""
+    """The starter of a server process: receives its state, and can stop it."""
 
     def started(self) -> None:
-        """Requests are answered."""
+        """Requests are accepted."""
 
     def stopping(self, runs: int) -> None:
-        """It drains, and waits for so many runs."""
+        """The server drains, with this number of live runs."""
 
-    def guiding(self, server: Server) -> AbstractContextManager[None]:
-        """Entered, inside the event loop, before anything is opened; left when all is closed."""
+    def control(self, server: DrainingServer) -> AbstractContextManager[None]:
+        """Context around the whole life of the server, inside the event loop."""
 
-    def showing(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
-        """Entered while it serves, where metrics are wanted: `text` makes them for a place."""
+    def publish_metrics(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
+        """Context in which metrics are published; `text` returns them for a worker number."""
 
-    async def meet(self, seconds: float) -> None:
-        """Wait until those that serve together have come as far in their ends, up to a time."""
+    async def wait_for_others(self, seconds: float) -> None:
+        """Wait until all processes of the server have done this step of the shutdown."""
 
 
 def serve(
@@ -64,62 +62,52 @@ def serve(
 ) -> None:
     """Serve a configuration in this process until SIGTERM or SIGINT.
 
-    The first signal lets runs end for up to `server.drain_seconds`, and takes no new ones; a second
-    one cancels them at once. The port is taken before anything else is opened. A database that is
-    not there is made.
+    The first signal drains: no new runs are accepted, and live runs can end for up to
+    `server.drain_seconds`. A second signal cancels them at once. The port is bound before anything
+    else is opened. A missing database is created.
 
     Args:
-        settings: the configuration; port 0 takes any that is free.
-        announce: is told the base URL once requests are answered.
-        announce_stop: is told of the first signal, with the number of runs that are waited for.
-        announce_metrics: is told, before that, where metrics are shown, if they are.
+        settings: the configuration; port 0 selects a free port.
+        announce: receives the base URL when requests are accepted.
+        announce_stop: receives the number of live runs after the first signal.
+        announce_metrics: receives the URL of the metrics before `announce`, if they are configured.
 
     Raises:
-        PortInUse: another program listens there.
-        UsageFailed: the host is no address of this machine, or the port may not be taken, or the
-            package for metrics is missing.
+        PortInUse: another program listens on the port.
+        UsageError: the host is not an address of this machine, the process may not bind the port,
+            or the package for metrics is missing.
         Unavailable: a database cannot be used.
-        SchemaMismatch: a database is older or newer than this code.
-        InvalidKey: the verification keys are refused, or there are none.
+        SchemaMismatch: the schema of a database is older or newer than this version.
+        InvalidKey: the verification keys are rejected, or there are none.
         InvalidConfiguration: a tool cannot be used.
     """
     log_to_stderr(settings.log)
-    with metrics_endpoint.open_listeners(settings, announce_metrics) as (listener, metrics):
-        serve_on_socket(
-            listener, settings, _SingleProcess(listener, announce, announce_stop, metrics)
-        )
+    with open_listeners(settings, announce_metrics) as (listener, metrics):
+        controller = _SingleProcess(listener, announce, announce_stop, metrics)
+        serve_on_socket(listener, settings, controller)
 
 
 def serve_on_socket(
-    listener: socket.socket, settings: Settings, overseer: ServerController
+    listener: socket.socket, settings: Settings, controller: ServerController
 ) -> None:
-    """Serve on a socket that listens, until it is told to stop; see `serve`.
+    """Serve on a listening socket until a signal or the controller stops the server; see `serve`.
 
-    Args:
-        listener: where requests come from; it is closed at the end.
-        settings: the configuration.
-        overseer: who is told of it, and may stop it as a signal may.
+    The socket is closed at the end.
     """
     app = create_app(settings)
-    config = uvicorn.Config(
-        app,
-        loop="uvloop",
-        http=build_protocol_class(settings.limits),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACEFUL_SECONDS,
-    )
-    server = Server(config, app, overseer)
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(_serve(server, app, listener, overseer))
+    server = DrainingServer(app, settings, controller)
+
+    async def run() -> None:
+        with _handle_signals(server.handle_signal), controller.control(server):
+            async with running(app), _observe_server(app, controller):
+                await server.serve(sockets=[listener])
+
+    with asyncio.Runner(loop_factory=server.loop_factory()) as runner:
+        runner.run(run())
 
 
 class _SingleProcess:
-    """The overseer of a server that is the only process."""
+    """The controller of a server with one process."""
 
     def __init__(
         self,
@@ -138,57 +126,49 @@ class _SingleProcess:
 
     def stopping(self, runs: int) -> None:
         if self._announce_stop is not None:
-            # Whoever was to read it may be gone, as `tee` is after a Ctrl-C for both.
+            # The reader of stdout may be gone, such as `tee` after a Ctrl-C for both.
             with contextlib.suppress(OSError):
                 self._announce_stop(runs)
 
-    def guiding(self, server: Server) -> AbstractContextManager[None]:
+    def control(self, server: DrainingServer) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def showing(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
+    def publish_metrics(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
         async def render() -> str:
             return text(0)
 
         assert self._metrics is not None
-        return metrics_endpoint.serve_metrics(self._metrics, render)
+        return serve_metrics(self._metrics, render)
 
-    async def meet(self, seconds: float) -> None:
-        """Nobody is waited for."""
-
-
-async def _serve(
-    server: Server, app: FastAPI, listener: socket.socket, overseer: ServerController
-) -> None:
-    with _handle_signals(server.stop), overseer.guiding(server):
-        async with running(app), _observe_server(app, overseer):
-            await server.serve(sockets=[listener])
+    async def wait_for_others(self, seconds: float) -> None:
+        """Return at once: there are no others."""
 
 
 @contextlib.asynccontextmanager
-async def _observe_server(app: FastAPI, overseer: ServerController) -> AsyncIterator[None]:
-    """Sample how late the loop is, and count and show what is wanted, while the block lasts."""
-    door, lag = app.state.door, LoopLag()
+async def _observe_server(app: Starlette, controller: ServerController) -> AsyncIterator[None]:
+    """Sample the event loop lag and, if configured, publish metrics while the block lasts."""
+    state, lag = get_app_state(app), LoopLag()
     with lag.sample_in_background():
-        if not door.settings.metrics.listen:
+        if not state.settings.metrics.listen:
             yield
             return
         from agentctl.server.observability.metrics import ServerMetrics
 
-        hosting, traffic = door.running_service.hosting, RequestCounters()
+        hosting, requests = state.running_service.hosting, RequestCounters()
         metrics = ServerMetrics(
-            traffic, lag, hosting.engine, hosting.observer, hosting.databases.opened
+            requests, lag, hosting.engine, hosting.observer, hosting.databases.opened
         )
-        door.request_observers = [*door.request_observers, traffic.count]
-        async with overseer.showing(metrics.text):
+        state.request_observers = [*state.request_observers, requests.count]
+        async with controller.publish_metrics(metrics.render):
             yield
 
 
 @contextlib.contextmanager
-def _handle_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have the loop call `stop` on a signal, from before anything is opened to after the close."""
+def _handle_signals(handle: Callable[[], None]) -> Iterator[None]:
+    """Have the event loop call `handle` on SIGINT and SIGTERM while the block lasts."""
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, handle)
     try:
         yield
     finally:
@@ -196,25 +176,27 @@ def _handle_signals(stop: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, that takes no signals of its own, says when it listens, and drains."""
+class DrainingServer(Server):
+    """A server that drains before it ends, in step with the other processes.
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, overseer: ServerController) -> None:
-        super().__init__(config)
-        self._app = app
-        self._overseer = overseer
+    Args:
+        app: the application, which `running` has opened before the server is stopped.
+        settings: the configuration.
+        controller: the starter of the server.
+    """
+
+    def __init__(self, app: Starlette, settings: Settings, controller: ServerController) -> None:
+        super().__init__(app, settings.limits, GRACEFUL_SECONDS)
+        self._state = get_app_state(app)
+        self._controller = controller
         self._signals = 0
         self._draining: asyncio.Task[None] | None = None
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Nothing: uvicorn would raise them again at the end, and exit with their number."""
-        yield
+    def handle_signal(self) -> None:
+        """Drain on the first signal, end at once on the second.
 
-    def stop(self) -> None:
-        """A signal came: drain, then end; another one came: end at once.
-
-        A first one may come behind what the overseer said, when it is for every process.
+        If the controller has already started the drain, the first signal changes nothing: it was
+        sent to every process of the server.
         """
         self._signals += 1
         if self._signals == 1:
@@ -223,51 +205,44 @@ class Server(uvicorn.Server):
             self.end()
 
     def drain(self) -> None:
-        """Take no new runs, wait for those under way, then end; listens and answers meanwhile."""
+        """Accept no new runs, wait for live runs, then end. Other requests are still served."""
         if not self.started:
             self.end()
         elif self._draining is None:
             self._draining = asyncio.create_task(self._drain())
 
     def end(self) -> None:
-        """Cancel what is worked on, and end."""
-        self.force_exit = self.started
-        self.should_exit = True
+        """Cancel live runs and end."""
+        self.request_exit(force=self.started)
 
-    def leave(self) -> None:
-        """Drain, and leave the port to others meanwhile."""
-        for listening in self.servers if self.started else ():
-            listening.close()
+    def drain_without_listening(self) -> None:
+        """Drain, and release the port at once."""
+        self.close_listeners()
         self.drain()
 
     async def _drain(self) -> None:
-        """Go to the end in step with those that serve together: a request or a stream here may be
-        about a run there.
+        """Drain in step with the other processes.
+
+        A request or stream of this process may belong to a run of another one, so no process ends
+        before all have done the same step.
         """
-        service = self._app.state.door.running_service
+        service = self._state.running_service
         loop = asyncio.get_running_loop()
         deadline = loop.time() + service.settings.server.drain_seconds + STEP_TOLERANCE_SECONDS
         try:
-            self._overseer.stopping(service.live_run_count)
+            self._controller.stopping(service.live_run_count)
             await service.drain()
-            await self._overseer.meet(deadline - loop.time())
+            await self._controller.wait_for_others(deadline - loop.time())
             await service.cancel_runs()
-            await self._overseer.meet(STEP_TOLERANCE_SECONDS)
+            await self._controller.wait_for_others(STEP_TOLERANCE_SECONDS)
         finally:
             self.should_exit = True
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
-        await super().startup(sockets)
-        if not self.should_exit:
-            self._overseer.started()
+    def on_listening(self) -> None:
+        self._controller.started()
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening and end what is still worked on: open streams end with their runs."""
+    async def on_shutdown(self) -> None:
+        """End live runs, so that open streams end with them."""
         if self._draining is not None:
             self._draining.cancel()
-        ending = asyncio.create_task(self._app.state.door.running_service.stop_runs())
-        try:
-            await super().shutdown(sockets)
-        finally:
-            await ending
+        await self._state.running_service.stop_runs()

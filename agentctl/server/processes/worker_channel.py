@@ -1,9 +1,10 @@
-"""What the processes of one server say to each other: lines over a pair of sockets.
+"""The messages between the supervisor and a worker: lines over a pair of sockets.
 
-The parent sends the settings, once, and later `DRAIN`, `GO_ON` and `END`. A worker answers with
-JSON objects: `{"ready": true}` once it serves, `{"stopping": runs}` when it begins to drain,
-`{"waiting": true}` at the end of a step that all are to take together, and `{"failed": {...}}` with
-what ends it. The line closes with either process, however that ends.
+The supervisor sends the settings, once, and later `DRAIN`, `PROCEED` and `END`. A worker sends JSON
+objects: `{"ready": true}` when it accepts requests, `{"stopping": runs}` when it starts to drain,
+`{"waiting": true}` at the end of a step of the shutdown that all workers do together, and
+`{"failed": {...}}` with the error that ends it. Both sides detect the end of the other process by
+the end of the channel.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from agentctl import errors
 __all__ = ["DRAIN", "END", "PROCEED", "error_from_message", "error_to_message"]
 
 DRAIN = b"drain"
-"""Take no new runs, let those under way end, then end."""
+"""Accept no new runs, wait for live runs, then end."""
 
-PROCEED = b"go on"
-"""All who stop have come as far as you."""
+PROCEED = b"proceed"
+"""All workers that stop have done this step."""
 
 END = b"end"
-"""Cancel what is worked on, and end."""
+"""Cancel live runs, and end."""
 
 _ERROR_CLASSES: dict[str, type[errors.AgentctlError]] = {
     kind.__name__: kind
@@ -33,24 +34,24 @@ _ERROR_CLASSES: dict[str, type[errors.AgentctlError]] = {
         errors.UsageError,
     )
 }
-"""What a start is refused with; everything else is a fault of ours."""
+"""Errors that prevent a start; any other one is a bug of agentctl."""
 
 
-def error_to_message(failure: Exception) -> dict[str, Any]:
-    """What a worker sends of its failure; of one that is no error of ours the name only."""
-    if not isinstance(failure, errors.AgentctlError):
-        name = type(failure).__name__
-        hint = "this is a fault of agentctl: please report it with the command that you ran"
-        failure = errors.InternalError(f"internal failure ({name})", hint=hint)
+def error_to_message(error: Exception) -> dict[str, Any]:
+    """Return the message of an error; of an unexpected exception only the name of its class."""
+    if not isinstance(error, errors.AgentctlError):
+        name = type(error).__name__
+        hint = "this is a bug in agentctl: please report it with the command that you ran"
+        error = errors.InternalError(f"internal failure ({name})", hint=hint)
     return {
-        "kind": type(failure).__name__,
-        "detail": failure.detail,
-        "cause": failure.cause,
-        "hint": failure.hint,
+        "kind": type(error).__name__,
+        "detail": error.detail,
+        "cause": error.cause,
+        "hint": error.hint,
     }
 
 
-def error_from_message(sent: dict[str, Any]) -> errors.AgentctlError:
-    """The failure that a worker sent, for the parent to raise as its own."""
-    kind = _ERROR_CLASSES.get(sent["kind"], errors.AgentctlError)
-    return kind(sent["detail"], cause=sent["cause"], hint=sent["hint"])
+def error_from_message(message: dict[str, Any]) -> errors.AgentctlError:
+    """Return the error that a worker sent, for the supervisor to raise."""
+    kind = _ERROR_CLASSES.get(message["kind"], errors.AgentctlError)
+    return kind(message["detail"], cause=message["cause"], hint=message["hint"])

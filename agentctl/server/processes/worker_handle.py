@@ -1,4 +1,4 @@
-"""A worker process as its parent sees it: started, spoken to, told to stop, looked after."""
+"""A worker process, as the supervisor starts, stops and watches it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ __all__ = ["Backoff", "WorkerHandle"]
 MINIMUM_PAUSE = 0.1
 MAXIMUM_PAUSE = 5.0
 STEADY_SECONDS = 5.0
-"""Who has served for so long did not die at once."""
+"""A worker that has served for this time is replaced without a pause."""
 
 FINAL_MESSAGE_SECONDS = 1.0
-"""How long what an ended process said may take to be read."""
+"""Time to read the last messages of a process that has ended."""
 
 
 class Backoff:
-    """How long to wait before a process is started anew, in seconds: longer each time that the one
-    before died at once.
-    """
+    """The pause before a worker is replaced: longer after each one that ended early."""
 
     def __init__(self) -> None:
         self._pause = MINIMUM_PAUSE
 
-    def after(self, served_seconds: float) -> float:
-        """The pause behind a process that has served for so long, 0 when it never did."""
+    def next_pause(self, served_seconds: float) -> float:
+        """Return the pause in seconds after a worker that has served for `served_seconds`."""
         if served_seconds >= STEADY_SECONDS:
             self._pause = MINIMUM_PAUSE
             return 0.0
@@ -48,12 +46,12 @@ class Backoff:
 
 
 class WorkerHandle:
-    """One worker. Made by `WorkerProcess.start`, inside the parent's event loop.
+    """One worker process. Created by `WorkerHandle.start`, inside the supervisor's event loop.
 
     Attributes:
-        failure: why it ended, when it said so.
-        steps: how many steps of its end it has taken.
-        metrics: the line over which it is asked for them.
+        failure: the error that ended it, if it sent one.
+        steps: number of steps of the shutdown that it has done.
+        metrics: the channel for metrics requests.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class WorkerHandle:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         metrics: MetricsChannel,
-        stepped: Callable[[], None],
+        on_step: Callable[[], None],
     ) -> None:
         self.metrics = metrics
         self._process = process
@@ -70,51 +68,51 @@ class WorkerHandle:
         self._writer = writer
         self._ready_at: float | None = None
         self._served: float = 0.0
-        self._runs: int | None = None
-        self._stepped = stepped
-        self._passed = 0
-        self._begun = asyncio.Event()
-        self._counted = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._live_runs: int | None = None
+        self._on_step = on_step
+        self._released_steps = 0
+        self._ready_or_ended = asyncio.Event()
+        self._live_runs_known = asyncio.Event()
+        self._exited = asyncio.Event()
         self._watching = asyncio.create_task(self._watch())
         self.failure: AgentctlError | None = None
         self.steps = 0
 
     @classmethod
     async def start(
-        cls, listener: socket.socket, settings: str, stepped: Callable[[], None]
+        cls, listener: socket.socket, settings: str, on_step: Callable[[], None]
     ) -> WorkerHandle:
-        """Start one.
+        """Start a worker.
 
-        A new session: Ctrl-C at the terminal is for the parent alone, which then tells its workers.
+        It gets a new session, so that Ctrl-C at the terminal reaches the supervisor only.
 
         Args:
-            listener: where it is to listen.
-            settings: the line of text that the settings were made.
-            stepped: is called when it has taken a step of its end, and waits for the others.
+            listener: the socket to accept connections on.
+            settings: the settings as a line of text.
+            on_step: is called when the worker has done a step of the shutdown and waits.
 
         Raises:
-            Unavailable: the system starts no more processes.
+            Unavailable: the system cannot start another process.
         """
-        (ours, theirs), (asking, asked) = socket.socketpair(), socket.socketpair()
-        with theirs, asked:
-            handed = (listener.fileno(), theirs.fileno(), asked.fileno())
+        (ours, theirs), (our_metrics, their_metrics) = socket.socketpair(), socket.socketpair()
+        with theirs, their_metrics:
+            inherited = (listener.fileno(), theirs.fileno(), their_metrics.fileno())
             try:
                 process = subprocess.Popen(
-                    [*_worker_command(), *map(str, handed)],
-                    pass_fds=handed,
+                    [*_worker_command(), *map(str, inherited)],
+                    pass_fds=inherited,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
                 )
             except OSError as error:
                 ours.close()
-                asking.close()
+                our_metrics.close()
                 raise Unavailable(
                     "No worker process can be started", cause=os.strerror(error.errno or 0)
                 ) from None
         reader, writer = await asyncio.open_connection(sock=ours)
         writer.write(settings.encode() + b"\n")
-        return cls(process, reader, writer, await MetricsChannel.open(asking), stepped)
+        return cls(process, reader, writer, await MetricsChannel.open(our_metrics), on_step)
 
     @property
     def pid(self) -> int:
@@ -123,17 +121,17 @@ class WorkerHandle:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has ever answered requests."""
+        """True if the worker has ever accepted requests."""
         return self._ready_at is not None
 
     @property
     def served_seconds(self) -> float:
-        """How long it has served; 0 when it never did. Known when it has ended."""
+        """Seconds from ready to exit, 0 if it was never ready. Known after the exit."""
         return self._served
 
     @property
     def end(self) -> str:
-        """How it ended, to stand behind its name."""
+        """The reason of its exit, as a predicate: "was killed by SIGKILL"."""
         code = self._process.returncode
         if code is not None and code < 0:
             return f"was killed by {_signal_name(-code)}"
@@ -142,86 +140,86 @@ class WorkerHandle:
         return ": ".join(filter(None, ["failed", self.failure.detail, self.failure.cause]))
 
     async def wait_until_ready(self) -> None:
-        """Wait until it answers requests, or has ended before that."""
-        await self._begun.wait()
+        """Wait until the worker accepts requests, or has ended before."""
+        await self._ready_or_ended.wait()
 
-    async def ended(self) -> None:
-        """Wait until the process is gone, and what it said has been heard."""
+    async def wait_until_ended(self) -> None:
+        """Wait until the process has ended and its messages have been read."""
         await asyncio.shield(self._watching)
 
-    async def runs_under_way(self, seconds: float) -> int | None:
-        """How many runs it waits for, once told to stop; None when it has not said so in time."""
+    async def count_live_runs(self, seconds: float) -> int | None:
+        """Return the live runs of a stopping worker; None if it does not report in time."""
         if not self.is_ready:
             return 0
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._counted.wait(), seconds)
-            return self._runs or 0
+            await asyncio.wait_for(self._live_runs_known.wait(), seconds)
+            return self._live_runs or 0
         return None
 
     def stop(self, *, at_once: bool) -> None:
-        """Tell it to drain and end, or to end at once.
+        """Have the worker drain and end, or end at once.
 
-        This goes over the line, since a signal may come from elsewhere as well: a service manager
-        that signals every process of a service would otherwise make two of one.
+        The command is not a signal: a service manager may signal every process of the service, and
+        the worker would take the two signals for a request to end at once.
         """
         if self.is_ready:
             self._writer.write((END if at_once else DRAIN) + b"\n")
         else:
             self._process.terminate()
 
-    def let_go(self, steps: int) -> None:
-        """Let it go on behind so many steps of its end, unless it was."""
-        if self._passed < steps:
-            self._passed = steps
+    def proceed(self, steps: int) -> None:
+        """Release the worker after this number of steps of the shutdown, once."""
+        if self._released_steps < steps:
+            self._released_steps = steps
             self._writer.write(PROCEED + b"\n")
 
     def kill(self) -> None:
-        """End it now, whatever it does."""
+        """Kill the process."""
         self._process.kill()
 
-    def look(self) -> None:
-        """See whether the process is gone."""
+    def check_exit(self) -> None:
+        """Check if the process has ended."""
         if self._process.poll() is not None:
-            self._gone.set()
+            self._exited.set()
 
     async def _watch(self) -> None:
-        """From the start to the end; the last words count even when they are read after it."""
-        listening = asyncio.create_task(self._listen())
-        await self._gone.wait()
+        """Watch the process until it ends, and read the messages that it has sent before."""
+        listening = asyncio.create_task(self._read_messages())
+        await self._exited.wait()
         if self._ready_at is not None:
             self._served = time.monotonic() - self._ready_at
         await asyncio.wait({listening}, timeout=FINAL_MESSAGE_SECONDS)
         listening.cancel()
         self._writer.close()
         self.metrics.close()
-        self._begun.set()
-        self._counted.set()
+        self._ready_or_ended.set()
+        self._live_runs_known.set()
 
-    async def _listen(self) -> None:
+    async def _read_messages(self) -> None:
         with contextlib.suppress(OSError):
             async for line in self._reader:
                 if line.endswith(b"\n"):
-                    self._hear(json.loads(line))
+                    self._handle_message(json.loads(line))
 
-    def _hear(self, said: dict[str, Any]) -> None:
-        if "ready" in said:
+    def _handle_message(self, message: dict[str, Any]) -> None:
+        if "ready" in message:
             self._ready_at = time.monotonic()
-            self._begun.set()
-        elif "stopping" in said:
-            self._runs = said["stopping"]
-            self._counted.set()
-        elif "waiting" in said:
+            self._ready_or_ended.set()
+        elif "stopping" in message:
+            self._live_runs = message["stopping"]
+            self._live_runs_known.set()
+        elif "waiting" in message:
             self.steps += 1
-            self._stepped()
+            self._on_step()
         else:
-            self.failure = error_from_message(said["failed"])
+            self.failure = error_from_message(message["failed"])
 
 
 def _worker_command() -> list[str]:
-    """The program of a worker. What it may import is what this process may.
+    """Return the command of a worker, which can import the same modules as this process.
 
-    `-m` puts the current folder first on the path of modules, as it did here only if this program
-    was started that way.
+    `-m` puts the current folder first on the module path. `-P` prevents this, unless this program
+    was started with `-m` too.
     """
     by_name = getattr(sys.modules["__main__"], "__spec__", None) is not None
     path = [] if by_name and not sys.flags.safe_path else ["-P"]

@@ -1,8 +1,8 @@
-"""A worker process of a server: `python -m agentctl.server.processes.worker_main`.
+"""The program of a worker process: `python -m agentctl.server.processes.worker_main`.
 
-The arguments are three file descriptors: the listening socket, the line to the parent (see `line`),
-and the one over which it asks for metrics (see `gathering`). When the line closes the parent is
-gone: the worker drains and ends as well.
+Its arguments are three file descriptors: the listening socket, the channel to the supervisor
+(`worker_channel`), and the channel for metrics (`metrics_channel`). The end of the channel means
+that the supervisor has died: the worker drains and ends as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentctl.server.processes.listener import adopt_socket
 from agentctl.server.processes.worker_channel import DRAIN, END, PROCEED, error_to_message
 
 if TYPE_CHECKING:
-    from agentctl.server.processes.serve import Server
+    from agentctl.server.processes.serve import DrainingServer
 
 __all__ = ["main"]
 
@@ -31,94 +31,87 @@ _RECEIVE_BYTES = 65_536
 
 
 def main() -> None:
-    """Serve until the parent says so, a signal does, or the parent is gone; ends the process."""
-    listening, line, metrics = (adopt_socket(int(number)) for number in sys.argv[1:4])
-    with listening, line, metrics:
-        _serve_as_worker(listening, _ParentChannel(line, metrics))
+    """Serve until the supervisor or a signal stops the worker, or the supervisor dies."""
+    listener, control, metrics = (adopt_socket(int(number)) for number in sys.argv[1:4])
+    with listener, control, metrics:
+        supervisor = _SupervisorChannel(control, metrics)
+        text = supervisor.read_line()
+        if text is None:
+            sys.exit(1)
+        settings = settings_from_text(text.decode())
+        log_to_stderr(settings.log, with_process_id=True)
+        try:
+            from agentctl.server.processes.serve import serve_on_socket
+
+            serve_on_socket(listener, settings, supervisor)
+        except Exception as error:
+            supervisor.send(failed=error_to_message(error))
+            sys.exit(1)
 
 
-def _serve_as_worker(listening: socket.socket, line: _ParentChannel) -> None:
-    text = line.next()
-    if text is None:
-        sys.exit(1)
-    settings = settings_from_text(text.decode())
-    log_to_stderr(settings.log, one_of_many=True)
-    try:
-        from agentctl.server.processes.serve import serve_on_socket
-
-        serve_on_socket(listening, settings, line)
-    except Exception as failure:
-        line.tell(failed=error_to_message(failure))
-        sys.exit(1)
-
-
-class _ParentChannel:
-    """The worker's end of the line, and so the overseer of its server."""
+class _SupervisorChannel:
+    """The worker's end of the channel to the supervisor: the controller of its server."""
 
     def __init__(self, ours: socket.socket, metrics: socket.socket) -> None:
         self._socket = ours
         self._metrics = metrics
         self._unread = b""
-        self._alone = False
-        self._go_on = asyncio.Event()
+        self._supervisor_died = False
+        self._may_proceed = asyncio.Event()
 
-    def next(self) -> bytes | None:
-        """Wait for a whole line; None when the parent is gone."""
+    def read_line(self) -> bytes | None:
+        """Wait for a complete line; return None if the supervisor has died."""
         while b"\n" not in self._unread:
-            if not self._read():
+            if not self._receive():
                 return None
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def tell(self, **said: Any) -> None:
-        """Send one object; nobody hears it when the parent is gone."""
+    def send(self, **message: Any) -> None:
+        """Send one object; it is lost if the supervisor has died."""
         with contextlib.suppress(OSError):
-            self._socket.sendall(json.dumps(said).encode() + b"\n")
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def started(self) -> None:
-        """Requests are answered."""
-        self.tell(ready=True)
+        self.send(ready=True)
 
     def stopping(self, runs: int) -> None:
-        """The server drains, and waits for so many runs."""
-        self.tell(stopping=runs)
+        self.send(stopping=runs)
 
-    def showing(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
-        """Tell the parent the metrics when it asks, while the block lasts."""
+    def publish_metrics(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
         return answer_metrics_requests(self._metrics, text)
 
-    async def meet(self, seconds: float) -> None:
-        """Wait until every worker has come as far, up to a time; not at all without a parent."""
-        self._go_on.clear()
-        if self._alone:
+    async def wait_for_others(self, seconds: float) -> None:
+        self._may_proceed.clear()
+        if self._supervisor_died:
             return
-        self.tell(waiting=True)
+        self.send(waiting=True)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._go_on.wait(), seconds)
+            await asyncio.wait_for(self._may_proceed.wait(), seconds)
 
     @contextlib.contextmanager
-    def guiding(self, server: Server) -> Iterator[None]:
-        """Have the server do what the parent says while the block lasts."""
+    def control(self, server: DrainingServer) -> Iterator[None]:
+        """Execute the commands of the supervisor on the server while the block lasts."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._socket, self._hear, server)
+        loop.add_reader(self._socket, self._execute_commands, server)
         try:
             yield
         finally:
             loop.remove_reader(self._socket)
 
-    def _hear(self, server: Server) -> None:
-        if not self._read():
+    def _execute_commands(self, server: DrainingServer) -> None:
+        if not self._receive():
             asyncio.get_running_loop().remove_reader(self._socket)
-            self._alone = True
-            self._go_on.set()
-            server.leave()
-        *whole, self._unread = self._unread.split(b"\n")
-        orders = {DRAIN: server.drain, PROCEED: self._go_on.set, END: server.end}
-        for line in whole:
-            orders[line]()
+            self._supervisor_died = True
+            self._may_proceed.set()
+            server.drain_without_listening()
+        *lines, self._unread = self._unread.split(b"\n")
+        commands = {DRAIN: server.drain, PROCEED: self._may_proceed.set, END: server.end}
+        for line in lines:
+            commands[line]()
 
-    def _read(self) -> bool:
-        """Take what was sent; False at the end of the line."""
+    def _receive(self) -> bool:
+        """Read available bytes; return False at the end of the channel."""
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
         except OSError:
