@@ -1,9 +1,10 @@
-"""The HTTP door: it translates between HTTP and the port, and decides nothing else.
+"""The HTTP server: authentication, routing, the OpenAPI document and the server processes.
 
     from agentctl.server import create_app, running
 
-`create_app(settings)` makes the application; `async with running(app):` opens what it serves, for
-a host application that mounts it. Both are loaded on first use, because FastAPI is heavy.
+`create_app(settings)` returns the ASGI application; `async with running(app):` opens its databases
+in a host application that mounts it. Both are imported on first use, because FastAPI and Starlette
+take a while to import.
 """
 
 from __future__ import annotations

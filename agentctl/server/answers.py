@@ -1,4 +1,4 @@
-"""What is sent: whole documents, streams of events, and failures, as ASGI applications."""
+"""Responses as ASGI applications: documents, event streams and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import Any, TypeVar, cast
 
 import orjson
-from fastapi.sse import format_sse_event
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -26,7 +25,7 @@ __all__ = [
 ]
 
 COMMENT_SECONDS = 15.0
-"""How long a stream may be silent before a comment is sent (contract.md 5)."""
+"""Seconds without an event until a keep-alive comment is sent (docs/contract.md "Runs")."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -38,12 +37,12 @@ _JSON = b"application/json"
 
 
 class BytesResponse(Response):
-    """A whole answer in two ASGI messages, without the work of a general response.
+    """A complete response in two ASGI messages, cheaper than Starlette's `Response`.
 
     Args:
-        body: what is sent.
+        body: the body.
         status: HTTP status.
-        content_type: of the body; None for an answer that has none (204).
+        content_type: of the body; None for a response without one (204).
         headers: further header fields.
     """
 
@@ -70,32 +69,32 @@ class BytesResponse(Response):
         await send({"type": "http.response.body", "body": self.body})
 
 
-def document_response(answer: Document[Any], status: int = 200) -> BytesResponse:
-    """A document as it crossed the port: its bytes, untouched."""
-    return BytesResponse(answer.raw, status)
+def document_response(document: Document[Any], status: int = 200) -> BytesResponse:
+    """Return the bytes of a document as a response."""
+    return BytesResponse(document.raw, status)
 
 
 def no_content_response() -> BytesResponse:
-    """204: done, and nothing to say."""
+    """Return a 204."""
     return BytesResponse(b"", 204, None)
 
 
 def error_response(error: AgentctlError) -> BytesResponse:
-    """The error body of spec.md "Errors" with the header fields of the failure."""
+    """Return the error body (docs/contract.md "Errors") with the header fields of the error."""
     return BytesResponse(orjson.dumps(error.body()), error.status, headers=error.headers())
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Return once the client has gone away. To be called when its body has been read."""
+    """Wait until the client has disconnected. Call it after the body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client goes away first.
+    """Return the result of `work`; cancel it if the client disconnects first.
 
     Raises:
-        ClientDisconnect: the client is gone, and `work` has ended.
+        ClientDisconnect: the client has disconnected, and `work` has ended.
     """
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_wait_for_disconnect(receive))
@@ -109,10 +108,10 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -
 
 
 async def wait_for_first_event(receive: Receive, events: AsyncIterator[StreamEvent]) -> StreamEvent:
-    """The first event of a run, awaited before the status line: a refusal is an HTTP status.
+    """Return the first event of a run, so that a refused run gets an HTTP error status.
 
     Raises:
-        ClientDisconnect: the client went away before it; the iterator is closed.
+        ClientDisconnect: the client disconnected before it; the iterator is closed.
         AgentctlError: the run was refused.
     """
     try:
@@ -126,23 +125,22 @@ async def wait_for_first_event(receive: Receive, events: AsyncIterator[StreamEve
 
 
 async def _cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel what still runs, and wait until all have ended."""
+    """Cancel the tasks that still run, and wait until all have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class EventStreamResponse(Response):
-    """Server-sent events of a run, until their end or until the client goes away.
+    """Server-sent events of a run, until the last event or until the client disconnects.
 
-    Whatever ends it, the iterator is closed: what that means for the run (`on_disconnect`) is
-    decided behind the port. It is sent by hand and not by Starlette's task group, whose
-    cancellation would also interrupt that closing.
+    In both cases the iterator is closed; the effect on the run (`on_disconnect`) is decided in
+    `agentctl.service`. Starlette's task group is not used, because its cancellation would also
+    interrupt that close.
 
     Args:
-        first: the event that was awaited before the status line; None where none was, because
-            it may be long in coming.
-        rest: the events behind it.
+        first: the event that was awaited before the status line; None if it may take long.
+        rest: the later events.
     """
 
     def __init__(self, first: StreamEvent | None, rest: AsyncIterator[StreamEvent]) -> None:
@@ -190,9 +188,9 @@ class EventStreamResponse(Response):
                 await _cancel_and_wait(upcoming)
 
 
-async def _send_head(answer: Response, send: Send) -> None:
+async def _send_head(response: Response, send: Send) -> None:
     """Send the status line and the header fields."""
-    start = {"status": answer.status_code, "headers": answer.raw_headers}
+    start = {"status": response.status_code, "headers": response.raw_headers}
     await send({"type": "http.response.start", **start})
 
 
@@ -205,7 +203,8 @@ async def _send_part(send: Send, body: bytes) -> None:
 
 
 def _format_event(event: StreamEvent) -> bytes:
-    return format_sse_event(data_str=event.data.decode(), event=event.name, id=str(event.seq))
+    """Return an event in the format of server-sent events; JSON has no line breaks."""
+    return b"event: %b\ndata: %b\nid: %d\n\n" % (event.name.encode(), event.data, event.seq)
 
 
 async def _close_events(events: AsyncIterator[StreamEvent]) -> None:

@@ -1,4 +1,4 @@
-"""The application: alone, under a `root_path`, or mounted in another one."""
+"""The ASGI application: alone, under a `root_path`, or mounted in another application."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, cast
 
-from fastapi import FastAPI
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentctl import INTERFACE_VERSION
 from agentctl.server.authentication import AuthenticationMiddleware, CrossOriginMiddleware
-from agentctl.server.openapi.document import TITLE, build_document
-from agentctl.server.openapi.pages import build_operations as docs_operations
+from agentctl.server.openapi import pages
+from agentctl.server.openapi.document import build_document
 from agentctl.server.routes import build_all_operations
 from agentctl.server.routing import Dispatcher, check_routes
 from agentctl.server.state import AppState
@@ -20,49 +19,53 @@ from agentctl.server.state import AppState
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
-__all__ = ["create_app", "running"]
+__all__ = ["create_app", "get_app_state", "running"]
 
 
-class _Application(FastAPI):
-    """FastAPI for its declarations and its document; requests go straight to their operation."""
+class _Application(Starlette):
+    """Starlette with the dispatcher of `routing` in place of its router.
+
+    Attributes:
+        root_path: the path that a proxy serves the application under, if the ASGI server does not
+            set it.
+    """
+
+    root_path = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.root_path:
+            scope["root_path"] = self.root_path
+        await super().__call__(scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
         routes = check_routes(self.routes)
         stack: ASGIApp = Dispatcher(routes, otherwise=self.router)
         for middleware, args, kwargs in reversed(self.user_middleware):
             stack = middleware(stack, *args, **kwargs)
-        return AuthenticationMiddleware(stack, _get_app_state(self))
+        return AuthenticationMiddleware(stack, get_app_state(self))
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The application for a configuration. It opens its databases when its lifespan begins.
+def create_app(settings: Settings) -> Starlette:
+    """Return the application for a configuration. Its lifespan opens the databases.
 
-    Mounted in another application it has no lifespan of its own: run it with `running` there.
+    A mounted application has no lifespan of its own: use `running` in the host's.
 
     Raises:
         RuntimeError: an operation has no row in the policy table.
     """
     app = _Application(
-        title=TITLE,
-        version=INTERFACE_VERSION,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # asked of every request
-        lifespan=running,
+        routes=[*build_all_operations(), *pages.build_operations()], lifespan=running
     )
-    app.router.routes.extend([*build_all_operations(), *docs_operations()])
-    operations = check_routes(app.routes)
-    app.state.door = AppState(settings, description=build_document(operations))
+    document = build_document(check_routes(app.routes))
+    app.state.agentctl = AppState(settings, openapi_document=document)
     if settings.server.cors_origins:
         app.add_middleware(CrossOriginMiddleware, origins=settings.server.cors_origins)
     return app
 
 
 @contextlib.asynccontextmanager
-async def running(app: FastAPI) -> AsyncIterator[None]:
-    """Open what the application serves, and close it at the end; live runs are cancelled then.
+async def running(app: Starlette) -> AsyncIterator[None]:
+    """Open the databases of the application; at the end cancel live runs and close them.
 
         @contextlib.asynccontextmanager
         async def lifespan(host):
@@ -70,9 +73,9 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
                 yield
 
     Raises:
-        Unavailable: a database is missing, unreadable or not one of ours.
-        SchemaMismatch: a database is older or newer than this code.
-        InvalidKey: the verification keys are refused, or there are none.
+        Unavailable: a database is missing, unreadable or not a database of agentctl.
+        SchemaMismatch: the schema of a database is older or newer than this version.
+        InvalidKey: the verification keys are rejected, or there are none.
         InvalidConfiguration: a tool cannot be used.
         RuntimeError: a route has no row in the policy table.
     """
@@ -81,19 +84,20 @@ async def running(app: FastAPI) -> AsyncIterator[None]:
     from agentctl.service.service import Service
 
     check_routes(app.routes)
-    door = _get_app_state(app)
-    async with Service.open(door.settings, create=True) as service:
+    state = get_app_state(app)
+    async with Service.open(state.settings, create=True) as service:
         verifier = service.verifier
         await service.prepare()
         async with AuthenticationFailureCounter(service.hosting.audit).flush_on_exit() as refusals:
-            door.service, door.verifier, door.refusals = service, verifier, refusals
-            door.request_observers = [log_request]
+            state.service, state.verifier, state.refusals = service, verifier, refusals
+            state.request_observers = [log_request]
             try:
                 with verifier.watch_key_files():
                     yield
             finally:
-                door.service = None
+                state.service = None
 
 
-def _get_app_state(app: FastAPI) -> AppState:
-    return cast(AppState, app.state.door)
+def get_app_state(app: Starlette) -> AppState:
+    """Return the state of an application of `create_app`."""
+    return cast(AppState, app.state.agentctl)

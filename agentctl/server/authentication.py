@@ -1,10 +1,10 @@
-"""The outermost layer, pure ASGI: who calls, and what every answer carries.
+"""The outermost ASGI layer: identifies the caller and adds the common header fields.
 
-It turns the Authorization header into a principal or a failure in the ASGI scope, and refuses
-nothing: that is for `routing`, which knows what was asked for. Every answer, also to what nobody
-foresaw, gets a request id of ours and the security header fields.
+It turns the Authorization header into a principal or a failure in the ASGI scope. The failure is
+raised later, in `routing`, where the operation is known. Every response gets a new request id and
+the security header fields, also after an unexpected exception.
 
-Cross-origin requests, for the configured origins only.
+`CrossOriginMiddleware` answers cross-origin requests of the configured origins.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("agentctl.server")
-_complaints = RateLimitedLog(_log)
+_limited_log = RateLimitedLog(_log)
 
 _FIXED_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _DEFAULT_HEADERS = (
@@ -50,7 +50,7 @@ HeaderFields = Iterable[tuple[bytes, bytes]]
 
 
 def add_common_headers(fields: HeaderFields, request_id: str) -> list[tuple[bytes, bytes]]:
-    """The header fields of an answer, with those that every answer carries."""
+    """Return the header fields of a response with those of every response."""
     given = [*fields, (b"x-request-id", request_id.encode("ascii")), *_FIXED_HEADERS]
     names = dict(given)
     for field in _DEFAULT_HEADERS:
@@ -60,7 +60,7 @@ def add_common_headers(fields: HeaderFields, request_id: str) -> list[tuple[byte
 
 
 class TrackedSend:
-    """`send`, that remembers whether the status line went out: after it no failure can be told."""
+    """An ASGI `send` that records if the response has started: then no error can be sent."""
 
     __slots__ = ("send", "started")
 
@@ -74,10 +74,10 @@ class TrackedSend:
 
 
 class _HeaderAddingSend(TrackedSend):
-    """Adds the header fields of every answer; takes the body away for HEAD.
+    """An ASGI `send` that adds the common header fields, and drops the body for HEAD.
 
     Attributes:
-        status: of the answer, once it began.
+        status: status of the response, None until it starts.
     """
 
     __slots__ = ("omits_body", "request_id", "status")
@@ -98,63 +98,65 @@ class _HeaderAddingSend(TrackedSend):
 
 
 class AuthenticationMiddleware:
-    """Identifies the caller and dresses the answer.
+    """Identifies the caller and adds the common header fields to the response.
 
     Args:
-        app: what answers.
-        door: of the application.
+        app: the next ASGI application.
+        state: state of the application.
     """
 
-    def __init__(self, app: ASGIApp, door: AppState) -> None:
+    def __init__(self, app: ASGIApp, state: AppState) -> None:
         self.app = app
-        self.door = door
+        self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began = perf_counter()
+        start = perf_counter()
         request_id = new_id()
         set_log_context(request_id=request_id)
         head = scope["method"] == "HEAD"
-        reply = _HeaderAddingSend(send, request_id, omits_body=head)
-        asked = scope["method"]
-        if head:  # a copy: the server below still has to know that it was HEAD
+        tracked = _HeaderAddingSend(send, request_id, omits_body=head)
+        method = scope["method"]
+        if head:  # In a copy, because the HTTP protocol still reads the method HEAD.
             scope = {**scope, "method": "GET"}
         try:
-            self.door.running_service  # noqa: B018 - refuses everything while not running
-            scope[CALLER_KEY] = await self._caller(scope["headers"], request_id)
-            await self.app(scope, receive, reply)
+            self.state.running_service  # noqa: B018 - raises while the app is not running
+            scope[CALLER_KEY] = await self._identify_caller(scope["headers"], request_id)
+            await self.app(scope, receive, tracked)
         except Exception as error:
-            await send_error_response(error, request_id, reply, scope, receive)
+            await send_error_response(error, request_id, tracked, scope, receive)
         finally:
-            self._tell(scope, asked, reply.status, perf_counter() - began)
+            self._notify_observers(scope, method, tracked.status, perf_counter() - start)
 
-    def _tell(self, scope: Scope, method: str, status: int | None, seconds: float) -> None:
+    def _notify_observers(
+        self, scope: Scope, method: str, status: int | None, seconds: float
+    ) -> None:
         route, caller = scope.get("route"), scope.get(CALLER_KEY)
         operation = getattr(route, "operation", None)
         principal = None if caller is None else caller.principal
         identity = None if principal is None else principal.identity
         finished = FinishedRequest(operation, method, status, seconds, identity)
-        for told in self.door.request_observers:
-            told(finished)
+        for observe in self.state.request_observers:
+            observe(finished)
 
-    async def _caller(self, headers: HeaderFields, request_id: str) -> Caller:
-        assert self.door.verifier is not None
+    async def _identify_caller(self, headers: HeaderFields, request_id: str) -> Caller:
+        assert self.state.verifier is not None
         try:
-            principal = await self.door.verifier.identify(_get_authorization(headers))
+            principal = await self.state.verifier.identify(_get_authorization(headers))
         except (Unauthenticated, Unavailable) as error:
-            return Caller(self.door, request_id, None, error)
+            return Caller(self.state, request_id, None, error)
         add_log_context(principal=principal.identity)
-        return Caller(self.door, request_id, principal)
+        return Caller(self.state, request_id, principal)
 
 
 def _get_authorization(headers: HeaderFields) -> str | None:
-    """The value of the Authorization header, or None when there is none.
+    """Return the value of the Authorization header, None if there is none.
 
     Raises:
-        BadRequest: more than one, or several in one value, which is what a program between makes
-            of them: they are told apart by nobody the same way (RFC 6750 3.1, `invalid_request`).
+        BadRequest: several fields, or several credentials in one field, as a proxy joins them.
+            Implementations disagree which one counts (RFC 6750 3.1, `invalid_request`).
     """
     values = [value for name, value in headers if name == b"authorization"]
     if not values:
@@ -165,33 +167,34 @@ def _get_authorization(headers: HeaderFields) -> str | None:
 
 
 async def send_error_response(
-    error: Exception, request_id: str, reply: TrackedSend, scope: Scope, receive: Receive
+    error: Exception, request_id: str, tracked: TrackedSend, scope: Scope, receive: Receive
 ) -> None:
-    """Answer a failure in our shape; what is no failure of ours is a 500 and goes to the log.
+    """Send an error response; log an exception that is not ours and send a 500.
 
     Raises:
-        Exception: the answer had already begun, so that only closing the connection tells it.
+        Exception: the response had already started, so only the closed connection can show the
+            error.
     """
-    told = error if isinstance(error, AgentctlError) else None
-    if told is None or (told.status == 500 and not isinstance(told, InternalError)):
+    shown = error if isinstance(error, AgentctlError) else None
+    if shown is None or (shown.status == 500 and not isinstance(shown, InternalError)):
         _log.error("request %s failed", request_id, exc_info=error)
-        told = InternalError()
-    elif isinstance(told, Unavailable):
-        # What keeps one request from its answer keeps many, and has said in the log what it is.
-        _complaints.make("requests are answered with 503: %s", told.detail)
-        _log.debug("request %s: %s", request_id, told.detail, exc_info=error.__cause__)
-    elif told.status >= 500:
-        _log.warning("request %s: %s", request_id, told.detail, exc_info=error.__cause__)
-    if reply.started:
+        shown = InternalError()
+    elif isinstance(shown, Unavailable):
+        # The same cause fails many requests, and its source has logged it. Log it rarely here.
+        _limited_log.make("requests fail with 503: %s", shown.detail)
+        _log.debug("request %s: %s", request_id, shown.detail, exc_info=error.__cause__)
+    elif shown.status >= 500:
+        _log.warning("request %s: %s", request_id, shown.detail, exc_info=error.__cause__)
+    if tracked.started:
         raise error
-    await error_response(told)(scope, receive, reply)
+    await error_response(shown)(scope, receive, tracked)
 
 
 class CrossOriginMiddleware(CORSMiddleware):
-    """Starlette's, without cookies: callers authenticate with a header. Its refusals are ours.
+    """Starlette's CORS middleware without cookies, with error responses of our shape.
 
     Args:
-        app: what answers.
+        app: the next ASGI application.
         origins: `server.cors_origins`.
     """
 
@@ -206,7 +209,7 @@ class CrossOriginMiddleware(CORSMiddleware):
         )
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """204 with what is allowed, or 400."""
+        """Return a 204 with the allowed methods and fields, or a 400."""
         response = super().preflight_response(request_headers)
         allowed = response.status_code < 400
         answer = (

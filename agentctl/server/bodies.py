@@ -1,10 +1,9 @@
-"""Checks of a body's fields against its type, with refusals of ours that name the field.
+"""Request bodies: size limit, content type, strict JSON, and the types of the fields.
 
-Types only; what a value may be is decided behind the port (see `parameters`).
-
-Reading a request's body: under a cap, by its content type, strictly.
-
-No multipart and no decompression: this server takes no files, and so has none of their faults.
+`RequestBody` reads a body, `BodySchema` checks its fields against a typed dictionary of `requests`
+and names the field in each error. Types only: values are checked in `agentctl.service`, for HTTP
+and local commands alike. There is no multipart and no decompression, because the server takes no
+files.
 """
 
 from __future__ import annotations
@@ -34,20 +33,23 @@ from agentctl.server.state import Call
 
 __all__ = ["FORM", "JSON", "BodySchema", "RequestBody"]
 
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+
 MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
-"""Fields of AgentOS's form that this server does not take (contract.md 5)."""
+"""Fields of AgentOS's form that this server does not support (docs/contract.md "Runs")."""
 
 _FORM_CONVERTERS: dict[Any, tuple[Callable[[str], str | bool | int], str]] = {
     bool: (parse_bool, "true or false"),
     int: (parse_integer, "an integer"),
 }
-"""How a form spells what is no text."""
+"""Converters of form values that are not text, and the words of their error messages."""
 
-_PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 
 
 class _Field(NamedTuple):
-    """What a field may hold; `item` is the shape of an array's elements, None for texts."""
+    """The type of a field; `item` is the schema of the objects of an array."""
 
     kind: Any
     nullable: bool
@@ -56,7 +58,7 @@ class _Field(NamedTuple):
 
 
 class BodySchema:
-    """What one kind of body may hold.
+    """The fields of one kind of body.
 
     Args:
         body: a typed dictionary of `requests`.
@@ -68,32 +70,35 @@ class BodySchema:
         self.names = ", ".join(self.fields)
 
     def check_json(self, body: object, at: str = "") -> dict[str, Any]:
-        """The fields of a parsed JSON body; media fields are let through when empty.
+        """Return the fields of a parsed JSON body; empty media fields are dropped.
 
         Args:
-            body: what was parsed.
-            at: where in the body it stands, `scopes[0]`; empty: it is the body.
+            body: the parsed value.
+            at: its path inside the whole body, such as `scopes[0]`; empty for the body itself.
 
         Raises:
-            ValidationFailed: a field that is unknown, missing, or not of its type.
+            ValidationFailed: an unknown or missing field, or a field of another type.
         """
         if not isinstance(body, dict):
             raise ValidationFailed(f"{at or 'The body'} must be a JSON object")
         given = body if at else _drop_empty_media(body)
         for name in given.keys() - self.fields.keys():
             shown = (
-                _join_path(at, name) if _PLAIN.fullmatch(name) else f"A field of {at or 'the body'}"
+                _join_path(at, name)
+                if _PLAIN_NAME.fullmatch(name)
+                else f"A field of {at or 'the body'}"
             )
-            raise ValidationFailed(f"{shown} is not known; known are: {self.names}")
-        return self._checked(given, at)
+            raise ValidationFailed(f"{shown} is not known; known fields: {self.names}")
+        return self._check_fields(given, at)
 
     def check_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
-        """The fields of an urlencoded form; unknown ones are ignored (contract.md 5).
+        """Return the fields of an urlencoded form; unknown fields are ignored.
 
-        A field that may be null is absent when it is empty: a form has no other way to say so.
+        A nullable field is null if its value is empty, because a form cannot express null
+        (docs/contract.md "Runs").
 
         Raises:
-            ValidationFailed: a field that is missing, repeated, or not of its type.
+            ValidationFailed: a missing or repeated field, or a field of another type.
         """
         given = dict[str, Any]()
         for name, text in pairs:
@@ -104,9 +109,9 @@ class BodySchema:
             if name in given:
                 raise ValidationFailed(f"{name} is given more than once")
             given[name] = _convert_form_value(name, field, text)
-        return self._checked(given)
+        return self._check_fields(given)
 
-    def _checked(self, given: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    def _check_fields(self, given: Mapping[str, Any], at: str = "") -> dict[str, Any]:
         for name, field in self.fields.items():
             if name in given:
                 _check_field(_join_path(at, name), field, given[name])
@@ -122,7 +127,7 @@ def _join_path(place: str, name: str) -> str:
 def _drop_empty_media(body: Mapping[str, Any]) -> dict[str, Any]:
     for name in MEDIA_FIELDS & body.keys():
         if body[name]:
-            raise ValidationFailed(f"{name} is not supported: only text is taken")
+            raise ValidationFailed(f"{name} is not supported: runs take text only")
     return {name: value for name, value in body.items() if name not in MEDIA_FIELDS}
 
 
@@ -157,14 +162,14 @@ def _check_field(name: str, field: _Field, value: object) -> None:
         _CHECKS[field.kind](name, value)
 
 
-def _check_objects(name: str, shape: BodySchema, value: object) -> None:
+def _check_objects(name: str, schema: BodySchema, value: object) -> None:
     if not isinstance(value, list):
         raise ValidationFailed(f"{name} must be an array of objects")
-    for place, item in enumerate(value):
-        shape.check_json(item, f"{name}[{place}]")
+    for index, item in enumerate(value):
+        schema.check_json(item, f"{name}[{index}]")
 
 
-def _check_text(name: str, value: object) -> None:
+def _check_string(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise ValidationFailed(f"{name} must be a string")
     check_text(name, value)
@@ -184,19 +189,18 @@ def _check_list(name: str, value: object) -> None:
     if not isinstance(value, list):
         raise ValidationFailed(f"{name} must be an array of strings")
     for item in value:
-        _check_text(name, item)
+        _check_string(name, item)
 
 
 def _check_object(name: str, value: object) -> None:
-    """A free-form object: what the store and its JSON can hold, and no deeper than we write it."""
     if not isinstance(value, dict):
         raise ValidationFailed(f"{name} must be an object")
     check_json(name, value)
 
 
 _CHECKS: dict[Any, Callable[[str, object], None]] = {
-    Literal: _check_text,
-    str: _check_text,
+    Literal: _check_string,
+    str: _check_string,
     bool: _check_bool,
     int: _check_integer,
     list: _check_list,
@@ -204,41 +208,37 @@ _CHECKS: dict[Any, Callable[[str, object], None]] = {
 }
 
 
-JSON = "application/json"
-FORM = "application/x-www-form-urlencoded"
-
-
 class RequestBody:
-    """How the body of an operation is read.
+    """The reader of the body of one operation.
 
     Args:
-        record: the typed dictionary that it is to be (`requests`).
-        form: whether an urlencoded form is taken beside JSON.
-        optional: whether an empty body stands for an empty object.
+        record: the typed dictionary of the body (`requests`).
+        form: True if an urlencoded form is accepted as well as JSON.
+        optional: True if an empty body is an empty object.
     """
 
     def __init__(self, record: type, *, form: bool = False, optional: bool = False) -> None:
         self.record = record
         self.form = form
         self.optional = optional
-        self.shape = BodySchema(record)
+        self.schema = BodySchema(record)
 
     async def read(self, call: Call) -> dict[str, Any]:
-        """The fields that were sent.
+        """Return the fields of the body.
 
         Raises:
             UnsupportedMediaType: another content type, or a content encoding.
             TooLarge: more than `limits.body_bytes`.
             BadRequest: not JSON, or several content types.
-            ValidationFailed: a field that is unknown, missing, or not of its type.
+            ValidationFailed: an unknown or missing field, or a field of another type.
         """
-        parse = self._parser(call)
-        content = await _read_body(call, call.caller.door.settings.limits.body_bytes)
+        parse = self._choose_parser(call)
+        content = await _read_body(call, call.caller.app_state.settings.limits.body_bytes)
         if self.optional and not content:
-            return self.shape.check_json({})
+            return self.schema.check_json({})
         return parse(content)
 
-    def _parser(self, call: Call) -> Callable[[bytes], dict[str, Any]]:
+    def _choose_parser(self, call: Call) -> Callable[[bytes], dict[str, Any]]:
         for coding in ",".join(call.headers.getlist("content-encoding")).split(","):
             if coding.strip().lower() not in ("", "identity"):
                 raise UnsupportedMediaType("A body with a content encoding is not supported")
@@ -247,21 +247,21 @@ class RequestBody:
             raise BadRequest("The header field Content-Type is given more than once")
         media_type = given.partition(";")[0].strip().lower()
         if media_type == JSON:
-            return lambda content: self.shape.check_json(_parse_json(content))
+            return lambda content: self.schema.check_json(_parse_json(content))
         if media_type == FORM and self.form:
-            return lambda content: self.shape.check_form(parse_pairs(content))
+            return lambda content: self.schema.check_form(parse_pairs(content))
         if not given and self.optional and call.headers.get("content-length", "0") == "0":
-            return lambda content: self.shape.check_json(_parse_json(content))
+            return lambda content: self.schema.check_json(_parse_json(content))
         names = f"{JSON} or {FORM}" if self.form else JSON
         raise UnsupportedMediaType(f"The body must be {names}")
 
 
 async def _read_body(call: Call, limit: int) -> bytes:
-    """The whole body, of at most `limit` bytes.
+    """Return the whole body, of at most `limit` bytes.
 
     Raises:
-        TooLarge: more was announced or sent.
-        ClientDisconnect: the client went away before its end.
+        TooLarge: the announced length or the received bytes exceed the limit.
+        ClientDisconnect: the client disconnected before the end of the body.
     """
     announced = call.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > limit:
@@ -275,10 +275,10 @@ async def _read_body(call: Call, limit: int) -> bytes:
 
 
 def _parse_json(content: bytes) -> object:
-    """The JSON value that `content` spells, as RFC 8259 has it and with unique names.
+    """Parse JSON as RFC 8259 defines it, with unique names in each object.
 
     Raises:
-        BadRequest: it spells none, repeats a name in an object, or has a number out of range.
+        BadRequest: not JSON, a repeated name in an object, or a number that is out of range.
     """
     try:
         return json.loads(
@@ -299,7 +299,7 @@ def _reject_repeated_names(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _reject_constant(text: str) -> float:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def _parse_finite(text: str) -> float:

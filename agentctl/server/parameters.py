@@ -1,10 +1,13 @@
-"""The one parser of path, query and header parameters.
+"""Path, query and header parameters: their declarations, and the parser that reads them.
 
-An endpoint declares its parameters as FastAPI has them (`Annotated[int, Query(ge=1)]`), which
-makes the OpenAPI document. The same declarations are compiled here, once, into converters: five
-parameters through FastAPI's own machinery cost half of a small request, and its refusals have
-another shape than ours. So there is one source, and one way for hot and cold routes. Only types
-are checked here; what a value may be is decided behind the port, for every door in the same words.
+An endpoint declares its parameters in its signature: `limit: Annotated[int, Query("Results on a
+page", ge=1)] = 20`. The OpenAPI document is made from the declarations, and `Parameters` compiles
+them once into converters. FastAPI's own parser is not used: five typed parameters take half of the
+time of a small request in it, and its errors have another shape.
+
+The parser checks types only. The bounds are shown in the OpenAPI document and enforced by
+`agentctl.service`, from the same constants of `agentctl.operations`, so that local commands have
+the same limits and the same messages.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from urllib.parse import parse_qsl
 
-from fastapi.params import Header
 from starlette.requests import Request
 from typing_extensions import TypeAliasType
 
@@ -26,10 +28,19 @@ from agentctl.errors import BadRequest, ValidationFailed
 from agentctl.records.times import ParsedTimestamp, parse_rfc3339
 from agentctl.records.validation import check_text
 
-__all__ = ["Parameters", "parse_bool", "parse_integer", "parse_pairs", "strip_none"]
+__all__ = [
+    "Header",
+    "Parameters",
+    "Path",
+    "Query",
+    "parse_bool",
+    "parse_integer",
+    "parse_pairs",
+    "strip_none",
+]
 
 MAXIMUM_PAIRS = 100
-"""Pairs in one query string or form; more is no request that anybody writes."""
+"""Pairs in one query string or form. No regular client sends more."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
@@ -40,10 +51,41 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Parameter:
-    """One query parameter or header field. `convert` raises ValueError for what is not `expected`.
+class Path:
+    """Declaration of a path parameter."""
 
-    `header` is the name of the header field, None for a query parameter.
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Declaration of a query parameter, with the bounds that the OpenAPI document shows."""
+
+    description: str
+    ge: float | None = None
+    le: float | None = None
+    max_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Declaration of a header field; `alias` is its name."""
+
+    description: str
+    alias: str
+    ge: float | None = None
+    le: float | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A compiled query parameter or header field.
+
+    Attributes:
+        convert: converts the text; raises ValueError if the text is not `expected`.
+        expected: description of valid texts, for the error message.
+        header: name of the header field, None for a query parameter.
     """
 
     convert: Convert
@@ -52,20 +94,22 @@ class _Parameter:
 
 
 class Parameters:
-    """Reads what an endpoint declares from a request.
+    """The parser for the parameters of one endpoint.
 
     Args:
-        endpoint: a function whose first parameter is the call, and whose others are path
-            parameters, by the names in `path_names`, or query parameters and header fields with
-            a default.
+        endpoint: a function whose first parameter is the call. Its other parameters are path
+            parameters or, with a default, query parameters and header fields.
+        path_names: the path parameters: the name in the path, and the name in the signature.
     """
 
-    def __init__(self, endpoint: Callable[..., Any], path_names: frozenset[str]) -> None:
+    def __init__(self, endpoint: Callable[..., Any], path_names: Mapping[str, str]) -> None:
+        path_arguments = set(path_names.values())
         declared = [
             parameter
             for parameter in inspect.signature(endpoint, eval_str=True).parameters.values()
-            if parameter.name not in path_names and not _is_call(parameter.annotation)
+            if parameter.name not in path_arguments and not _is_call(parameter.annotation)
         ]
+        self._renamed = [names for names in path_names.items() if names[0] != names[1]]
         self._defaults = {parameter.name: parameter.default for parameter in declared}
         compiled = {
             parameter.name: _compile_parameter(parameter.annotation) for parameter in declared
@@ -80,30 +124,32 @@ class Parameters:
     def read(
         self, path: Mapping[str, str], query: bytes, headers: Headers
     ) -> tuple[dict[str, Any], ValidationFailed | None]:
-        """The arguments of the endpoint, and what is wrong with the query or a header field.
+        """Return the arguments of the endpoint, and the first error in the query and the header.
 
-        A refusal of them is not raised: what the request names may not be there, and that comes
-        first. It names the parameter, never what was given for it.
+        That error is returned and not raised, because a 404 for the named resource comes first.
+        Its message names the parameter and never repeats the value.
 
         Args:
             path: path parameters as they were matched.
-            query: the query string as it was sent.
-            headers: the header fields as they were sent, names in lower case.
+            query: the raw query string.
+            headers: the raw header fields, names in lower case.
 
         Raises:
-            NotFound: a path parameter is no text that can name anything.
+            NotFound: a path parameter cannot be the name of anything.
             BadRequest: more than `MAXIMUM_PAIRS` in the query.
         """
         policy.check_path_params(path)
         values = {**self._defaults, **path}
-        refusal = self._add(values, query) if query and self._query else None
+        for given, argument in self._renamed:
+            values[argument] = values.pop(given)
+        error = self._add_query(values, query) if query and self._query else None
         if self._headers:
-            refusal = refusal or self._add_headers(values, headers)
-        return values, refusal
+            error = error or self._add_headers(values, headers)
+        return values, error
 
     def _add_headers(self, values: dict[str, Any], headers: Headers) -> ValidationFailed | None:
-        """Put the header fields in; the first refusal, if any, leaves its default."""
-        refusal: ValidationFailed | None = None
+        """Add the header fields to `values` and return the first error; its default stays."""
+        first_error: ValidationFailed | None = None
         seen = set[str]()
         for field, content in headers:
             if field not in self._headers:
@@ -113,12 +159,12 @@ class Parameters:
                 shown = parameter.header or name
                 values[name] = _convert_once(shown, content.decode("latin-1"), parameter, seen)
             except ValidationFailed as error:
-                refusal = refusal or error
-        return refusal
+                first_error = first_error or error
+        return first_error
 
-    def _add(self, values: dict[str, Any], query: bytes) -> ValidationFailed | None:
-        """Put the query's values in; the first refusal, if any, leaves its default."""
-        refusal: ValidationFailed | None = None
+    def _add_query(self, values: dict[str, Any], query: bytes) -> ValidationFailed | None:
+        """Add the query parameters to `values` and return the first error; its default stays."""
+        first_error: ValidationFailed | None = None
         seen = set[str]()
         for name, text in parse_pairs(query):
             if name not in self._query:
@@ -126,12 +172,12 @@ class Parameters:
             try:
                 values[name] = _convert_once(name, text, self._query[name], seen)
             except ValidationFailed as error:
-                refusal = refusal or error
-        return refusal
+                first_error = first_error or error
+        return first_error
 
 
 def _convert_once(name: str, text: str, parameter: _Parameter, seen: set[str]) -> Any:
-    """The value of a parameter, which is given for the first time."""
+    """Convert a value and reject a second value of the same parameter."""
     if name in seen:
         raise ValidationFailed(f"{name} is given more than once")
     seen.add(name)
@@ -142,9 +188,9 @@ def _convert_once(name: str, text: str, parameter: _Parameter, seen: set[str]) -
 
 
 def parse_pairs(text: bytes) -> list[tuple[str, str]]:
-    """The pairs of a query string or of an urlencoded form.
+    """Return the pairs of a query string or of an urlencoded form.
 
-    What is not UTF-8 becomes lone surrogates, which no text parameter takes.
+    Bytes that are not UTF-8 become lone surrogates, which `check_text` rejects.
 
     Raises:
         BadRequest: more than `MAXIMUM_PAIRS`.
@@ -161,10 +207,10 @@ def parse_pairs(text: bytes) -> list[tuple[str, str]]:
 
 
 def parse_bool(text: str) -> bool:
-    """The truth value that `text` spells.
+    """Return the truth value that `text` spells: true, false, 1 or 0, in any case.
 
     Raises:
-        ValueError: it spells none.
+        ValueError: another text.
     """
     try:
         return _BOOLEANS[text.lower()]
@@ -173,10 +219,10 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_integer(text: str) -> int:
-    """The integer that `text` spells, of up to 18 digits.
+    """Return the integer that `text` spells, of up to 18 digits.
 
     Raises:
-        ValueError: it spells none.
+        ValueError: another text.
     """
     if _INTEGER.fullmatch(text) is None:
         raise ValueError
@@ -188,7 +234,11 @@ def _is_call(annotation: Any) -> bool:
 
 
 def _compile_parameter(annotation: Any) -> _Parameter:
-    """The converter of a declared type: text, number, flag, time, or one of some words."""
+    """Return the converter of a declared type: text, number, boolean, time, or one of some words.
+
+    Raises:
+        TypeError: another type.
+    """
     if get_origin(annotation) is Annotated:
         annotation, declared, *_ = get_args(annotation)
         if isinstance(declared, Header):
@@ -208,10 +258,11 @@ def _compile_parameter(annotation: Any) -> _Parameter:
         return _Parameter(parse_integer, "an integer")
     if plain is float:
         return _Parameter(_parse_float, "a number")
-    raise TypeError(f"no query parameter can be of type {plain!r}")
+    raise TypeError(f"unsupported type of a query parameter: {plain!r}")
 
 
 def strip_none(annotation: Any) -> Any:
+    """Return `X` for `X | None`, and any other annotation unchanged."""
     if get_origin(annotation) in (types.UnionType, Union):
         (annotation,) = [part for part in get_args(annotation) if part is not type(None)]
     return annotation

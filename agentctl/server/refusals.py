@@ -1,7 +1,7 @@
-"""401s in the audit: counted by cause, not recorded one by one (contract.md 6).
+"""401s in the audit log: counted by cause, not recorded one by one.
 
-Whoever has no credential can ask as often as they like; what they make the audit grow by is a row
-a minute, cause and process, at most.
+A client without a credential can send any number of requests. They add at most one audit entry
+for each minute, cause and process (docs/contract.md "Authorization").
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from agentctl.store.repositories.audit import NewAuditEntry
 __all__ = ["FLUSH_SECONDS", "AuthenticationFailureCounter"]
 
 FLUSH_SECONDS = 60.0
-"""How long counts are kept in memory, from the first one on."""
+"""Seconds from the first counted 401 until the counts are written."""
 
 NO_CREDENTIAL = "no credential"
 OTHER_CAUSE = "other"
 
-_complaints = RateLimitedLog(logging.getLogger("agentctl.server"), level=logging.ERROR)
+_limited_log = RateLimitedLog(logging.getLogger("agentctl.server"), level=logging.ERROR)
 
 
 class AuthenticationFailureCounter:
-    """Counts the 401s of this process.
+    """Counter of the 401s of this process, by cause.
 
     Args:
-        audit: where the counts go.
-        seconds: after which time.
+        audit: the audit log that receives the counts.
+        seconds: the time between two writes.
     """
 
     def __init__(self, audit: AuditLog, *, seconds: float = FLUSH_SECONDS) -> None:
@@ -48,7 +48,7 @@ class AuthenticationFailureCounter:
 
     @contextlib.asynccontextmanager
     async def flush_on_exit(self) -> AsyncIterator[AuthenticationFailureCounter]:
-        """At the end of the block, what was counted until then is recorded."""
+        """Write the remaining counts at the end of the block."""
         try:
             yield self
         finally:
@@ -58,21 +58,21 @@ class AuthenticationFailureCounter:
             await self.flush()
 
     def count(self, failure: Unauthenticated) -> None:
-        """Count one. Causes are names of checks, of which there is a fixed number."""
+        """Count one failure. The causes are names of checks, so their number is fixed."""
         self._counts[_cause_of(failure)] += 1
         if self._flushing is None:
-            # About all that is counted, and not about the request that happened to be the first.
+            # In an empty context, so that log lines of the task do not carry this request's id.
             self._flushing = asyncio.create_task(self._flush_later(), context=Context())
 
     async def _flush_later(self) -> None:
-        """Until nothing is left; what cannot be written is tried again."""
+        """Write the counts until none are left; retry after a failure."""
         while self._counts:
             await asyncio.sleep(self._seconds)
             await self.flush()
         self._flushing = None
 
     async def flush(self) -> None:
-        """Record what was counted: a row for each cause. What cannot be written is kept."""
+        """Write one audit entry for each cause. If the database is unavailable, keep the counts."""
         counts, self._counts = self._counts, Counter()
         if not counts:
             return
@@ -80,7 +80,7 @@ class AuthenticationFailureCounter:
             await asyncio.shield(self._audit.commit(*map(_build_entry, counts, counts.values())))
         except Unavailable as error:
             self._counts.update(counts)
-            _complaints.make("refused credentials are not in the audit: %s", error.cause)
+            _limited_log.make("rejected credentials are not in the audit log yet: %s", error.cause)
 
 
 def _cause_of(failure: Unauthenticated) -> str:

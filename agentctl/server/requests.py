@@ -1,4 +1,7 @@
-"""The bodies that operations read, as types: from them come both the checks and the OpenAPI."""
+"""Request bodies as types, for the checks of their fields and for the OpenAPI document.
+
+The bounds in the fields are the constants that `agentctl.service` enforces.
+"""
 
 from __future__ import annotations
 
@@ -34,32 +37,32 @@ __all__ = [
 class RunBody(TypedDict):
     """A run to start."""
 
-    message: Required[Annotated[str, Field(min_length=1, description="What to do")]]
+    message: Required[Annotated[str, Field(min_length=1, description="Message to send")]]
     stream: NotRequired[
-        Annotated[bool, Field(description="Answer with server-sent events", default=True)]
+        Annotated[bool, Field(description="Respond with server-sent events", default=True)]
     ]
     background: NotRequired[
         Annotated[
             bool,
-            Field(description="Go on when the client goes away", default=False),
+            Field(description="Continue when the client disconnects", default=False),
         ]
     ]
     session_id: NotRequired[
         Annotated[
             str | None,
-            Field(pattern=SESSION_ID, description="Session to run in; one is made when absent"),
+            Field(pattern=SESSION_ID, description="Session of the run; by default a new one"),
         ]
     ]
     user_id: NotRequired[
         Annotated[
             str | None,
-            Field(min_length=1, description="Owner of the run; honoured for administrators only"),
+            Field(min_length=1, description="Owner of the run; administrators only"),
         ]
     ]
 
 
 class ResumeBody(TypedDict):
-    """Where to go on following a run; each of them may as well be a query parameter."""
+    """The position in the stream of a run; each field can also be a query parameter."""
 
     last_event_index: NotRequired[
         Annotated[
@@ -67,57 +70,68 @@ class ResumeBody(TypedDict):
             Field(
                 ge=BEFORE_FIRST_EVENT,
                 le=MAXIMUM_EVENT_NUMBER,
-                description="Number of the last event that came; the whole stream when absent",
+                description="Number of the last received event; without it the whole stream",
             ),
         ]
     ]
-    session_id: NotRequired[Annotated[str | None, Field(description="The session of the run")]]
+    session_id: NotRequired[Annotated[str | None, Field(description="Session of the run")]]
 
 
 class NewSessionBody(TypedDict):
-    """A session to create. The id of its component is in the field that its type names."""
+    """A session to create. The id of its component is in the field of its type."""
 
     session_id: NotRequired[
         Annotated[
-            str | None, Field(pattern=SESSION_ID, description="Its id; one is made when absent")
+            str | None,
+            Field(pattern=SESSION_ID, description="Id of the session; by default a new one"),
         ]
     ]
-    session_name: NotRequired[Annotated[str | None, Field(description="A name for people")]]
-    session_state: NotRequired[Annotated[dict[str, Any] | None, Field(description="Its state")]]
+    session_name: NotRequired[Annotated[str | None, Field(description="Name of the session")]]
+    session_state: NotRequired[
+        Annotated[dict[str, Any] | None, Field(description="State of the session")]
+    ]
     metadata: NotRequired[Annotated[dict[str, Any] | None, Field(description="Metadata")]]
     user_id: NotRequired[
         Annotated[
-            str | None, Field(min_length=1, description="Owner; honoured for administrators only")
+            str | None, Field(min_length=1, description="Owner of the session; administrators only")
         ]
     ]
-    agent_id: NotRequired[Annotated[str | None, Field(description="Agent, for type=agent")]]
-    team_id: NotRequired[Annotated[str | None, Field(description="Team, for type=team")]]
+    agent_id: NotRequired[
+        Annotated[str | None, Field(description="Id of the agent, for type=agent")]
+    ]
+    team_id: NotRequired[Annotated[str | None, Field(description="Id of the team, for type=team")]]
     workflow_id: NotRequired[
-        Annotated[str | None, Field(description="Workflow, for type=workflow")]
+        Annotated[str | None, Field(description="Id of the workflow, for type=workflow")]
     ]
 
 
 class UpdateSessionBody(TypedDict):
-    """New values for a session; each given one replaces the whole value."""
+    """New values for a session. Each given value replaces the whole stored value."""
 
-    session_name: NotRequired[Annotated[str, Field(description="A name for people")]]
-    session_state: NotRequired[Annotated[dict[str, Any] | None, Field(description="Its state")]]
+    session_name: NotRequired[Annotated[str, Field(description="Name of the session")]]
+    session_state: NotRequired[
+        Annotated[dict[str, Any] | None, Field(description="State of the session")]
+    ]
     metadata: NotRequired[Annotated[dict[str, Any] | None, Field(description="Metadata")]]
 
 
 class RenameSessionBody(TypedDict):
     """A new name for a session."""
 
-    session_name: Required[Annotated[str, Field(description="A name for people")]]
+    session_name: Required[Annotated[str, Field(description="Name of the session")]]
 
 
 class DeleteSessionsBody(TypedDict):
-    """Sessions to delete together: all or none."""
+    """Sessions to delete in one transaction: all or none."""
 
     session_ids: Required[
         Annotated[
             list[str],
-            Field(min_length=1, max_length=MAXIMUM_DELETED_SESSIONS, description="Their ids"),
+            Field(
+                min_length=1,
+                max_length=MAXIMUM_DELETED_SESSIONS,
+                description="Ids of the sessions",
+            ),
         ]
     ]
 
@@ -127,14 +141,14 @@ class ExplainBody(TypedDict):
 
     method: Required[Annotated[str, Field(description="HTTP method")]]
     path: Required[
-        Annotated[str, Field(description="As it would be asked for, with a query or without")]
+        Annotated[str, Field(description="Path of the request, with or without a query")]
     ]
     token: NotRequired[
         Annotated[
             str | None,
             Field(
-                description="The token that it would be made with, or an empty text for none; "
-                "the caller's own when absent. It is not kept."
+                description="Token of the request; by default that of the caller, empty for none. "
+                "It is not stored."
             ),
         ]
     ]
@@ -143,9 +157,9 @@ class ExplainBody(TypedDict):
 class GrantBody(TypedDict):
     """A scope for a service account."""
 
-    scope: Required[Annotated[str, Field(description="The scope")]]
+    scope: Required[Annotated[str, Field(description="Scope")]]
     effect: NotRequired[
-        Annotated[Literal["allow"], Field(description="Nothing else yet", default="allow")]
+        Annotated[Literal["allow"], Field(description="Effect of the grant", default="allow")]
     ]
 
 
@@ -155,7 +169,7 @@ class NewAccountBody(TypedDict):
     name: Required[
         Annotated[
             str,
-            Field(pattern=ACCOUNT_NAME, description="No other account that is active has it"),
+            Field(pattern=ACCOUNT_NAME, description="Name, unique among the active accounts"),
         ]
     ]
     scopes: Required[
@@ -164,7 +178,7 @@ class NewAccountBody(TypedDict):
             Field(
                 min_length=1,
                 max_length=MAXIMUM_SCOPES,
-                description="Of those that the caller holds",
+                description="Scopes; the caller must have each of them",
             ),
         ]
     ]
@@ -174,19 +188,21 @@ class NewAccountBody(TypedDict):
             Field(
                 ge=1,
                 le=MAXIMUM_ACCOUNT_DAYS,
-                description=f"How long it is good for; {DEFAULT_ACCOUNT_DAYS} when absent",
+                description=f"Days until it expires; {DEFAULT_ACCOUNT_DAYS} by default",
             ),
         ]
     ]
     never_expires: NotRequired[
-        Annotated[bool, Field(description="Not together with `expires_in_days`", default=False)]
+        Annotated[
+            bool, Field(description="Never expire; not with `expires_in_days`", default=False)
+        ]
     ]
     allow_privileged_scopes: NotRequired[
         Annotated[
             bool,
             Field(
-                description="Needed for scopes to write, to delete, to administer and to manage "
-                "service accounts",
+                description="Required for scopes that write, delete, administer or manage service "
+                "accounts",
                 default=False,
             ),
         ]

@@ -1,24 +1,23 @@
-"""What a request names: not found comes before what is wrong with a value (contract.md 2).
+"""The route class of every operation, and the dispatcher of requests.
 
-The one route class, and the dispatch to it.
+The server is a Starlette application with a router of its own. FastAPI only makes the OpenAPI
+document, in `openapi/document.py`, from the declarations of the operations.
 
-A request meets, in this order: the match on its decoded path and method, the policy for the
-matched operation, the parameters, the body, the port. So it is refused as 401, 403, 404, 422, in
-that order (contract.md 2), and nothing of it is read before its caller may.
-
-Endpoints are declared as FastAPI has them, which makes the OpenAPI document; they are answered
-here. There are no redirects, and a path that no operation has is not found.
+A request passes, in this order: the match of its decoded path and method, the policy of the
+matched operation, the parameters, the body, and the operation. So it is refused as 401, 403, 404,
+422, in this order (docs/contract.md "Errors"), and no parameter is read before the caller is
+authorized. There are no redirects, and an unknown path is a 404.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any, cast
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
-from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
@@ -26,88 +25,87 @@ from agentctl.errors import Unauthenticated, ValidationFailed
 from agentctl.operations import SessionLocator
 from agentctl.records.kinds import KINDS
 from agentctl.records.log_context import add_log_context
-from agentctl.records.routes import Route, RouteTable, has_encoded_slash
+from agentctl.records.routes import ROUTES, RouteTable, has_encoded_slash
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
 from agentctl.server.state import CALLER_KEY, Call
 
-__all__ = ["Dispatcher", "Endpoint", "Operation", "check_routes", "require_named_resources"]
+if TYPE_CHECKING:
+    from agentctl.server.bodies import RequestBody
 
-
-async def require_named_resources(call: Call, values: Mapping[str, Any]) -> None:
-    """Look for the database, component, session and run that a refused request names.
-
-    Args:
-        call: of an operation that the policy allows.
-        values: its parameters; a default stands for what could not be read.
-
-    Raises:
-        NotFound: one of them is not there for the caller.
-    """
-    path = call.scope["path_params"]
-    where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
-    if "session_id" in path:
-        await _require_session(call, path, where)
-    else:
-        call.operations.require_database(where)
-        await _require_component(call, path, values.get("session_id"))
-
-
-async def _require_session(call: Call, path: Mapping[str, str], where: SessionLocator) -> None:
-    if "run_id" in path:
-        await call.operations.get_session_run(path["session_id"], path["run_id"], where)
-    else:
-        await call.operations.require_session(path["session_id"], where)
-
-
-async def _require_component(call: Call, path: Mapping[str, str], session_id: str | None) -> None:
-    for kind, names in KINDS.items():
-        if names.id_field not in path:
-            continue
-        component_id = path[names.id_field]
-        call.operations.require_component(kind, component_id)
-        if "run_id" in path:
-            await call.operations.require_run(kind, component_id, path["run_id"], session_id)
-
+__all__ = ["Dispatcher", "Endpoint", "Operation", "Responses", "check_routes"]
 
 Endpoint = Callable[..., Awaitable[Response]]
+Responses = Mapping[int | str, dict[str, Any]]
+"""OpenAPI responses by status."""
 
 _LOGGED_PATH_PARAMETERS = frozenset({"session_id", "run_id"})
-"""Parameters of the path that lines of the log carry."""
+"""Path parameters that log lines contain."""
 
 
-class Operation(APIRoute):
-    """An operation of the interface.
+class Operation(Route):
+    """An operation of the HTTP interface. Its method and path are in `records.routes.ROUTES`.
 
     Args:
-        place: its method and path.
-        endpoint: what answers; its name is the operation id, the key in every table.
-        declared: what FastAPI is told beside.
+        endpoint: the function that handles a call.
+        tag: OpenAPI tag.
+        result: type of the document; None for a response without one: no content, or events.
+        name: operation id, the key of every table; by default the name of the endpoint.
+        status: HTTP status of success.
+        errors: error statuses, in addition to those of every operation.
+        body: the reader of its body.
+        responses: further OpenAPI responses, which replace generated ones.
+        summary, description: OpenAPI texts; by default from the docstring of the endpoint.
+        path_names: names of path parameters that the endpoint takes under another name.
+        in_document: False if the OpenAPI document does not contain the operation.
+
+    Attributes:
+        operation: the operation id.
+        parameters: the parser of its path, query and header parameters.
     """
 
-    def __init__(self, place: Route, endpoint: Endpoint, **declared: Any) -> None:
-        name = endpoint.__name__
-        super().__init__(
-            place.template, endpoint, methods=[place.method], operation_id=name, **declared
-        )
-        names = frozenset(self.param_convertors)
-        self.operation = name
-        self.place = place
-        self.parameters = Parameters(endpoint, names)
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        tag: str,
+        result: Any = None,
+        name: str | None = None,
+        status: int = 200,
+        errors: tuple[int, ...] = (),
+        body: RequestBody | None = None,
+        responses: Responses | None = None,
+        summary: str | None = None,
+        description: str | None = None,
+        path_names: Mapping[str, str] | None = None,
+        in_document: bool = True,
+    ) -> None:
+        self.operation = name or cast(str, getattr(endpoint, "__name__"))  # noqa: B009
+        method, template = ROUTES[self.operation]
+        super().__init__(template, endpoint, name=self.operation)
+        self.methods = {method}
+        self.tag = tag
+        self.result = result
+        self.status = status
+        self.errors = errors
+        self.body = body
+        self.responses = responses or {}
+        first_line, _, text = (inspect.getdoc(endpoint) or "").partition("\n")
+        self.summary = summary or first_line.rstrip(".")
+        self.description = text.strip() if description is None else description
+        self.path_names = {each: each for each in self.param_convertors} | dict(path_names or {})
+        self.include_in_schema = in_document
+        self.parameters = Parameters(endpoint, self.path_names)
         self.app = self._respond
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What FastAPI calls where it routes by itself: the same way in."""
-        return lambda request: self.answer(Call(request.scope, request.receive))
+    async def handle_call(self, call: Call) -> Response:
+        """Authorize a call, read its parameters and execute the endpoint.
 
-    async def answer(self, call: Call) -> Response:
-        """Decide, read the parameters, and have the endpoint answer.
-
-        What is wrong with a value is told only where what the request names is there. What is
-        refused before the operation is asked for is recorded here; the rest is behind the port.
+        A call that is refused before the endpoint runs is recorded in the audit log here; the
+        operations record all others.
 
         Raises:
-            AgentctlError: the request is refused.
+            AgentctlError: the request is refused, or failed.
         """
         path = call.scope["path_params"]
         add_log_context(**{name: path[name] for name in path.keys() & _LOGGED_PATH_PARAMETERS})
@@ -115,7 +113,7 @@ class Operation(APIRoute):
             policy.authorize_request(
                 call.caller.principal, call.caller.failure, self.operation, path
             )
-            return await self._answer(call, path)
+            return await self._call_endpoint(call, path)
         except (Unauthenticated, ClientDisconnect):
             raise
         except Exception as error:
@@ -123,27 +121,57 @@ class Operation(APIRoute):
                 await call.operations.record_refusal(self.operation, path, error)
             raise
 
-    async def _answer(self, call: Call, path: Mapping[str, str]) -> Response:
+    async def _call_endpoint(self, call: Call, path: Mapping[str, str]) -> Response:
         scope = call.scope
-        values, refusal = self.parameters.read(path, scope["query_string"], scope["headers"])
+        values, error = self.parameters.read(path, scope["query_string"], scope["headers"])
         try:
-            if refusal is not None:
-                raise refusal
+            if error is not None:
+                raise error
             return await cast(Endpoint, self.endpoint)(call, **values)
         except ValidationFailed:
-            await require_named_resources(call, values)
+            await _require_named_resources(call, values)
             raise
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self.answer(Call(scope, receive))
+        response = await self.handle_call(Call(scope, receive))
         await response(scope, receive, send)
 
 
-def check_routes(routes: Iterable[BaseRoute]) -> list[Operation]:
-    """The routes as operations, every one with a row in the policy table.
+async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> None:
+    """Find the database, component, session and run that an invalid request names.
+
+    A resource that does not exist is reported before an invalid value (docs/contract.md "Errors").
+
+    Args:
+        call: a call of an operation that the policy allows.
+        values: its parameters; invalid ones have their defaults.
 
     Raises:
-        RuntimeError: a route is none of ours, or the policy does not know its operation.
+        NotFound: one of them does not exist, or the caller cannot see it.
+    """
+    path, operations = call.scope["path_params"], call.operations
+    where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
+    if "session_id" in path:
+        if "run_id" in path:
+            await operations.get_session_run(path["session_id"], path["run_id"], where)
+        else:
+            await operations.require_session(path["session_id"], where)
+        return
+    operations.require_database(where)
+    for kind, names in KINDS.items():
+        if names.id_field in path:
+            component_id = path[names.id_field]
+            operations.require_component(kind, component_id)
+            if "run_id" in path:
+                session_id = values.get("session_id")
+                await operations.require_run(kind, component_id, path["run_id"], session_id)
+
+
+def check_routes(routes: Iterable[BaseRoute]) -> list[Operation]:
+    """Return the routes as operations, each with a row in the policy table.
+
+    Raises:
+        RuntimeError: a route is not an operation, or the policy table has no row for it.
     """
     operations = list[Operation]()
     for route in routes:
@@ -154,35 +182,36 @@ def check_routes(routes: Iterable[BaseRoute]) -> list[Operation]:
 
 
 class Dispatcher:
-    """Finds the operation of a request and has it answered; refusals become answers here.
+    """The ASGI application that finds the operation of a request and sends its errors.
 
     Args:
         routes: the operations.
-        otherwise: what is given all that is not HTTP (lifespan).
+        otherwise: the application for scopes that are not HTTP, such as the lifespan.
     """
 
     def __init__(self, routes: Iterable[Operation], otherwise: ASGIApp) -> None:
         self.routes = {route.operation: route for route in routes}
         self.otherwise = otherwise
-        self._table = RouteTable({name: route.place for name, route in self.routes.items()})
+        self._table = RouteTable({name: ROUTES[name] for name in self.routes})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.otherwise(scope, receive, send)
             return
         caller = scope[CALLER_KEY]
-        reply = TrackedSend(send)
+        tracked = TrackedSend(send)
         try:
-            await self._find(scope).app(scope, receive, reply)
+            await self._match_operation(scope).app(scope, receive, tracked)
         except ClientDisconnect:
             return
         except Exception as error:
-            if isinstance(error, Unauthenticated) and caller.door.refusals is not None:
-                caller.door.refusals.count(error)
-            await send_error_response(error, caller.request_id, reply, scope, receive)
+            refusals = caller.app_state.refusals
+            if isinstance(error, Unauthenticated) and refusals is not None:
+                refusals.count(error)
+            await send_error_response(error, caller.request_id, tracked, scope, receive)
 
-    def _find(self, scope: Scope) -> Operation:
-        """The operation that the request matches; its path parameters are put into the scope."""
+    def _match_operation(self, scope: Scope) -> Operation:
+        """Return the operation of a request and put its path parameters into the scope."""
         caller = scope[CALLER_KEY]
         path = _path_below_root(scope)
         match = policy.find_operation(self._table, scope["method"], path, caller.failure)
@@ -193,7 +222,7 @@ class Dispatcher:
 
 
 def _path_below_root(scope: Scope) -> str:
-    """The path that routes are matched on: ASGI's `path` may begin with the `root_path` or not."""
+    """Return the path without `root_path`; the `path` of ASGI may include it or not."""
     if has_encoded_slash(scope.get("raw_path") or b""):
         return ""
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))

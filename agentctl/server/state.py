@@ -1,4 +1,4 @@
-"""What a request meets: the open service, who is calling, and the call that endpoints are given."""
+"""State of an application, and the call object that endpoints receive."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _ANONYMOUS = Principal(subject=None)
 
 @dataclass(slots=True)
 class AppState:
-    """What an application holds while it runs.
+    """State of one application.
 
     Attributes:
-        settings: what was configured.
-        service: the implementation of the port; None while the application is not running.
+        settings: the configuration.
+        service: the local backend of the operations; None while the application is not running.
         verifier: turns an Authorization header into a principal; None while not running.
         refusals: counts the 401s; None while not running.
-        description: the OpenAPI document, as bytes without a base path.
-        watchers: are told of every request that is finished.
+        openapi_document: JSON without a base path.
+        request_observers: callables that receive every finished request.
     """
 
     settings: Settings
     service: Service | None = None
     verifier: Verifier | None = None
     refusals: AuthenticationFailureCounter | None = None
-    description: bytes = b"{}"
+    openapi_document: bytes = b"{}"
     request_observers: Sequence[RequestObserver] = ()
 
     @property
@@ -54,7 +54,7 @@ class AppState:
         """The service.
 
         Raises:
-            Unavailable: the application was mounted, and the host's lifespan does not run it.
+            Unavailable: the lifespan of the host application does not run this application.
         """
         if self.service is None:
             raise Unavailable(
@@ -66,24 +66,24 @@ class AppState:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: a principal, or why there is none. Nothing is refused here.
+    """The caller of a request: a principal, or the reason why there is none.
 
     Attributes:
-        door: the application's.
-        request_id: ours, a UUIDv7; in `X-Request-ID` and in the log.
-        principal: who was identified.
-        failure: why nobody was, when `principal` is None: no credential that holds, or one that
-            cannot be looked up now.
+        app_state: state of the application that received the request.
+        request_id: a new UUIDv7, for `X-Request-ID` and the log.
+        principal: the identified principal.
+        failure: if `principal` is None: the credential is missing or not valid, or cannot be
+            verified now. The policy decides if the request needs one.
     """
 
-    door: AppState
+    app_state: AppState
     request_id: str
     principal: Principal | None
     failure: Unauthenticated | Unavailable | None = None
 
 
 class Call(Request):
-    """A request as endpoints see it."""
+    """A request with its caller, and the operations that the caller can use."""
 
     @property
     def caller(self) -> Caller:
@@ -91,7 +91,7 @@ class Call(Request):
 
     @cached_property
     def operations(self) -> LocalOperations:
-        """The port, as the caller; without one, as a principal that holds nothing."""
+        """The operations as the caller; without a principal, as one without scopes."""
         caller = self.caller
-        service = caller.door.running_service
+        service = caller.app_state.running_service
         return service.operations_for(caller.principal or _ANONYMOUS, caller.request_id)

@@ -53,7 +53,7 @@ def operations_page() -> str:
     """Build `operations.md`."""
     by_tag: dict[str, list[Any]] = {}
     for operation in _operations():
-        by_tag.setdefault(str(operation.tags[0]), []).append(operation)
+        by_tag.setdefault(str(operation.tag), []).append(operation)
     lines = [_OPERATIONS]
     for tag, operations in by_tag.items():
         rows = [
@@ -108,7 +108,7 @@ def _operations() -> list[Any]:
 
 
 def _first_sentence(operation: Any) -> str:
-    return sentence(str(operation.endpoint.__doc__ or "").strip().partition("\n\n")[0])
+    return sentence(str(operation.summary))
 
 
 def _needs(operation: str) -> str:

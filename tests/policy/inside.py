@@ -102,7 +102,7 @@ def inside(deployment: Deployment, app: FastAPI | None = None) -> Iterator[Insid
         portal.wrap_async_context_manager(running(running_app)),
         portal.wrap_async_context_manager(_client(running_app, "http://inside")) as client,
     ):
-        yield Inside(deployment, running_app, running_app.state.door.service, client, portal)
+        yield Inside(deployment, running_app, running_app.state.agentctl.service, client, portal)
 
 
 @contextlib.asynccontextmanager

@@ -13,8 +13,7 @@ from agentctl.config.settings import Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.server import create_app, running
 from agentctl.server.authentication import AuthenticationMiddleware
-from agentctl.server.routes.declared import build_operation
-from agentctl.server.routing import Dispatcher
+from agentctl.server.routing import Dispatcher, Operation
 from agentctl.server.state import Call
 from tests.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
@@ -30,9 +29,9 @@ async def ask(deployment: Deployment, failure: Exception) -> httpx2.Response:
         raise failure
 
     app = create_app(deployment.settings)
-    route = build_operation(get_health, tag="System", answers=None)
+    route = Operation(get_health, tag="System")
     async with running(app):
-        broken = AuthenticationMiddleware(Dispatcher([route], otherwise=app), app.state.door)
+        broken = AuthenticationMiddleware(Dispatcher([route], otherwise=app), app.state.agentctl)
         async with client(broken) as http:
             return await http.get("/health")
 
@@ -67,7 +66,7 @@ async def test_a_database_that_is_gone_is_not_ready(settled: Deployment) -> None
     app = create_app(settled.settings)
     async with running(app), client(app) as http:
         assert (await http.get("/ready")).json()["status"] == "ready"
-        for database in app.state.door.service.operations_for(None).hosting.databases.values():
+        for database in app.state.agentctl.service.operations_for(None).hosting.databases.values():
             await database.close()
         answer = await http.get("/ready")
         assert answer.status_code == 503

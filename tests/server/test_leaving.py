@@ -48,7 +48,7 @@ class Watched:
 
     @property
     def engine(self) -> Engine:
-        engine: Engine = self.app.state.door.running_service.hosting.engine
+        engine: Engine = self.app.state.agentctl.running_service.hosting.engine
         return engine
 
     @property

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 import jsonschema_rs
 import pytest
 import schemathesis
 
+from agentctl import INTERFACE_VERSION
 from agentctl.auth.policy import POLICY, Public, scope_forms
-from agentctl.server.openapi.examples import ANSWERS
 from tests.server.hosts import Host
 from tests.server.seeds import as_caller
+
+EXAMPLES = json.loads((files("agentctl.server.openapi") / "examples.json").read_text())
 
 Found = tuple[str, str, dict[str, Any]]
 
@@ -117,8 +121,20 @@ def test_every_answer_with_a_document_has_an_example(document: dict[str, Any]) -
     for _, _, operation in operations(document):
         success = operation["responses"].get("200") or operation["responses"].get("201")
         if success is not None and "application/json" in success["content"]:
-            assert operation["operationId"] in ANSWERS
+            assert operation["operationId"] in EXAMPLES["responses"]
             assert "example" in success["content"]["application/json"]
+
+
+def test_every_example_belongs_to_an_operation(document: dict[str, Any]) -> None:
+    ids = {operation["operationId"] for _, _, operation in operations(document)}
+    with_body = {
+        operation["operationId"]
+        for _, _, operation in operations(document)
+        if "requestBody" in operation
+    }
+    assert EXAMPLES["responses"].keys() <= ids
+    assert EXAMPLES["request_bodies"].keys() == with_body
+    assert EXAMPLES["responses"]["get_info"]["interface_version"] == INTERFACE_VERSION
 
 
 def test_a_session_is_one_of_three_shapes(document: dict[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""The OpenAPI document and the pages that show it."""
+"""The OpenAPI document, its examples, and the pages that show it."""

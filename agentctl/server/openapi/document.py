@@ -1,17 +1,24 @@
-"""The OpenAPI 3.1.0 document: what FastAPI derives from the declarations, and what it cannot know.
+"""The OpenAPI 3.1.0 document. This module is the only one that imports FastAPI.
 
-FastAPI sees parameters and types of answers. Bodies, errors, security and examples are added from
-the same tables that the server works by: `requests`, `errors`, `policy` and `examples`.
+FastAPI derives parameters and result schemas from the declarations of the operations. Bodies,
+errors, security and examples are added from the tables that the server uses: `requests`,
+`agentctl.auth.policy` and `examples.json`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Annotated, Any, get_args, get_origin
 
+import fastapi
 import orjson
+from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from agentctl import INTERFACE_VERSION
@@ -19,8 +26,9 @@ from agentctl.auth import policy
 from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.kinds import KINDS
 from agentctl.server.bodies import FORM, JSON, RequestBody
-from agentctl.server.openapi import examples
-from agentctl.server.routing import Operation
+from agentctl.server.parameters import Header, Path, Query
+from agentctl.server.routing import Operation, Responses
+from agentctl.server.state import Call
 
 __all__ = [
     "EVENT_STREAM_RESPONSES",
@@ -29,12 +37,13 @@ __all__ = [
     "TITLE",
     "add_base_path",
     "build_document",
-    "describe_operation",
+    "oauth2_redirect_page",
 ]
 
 TITLE = "agentctl"
 
-Responses = dict[int | str, dict[str, Any]]
+_EXAMPLES: dict[str, Any] = json.loads((files(__package__) / "examples.json").read_text("utf-8"))
+"""Examples: `responses` and `request_bodies` by operation id, `errors` by status."""
 
 _COMMON_ERRORS = (400, 401, 403, 404, 422, 500, 503)
 
@@ -45,43 +54,41 @@ _TAGS = [
     ),
     {"name": "Sessions", "description": "Stored sessions: metadata, state and history"},
     {"name": "Runs", "description": "Runs across sessions"},
-    {"name": "Service accounts", "description": "Callers that are machines, and their tokens"},
-    {"name": "Authorization", "description": "Who the caller is, and who may do what"},
-    {"name": "System", "description": "What the instance says of itself"},
+    {"name": "Service accounts", "description": "Accounts of programs, and their tokens"},
+    {"name": "Authorization", "description": "Identity of the caller, access decisions, audit log"},
+    {"name": "System", "description": "Health, readiness, versions and configuration"},
 ]
 
-_DESCRIPTION = """Hosts agents, teams and workflows, keeps their sessions, and cancels their runs.
+_DESCRIPTION = """Runs agents, teams and workflows, stores their sessions, and cancels their runs.
 
-Callers authenticate with a JWT, or with the token of a service account, as a bearer token. Errors
-are `{"detail", "error_code"}`; a 403 also names `required_scopes`. Every answer carries
+Callers authenticate with a JWT or the token of a service account, as a bearer token. Errors are
+`{"detail", "error_code"}`; a 403 also lists `required_scopes`. Every response has the header
 `X-Request-ID`."""
 
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}, "example": examples.STREAM}}
+_EVENTS = {
+    "text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLES["event_stream"]}
+}
 
 RUN_RESPONSES: Responses = {
     200: {
-        "description": "The run's record, or with `stream` its events",
+        "description": "The run record or, with `stream`, the events of the run",
         "content": _EVENTS,
     },
     202: {
         "description": "The run was started in the background",
-        "content": {
-            JSON: {
-                "schema": {"$ref": "#/components/schemas/RunRecord"},
-            }
-        },
+        "content": {JSON: {"schema": {"$ref": "#/components/schemas/RunRecord"}}},
     },
 }
-"""What starting a run answers beside its record."""
+"""Responses of an operation that starts a run, in addition to the run record."""
 
 EVENT_STREAM_RESPONSES: Responses = {
     200: {"description": "The events of the run", "content": _EVENTS}
 }
-"""What following a run answers."""
+"""Responses of an operation that resumes a stream."""
 
 NOT_READY_RESPONSES: Responses = {
     503: {
-        "description": "The instance cannot serve",
+        "description": "The instance is not ready",
         "content": {
             JSON: {
                 "schema": {"$ref": "#/components/schemas/ReadinessRecord"},
@@ -90,40 +97,89 @@ NOT_READY_RESPONSES: Responses = {
         },
     }
 }
-"""What readiness answers when there is none."""
+"""Responses of the readiness check of an instance that is not ready."""
 
 
-def describe_operation(
-    endpoint: Callable[..., Any],
-    *,
-    errors: Iterable[int],
-    body: RequestBody | None,
-    more: Responses,
-) -> dict[str, Any]:
-    """What FastAPI is told of an operation: keyword arguments of its route.
+def build_document(operations: Iterable[Operation]) -> bytes:
+    """Return the document without a base path, as JSON."""
+    routes = [_build_route(each) for each in operations if each.include_in_schema]
+    document = get_openapi(
+        title=TITLE,
+        version=INTERFACE_VERSION,
+        openapi_version="3.1.0",
+        description=_DESCRIPTION,
+        routes=routes,
+        tags=_TAGS,
+    )
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            _add_examples(operation)
+    document["components"]["securitySchemes"] = {
+        "HTTPBearer": {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": "JWT",
+            "description": "A JWT with a `scopes` claim, or the token of a service account",
+        }
+    }
+    return orjson.dumps(document)
 
-    Args:
-        endpoint: its name is the operation id; the first line of its docstring the summary.
-        errors: statuses of errors beside the common ones.
-        body: how its body is read.
-        more: responses that stand beside, or replace, those made here.
-    """
-    name = endpoint.__name__
-    summary, _, text = (inspect.getdoc(endpoint) or "").partition("\n")
-    extra: dict[str, Any] = {} if body is None else {"requestBody": _build_request_body(body)}
+
+def _build_route(operation: Operation) -> APIRoute:
+    """Declare an operation to FastAPI."""
+    name = operation.operation
+    extra: dict[str, Any] = {}
+    if operation.body is not None:
+        extra["requestBody"] = _build_request_body(operation.body)
     if not isinstance(policy.POLICY.get(name), policy.Public):
         extra["security"] = [{"HTTPBearer": []}]
-    return {
-        "summary": summary.rstrip("."),
-        "description": "\n\n".join(filter(None, (text.strip(), _describe_requirement(name)))),
-        "response_description": "Successful response",
-        "responses": _build_responses(name, errors) | more,
-        "openapi_extra": extra,
-    }
+    return APIRoute(
+        operation.path,
+        _build_signature_function(operation),
+        methods=operation.methods,
+        operation_id=name,
+        tags=[operation.tag],
+        response_model=operation.result,
+        status_code=operation.status,
+        summary=operation.summary,
+        description="\n\n".join(filter(None, (operation.description, _describe_requirement(name)))),
+        response_description="Successful response",
+        responses=_build_responses(operation),
+        openapi_extra=extra,
+    )
+
+
+def _build_signature_function(operation: Operation) -> Any:
+    """Return a function with the parameters of an operation, as FastAPI declares them."""
+    shown = {argument: name for name, argument in operation.path_names.items()}
+    parameters = [
+        parameter.replace(
+            name=shown.get(parameter.name, parameter.name),
+            annotation=_fastapi_annotation(parameter.annotation),
+        )
+        for parameter in inspect.signature(operation.endpoint, eval_str=True).parameters.values()
+        if parameter.annotation is not Call
+    ]
+
+    def signature_only() -> None:
+        raise NotImplementedError
+
+    signature_only.__doc__ = inspect.getdoc(operation.endpoint)
+    signature_only.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return signature_only
+
+
+def _fastapi_annotation(annotation: Any) -> Any:
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    plain, declared = get_args(annotation)
+    kind = {Path: fastapi.Path, Query: fastapi.Query, Header: fastapi.Header}[type(declared)]
+    given = {name: value for name, value in asdict(declared).items() if value is not None}
+    return Annotated[plain, kind(**given)]
 
 
 def _describe_requirement(name: str) -> str:
-    """What the policy asks of a caller, in words. An operation without a row stops the start."""
+    """Return a sentence with the requirement of an operation."""
     rule = policy.POLICY.get(name)
     if rule is None or isinstance(rule, policy.Public):
         return ""
@@ -133,19 +189,18 @@ def _describe_requirement(name: str) -> str:
     return f"Requires the scope {scopes}." if scopes else "Requires a valid token."
 
 
-def _build_responses(name: str, errors: Iterable[int]) -> Responses:
-    public = isinstance(policy.POLICY.get(name), policy.Public)
+def _build_responses(operation: Operation) -> dict[int | str, dict[str, Any]]:
+    public = isinstance(policy.POLICY.get(operation.operation), policy.Public)
     common = (500, 503) if public else _COMMON_ERRORS
-    return {code: _build_error_response(code) for code in sorted({*common, *errors})}
-
-
-def _build_error_response(code: int) -> dict[str, Any]:
-    title, example = examples.ERRORS[code]
-    return {
-        "model": ForbiddenBody if code == 403 else ErrorBody,
-        "description": title,
-        "content": {JSON: {"example": example}},
-    }
+    errors: dict[int | str, dict[str, Any]] = {}
+    for code in sorted({*common, *operation.errors}):
+        example = _EXAMPLES["errors"][str(code)]
+        errors[code] = {
+            "model": ForbiddenBody if code == 403 else ErrorBody,
+            "description": example["title"],
+            "content": {JSON: {"example": example["body"]}},
+        }
+    return errors | dict(operation.responses)
 
 
 def _build_request_body(body: RequestBody) -> dict[str, Any]:
@@ -157,68 +212,50 @@ def _build_request_body(body: RequestBody) -> dict[str, Any]:
 
 
 def _inline_definitions(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a body with its parts in their places: they are no records by themselves."""
-    parts = schema.pop("$defs", {})
+    """Return a schema with its definitions in place of the references to them."""
+    definitions = schema.pop("$defs", {})
 
-    def put(node: Any) -> Any:
+    def inline(node: Any) -> Any:
         if isinstance(node, list):
-            return [put(each) for each in node]
+            return [inline(each) for each in node]
         if not isinstance(node, dict):
             return node
         if "$ref" in node:
-            part: dict[str, Any] = put(parts[node["$ref"].rpartition("/")[2]])
-            return part | {"additionalProperties": False}
-        return {key: put(value) for key, value in node.items()}
+            found: dict[str, Any] = inline(definitions[node["$ref"].rpartition("/")[2]])
+            return found | {"additionalProperties": False}
+        return {key: inline(value) for key, value in node.items()}
 
-    written: dict[str, Any] = put(schema)
-    return written
-
-
-def build_document(routes: Iterable[Operation]) -> bytes:
-    """The document, without a base path; made once."""
-    document = get_openapi(
-        title=TITLE,
-        version=INTERFACE_VERSION,
-        openapi_version="3.1.0",
-        description=_DESCRIPTION,
-        routes=list(routes),
-        tags=_TAGS,
-    )
-    for methods in document["paths"].values():
-        for operation in methods.values():
-            _add_examples(operation)
-    document["components"]["securitySchemes"] = {
-        "HTTPBearer": {
-            "type": "http",
-            "scheme": "bearer",
-            "bearerFormat": "JWT",
-            "description": "A JWT whose `scopes` claim says what it may be used for, or the token"
-            " of a service account",
-        }
-    }
-    return orjson.dumps(document)
+    inlined: dict[str, Any] = inline(schema)
+    return inlined
 
 
 def _add_examples(operation: dict[str, Any]) -> None:
-    """Put the examples in: afterwards, because FastAPI drops every null that it is given.
+    """Add the examples to an operation of the finished document.
 
-    Where there is none there is no document: what FastAPI takes for one goes.
+    FastAPI would drop each null of an example, so they are not given to it. A response without an
+    example has no document, so the schema that FastAPI invents for it is removed.
     """
     name = operation["operationId"]
-    answer = examples.ANSWERS.get(name)
-    for status, example in {"200": answer, "201": answer, "202": examples.STARTED}.items():
+    example = _EXAMPLES["responses"].get(name)
+    by_status = {"200": example, "201": example, "202": _EXAMPLES["started_run"]}
+    for status, shown in by_status.items():
         content = operation["responses"].get(status, {}).get("content", {})
-        if JSON in content and example is not None:
-            content[JSON]["example"] = example
+        if JSON in content and shown is not None:
+            content[JSON]["example"] = shown
         else:
             content.pop(JSON, None)
     for content in operation.get("requestBody", {}).get("content", {}).values():
-        content["example"] = examples.BODIES[name]
+        content["example"] = _EXAMPLES["request_bodies"][name]
 
 
 def add_base_path(document: bytes, root_path: str) -> bytes:
-    """The document for an application that is served under a path."""
+    """Return the document for an application that is served under a path."""
     if not root_path:
         return document
     servers: list[Mapping[str, str]] = [{"url": root_path}]
     return b'{"servers":' + orjson.dumps(servers) + b"," + document[1:]
+
+
+def oauth2_redirect_page() -> bytes:
+    """Return the page that an authorization server redirects Swagger UI to."""
+    return bytes(get_swagger_ui_oauth2_redirect_html().body)

@@ -1,7 +1,7 @@
-"""`/docs`, `/redoc` and the document that they show: pages of our own, files from packages.
+"""The documentation pages `/docs` and `/redoc`, their files, and `/openapi.json`.
 
-The pages ask no other host for anything, and a content security policy holds them to it. Their
-addresses are relative, so they work alone, under a `root_path` and mounted.
+The pages load nothing from another host, and a content security policy enforces this. Their URLs
+are relative, so they work alone, under a `root_path` and mounted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
 from starlette.responses import Response
 
 from agentctl.errors import NotFound
 from agentctl.server.answers import BytesResponse
-from agentctl.server.openapi.document import add_base_path
-from agentctl.server.routes.declared import build_operation
+from agentctl.server.openapi.document import add_base_path, oauth2_redirect_page
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
@@ -45,7 +43,7 @@ _PAGE = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>agentctl: the interface</title>
+<title>agentctl HTTP API</title>
 <link rel="icon" type="image/png" href="docs/assets/favicon.png">
 <link rel="stylesheet" href="docs/assets/page.css">
 {styles}
@@ -60,7 +58,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 class _Asset(NamedTuple):
-    """A file that the pages load: the package that has it, its name there, its type."""
+    """A file that the pages load: its package, its name in the package, its content type."""
 
     package: str
     name: str
@@ -79,7 +77,7 @@ _ASSETS = {
 
 
 def _content_security_policy(**more: str) -> dict[str, str]:
-    """A content security policy: nothing but this origin, and what `more` says."""
+    """Return the header field of a policy for this origin only, with `more` rules."""
     rules = {
         "default-src": "'none'",
         "script-src": "'self'",
@@ -95,7 +93,7 @@ def _content_security_policy(**more: str) -> dict[str, str]:
 
 
 async def get_docs(call: Call) -> Response:
-    """Show the interface with Swagger UI."""
+    """Show the HTTP API with Swagger UI."""
     page = _PAGE.format(
         styles='<link rel="stylesheet" href="docs/assets/swagger-ui.css">',
         library="swagger-ui-bundle.js",
@@ -106,16 +104,16 @@ async def get_docs(call: Call) -> Response:
 
 
 async def get_redoc(call: Call) -> Response:
-    """Show the interface with ReDoc."""
+    """Show the HTTP API with ReDoc."""
     nonce = secrets.token_urlsafe(16)
     page = _PAGE.format(styles="", library="redoc.standalone.js", script="redoc.js", nonce=nonce)
-    # Its styles are made as it goes, and its search runs in a worker made from a string.
+    # ReDoc creates styles at run time, and its search runs in a worker made from a string.
     rules = _content_security_policy(style_src=f"'self' 'nonce-{nonce}'", worker_src="blob:")
     return BytesResponse(page.encode(), 200, _HTML, rules)
 
 
 async def get_docs_asset(call: Call, name: str) -> Response:
-    """A file of the pages, from a fixed list."""
+    """Return a file of the pages, from a fixed list."""
     if name not in _ASSETS:
         raise NotFound("Not found")
     return BytesResponse(_read_asset(name), 200, _ASSETS[name].content_type, _CACHE_HEADERS)
@@ -128,36 +126,33 @@ _CACHE_HEADERS = {"Cache-Control": "public, max-age=3600"}
 def _read_asset(name: str) -> bytes:
     asset = _ASSETS[name]
     file: Traversable = files(asset.package) / "static" / asset.name
-    # ReDoc would fetch a logo from its makers' host.
+    # ReDoc would load a logo from the host of its vendor.
     return file.read_bytes().replace(_REDOC_LOGO, _NO_IMAGE)
 
 
 async def get_oauth2_redirect(call: Call) -> Response:
-    """The page that Swagger UI is sent back to by an authorization server."""
-    page = bytes(get_swagger_ui_oauth2_redirect_html().body)
+    """Return the page that an authorization server redirects Swagger UI to."""
+    page = oauth2_redirect_page()
     return BytesResponse(
         page, 200, _HTML, _content_security_policy(script_src=_script_hashes(page))
     )
 
 
 def _script_hashes(page: bytes) -> str:
-    """CSP sources for exactly the inline scripts of a page (CSP 3, 8.4)."""
+    """Return CSP sources for exactly the inline scripts of a page (CSP 3, 8.4)."""
     scripts = re.findall(rb"<script>(.*?)</script>", page, re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(script).digest()) for script in scripts)
     return " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
 
 
 async def get_openapi(call: Call) -> Response:
-    """The OpenAPI document."""
+    """Return the OpenAPI document."""
     return BytesResponse(
-        add_base_path(call.caller.door.description, call.scope.get("root_path", ""))
+        add_base_path(call.caller.app_state.openapi_document, call.scope.get("root_path", ""))
     )
 
 
 def build_operations() -> list[Operation]:
-    """The routes. They are not in the document that they show."""
+    """Return the operations of the pages, which the OpenAPI document does not contain."""
     endpoints = (get_docs, get_redoc, get_openapi, get_oauth2_redirect, get_docs_asset)
-    return [
-        build_operation(endpoint, tag="System", answers=None, in_document=False)
-        for endpoint in endpoints
-    ]
+    return [Operation(endpoint, tag="System", in_document=False) for endpoint in endpoints]

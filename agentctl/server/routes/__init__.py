@@ -1,4 +1,4 @@
-"""The operations of the interface, one module a noun (contract.md 1)."""
+"""The operations of the HTTP interface, one module for each noun (docs/contract.md "Routes")."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["build_all_operations"]
 
 
 def build_all_operations() -> list[Operation]:
-    """Every operation but those that show the documentation."""
+    """Return all operations except those of the documentation pages."""
     return [
         *system.build_operations(),
         *authorization.build_operations(),

@@ -1,23 +1,22 @@
-"""The service accounts family (contract.md 6)."""
+"""Operations on service accounts (docs/contract.md "Authorization")."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query
 from starlette.responses import Response
 
 from agentctl.operations import DEFAULT_LIMIT, AccountFilter, Grant, NewAccount, Page
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.server.answers import document_response, no_content_response
 from agentctl.server.bodies import RequestBody
+from agentctl.server.parameters import Path, Query
 from agentctl.server.requests import NewAccountBody
 from agentctl.server.routes.declared import (
     AfterCursor,
     Limit,
     PageNumber,
     SortOrder,
-    build_operation,
 )
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
@@ -29,7 +28,7 @@ __all__ = [
     "revoke_service_account",
 ]
 
-AccountId = Annotated[str, Path(description="The service account")]
+AccountId = Annotated[str, Path("Id of the service account")]
 
 _NEW = RequestBody(NewAccountBody)
 
@@ -37,7 +36,7 @@ _NEW = RequestBody(NewAccountBody)
 async def create_service_account(call: Call) -> Response:
     """Create a service account.
 
-    The answer has its token, which is told this once. Nobody grants scopes that they do not hold.
+    The response has its token, which is shown once. The caller must have each granted scope.
     """
     body = await _NEW.read(call)
     account = NewAccount(
@@ -52,7 +51,7 @@ async def create_service_account(call: Call) -> Response:
 
 async def list_service_accounts(
     call: Call,
-    name: Annotated[str | None, Query(description="Only accounts of this name")] = None,
+    name: Annotated[str | None, Query("Only accounts with this name")] = None,
     limit: Limit = DEFAULT_LIMIT,
     page: PageNumber = 1,
     cursor: AfterCursor = None,
@@ -60,7 +59,7 @@ async def list_service_accounts(
 ) -> Response:
     """List service accounts.
 
-    A page of them, whoever has made them, those that have expired or are revoked too.
+    One page of all accounts of the instance, including expired and revoked ones.
     """
     wanted = AccountFilter(name, Page(limit, page, cursor, sort_order=sort_order))
     return document_response(await call.operations.list_service_accounts(wanted))
@@ -69,24 +68,24 @@ async def list_service_accounts(
 async def revoke_service_account(call: Call, account_id: AccountId) -> Response:
     """Revoke a service account.
 
-    Its token is dead within a second. The account stays in the list; its name can be given again.
+    Its token is rejected within a second. The account stays in the list; its name can be reused.
     """
     await call.operations.revoke_service_account(account_id)
     return no_content_response()
 
 
 def build_operations() -> list[Operation]:
-    """The routes of the family."""
+    """Return the operations on service accounts."""
     tag = "Service accounts"
     return [
-        build_operation(
+        Operation(
             create_service_account,
             tag=tag,
-            answers=NewAccountRecord,
+            result=NewAccountRecord,
             status=201,
             errors=(409, 413, 415),
             body=_NEW,
         ),
-        build_operation(list_service_accounts, tag=tag, answers=AccountPage),
-        build_operation(revoke_service_account, tag=tag, answers=None, status=204),
+        Operation(list_service_accounts, tag=tag, result=AccountPage),
+        Operation(revoke_service_account, tag=tag, status=204),
     ]

@@ -1,18 +1,17 @@
-"""The audit: who did what, and what was refused to whom."""
+"""The operation that lists the audit log."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query
 from starlette.responses import Response
 
 from agentctl.operations import DEFAULT_LIMIT, AuditFilter
 from agentctl.records.audit import AuditOutcome, AuditPage
 from agentctl.records.times import ParsedTimestamp
 from agentctl.server.answers import document_response
+from agentctl.server.parameters import Query
 from agentctl.server.routes.declared import Limit
-from agentctl.server.routes.declared import build_operation as route
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
@@ -21,30 +20,24 @@ __all__ = ["build_operations", "get_audit"]
 
 async def get_audit(
     call: Call,
-    principal: Annotated[str | None, Query(description="Only what this principal called")] = None,
+    principal: Annotated[str | None, Query("Only calls of this principal")] = None,
     operation: Annotated[
-        str | None, Query(description="Only this operation; `authenticate` for counted 401s")
+        str | None, Query("Only this operation; `authenticate` selects the counted 401s")
     ] = None,
-    outcome: Annotated[
-        AuditOutcome | None, Query(description="Only what was allowed, was denied, or failed")
-    ] = None,
-    since: Annotated[
-        ParsedTimestamp | None, Query(description="Only rows from then or later")
-    ] = None,
+    outcome: Annotated[AuditOutcome | None, Query("Only calls with this outcome")] = None,
+    since: Annotated[ParsedTimestamp | None, Query("Only entries from this time on")] = None,
     limit: Limit = DEFAULT_LIMIT,
-    cursor: Annotated[
-        str | None, Query(description="`meta.next_cursor` of the page before")
-    ] = None,
+    cursor: Annotated[str | None, Query("`meta.next_cursor` of the previous page")] = None,
 ) -> Response:
-    """List the audit.
+    """List audit entries.
 
-    The rows of all principals, newest first. Every change has one, and every call of an identified
-    caller that was denied; calls without a valid credential are counted by cause.
+    The entries of all principals, newest first. There is one for every change and for every denied
+    call of an identified caller; calls without a valid credential are counted by cause.
     """
     wanted = AuditFilter(principal, operation, outcome, since, limit, cursor)
     return document_response(await call.operations.get_audit(wanted))
 
 
 def build_operations() -> list[Operation]:
-    """The routes."""
-    return [route(get_audit, tag="Authorization", answers=AuditPage)]
+    """Return the operations on the audit log."""
+    return [Operation(get_audit, tag="Authorization", result=AuditPage)]

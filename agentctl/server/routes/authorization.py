@@ -1,4 +1,4 @@
-"""Who the caller is, and why a request is allowed or not."""
+"""The operations that show the caller and explain access decisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from agentctl.records.system import MeRecord
 from agentctl.server.answers import document_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.requests import ExplainBody
-from agentctl.server.routes.declared import build_operation
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
@@ -20,18 +19,18 @@ _EXPLAIN = RequestBody(ExplainBody)
 
 
 async def get_me(call: Call) -> Response:
-    """Get who the caller is.
+    """Get the identity of the caller.
 
-    The principal that the credential stands for, and the scopes that it holds.
+    The principal of the credential and its scopes.
     """
     return document_response(await call.operations.get_me())
 
 
 async def explain_auth(call: Call) -> Response:
-    """Explain what a request would be answered.
+    """Explain an access decision.
 
-    The chain of checks that it would go through, what each of them found, where it broke and what
-    would mend it. Nothing of the token is answered, logged or kept.
+    The checks that the request would pass, the result of each, the one that fails and its remedy.
+    No part of the token is returned, logged or stored.
     """
     body = await _EXPLAIN.read(call)
     given = body.get("token")
@@ -41,16 +40,14 @@ async def explain_auth(call: Call) -> Response:
 
 
 def _own_token(call: Call) -> str | None:
-    """That of a caller who was let pass; with authorization off there need be none."""
+    """Return the token of the caller; with authorization off there may be none."""
     return call.headers.get("authorization", "").partition(" ")[2] or None
 
 
 def build_operations() -> list[Operation]:
-    """The routes."""
+    """Return the operations of the family."""
     tag = "Authorization"
     return [
-        build_operation(get_me, tag=tag, answers=MeRecord),
-        build_operation(
-            explain_auth, tag=tag, answers=ExplainRecord, errors=(413, 415), body=_EXPLAIN
-        ),
+        Operation(get_me, tag=tag, result=MeRecord),
+        Operation(explain_auth, tag=tag, result=ExplainRecord, errors=(413, 415), body=_EXPLAIN),
     ]

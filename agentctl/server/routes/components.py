@@ -1,16 +1,14 @@
-"""Agents, teams and workflows with their runs: three families of routes from one table.
+"""Agents, teams and workflows with their runs: the same seven operations for each kind.
 
-Each endpoint is written once, for a component of a kind. `_of_kind` makes it an operation of the
-kind: with the operation id, the name of the path parameter and the texts of that kind.
+Each endpoint is written once and takes the kind as its first argument. `_build_family` declares
+the operations of one kind, with the operation ids and texts of that kind.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Header, Path, Query
 from starlette.responses import Response
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
@@ -29,7 +27,7 @@ from agentctl.operations import (
 )
 from agentctl.records.components import AgentRecord, TeamRecord, WorkflowRecord
 from agentctl.records.ids import IDEMPOTENCY_KEY
-from agentctl.records.kinds import KINDS, ComponentKind, KindNames
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord
 from agentctl.server.answers import (
@@ -40,6 +38,7 @@ from agentctl.server.answers import (
 )
 from agentctl.server.bodies import RequestBody
 from agentctl.server.openapi.document import EVENT_STREAM_RESPONSES, RUN_RESPONSES
+from agentctl.server.parameters import Header, Path, Query
 from agentctl.server.requests import ResumeBody, RunBody
 from agentctl.server.routes.declared import (
     AfterCursor,
@@ -49,8 +48,6 @@ from agentctl.server.routes.declared import (
     RunId,
     SortOrder,
     UserId,
-    build_operation,
-    declare_parameters,
 )
 from agentctl.server.routes.runs import (
     CreatedAfter,
@@ -85,45 +82,40 @@ _LISTS: dict[ComponentKind, Any] = {
 }
 T = TypeVar("T")
 
+ComponentPath = Annotated[str, Path("Id of the component")]
+SessionOfRun = Annotated[
+    str | None, Query("Session of the run; required unless the caller is an administrator")
+]
+
 _RUN = RequestBody(RunBody, form=True)
 _RESUME = RequestBody(ResumeBody, form=True, optional=True)
 
 
 async def list_components(kind: ComponentKind, call: Call) -> Response:
-    """List {noun}s.
-
-    All {noun}s configured in the instance that the caller may read.
-    """
+    """Handle `GET /agents` and the same of the other kinds."""
     return document_response(await call.operations.get_components(kind))
 
 
-async def get_component(kind: ComponentKind, call: Call, component_id: str) -> Response:
-    """Get {a noun}."""
+async def get_component(kind: ComponentKind, call: Call, component_id: ComponentPath) -> Response:
+    """Handle `GET /agents/{agent_id}` and the same of the other kinds."""
     return document_response(await call.operations.get_component(kind, component_id))
 
 
 async def create_run(
     kind: ComponentKind,
     call: Call,
-    component_id: str,
+    component_id: ComponentPath,
     idempotency_key: Annotated[
         str | None,
         Header(
+            "A unique name of this request; a repeated request with the same key returns the same"
+            " run",
             alias="Idempotency-Key",
             pattern=IDEMPOTENCY_KEY,
-            description="A name for this request: made again, it is answered with the same run",
         ),
     ] = None,
 ) -> Response:
-    """Start a run of {a noun}.
-
-    Answers with server-sent events, or with `stream` false with the run's record: at its end, or
-    with `background` at its start. A client that goes away stops its run unless the server is
-    configured otherwise; a background run goes on.
-
-    With an `Idempotency-Key` a request may be made again for 24 hours: one that is the same makes
-    no second run, one that is another is refused.
-    """
+    """Handle `POST /agents/{agent_id}/runs` and the same of the other kinds."""
     operations = call.operations
     operations.require_component(kind, component_id)
     body = await _RUN.read(call)
@@ -146,7 +138,7 @@ async def create_run(
 async def list_runs(
     kind: ComponentKind,
     call: Call,
-    component_id: str,
+    component_id: ComponentPath,
     status: StatusQuery = None,
     session_id: SessionIdQuery = None,
     user_id: UserId = None,
@@ -159,10 +151,7 @@ async def list_runs(
     cursor: AfterCursor = None,
     sort_order: SortOrder = "desc",
 ) -> Response:
-    """List the runs of {a noun}.
-
-    A page of the runs that the caller sees.
-    """
+    """Handle `GET /agents/{agent_id}/runs` and the same of the other kinds."""
     wanted = RunFilter(
         status=status,
         session_id=session_id,
@@ -179,11 +168,11 @@ async def list_runs(
 async def get_run(
     kind: ComponentKind,
     call: Call,
-    component_id: str,
+    component_id: ComponentPath,
     run_id: RunId,
     session_id: SessionIdQuery = None,
 ) -> Response:
-    """Get a run of {a noun}."""
+    """Handle `GET /agents/{agent_id}/runs/{run_id}` and the same of the other kinds."""
     return document_response(
         await call.operations.get_component_run(kind, component_id, run_id, session_id=session_id)
     )
@@ -192,26 +181,17 @@ async def get_run(
 async def cancel_run(
     kind: ComponentKind,
     call: Call,
-    component_id: str,
+    component_id: ComponentPath,
     run_id: RunId,
-    session_id: Annotated[
-        str | None,
-        Query(description="The session of the run; required of everyone but administrators"),
-    ] = None,
+    session_id: SessionOfRun = None,
     wait: Annotated[
-        float,
-        Query(ge=0, le=MAXIMUM_CANCEL_WAIT, description="Seconds to wait for the run to end"),
+        float, Query("Seconds to wait for the run to stop", ge=0, le=MAXIMUM_CANCEL_WAIT)
     ] = DEFAULT_CANCEL_WAIT,
     reason: Annotated[
-        str | None,
-        Query(max_length=MAXIMUM_REASON_LENGTH, description="Why, for the record of the run"),
+        str | None, Query("Reason to record with the run", max_length=MAXIMUM_REASON_LENGTH)
     ] = None,
 ) -> Response:
-    """Cancel a run of {a noun}.
-
-    Asks the run to stop and waits for its end. `cancel` says what happened: `stopped` when it has
-    ended as cancelled, `requested` when it has not ended yet, `already_final` when it had ended.
-    """
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/cancel` and the same of the other kinds."""
     request = CancelRequest(session_id, wait, reason)
     return document_response(await call.operations.cancel_run(kind, component_id, run_id, request))
 
@@ -219,37 +199,28 @@ async def cancel_run(
 async def resume_run(
     kind: ComponentKind,
     call: Call,
-    component_id: str,
+    component_id: ComponentPath,
     run_id: RunId,
     last_event_index: Annotated[
         int | None,
         Query(
+            "Number of the last received event; without it the stream starts at the first event",
             ge=BEFORE_FIRST_EVENT,
             le=MAXIMUM_EVENT_NUMBER,
-            description="Number of the last event that came; the whole stream when absent",
         ),
     ] = None,
-    session_id: Annotated[
-        str | None,
-        Query(description="The session of the run; required of everyone but administrators"),
-    ] = None,
+    session_id: SessionOfRun = None,
     last_event_id: Annotated[
         int | None,
         Header(
+            "The same as `last_event_index`, as browsers send it",
             alias="Last-Event-ID",
             ge=BEFORE_FIRST_EVENT,
             le=MAXIMUM_EVENT_NUMBER,
-            description="The same as `last_event_index`, as browsers send it",
         ),
     ] = None,
 ) -> Response:
-    """Follow a run of {a noun}.
-
-    Answers with the events of the run that come after the given one, those to come included, up to
-    its end. A client that goes away does not stop the run. Of a run that was started without
-    `stream` and `background`, and of one that ended more than 24 hours ago, there are two events:
-    its content, when there is any, and its end.
-    """
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
     operations = call.operations
     try:
         body = await _RESUME.read(call)
@@ -268,10 +239,10 @@ async def resume_run(
 
 
 def _single_value(name: str, given: set[T | None]) -> T | None:
-    """The value that was given, in whichever places.
+    """Return the only value that is not None.
 
     Raises:
-        ValidationFailed: there are several.
+        ValidationFailed: there are several values.
     """
     first, *others = given - {None} or {None}
     if others:
@@ -280,71 +251,87 @@ def _single_value(name: str, given: set[T | None]) -> T | None:
 
 
 def build_operations() -> list[Operation]:
-    """The routes of the three families."""
-    return [route for kind in KINDS for route in _build_family(kind)]
+    """Return the operations of the three kinds."""
+    return [operation for kind in KINDS for operation in _build_family(kind)]
 
 
 def _build_family(kind: ComponentKind) -> list[Operation]:
-    names, ids, record = KINDS[kind], operation_ids(kind), _RECORDS[kind]
-    tag = names.tag
+    names, ids = KINDS[kind], operation_ids(kind)
+    a_component = f"an {kind}" if kind == "agent" else f"a {kind}"
 
-    def of_kind(name: str, endpoint: Endpoint) -> Endpoint:
-        return _for_kind(names, name, endpoint)
+    def build(
+        endpoint: Endpoint, name: str, summary: str, text: str = "", **more: Any
+    ) -> Operation:
+        return Operation(
+            partial(endpoint, kind),
+            name=name,
+            tag=names.tag,
+            summary=summary,
+            description=text,
+            path_names={names.id_field: "component_id"} if name != ids.list else None,
+            **more,
+        )
 
     return [
-        build_operation(of_kind(ids.list, list_components), tag=tag, answers=_LISTS[kind]),
-        build_operation(of_kind(ids.get, get_component), tag=tag, answers=record),
-        build_operation(
-            of_kind(ids.create_run, create_run),
-            tag=tag,
-            answers=RunRecord,
+        build(
+            list_components,
+            ids.list,
+            f"List {kind}s",
+            f"All configured {kind}s that the caller can read.",
+            result=_LISTS[kind],
+        ),
+        build(get_component, ids.get, f"Get {a_component}", result=_RECORDS[kind]),
+        build(
+            create_run,
+            ids.create_run,
+            f"Start a run of {a_component}",
+            _CREATE_RUN,
+            result=RunRecord,
             errors=(409, 413, 415, 429),
             body=_RUN,
-            more=RUN_RESPONSES,
+            responses=RUN_RESPONSES,
         ),
-        build_operation(of_kind(ids.list_runs, list_runs), tag=tag, answers=RunPage),
-        build_operation(of_kind(ids.get_run, get_run), tag=tag, answers=RunRecord),
-        build_operation(
-            of_kind(ids.cancel_run, cancel_run),
-            tag=tag,
-            answers=CancelRecord,
+        build(
+            list_runs,
+            ids.list_runs,
+            f"List the runs of {a_component}",
+            "One page of the runs that the caller can see.",
+            result=RunPage,
         ),
-        build_operation(
-            of_kind(ids.resume_run, resume_run),
-            tag=tag,
-            answers=None,
+        build(get_run, ids.get_run, f"Get a run of {a_component}", result=RunRecord),
+        build(
+            cancel_run,
+            ids.cancel_run,
+            f"Cancel a run of {a_component}",
+            _CANCEL_RUN,
+            result=CancelRecord,
+        ),
+        build(
+            resume_run,
+            ids.resume_run,
+            f"Follow a run of {a_component}",
+            _RESUME_RUN,
             errors=(413, 415),
             body=_RESUME,
-            more=EVENT_STREAM_RESPONSES,
+            responses=EVENT_STREAM_RESPONSES,
         ),
     ]
 
 
-def _for_kind(names: KindNames, name: str, endpoint: Endpoint) -> Endpoint:
-    """The endpoint for one kind: `component_id` goes by the kind's own name, as in its paths."""
+_CREATE_RUN = """\
+Responds with server-sent events. With `stream` false it responds with the run record, after the
+run has ended or, with `background`, when it has started. If the client disconnects, the run is
+cancelled unless the server is configured otherwise; a background run continues.
 
-    @functools.wraps(endpoint)
-    async def of_kind(call: Call, **values: Any) -> Response:
-        if names.id_field in values:
-            values["component_id"] = values.pop(names.id_field)
-        return await endpoint(names.kind, call, **values)
+With an `Idempotency-Key` the request can be repeated for 24 hours: the same request returns the
+same run, and another request with the same key is refused."""
 
-    article = "an" if names.kind == "agent" else "a"
-    text = inspect.getdoc(endpoint) or ""
-    of_kind.__doc__ = text.replace("{a noun}", f"{article} {names.kind}").replace(
-        "{noun}", names.kind
-    )
-    of_kind.__name__ = name
-    return declare_parameters(of_kind, _parameters(names, endpoint))
+_CANCEL_RUN = """\
+Requests the cancel and waits for the run to stop. The field `cancel` is `stopped` if the run has
+stopped, `requested` if it has not stopped yet, and `already_final` if it had ended before."""
 
-
-def _parameters(names: KindNames, endpoint: Endpoint) -> list[inspect.Parameter]:
-    declared = inspect.signature(endpoint, eval_str=True)
-    described = Annotated[str, Path(description=f"The {names.kind}")]
-    return [
-        parameter.replace(name=names.id_field, annotation=described)
-        if parameter.name == "component_id"
-        else parameter
-        for parameter in declared.parameters.values()
-        if parameter.name != "kind"
-    ]
+_RESUME_RUN = """\
+Responds with the stored and future events of the run after the given one, until the run ends. If
+the client disconnects, the run continues. A run that was started without `stream` and
+`background`, or that ended more than 24 hours ago, has at most two events: its content, if there
+is any, and its end."""

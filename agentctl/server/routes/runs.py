@@ -1,16 +1,16 @@
-"""Runs across sessions: `/runs` and `/runs/{run_id}`."""
+"""Operations on runs across sessions: `/runs` and `/runs/{run_id}`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query
 from starlette.responses import Response
 
 from agentctl.operations import DEFAULT_LIMIT, Page, RunFilter
 from agentctl.records.runs import RunPage, RunRecord, RunStatus
 from agentctl.records.times import ParsedTimestamp
 from agentctl.server.answers import document_response
+from agentctl.server.parameters import Query
 from agentctl.server.routes.declared import (
     AfterCursor,
     ComponentId,
@@ -21,7 +21,6 @@ from agentctl.server.routes.declared import (
     SessionType,
     SortOrder,
     UserId,
-    build_operation,
 )
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
@@ -37,20 +36,18 @@ __all__ = [
     "get_runs",
 ]
 
-StatusQuery = Annotated[RunStatus | None, Query(description="Only runs in this state")]
-LiveQuery = Annotated[bool, Query(description="Only runs that have not ended; not with `status`")]
-CreatedAfter = Annotated[
-    ParsedTimestamp | None, Query(description="Only runs created then or later")
-]
-CreatedBefore = Annotated[ParsedTimestamp | None, Query(description="Only runs created before")]
-SessionIdQuery = Annotated[str | None, Query(description="Only runs of this session")]
+StatusQuery = Annotated[RunStatus | None, Query("Only runs with this status")]
+LiveQuery = Annotated[bool, Query("Only live runs; cannot be combined with `status`")]
+CreatedAfter = Annotated[ParsedTimestamp | None, Query("Only runs created at or after this time")]
+CreatedBefore = Annotated[ParsedTimestamp | None, Query("Only runs created before this time")]
+SessionIdQuery = Annotated[str | None, Query("Only runs of this session")]
 
 
 async def get_runs(
     call: Call,
     status: StatusQuery = None,
     component_type: Annotated[
-        SessionType | None, Query(description="Only runs of agents, teams or workflows")
+        SessionType | None, Query("Only runs of this kind of component")
     ] = None,
     component_id: ComponentId = None,
     session_id: SessionIdQuery = None,
@@ -66,7 +63,7 @@ async def get_runs(
 ) -> Response:
     """List runs.
 
-    A page of the runs that the caller sees, across sessions.
+    One page of the runs that the caller can see, across sessions.
     """
     wanted = RunFilter(
         status=status,
@@ -89,8 +86,8 @@ async def get_run(call: Call, run_id: RunId, db_id: DatabaseId = None) -> Respon
 
 
 def build_operations() -> list[Operation]:
-    """The routes."""
+    """Return the operations on runs."""
     return [
-        build_operation(get_runs, tag="Runs", answers=RunPage),
-        build_operation(get_run, tag="Runs", answers=RunRecord),
+        Operation(get_runs, tag="Runs", result=RunPage),
+        Operation(get_run, tag="Runs", result=RunRecord),
     ]

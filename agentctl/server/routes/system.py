@@ -1,4 +1,4 @@
-"""What the instance says of itself."""
+"""Operations that describe the instance: health, readiness, versions, configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from agentctl.records.system import (
 )
 from agentctl.server.answers import BytesResponse, document_response
 from agentctl.server.openapi.document import NOT_READY_RESPONSES
-from agentctl.server.routes.declared import build_operation
 from agentctl.server.routing import Operation
 from agentctl.server.state import Call
 
@@ -36,17 +35,17 @@ async def get_api(call: Call) -> Response:
 
 
 async def get_health(call: Call) -> Response:
-    """Check that the process lives."""
+    """Check that the process responds."""
     return document_response(await call.operations.get_health())
 
 
 async def get_readiness(call: Call) -> Response:
-    """Check that the instance can serve.
+    """Check that the instance is ready.
 
-    503 when it cannot; the record says which dependency keeps it from it.
+    Returns 503 if it is not ready. The record names the dependency that failed.
     """
     found = await call.operations.get_readiness()
-    verifier = call.caller.door.verifier
+    verifier = call.caller.app_state.verifier
     if verifier is not None and verifier.problem is not None:
         checks = {**found.value["checks"], "keys": "stale"}
         found = build_document({**found.value, "checks": checks})
@@ -61,7 +60,7 @@ async def get_info(call: Call) -> Response:
 
 
 async def get_config(call: Call) -> Response:
-    """Get what is configured.
+    """Get the configuration.
 
     Databases, models and components, without secrets, paths or hosts.
     """
@@ -74,13 +73,13 @@ async def get_models(call: Call) -> Response:
 
 
 def build_operations() -> list[Operation]:
-    """The routes."""
+    """Return the operations of the family."""
     tag = "System"
     return [
-        build_operation(get_api, tag=tag, answers=ApiRecord),
-        build_operation(get_health, tag=tag, answers=HealthRecord),
-        build_operation(get_readiness, tag=tag, answers=ReadinessRecord, more=NOT_READY_RESPONSES),
-        build_operation(get_info, tag=tag, answers=InfoRecord),
-        build_operation(get_config, tag=tag, answers=ConfigRecord),
-        build_operation(get_models, tag=tag, answers=list[ModelEntry]),
+        Operation(get_api, tag=tag, result=ApiRecord),
+        Operation(get_health, tag=tag, result=HealthRecord),
+        Operation(get_readiness, tag=tag, result=ReadinessRecord, responses=NOT_READY_RESPONSES),
+        Operation(get_info, tag=tag, result=InfoRecord),
+        Operation(get_config, tag=tag, result=ConfigRecord),
+        Operation(get_models, tag=tag, result=list[ModelEntry]),
     ]
