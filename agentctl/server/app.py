@@ -48,7 +48,7 @@ class _Application(Starlette):
 def create_app(settings: Settings) -> Starlette:
     """Return the application for a configuration. Its lifespan opens the databases.
 
-    A mounted application has no lifespan of its own: use `running` in the host's.
+    A mounted application has no lifespan: use `running` in the host's.
 
     Raises:
         RuntimeError: an operation has no row in the policy table.

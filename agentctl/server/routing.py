@@ -1,6 +1,6 @@
 """The route class of every operation, and the dispatcher of requests.
 
-The server is a Starlette application with a router of its own. FastAPI only makes the OpenAPI
+The server is a Starlette application with its own router. FastAPI only makes the OpenAPI
 document, in `openapi/document.py`, from the declarations of the operations.
 
 A request passes, in this order: the match of its decoded path and method, the policy of the

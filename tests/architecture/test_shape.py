@@ -23,7 +23,7 @@ SHORT = {
     "agentctl.runtime.component": "a type that all of `runtime` uses, and imports nothing of it",
     "agentctl.runtime.events": "types that all of `runtime` uses, and import nothing of it",
     "agentctl.runtime.failures": "the public texts of failures, separate from their causes",
-    "agentctl.server.observability.metrics_endpoint": "the only HTTP application besides the main one",
+    "agentctl.server.observability.metrics_endpoint": "the second HTTP application, for metrics",
     "agentctl.server.routes.audit": "one module per noun of the API",
     "agentctl.server.routes.authorization": "one module per tag of the API",
     "agentctl.service.doctor.finding": "a type that all checks use, and imports none of them",

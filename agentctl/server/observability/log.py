@@ -1,6 +1,6 @@
 """The log of a server: the handler, the formatters, and the access log.
 
-One event is one line: control characters are escaped, and only a traceback has lines of its own,
+One event is one line: control characters are escaped, and only a traceback has separate lines,
 indented, in the readable format. Each line is one system call, so that lines of several processes
 do not mix (docs/decisions/0034).
 """

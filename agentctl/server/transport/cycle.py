@@ -32,7 +32,7 @@ class ResponseTransport:
     """The transport as a response uses it.
 
     `close` leaves the close to the protocol, which may have to let the client read the response
-    first. A head is written together with the first part of the body: uvloop makes a system call
+    first. A head is written together with the first part of the body: uvloop does a system call
     for each write, and one less saves 2 to 4 microseconds of a response (docs/decisions/0030).
     """
 
