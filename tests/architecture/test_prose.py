@@ -16,8 +16,6 @@ NOT_YET_REWRITTEN = (
     "tests/outages",
     "tests/policy",
     "tests/remote",
-    "tests/runs",
-    "tests/runtime",
     "tests/server",
     "tests/service",
     "tests/store",

@@ -1,4 +1,4 @@
-"""Workers and their end: real databases, real processes."""
+"""Fixtures: workers in real databases and real processes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.postgres import postgres_url
-from tests.runs.rig import Rig
+from tests.runs.shared_databases import SharedDatabases
 
 __all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    folder = tmp_path / "rig"
+def shared(tmp_path: Path) -> Iterator[SharedDatabases]:
+    folder = tmp_path / "shared"
     folder.mkdir()
-    rig = Rig(folder)
-    yield rig
-    rig.end_processes()
+    shared = SharedDatabases(folder)
+    yield shared
+    shared.end_processes()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Hearing of what another process writes."""
+"""Notifications about writes of other processes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from agentctl.runs.changes import DatabaseChanges
 from agentctl.store.database import Database
 from agentctl.store.repositories import sessions
 from tests.loops import wait_until
-from tests.runs.rig import Rig
+from tests.runs.shared_databases import SharedDatabases
 from tests.store.made import a_session
 
 
 @contextlib.asynccontextmanager
-async def two(rig: Rig) -> AsyncIterator[tuple[DatabaseChanges, Database, Database]]:
-    """Two processes' view of one file, and what the first one hears."""
-    async with rig.open() as ours, rig.open() as theirs:
+async def two(shared: SharedDatabases) -> AsyncIterator[tuple[DatabaseChanges, Database, Database]]:
+    """Open one file as two processes; yield the notifications of the first one."""
+    async with shared.open() as ours, shared.open() as theirs:
         yield DatabaseChanges(), ours["main"], theirs["main"]
 
 
@@ -30,8 +30,8 @@ async def write(database: Database, name: str = "s1") -> None:
     await database.write(sessions.create(a_session(name)))
 
 
-async def test_a_write_of_another_process_is_heard_at_once(rig: Rig) -> None:
-    async with two(rig) as (changes, ours, theirs):
+async def test_write_of_another_process_wakes_waiter(shared: SharedDatabases) -> None:
+    async with two(shared) as (changes, ours, theirs):
         look = changes.track(ours)
         waiting = asyncio.create_task(look.wait_for_change(10))
         await asyncio.sleep(0.05)
@@ -41,16 +41,16 @@ async def test_a_write_of_another_process_is_heard_at_once(rig: Rig) -> None:
         assert time.monotonic() - started < 1
 
 
-async def test_what_was_written_before_the_wait_is_not_missed(rig: Rig) -> None:
-    async with two(rig) as (changes, ours, theirs):
+async def test_write_before_the_wait_is_not_missed(shared: SharedDatabases) -> None:
+    async with two(shared) as (changes, ours, theirs):
         look = changes.track(ours)
         await write(theirs)
         assert await look.wait_for_change(10)
         assert not await look.wait_for_change(0.05)
 
 
-async def test_everybody_hears_of_every_change_with_one_poller(rig: Rig) -> None:
-    async with two(rig) as (changes, ours, theirs):
+async def test_one_poller_wakes_all_waiters(shared: SharedDatabases) -> None:
+    async with two(shared) as (changes, ours, theirs):
         looks = [changes.track(ours) for _ in range(50)]
         before = len(asyncio.all_tasks())
         waiting = [asyncio.create_task(look.wait_for_change(10)) for look in looks]
@@ -61,8 +61,8 @@ async def test_everybody_hears_of_every_change_with_one_poller(rig: Rig) -> None
         await wait_until(lambda: len(asyncio.all_tasks()) == before)
 
 
-async def test_a_wait_that_is_given_up_polls_no_more(rig: Rig) -> None:
-    async with two(rig) as (changes, ours, _):
+async def test_cancelled_wait_stops_the_poller(shared: SharedDatabases) -> None:
+    async with two(shared) as (changes, ours, _):
         waiting = asyncio.create_task(changes.track(ours).wait_for_change(10))
         await asyncio.sleep(0.03)
         waiting.cancel()
@@ -70,11 +70,11 @@ async def test_a_wait_that_is_given_up_polls_no_more(rig: Rig) -> None:
         await wait_until(lambda: len(asyncio.all_tasks()) == 1)
 
 
-async def test_a_database_that_goes_away_is_told_to_who_waits(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+async def test_unavailable_database_raises_for_waiters(
+    shared: SharedDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    async with two(rig) as (changes, ours, _):
+    async with two(shared) as (changes, ours, _):
         waiting = asyncio.create_task(changes.track(ours).wait_for_change(10))
         await asyncio.sleep(0.03)
         await ours.close()

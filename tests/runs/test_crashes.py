@@ -1,4 +1,4 @@
-"""kill -9 of a server: nothing stays RUNNING, and what was told stays true."""
+"""SIGKILL of a server: no run stays RUNNING, and reported facts stay true."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from agentctl.runs.recovery import LOST_SEQ_STEP
 from tests.deployment import ADMIN, Deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, start_server
-from tests.runs.rig import Rig
+from tests.runs.shared_databases import SharedDatabases
 from tests.service.doors import boss, hosted
 
 pytestmark = pytest.mark.slow
 
 DELTAS = 25
-"""Of the model that trickles: half a second of them, so that several batches have been stored."""
+"""Events of the trickling model in half a second, so that several batches are stored."""
 
 Event = tuple[int, str, dict[str, Any]]
 
 
 @contextlib.contextmanager
 def server(deployment: Deployment, name: str) -> Iterator[ServerProcess]:
-    """One of several servers on the world's databases."""
+    """Start one of several servers on the same databases."""
     log = deployment.folder / f"{name}.log"
     with start_server("--config", str(deployment.path), "--port", "0", log=log) as served:
         yield served
@@ -43,7 +43,7 @@ def asking(deployment: Deployment, served: ServerProcess) -> Iterator[httpx2.Cli
 
 
 def events(lines: Iterator[str]) -> Iterator[Event]:
-    """Events of a stream, until it ends or breaks."""
+    """Yield the events of a stream until it ends or breaks."""
     fields: dict[str, str] = {}
     with contextlib.suppress(httpx2.HTTPError):
         for line in lines:
@@ -83,7 +83,7 @@ def live(client: httpx2.Client) -> list[str]:
     return [run["run_id"] for run in found["data"]]
 
 
-def test_after_its_own_restart_nothing_of_it_goes_on(
+def test_restarted_server_ends_its_own_orphaned_runs(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
     with server(deployment, "first") as first, asking(deployment, first) as client:
@@ -108,7 +108,7 @@ def test_after_its_own_restart_nothing_of_it_goes_on(
             assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
             assert run["stopped_at"] == run["finished_at"]
         told = "".join(data["content"] for _, name, data in delivered if name == "RunContent")
-        # What was delivered in the last moment before the end may not have been stored.
+        # Events that were delivered just before the kill may not have been stored.
         assert run["content"]
         assert told.startswith(run["content"])
         check_resume(client, run_id, delivered)
@@ -120,7 +120,7 @@ def test_after_its_own_restart_nothing_of_it_goes_on(
 
 
 def check_resume(client: httpx2.Client, run_id: str, delivered: list[Event]) -> None:
-    """Who had followed it gets the end, and nothing of what came before once more."""
+    """Check that a follower that resumes gets the last event and no event twice."""
     last = delivered[-1][0]
     url = f"/agents/trickle/runs/{run_id}/resume"
     with client.stream("POST", url, headers={"Last-Event-ID": str(last)}) as answer:
@@ -131,7 +131,7 @@ def check_resume(client: httpx2.Client, run_id: str, delivered: list[Event]) -> 
     assert min(seq for seq, _, _ in rest) > last
 
 
-def test_another_server_ends_the_runs_of_a_killed_one(
+def test_another_server_ends_the_runs_of_a_killed_server(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
     with server(deployment, "first") as first, server(deployment, "second") as second:
@@ -148,21 +148,21 @@ def test_another_server_ends_the_runs_of_a_killed_one(
 
 
 @pytest.mark.parametrize("reason", ["no need", None])
-async def test_a_cancel_that_finds_the_worker_dead_ends_the_run(
+async def test_cancel_ends_a_run_whose_worker_is_dead(
     deployment: Deployment, reason: str | None
 ) -> None:
-    rig = Rig(deployment.folder)
+    shared = SharedDatabases(deployment.folder)
     async with hosted(deployment) as service:
         await service.hosting.databases.open_all()
-        other = rig.process()
+        other = shared.start_worker()
         try:
-            other.tell("run r1 main")
-            assert other.hear() == "begun"
+            other.send("run r1 main")
+            assert other.read_line() == "begun"
             other.kill()
             request = CancelRequest(wait=5, reason=reason)
             answer = (await boss(service).cancel_run("agent", "echo", "r1", request)).value
         finally:
-            rig.end_processes()
+            shared.end_processes()
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
         assert answer["reason"] == (
             f"{reason}; the worker was lost" if reason else "The worker was lost"

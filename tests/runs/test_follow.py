@@ -1,4 +1,4 @@
-"""Following a run from here, from another process, later, and slowly: no gap, no repeat."""
+"""Followers in the same process, in another one, late and slow: no gap, no repeat."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from agentctl.store.database import Database
 from agentctl.store.repositories import events, sessions
 from tests.deployment import Deployment
 from tests.loops import wait_until
-from tests.runs.rig import a_live_run, said
+from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.doors import collect, data, hosted, running, started, user
 
 
 @contextlib.asynccontextmanager
 async def two(deployment: Deployment) -> AsyncIterator[tuple[Service, Service]]:
-    """Two services on the same files, as two processes are."""
+    """Open two services on the same files, like two processes."""
     async with hosted(deployment) as owner, hosted(deployment) as other:
         yield owner, other
 
 
 @contextlib.asynccontextmanager
 async def hanging(service: Service) -> AsyncIterator[str]:
-    """The id of a run that goes on until it is stopped."""
+    """Start a run that continues until it is stopped; yield its id."""
     port = user(service)
     async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
         yield run["run_id"]
@@ -48,7 +48,7 @@ async def resumed(
     kind: ComponentKind = "agent",
     component_id: str = "echo",
 ) -> list[StreamEvent]:
-    """What comes behind an event, up to the end."""
+    """Return the events after an event, up to the last one."""
     request = ResumeRequest("s1", after)
     return [event async for event in port.resume_run(kind, component_id, run_id, request)]
 
@@ -71,7 +71,7 @@ def check_numbers(found: list[StreamEvent]) -> None:
     assert [event.seq for event in found] == list(range(len(found)))
 
 
-async def test_who_follows_elsewhere_gets_what_the_starter_gets(deployment: Deployment) -> None:
+async def test_follower_in_another_process_gets_the_same_events(deployment: Deployment) -> None:
     async with two(deployment) as (owner, other):
         port = user(owner)
         async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
@@ -90,7 +90,7 @@ async def test_who_follows_elsewhere_gets_what_the_starter_gets(deployment: Depl
             assert first[-1].name == "RunCancelled"
 
 
-async def test_a_stream_goes_on_behind_any_of_its_events(deployment: Deployment) -> None:
+async def test_stored_stream_resumes_after_any_event(deployment: Deployment) -> None:
     async with two(deployment) as (owner, other):
         whole = await collect(user(owner), "team", "crew", message="ask echo", session_id="s1")
         run_id = str(data(whole[0])["run_id"])
@@ -105,7 +105,7 @@ async def test_a_stream_goes_on_behind_any_of_its_events(deployment: Deployment)
         assert found == whole[3:]
 
 
-async def test_a_live_run_goes_on_behind_any_of_its_events(deployment: Deployment) -> None:
+async def test_live_stream_resumes_after_any_event(deployment: Deployment) -> None:
     async with two(deployment) as (owner, other):
         port = user(owner)
         async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
@@ -126,7 +126,7 @@ async def test_a_live_run_goes_on_behind_any_of_its_events(deployment: Deploymen
                 assert found == whole[found[0].seq :]
 
 
-async def test_a_slow_reader_reads_what_has_left_memory(
+async def test_slow_follower_reads_stored_events(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2_000)
@@ -147,7 +147,7 @@ async def test_a_slow_reader_reads_what_has_left_memory(
         assert live.stream.events_from(0) is None
 
 
-async def test_a_long_answer_is_read_in_portions(deployment: Deployment) -> None:
+async def test_long_stream_is_read_in_portions(deployment: Deployment) -> None:
     words = " ".join(f"word{number}" for number in range(1_500))
     async with two(deployment) as (owner, other):
         whole = await collect(user(owner), "agent", "echo", message=words, session_id="s1")
@@ -160,7 +160,7 @@ async def test_a_long_answer_is_read_in_portions(deployment: Deployment) -> None
         assert await resumed(user(other), run_id, 700) == whole[701:]
 
 
-async def test_a_run_that_ends_between_two_looks_loses_nothing(deployment: Deployment) -> None:
+async def test_run_that_ends_between_two_reads_loses_no_events(deployment: Deployment) -> None:
     chance = random.Random(7)
 
     async def one(port: ServiceOperations, elsewhere: ServiceOperations) -> None:
@@ -178,7 +178,7 @@ async def test_a_run_that_ends_between_two_looks_loses_nothing(deployment: Deplo
         await asyncio.gather(*(one(user(owner), user(other)) for _ in range(40)))
 
 
-async def test_a_run_whose_events_are_not_kept_has_its_content_and_its_end(
+async def test_run_without_stored_events_has_content_and_end(
     deployment: Deployment,
 ) -> None:
     async with two(deployment) as (owner, other):
@@ -197,7 +197,7 @@ async def test_a_run_whose_events_are_not_kept_has_its_content_and_its_end(
 
 
 @pytest.mark.parametrize("here", [True, False])
-async def test_a_live_run_whose_events_are_not_kept_is_waited_for(
+async def test_follower_waits_for_a_live_run_without_stored_events(
     deployment: Deployment, here: bool
 ) -> None:
     async with two(deployment) as (owner, other):
@@ -215,7 +215,7 @@ async def test_a_live_run_whose_events_are_not_kept_is_waited_for(
         assert data(end)["reason"] == "enough"
 
 
-async def test_a_members_run_is_followed_by_its_content_and_its_end(deployment: Deployment) -> None:
+async def test_member_run_has_content_and_end(deployment: Deployment) -> None:
     async with hosted(deployment) as service:
         port = user(service)
         whole = await collect(port, "team", "crew", message="ask echo", session_id="s1")
@@ -226,7 +226,7 @@ async def test_a_members_run_is_followed_by_its_content_and_its_end(deployment: 
         assert data(found[1])["agent_name"] == "echo"
 
 
-async def test_events_that_are_kept_no_longer_are_told_by_the_record(
+async def test_deleted_events_are_rebuilt_from_the_row(
     deployment: Deployment,
 ) -> None:
     async with two(deployment) as (owner, other):
@@ -238,13 +238,13 @@ async def test_events_that_are_kept_no_longer_are_told_by_the_record(
         assert data(end)["error"] == data(whole[-1])["error"]
 
 
-async def test_the_end_of_a_lost_run_is_told_behind_what_was_delivered(
+async def test_end_of_an_orphaned_run_follows_delivered_events(
     deployment: Deployment,
 ) -> None:
     async with hosted(deployment) as service:
         database = main(service)
-        run = await a_live_run(database, "dead", component_id="echo")
-        last = await said(database, run, "one ", "two") - 1
+        run = await create_live_run(database, "dead", component_id="echo")
+        last = await store_events(database, run, "one ", "two") - 1
         late = asyncio.create_task(resumed(user(service, run.user_id), "r1", last + 3))
         early = asyncio.create_task(resumed(user(service, run.user_id), "r1"))
         await asyncio.sleep(0.05)
@@ -256,7 +256,7 @@ async def test_the_end_of_a_lost_run_is_told_behind_what_was_delivered(
         assert await late == found[-1:]
 
 
-async def test_a_run_that_is_not_there_is_not_followed(deployment: Deployment) -> None:
+async def test_following_an_unknown_run_raises_not_found(deployment: Deployment) -> None:
     async with hosted(deployment) as service:
         hosting = service.hosting
         with pytest.raises(errors.NotFound):
@@ -265,7 +265,7 @@ async def test_a_run_that_is_not_there_is_not_followed(deployment: Deployment) -
             await wait_until_final(hosting.engine, main(service), hosting.changes, "nothing")
 
 
-async def test_a_run_that_is_deleted_meanwhile_ends_without_an_end(deployment: Deployment) -> None:
+async def test_stream_of_a_deleted_run_stops_without_last_event(deployment: Deployment) -> None:
     async with two(deployment) as (owner, other), hanging(owner) as run_id:
         found = followed(other, run_id)
         assert (await anext(found)).name == "RunStarted"
@@ -281,7 +281,7 @@ async def collected(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]:
     return [event async for event in found]
 
 
-async def test_who_follows_another_process_is_let_go_when_this_one_ends(
+async def test_shutdown_releases_followers_of_other_processes(
     deployment: Deployment,
 ) -> None:
     async with hosted(deployment) as owner, hanging(owner) as run_id:
@@ -299,7 +299,7 @@ async def test_who_follows_another_process_is_let_go_when_this_one_ends(
         assert owner.hosting.engine.find_run(run_id) is not None
 
 
-async def test_who_follows_a_process_that_ends_is_told_the_end(deployment: Deployment) -> None:
+async def test_shutdown_sends_the_last_event_to_followers(deployment: Deployment) -> None:
     async with two(deployment) as (owner, other), hanging(owner) as run_id:
         follows = [
             asyncio.create_task(resumed(user(service), run_id, component_id="hang"))
@@ -321,11 +321,11 @@ async def test_leaving_a_resumed_stream_does_not_stop_the_run(deployment: Deploy
             await asyncio.sleep(0.02)
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)
-        await asyncio.sleep(0.2)  # nothing must happen
+        await asyncio.sleep(0.2)  # The run must continue.
         assert (await user(owner).get_run(run_id)).value["status"] == "RUNNING"
 
 
-async def test_who_may_not_follow_is_refused(deployment: Deployment) -> None:
+async def test_follower_without_access_is_refused(deployment: Deployment) -> None:
     async with hosted(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value

@@ -1,8 +1,7 @@
-"""Changes that meet, on PostgreSQL: whatever comes between their statements, what is left is what
-one of them after the other would have left, and what they were told as well.
+"""Concurrent changes on PostgreSQL: rows and results equal those of a serial order.
 
-Each pair is tried with the first change stopped behind each of its statements. With
-AGENTCTL_TEST_LONG=1 every two changes are tried, and those of a pair with both of them stopped.
+Each pair is tried with the first change paused after each of its statements. With
+AGENTCTL_TEST_LONG=1 all combinations are tried, and pairs with both changes paused.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from agentctl.store.repositories.integrity import check_sessions
 from agentctl.store.repositories.runs import NewRun
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
-from tests.runs.interleaved import Change, together, undone
-from tests.runs.stage import LONG, stage
+from tests.runs.components import LONG, build_settings
+from tests.runs.interleaving import Change, together, undone
 from tests.service.doors import user
 from tests.store.made import a_run, a_session
 
@@ -64,20 +63,23 @@ _TABLES = {
 
 
 async def never(*_: Any) -> Any:
-    """No run here asks for another one."""
+    """Fail: no run here has members."""
     raise AssertionError
 
 
 class Scene:
-    """Sessions of ann. In s a run that a worker works on, live, and one that waits for another one,
-    next; t and u are empty; in v one that waits, late, is followed by the run of a member, led. All
-    ids end with the number of the scene."""
+    """Sessions of the user ann.
+
+    Session s has the running run `live` and the pending run `next`; t and u are empty; v has the
+    pending run `late`, and `lead` with the member's run `led`. All ids end with the number of the
+    scene.
+    """
 
     def __init__(self, service: Service, number: int) -> None:
         self.service = service
         self.end = f"-{number:05}"
         self.database: Database = service.hosting.databases["main"]
-        self.port = user(service, "ann")
+        self.operations = user(service, "ann")
 
     def id(self, name: str) -> str:
         return name + self.end
@@ -127,11 +129,11 @@ class Scene:
         return await store_end(run, ending, lambda late: None)
 
     async def delete(self, *names: str) -> None:
-        await self.port.delete_sessions(BulkDeletion(tuple(map(self.id, names))))
+        await self.operations.delete_sessions(BulkDeletion(tuple(map(self.id, names))))
 
     async def hand_over(self) -> None:
-        """What was ann's is bob's afterwards, under the same id."""
-        await self.port.delete_session(self.id("t"))
+        """Delete a session of ann and create one of bob with the same id."""
+        await self.operations.delete_session(self.id("t"))
         bob = user(self.service, "bob")
         await bob.create_session(NewSession(type="team", session_id=self.id("t")))
 
@@ -142,7 +144,7 @@ class Scene:
         return await self.database.write(accounts.create(row))
 
     async def left(self, watch: asyncpg.Connection[Any]) -> list[str]:
-        """Every row of the scene, without times and numbers that are new each time."""
+        """Return every row of the scene without the times and numbers that differ each time."""
         found = []
         for table, column in _TABLES.items():
             rows = await watch.fetch(
@@ -182,21 +184,23 @@ CHANGES: dict[str, Callable[[Scene], Change]] = {
     "cancel next": written(lambda s: runs.request_cancel(s.id("next"), 7, "bob", "no need")),
     "recover": asked(lambda s: recover_runs(s.database, s.id("worker"))),
     "recover next": asked(lambda s: recover_runs(s.database, s.id("waiter"))),
-    "delete": asked(lambda s: s.port.delete_session(s.id("s"))),
-    "delete idle": asked(lambda s: s.port.delete_session(s.id("t"))),
+    "delete": asked(lambda s: s.operations.delete_session(s.id("s"))),
+    "delete idle": asked(lambda s: s.operations.delete_session(s.id("t"))),
     "hand over": asked(lambda s: s.hand_over()),
     "delete both": asked(lambda s: s.delete("t", "u")),
     "delete both turned": asked(lambda s: s.delete("u", "t")),
-    "rename": asked(lambda s: s.port.rename_session(s.id("t"), "another")),
-    "change": asked(lambda s: s.port.update_session(s.id("t"), SessionPatch({"metadata": {}}))),
-    "create": asked(lambda s: s.port.create_session(NewSession(session_id=s.id("none")))),
+    "rename": asked(lambda s: s.operations.rename_session(s.id("t"), "another")),
+    "change": asked(
+        lambda s: s.operations.update_session(s.id("t"), SessionPatch({"metadata": {}}))
+    ),
+    "create": asked(lambda s: s.operations.create_session(NewSession(session_id=s.id("none")))),
     "account": asked(lambda s: s.make_account("a1")),
     "account too": asked(lambda s: s.make_account("a2")),
 }
-"""What can be done to a scene."""
+"""The changes of a scene."""
 
 TWO = "hand over"
-"""Of two transactions: it is not stopped, since what comes between them is no order of changes."""
+"""A change of two transactions. It is not paused: a change between them is no serial order."""
 
 PAIRS = (
     ("admit sole", "admit sole too"),
@@ -223,14 +227,14 @@ PAIRS = (
     ("recover next", "start"),
     ("account", "account too"),
 )
-"""Those that one writer kept apart."""
+"""Pairs that a single writer serializes."""
 
 
 @asynccontextmanager
 async def opened(url: str, folder: Path) -> AsyncIterator[tuple[Service, asyncpg.Connection[Any]]]:
-    """A service on a schema of its own, and a connection to look at it with."""
+    """Open a service on a separate schema, and a connection to inspect it."""
     entry = Entry("main", url, search_path=f"meeting_{uuid4().hex}")
-    settings = replace(stage(folder / "none.db"), databases=(entry,))
+    settings = replace(build_settings(folder / "none.db"), databases=(entry,))
     watch = await asyncpg.connect(url, server_settings={"search_path": entry.search_path})
     try:
         async with Service.open(settings, create=True) as service:
@@ -242,11 +246,11 @@ async def opened(url: str, folder: Path) -> AsyncIterator[tuple[Service, asyncpg
 
 
 Outcome = tuple[list[str], list[str]]
-"""What the two were told, in the order of their names; and the rows that are left."""
+"""The results of two changes in the order of their names, and the remaining rows."""
 
 
 class Trials:
-    """Tries pairs of changes, each time in a scene of its own."""
+    """Tries pairs of changes, each time in a new scene."""
 
     def __init__(self, service: Service, watch: asyncpg.Connection[Any]) -> None:
         self._service = service
@@ -255,7 +259,7 @@ class Trials:
         self._serial: dict[frozenset[str], list[Outcome]] = {}
 
     async def wrong(self, one: str, other: str) -> AsyncIterator[str]:
-        """Every way of meeting that leaves what neither order does."""
+        """Yield every interleaving with a result that no serial order has."""
         pair = frozenset((one, other))
         if pair not in self._serial:
             orders = (one, other), (other, one)
@@ -280,7 +284,7 @@ class Trials:
         return (texts, await scene.left(self._watch)), more
 
 
-async def test_what_meets_leaves_what_one_after_the_other_leaves(
+async def test_interleaved_changes_equal_some_serial_order(
     postgres_url: str, tmp_path: Path, undone: list[str]
 ) -> None:
     wrong = list[str]()
@@ -299,8 +303,10 @@ def both_ways(pairs: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
     return [order for pair in pairs for order in (pair, pair[::-1])]
 
 
-async def test_of_a_hundred_at_once_one_is_made(postgres_url: str, tmp_path: Path) -> None:
-    """More than there are connections, of one key, one session and one name."""
+async def test_one_of_a_hundred_concurrent_submissions_succeeds(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Use more submissions than connections, with one key, one session and one name."""
     async with opened(postgres_url, tmp_path) as (service, watch):
         scene = Scene(service, 0)
         keyed = [scene.admit(f"k{each}", session="k", key="k") for each in range(100)]

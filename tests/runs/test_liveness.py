@@ -1,4 +1,4 @@
-"""Who is dead, and how that is known."""
+"""Detection of dead workers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
 from tests.loops import wait_until
-from tests.runs.rig import Rig, beaten
+from tests.runs.shared_databases import SharedDatabases, wait_for_heartbeats
 
 DEATH = 0.6
-"""Silence that is death here, in seconds."""
+"""Seconds without a heartbeat after which a worker is dead in these tests."""
 
 
 class Clock:
@@ -37,61 +37,63 @@ class Clock:
 
 
 def elsewhere(worker_id: str = "far", **given: object) -> WorkerRow:
-    """A worker of another machine, of which only the beat is known here."""
+    """Build the row of a worker on another machine, of which only the heartbeat is visible."""
     row = WorkerRow(worker_id, "far", "boot/1", 1, 1, beat=1, started_at=1)
     return replace(row, **given)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
 async def beating(databases: Databases) -> AsyncIterator[Worker]:
-    """A worker of this process: it shows that the database takes writes."""
+    """Register a worker of this process; its heartbeats show that the database accepts writes."""
     worker = Worker(databases, heartbeat_seconds=0.03)
     await worker.register()
     yield worker
     await worker.unregister()
 
 
-async def test_who_lives_is_not_dead(rig: Rig) -> None:
-    async with rig.open() as databases:
-        other = rig.process()
+async def test_live_worker_is_not_dead(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
+        other = shared.start_worker()
         observer = WorkerMonitor(databases)
         assert await observer.check_owner(other.worker_id) is None
         assert await observer.check_all() == {other.worker_id: None}
 
 
-async def test_nobody_and_who_has_no_row_are_dead(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_missing_owner_and_worker_without_row_are_dead(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         observer = WorkerMonitor(databases)
         assert await observer.check_owner(None) is WorkerDeath.EXITED
         assert await observer.check_owner("unknown") is WorkerDeath.EXITED
 
 
-async def test_who_was_killed_is_dead_at_once(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_killed_worker_is_dead_at_once(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         observer = WorkerMonitor(databases)
         for reap in (True, False):
-            other = rig.process()
+            other = shared.start_worker()
             other.kill(reap=reap)
             if not reap:
                 os.waitid(os.P_PID, other.process.pid, os.WEXITED | os.WNOWAIT)
             assert await observer.check_owner(other.worker_id) is WorkerDeath.EXITED
 
 
-async def test_who_retired_is_dead_and_leaves_nothing(rig: Rig) -> None:
-    async with rig.open() as databases:
-        other = rig.process()
-        other.tell("retire")
-        assert other.hear() == "retired"
+async def test_unregistered_worker_is_dead_and_leaves_no_lock(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
+        other = shared.start_worker()
+        other.send("retire")
+        assert other.read_line() == "retired"
         assert await WorkerMonitor(databases).check_owner(other.worker_id) is WorkerDeath.EXITED
-        assert rig.locks == []
+        assert shared.lock_names == []
 
 
 @pytest.mark.parametrize("command", ["fork", "start"])
-async def test_a_child_that_outlives_it_does_not_keep_it_alive(rig: Rig, command: str) -> None:
-    async with rig.open() as databases:
-        other = rig.process()
-        other.tell(command)
-        child = int(other.hear())
+async def test_surviving_child_does_not_keep_its_worker_alive(
+    shared: SharedDatabases, command: str
+) -> None:
+    async with shared.open() as databases:
+        other = shared.start_worker()
+        other.send(command)
+        child = int(other.read_line())
         try:
             other.kill()
             os.kill(child, 0)
@@ -100,10 +102,12 @@ async def test_a_child_that_outlives_it_does_not_keep_it_alive(rig: Rig, command
             os.kill(child, signal.SIGKILL)
 
 
-async def test_the_lock_tells_of_a_process_whose_pid_says_nothing_here(rig: Rig) -> None:
-    """As from another container: the kernel is the same, pids and host name are not."""
-    async with rig.open() as databases:
-        other = rig.process()
+async def test_free_lock_shows_death_of_a_process_in_another_container(
+    shared: SharedDatabases,
+) -> None:
+    """Simulate another container: the same kernel, other pids and another host name."""
+    async with shared.open() as databases:
+        other = shared.start_worker()
         row = await databases.system.read(workers.get(other.worker_id))
         assert row is not None
         await databases.system.write(workers.remove(row.worker_id))
@@ -115,8 +119,8 @@ async def test_the_lock_tells_of_a_process_whose_pid_says_nothing_here(rig: Rig)
         assert await observer.check_owner(other.worker_id) is WorkerDeath.EXITED
 
 
-async def test_without_a_lock_file_the_pid_tells(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_pid_decides_without_a_lock_file(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         here = identify_this_process()
         for number, start in (("same", here.process_start), ("reused", here.process_start + 1)):
             row = WorkerRow(number, *here._replace(process_start=start), beat=1, started_at=1)
@@ -126,16 +130,18 @@ async def test_without_a_lock_file_the_pid_tells(rig: Rig) -> None:
         assert await observer.check_owner("reused") is WorkerDeath.EXITED
 
 
-async def test_who_is_stopped_is_silent_and_who_goes_on_is_alive_again(rig: Rig) -> None:
-    async with rig.open() as databases, beating(databases):
+async def test_suspended_worker_has_no_heartbeat_until_it_resumes(
+    shared: SharedDatabases,
+) -> None:
+    async with shared.open() as databases, beating(databases):
         observer = WorkerMonitor(databases, dead_after_seconds=DEATH)
-        other = rig.process(heartbeat_seconds=0.03)
-        await beaten(databases, other.worker_id)
+        other = shared.start_worker(heartbeat_seconds=0.03)
+        await wait_for_heartbeats(databases, other.worker_id)
         other.stop()
         began = time.monotonic()
         await wait_until(lambda: _is(observer, other.worker_id, WorkerDeath.NO_HEARTBEAT))
         assert time.monotonic() - began > DEATH * 0.9
-        other.go_on()
+        other.resume()
         await wait_until(lambda: _is(observer, other.worker_id, None))
 
 
@@ -143,10 +149,10 @@ async def _is(observer: WorkerMonitor, owner: str, death: WorkerDeath | None) ->
     return await observer.check_owner(owner) is death
 
 
-async def test_silence_is_measured_on_a_clock_of_its_own(rig: Rig) -> None:
-    """Whatever the beat says: clocks that differ or jump change nothing."""
+async def test_monitor_measures_heartbeats_on_its_own_clock(shared: SharedDatabases) -> None:
+    """Clocks that differ or jump have no effect, for any value of the heartbeat."""
     clock = Clock()
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         observer = WorkerMonitor(databases, clock=clock)
         await databases.system.write(workers.register(elsewhere()))
         for beat in (10**18, 5, 7_000_000_000, 6):
@@ -163,9 +169,9 @@ async def test_silence_is_measured_on_a_clock_of_its_own(rig: Rig) -> None:
         assert seconds <= DEAD_AFTER_SECONDS
 
 
-async def test_an_observer_that_slept_itself_calls_nobody_dead(rig: Rig) -> None:
+async def test_suspended_monitor_declares_no_worker_dead(shared: SharedDatabases) -> None:
     clock = Clock()
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         observer = WorkerMonitor(databases, clock=clock)
         await databases.system.write(workers.register(elsewhere()))
         assert await observer.check_all() == {"far": None}
@@ -174,14 +180,14 @@ async def test_an_observer_that_slept_itself_calls_nobody_dead(rig: Rig) -> None
         assert await observer.check_all() == {"far": None}
 
 
-async def test_while_nobody_can_write_nobody_is_called_dead(rig: Rig) -> None:
-    """Silence of all is the database's."""
+async def test_locked_database_makes_no_worker_dead(shared: SharedDatabases) -> None:
+    """If no worker has a heartbeat, the database is the cause."""
     clock = Clock()
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         observer = WorkerMonitor(databases, clock=clock)
         await databases.system.write(workers.register(elsewhere()))
         assert await observer.check_all() == {"far": None}
-        holder = apsw.Connection(str(rig.folder / "main.db"))
+        holder = apsw.Connection(str(shared.folder / "main.db"))
         holder.set_busy_timeout(5_000)
         holder.execute("BEGIN IMMEDIATE")
         for _ in range(60):
@@ -192,14 +198,14 @@ async def test_while_nobody_can_write_nobody_is_called_dead(rig: Rig) -> None:
         await _something_written(databases)
         assert await observer.check_all() == {"far": None}
         clock.now += 2
-        # Its turn has come, and it beats.
+        # The lock is free again, and the worker writes its heartbeat.
         assert await databases.system.write(workers.record_heartbeat("far", 2))
         assert await observer.check_all() == {"far": None}
 
 
-async def test_what_is_remembered_is_forgotten_with_the_row(rig: Rig) -> None:
+async def test_monitor_forgets_workers_without_a_row(shared: SharedDatabases) -> None:
     clock = Clock()
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         observer = WorkerMonitor(databases, clock=clock)
         await databases.system.write(workers.register(elsewhere()))
         for _ in range(5):
@@ -214,7 +220,7 @@ async def test_what_is_remembered_is_forgotten_with_the_row(rig: Rig) -> None:
 
 
 async def _something_written(databases: Databases) -> None:
-    """What other processes do all the time."""
+    """Write like other processes do all the time."""
     await databases.system.write(workers.register(elsewhere("other")))
     await databases.system.write(workers.remove("other"))
     await asyncio.sleep(0)

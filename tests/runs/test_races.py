@@ -1,4 +1,5 @@
-"""Races: of cancels against the ends of runs, of runs in one session, of starts and a verdict.
+"""Races: cancels against ends of runs, runs in one session, starts of runs of a worker that is
+declared dead.
 
 A few hundred of each kind; thousands with AGENTCTL_TEST_LONG=1 (CONTRIBUTING.md).
 """
@@ -26,34 +27,34 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.runs import RunRow
 from tests.loops import wait_until
-from tests.runs.calls import check_cancel, check_numbers, is_end, named, said
-from tests.runs.processes import Process, by_process
-from tests.runs.stage import LONG, QUICK, never_awaited, stage, tidied
-from tests.runs.witness import Witness
+from tests.runs.client_calls import check_cancel, check_numbers, component_of, event_data, is_end
+from tests.runs.components import LONG, QUICK, build_settings, collect_garbage, ignore_never_awaited
+from tests.runs.database_invariants import InvariantChecker
+from tests.runs.simulated_processes import Process, create_process_task
 from tests.service.doors import user
 
-__all__ = ["tidied"]
+__all__ = ["collect_garbage"]
 
-pytestmark = [pytest.mark.slow, never_awaited, pytest.mark.usefixtures("tidied")]
+pytestmark = [pytest.mark.slow, ignore_never_awaited, pytest.mark.usefixtures("collect_garbage")]
 
 ROUNDS = 20 if LONG else 1
 RACES = 500
-"""In each round, which has a database of its own."""
+"""Races in each round; a round has its own database."""
 
 AT_ONCE = 20
 
 TOGETHER = 200 if LONG else 40
-"""Runs in one session at the same time."""
+"""Concurrent runs in one session."""
 
 SECONDS = 60.0
 
 
 class Place(NamedTuple):
-    """Two services on one file, and somebody who watches."""
+    """Two services on one file, and a checker of its invariants."""
 
     one: Service
     two: Service
-    witness: Witness
+    checker: InvariantChecker
 
     @property
     def ports(self) -> tuple[ServiceOperations, ServiceOperations]:
@@ -62,24 +63,24 @@ class Place(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def two_services(folder: Path) -> AsyncIterator[Place]:
-    settings = stage(folder / "main.db")
-    witness = Witness(folder / "main.db")
+    settings = build_settings(folder / "main.db")
+    checker = InvariantChecker(folder / "main.db")
     try:
         async with Service.open(settings) as one, Service.open(settings) as two:
             await one.prepare()
             await two.prepare()
-            yield Place(one, two, witness)
+            yield Place(one, two, checker)
     finally:
-        witness.close()
+        checker.close()
 
 
 class Asking(NamedTuple):
-    """A cancel that was answered.
+    """A cancel with its response.
 
     Attributes:
-        before: the run as it was stored when the cancel was sent.
-        at_once: whether it was seen to be final right behind an answer that it is not.
-        own: whether the service was asked that works on it.
+        before: the stored row when the cancel was sent.
+        at_once: True if the run was final right after a response that reported it live.
+        own: True if the cancel was sent to the service that executes the run.
     """
 
     before: RunRow
@@ -92,7 +93,7 @@ class Racing:
     """One round of races.
 
     Attributes:
-        lap: about as long as a run takes here and now, in seconds.
+        lap: approximate duration of a run on this machine, in seconds.
     """
 
     def __init__(self, place: Place, random: Random) -> None:
@@ -108,7 +109,7 @@ class Racing:
         return statistics.median(self.laps)
 
     async def race(self, number: int) -> None:
-        """A run, and one or two who want it stopped at some moment of its life."""
+        """Start a run and send one or two cancels at a random time."""
         kind, component_id = self.random.choice((QUICK[0], *QUICK))
         request = RunRequest(
             f"run {number} is soon over", session_id=f"{kind}-{number % 4}", background=True
@@ -128,10 +129,10 @@ class Racing:
     async def streamed(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> tuple[str, asyncio.Task[None]]:
-        """Its id, known with its first event, and who follows it to its end."""
+        """Return the id from the first event, and the task that follows the run to its end."""
         events = self.place.ports[0].stream_run(kind, component_id, request)
         first = await anext(aiter(events))
-        run_id: str = said(first)["run_id"]
+        run_id: str = event_data(first)["run_id"]
         told = self.told[run_id] = [first]
 
         async def follow() -> None:
@@ -144,21 +145,21 @@ class Racing:
         await asyncio.sleep(self.random.uniform(-0.2, 1.3) * self.lap)
         own = self.random.random() < 0.5
         wait = self.random.choice((0.0, 0.01, 5.0))
-        before = self.place.witness.run(run_id)
+        before = self.place.checker.read_run(run_id)
         assert before is not None
         request = CancelRequest(before.session_id, wait, "raced")
         port = self.place.ports[0 if own else 1]
-        answer = (await port.cancel_run(*named(before), run_id, request)).value
-        behind = self.place.witness.run(run_id)
+        answer = (await port.cancel_run(*component_of(before), run_id, request)).value
+        behind = self.place.checker.read_run(run_id)
         assert behind is not None
         at_once = answer["cancel"] == "requested" and is_final(behind.status)
         assert not (at_once and wait == 5.0), "it was waited for, and yet its end not told"
         self.answers[run_id].append(Asking(before, dict(answer), at_once, own))
 
     def judge(self) -> None:
-        """Hold every answer against the row."""
+        """Compare every response with the row."""
         for run_id, asked in self.answers.items():
-            run = self.place.witness.final[run_id]
+            run = self.place.checker.final[run_id]
             for asking in asked:
                 check_cancel(asking.answer, asking.before, run)
                 self.count(asking, run)
@@ -183,20 +184,20 @@ class Racing:
     async def go(self) -> None:
         for first in range(0, RACES, AT_ONCE):
             await asyncio.gather(*(self.race(first + number) for number in range(AT_ONCE)))
-            await all_final(self.place.witness)
+            await all_final(self.place.checker)
             self.judge()
             self.answers.clear()
 
 
-async def all_final(witness: Witness) -> None:
+async def all_final(checker: InvariantChecker) -> None:
     def over() -> bool:
-        witness.look()
-        return not witness.live()
+        checker.check()
+        return not checker.live_runs()
 
     await wait_until(over, SECONDS)
 
 
-async def test_a_cancel_that_races_the_end_is_answered_with_what_is_stored(tmp_path: Path) -> None:
+async def test_cancel_that_races_the_end_returns_the_stored_status(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
     for number in range(ROUNDS):
         folder = tmp_path / str(number)
@@ -210,11 +211,11 @@ async def test_a_cancel_that_races_the_end_is_answered_with_what_is_stored(tmp_p
             assert seen[f"{outcome} {who}"], f"that race was not run: {seen}"
         assert seen[f"already_final later {who}"], seen
     asked = seen["requested first own"] + seen["requested first other"]
-    # Another thread may store the end between the answer and our look; that happens now and then.
+    # Another thread may store the end between the response and the read; that is rare.
     assert seen["at once"] <= 5 + asked / 10, seen
 
 
-async def test_runs_at_the_same_time_in_one_session_are_all_kept_in_order(tmp_path: Path) -> None:
+async def test_concurrent_runs_in_one_session_keep_their_order(tmp_path: Path) -> None:
     async with two_services(tmp_path) as place:
         waves: list[set[str]] = []
         for wave in range(2):
@@ -230,8 +231,8 @@ async def test_runs_at_the_same_time_in_one_session_are_all_kept_in_order(tmp_pa
             answers = [answer.value for answer in await asyncio.gather(*runs)]
             assert [answer["input"] for answer in answers] == asked
             waves.append(set(asked))
-        await all_final(place.witness)
-        stored = sorted(place.witness.runs.values(), key=lambda run: run.seq)
+        await all_final(place.checker)
+        stored = sorted(place.checker.runs.values(), key=lambda run: run.seq)
         assert [run.seq for run in stored] == list(range(1, 2 * TOGETHER + 1))
         assert {run.input for run in stored[:TOGETHER]} == waves[0]
         assert {run.input for run in stored[TOGETHER:]} == waves[1]
@@ -248,7 +249,7 @@ async def test_runs_at_the_same_time_in_one_session_are_all_kept_in_order(tmp_pa
             assert session["total_tokens"] == session["metrics"]["total_tokens"] == tokens > 0
 
 
-async def test_of_many_at_once_a_session_that_wants_to_be_alone_takes_one(tmp_path: Path) -> None:
+async def test_busy_session_accepts_one_of_many_concurrent_runs(tmp_path: Path) -> None:
     async with two_services(tmp_path) as place:
         for number in range(10 if LONG else 3):
             starts = [
@@ -268,17 +269,17 @@ async def test_of_many_at_once_a_session_that_wants_to_be_alone_takes_one(tmp_pa
             request = CancelRequest("s", wait=30)
             answer = (await place.ports[1].cancel_run("agent", "busy", run_id, request)).value
             assert answer["cancel"] == "stopped"
-            place.witness.look()
-            assert len(place.witness.runs) == number + 1
+            place.checker.check()
+            assert len(place.checker.runs) == number + 1
 
 
-async def test_what_begins_while_its_worker_is_taken_for_dead_stops(tmp_path: Path) -> None:
-    asyncio.get_running_loop().set_task_factory(by_process)  # type: ignore[arg-type]
-    settings = stage(tmp_path / "main.db")
+async def test_run_that_starts_while_its_worker_is_declared_dead_stops(tmp_path: Path) -> None:
+    asyncio.get_running_loop().set_task_factory(create_process_task)  # type: ignore[arg-type]
+    settings = build_settings(tmp_path / "main.db")
     judge, judged = Process(settings), Process(settings)
     try:
         for process in (judge, judged):
-            await process.spawned(process.open())
+            await process.run(process.open())
         await _begun_and_judged(judge, judged, 40 if LONG else 8)
         engine = judged.service.hosting.engine
         await wait_until(
@@ -289,17 +290,17 @@ async def test_what_begins_while_its_worker_is_taken_for_dead_stops(tmp_path: Pa
         await judged.kill()
 
 
-async def test_who_follows_a_run_that_another_process_ended_is_told_that_end(
+async def test_followers_get_the_end_that_another_process_stored(
     tmp_path: Path,
 ) -> None:
-    asyncio.get_running_loop().set_task_factory(by_process)  # type: ignore[arg-type]
-    settings = stage(tmp_path / "main.db")
+    asyncio.get_running_loop().set_task_factory(create_process_task)  # type: ignore[arg-type]
+    settings = build_settings(tmp_path / "main.db")
     judge, judged = Process(settings), Process(settings)
     try:
         for process in (judge, judged):
-            await process.spawned(process.open())
+            await process.run(process.open())
         request = RunRequest("slowly", session_id="s", background=True)
-        run_id = (await judged.port.create_run("agent", "slow", request)).value["run_id"]
+        run_id = (await judged.operations.create_run("agent", "slow", request)).value["run_id"]
         told = [
             asyncio.create_task(collected(process, "agent", "slow", run_id))
             for process in (judged, judge)
@@ -319,12 +320,12 @@ async def test_who_follows_a_run_that_another_process_ended_is_told_that_end(
 async def collected(
     process: Process, kind: ComponentKind, component_id: str, run_id: str, after: int = -1
 ) -> list[StreamEvent]:
-    events = process.port.resume_run(kind, component_id, run_id, ResumeRequest("s", after))
+    events = process.operations.resume_run(kind, component_id, run_id, ResumeRequest("s", after))
     return [event async for event in events]
 
 
 async def _judge(judge: Process, judged: Process) -> None:
-    """Take a process for dead that lives, and wait until it has heard of that."""
+    """Declare a live process dead, and wait until it has detected that."""
     database = judge.service.hosting.databases.system
     owner = judged.service.hosting.engine.worker_id
     await recover_runs(database, owner, may_still_run=True)
@@ -333,13 +334,13 @@ async def _judge(judge: Process, judged: Process) -> None:
 
 
 async def _begun_and_judged(judge: Process, judged: Process, verdicts: int) -> None:
-    """Have one process begin runs as fast as it can while another one takes it for dead."""
+    """Start runs in one process as fast as possible while another one declares it dead."""
     ready = asyncio.Event()
 
     async def begin() -> None:
         while not ready.is_set():
             request = RunRequest("slowly", background=True)
-            await judged.spawned(judged.port.create_run("agent", "slow", request))
+            await judged.run(judged.operations.create_run("agent", "slow", request))
 
     begun = [asyncio.create_task(begin()) for _ in range(8)]
     for _ in range(verdicts):

@@ -1,4 +1,4 @@
-"""What becomes of the runs of a dead worker."""
+"""Recovery of the runs of a dead worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from agentctl.store.database import Database
 from agentctl.store.repositories import events, runs, sessions
 from agentctl.store.repositories.events import EventRow
 from agentctl.store.visibility import EVERYONE
-from tests.runs.rig import Rig, a_live_run, identity, loads, said, stored
+from tests.runs.shared_databases import (
+    SharedDatabases,
+    build_identity,
+    create_live_run,
+    loads,
+    read_run,
+    store_events,
+)
 from tests.store.made import START, an_end
 
 DETAIL = "The process that worked on the run is gone"
@@ -43,13 +50,13 @@ def tool(call_id: str, result: str | None) -> dict[str, Any]:
     }
 
 
-async def test_a_run_ends_as_lost_and_keeps_what_was_stored(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_orphaned_run_ends_as_worker_lost_with_stored_events(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        run = await a_live_run(main, "w1")
-        await said(main, run, "Hello, ", "wo\u2028rld\x85")
+        run = await create_live_run(main, "w1")
+        await store_events(main, run, "Hello, ", "wo\u2028rld\x85")
         assert await recover_runs(main, "w1") == ["r1"]
-        ended = await stored(main)
+        ended = await read_run(main)
         assert (ended.status, ended.error_code, ended.error_detail) == (
             "ERROR", "WORKER_LOST", DETAIL,
         )  # fmt: skip
@@ -66,12 +73,12 @@ async def test_a_run_ends_as_lost_and_keeps_what_was_stored(rig: Rig) -> None:
         assert session.history_bytes == len((ended.history or "").encode())
 
 
-async def test_a_run_without_events_keeps_its_question(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_run_without_events_keeps_its_message(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        await a_live_run(main, "w1")
+        await create_live_run(main, "w1")
         assert await recover_runs(main, "w1") == ["r1"]
-        ended = await stored(main)
+        ended = await read_run(main)
         assert ended.status == "ERROR"
         assert ended.content == ""
         assert [entry["content"] for entry in loads(ended.history)] == ["hello"]
@@ -79,20 +86,20 @@ async def test_a_run_without_events_keeps_its_question(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [("no need", "no need; the worker was lost"), (None, "The worker was lost")],
 )
-async def test_one_that_was_to_stop_ends_as_cancelled(
-    rig: Rig, given: str | None, told: str
+async def test_run_with_a_cancel_request_ends_as_cancelled(
+    shared: SharedDatabases, given: str | None, expected: str
 ) -> None:
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         main = databases["main"]
-        run = await a_live_run(main, "w1")
-        following = await said(main, run, "part")
+        run = await create_live_run(main, "w1")
+        following = await store_events(main, run, "part")
         await asked_to_stop(main, "r1", given)
         assert await recover_runs(main, "w1") == ["r1"]
-        ended = await stored(main)
-        assert (ended.status, ended.cancel_reason) == ("CANCELLED", told)
+        ended = await read_run(main)
+        assert (ended.status, ended.cancel_reason) == ("CANCELLED", expected)
         assert (ended.cancel_requested_at, ended.cancel_requested_by) == (START + 5, "ann")
         assert (ended.error_code, ended.error_detail) == (None, None)
         last = (await batches(main))[-1]
@@ -101,12 +108,14 @@ async def test_one_that_was_to_stop_ends_as_cancelled(
         transcript.add_content("part")
         assert_same(
             last.events,
-            event_format.format_end(identity(run), Ending.cancelled("ann", told), transcript),
+            event_format.format_end(
+                build_identity(run), Ending.cancelled("ann", expected), transcript
+            ),
         )
 
 
 def assert_same(line: str, event: tuple[str, bytes]) -> None:
-    """A stored line is that event, but for the time."""
+    """Check that a stored line is the given event, except for the time."""
     name, _, data = line.partition(" ")
     assert line.endswith("}\n")
     assert name == event[0]
@@ -115,47 +124,51 @@ def assert_same(line: str, event: tuple[str, bytes]) -> None:
     assert there | {"created_at": 0} == wanted | {"created_at": 0}
 
 
-async def test_the_last_event_is_that_of_any_other_end(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_last_event_has_the_usual_form(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        run = await a_live_run(main, "w1", component_type="team", component_id="unconfigured")
-        await said(main, run, "so far")
+        run = await create_live_run(main, "w1", component_type="team", component_id="unconfigured")
+        await store_events(main, run, "so far")
         await recover_runs(main, "w1")
         transcript = Transcript()
         transcript.add_content("so far")
         ending = Ending.failed("WORKER_LOST", DETAIL)
         assert_same(
             (await batches(main))[-1].events,
-            event_format.format_end(identity(run), ending, transcript),
+            event_format.format_end(build_identity(run), ending, transcript),
         )
 
 
-async def test_what_the_old_owner_still_writes_is_refused(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_writes_of_the_old_owner_are_refused(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        run = await a_live_run(main, "w1")
-        following = await said(main, run, "early")
+        run = await create_live_run(main, "w1")
+        following = await store_events(main, run, "early")
         await recover_runs(main, "w1", may_still_run=True)
-        before, told = await stored(main), await batches(main)
+        before, stored_batches = await read_run(main), await batches(main)
         assert before.stopped_at is None
         assert not await main.write(events.append_batch("r1", 1, following, following, "late {}\n"))
         assert not await main.write(runs.finish(an_end("r1")))
         assert not await main.write(runs.claim("r1", 1, "w1", START))
-        assert await stored(main) == before
-        assert await batches(main) == told
+        assert await read_run(main) == before
+        assert await batches(main) == stored_batches
 
 
-async def test_children_end_before_their_parents_with_their_own_words(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_children_end_before_parents_with_their_own_content(
+    shared: SharedDatabases,
+) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        root = await a_live_run(main, "w1", "root", component_type="workflow")
-        team = await a_live_run(main, "w1", "team", component_type="team", parent_run_id="root")
-        leaf = await a_live_run(main, "w1", "leaf", parent_run_id="team")
-        seq = await said(main, root, StepCompleted("first", 0, "of step one"))
-        seq = await said(main, team, "from team", root=root, seq=seq)
-        seq = await said(main, leaf, "from ", "leaf", root=root, seq=seq)
+        root = await create_live_run(main, "w1", "root", component_type="workflow")
+        team = await create_live_run(
+            main, "w1", "team", component_type="team", parent_run_id="root"
+        )
+        leaf = await create_live_run(main, "w1", "leaf", parent_run_id="team")
+        seq = await store_events(main, root, StepCompleted("first", 0, "of step one"))
+        seq = await store_events(main, team, "from team", root=root, seq=seq)
+        seq = await store_events(main, leaf, "from ", "leaf", root=root, seq=seq)
         assert await recover_runs(main, "w1") == ["leaf", "team", "root"]
-        ends = {name: await stored(main, name) for name in ("root", "team", "leaf")}
+        ends = {name: await read_run(main, name) for name in ("root", "team", "leaf")}
         assert {name: row.content for name, row in ends.items()} == {
             "root": "of step one", "team": "from team", "leaf": "from leaf",
         }  # fmt: skip
@@ -168,11 +181,11 @@ async def test_children_end_before_their_parents_with_their_own_words(rig: Rig) 
         assert await batches(main, "leaf") == await batches(main, "team") == []
 
 
-async def test_open_calls_of_tools_are_closed(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_open_tool_calls_are_closed(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        run = await a_live_run(main, "w1")
-        await said(
+        run = await create_live_run(main, "w1")
+        await store_events(
             main,
             run,
             ToolCallStarted(tool("one", None)),
@@ -180,82 +193,84 @@ async def test_open_calls_of_tools_are_closed(rig: Rig) -> None:
             ToolCallStarted(tool("two", None)),
         )
         await recover_runs(main, "w1")
-        tools = loads((await stored(main)).tools)
+        tools = loads((await read_run(main)).tools)
         assert [(entry["tool_call_id"], entry["result"]) for entry in tools] == [
             ("one", "3"), ("two", "cancelled"),
         ]  # fmt: skip
         assert [entry["tool_call_error"] for entry in tools] == [False, True]
 
 
-async def test_many_batches_are_all_read(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_all_batches_are_read(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        run = await a_live_run(main, "w1")
-        name, data = event_format.format_event(identity(run), Content("x"))
+        run = await create_live_run(main, "w1")
+        name, data = event_format.format_event(build_identity(run), Content("x"))
         for seq in range(200):
             line = f"{name} {data.decode()}\n"
             assert await main.write(events.append_batch("r1", 1, seq, seq, line))
         await recover_runs(main, "w1")
-        assert (await stored(main)).content == "x" * 200
+        assert (await read_run(main)).content == "x" * 200
 
 
-async def test_what_cannot_be_read_is_passed_over(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_unreadable_events_are_skipped(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        run = await a_live_run(main, "w1")
-        seq = await said(main, run, "kept")
+        run = await create_live_run(main, "w1")
+        seq = await store_events(main, run, "kept")
         torn = 'RunContent {"run_id": "r1", "content": "lo\nRunContent\nr1\nRunContent ["r1"]\n'
         assert await main.write(events.append_batch("r1", 1, seq, seq, torn))
         assert await recover_runs(main, "w1") == ["r1"]
-        assert (await stored(main)).content == "kept"
+        assert (await read_run(main)).content == "kept"
 
 
-async def test_only_the_runs_of_that_worker_that_have_not_ended_are_touched(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_only_live_runs_of_the_worker_are_ended(
+    shared: SharedDatabases,
+) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        await a_live_run(main, "w1", "mine")
-        await a_live_run(main, "w2", "anothers")
-        await a_live_run(main, None, "nobodys")
-        await a_live_run(main, "w1", "done")
+        await create_live_run(main, "w1", "mine")
+        await create_live_run(main, "w2", "anothers")
+        await create_live_run(main, None, "nobodys")
+        await create_live_run(main, "w1", "done")
         await main.write(runs.finish(an_end("done")))
-        done = await stored(main, "done")
+        done = await read_run(main, "done")
         assert await recover_runs(main, "w1") == ["mine"]
-        assert await stored(main, "done") == done
-        assert (await stored(main, "anothers")).status == "RUNNING"
-        assert (await stored(main, "nobodys")).status == "PENDING"
+        assert await read_run(main, "done") == done
+        assert (await read_run(main, "anothers")).status == "RUNNING"
+        assert (await read_run(main, "nobodys")).status == "PENDING"
         assert await recover_runs(main, None) == ["nobodys"]
-        assert (await stored(main, "nobodys")).error_code == "WORKER_LOST"
+        assert (await read_run(main, "nobodys")).error_code == "WORKER_LOST"
 
 
-async def test_several_that_recover_at_once_end_each_run_once(rig: Rig) -> None:
-    async with rig.open() as one, rig.open() as two:
+async def test_concurrent_recoveries_end_each_run_once(shared: SharedDatabases) -> None:
+    async with shared.open() as one, shared.open() as two:
         names = [f"r{number:03}" for number in range(150)]
         for name in names:
-            await a_live_run(one["main"], "w1", name)
+            await create_live_run(one["main"], "w1", name)
         found = await asyncio.gather(
             recover_runs(one["main"], "w1"),
             recover_runs(two["main"], "w1"),
             recover_runs(one["main"], "w1"),
         )
         assert sorted(run_id for ended in found for run_id in ended) == names
-        rows = [await stored(one["main"], name) for name in names]
+        rows = [await read_run(one["main"], name) for name in names]
         assert {row.attempt for row in rows} == {2}
 
 
-async def test_one_that_cannot_be_ended_does_not_keep_the_others(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_failure_of_one_run_does_not_block_the_others(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
         for name in ("before", "broken", "behind"):
-            await a_live_run(main, "w1", name)
+            await create_live_run(main, "w1", name)
         await main.write(_spoiled("broken"))
         with pytest.raises(errors.AgentctlError):
             await recover_runs(main, "w1")
-        states = [(await stored(main, name)).status for name in ("before", "broken", "behind")]
+        states = [(await read_run(main, name)).status for name in ("before", "broken", "behind")]
         assert states == ["ERROR", "RUNNING", "ERROR"]
 
 
 def _spoiled(run_id: str) -> Any:
-    """Make the end of a run fail in the database, as damage would."""
+    """Make the write of a final status fail in the database, like corrupt data would."""
     from agentctl.store.database import Sql, Statement
 
     yield Statement(

@@ -1,4 +1,4 @@
-"""Sweeps: every process looks for dead workers, and each run is ended once."""
+"""Sweeps: every process searches for dead workers, and each run is ended once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
 from tests.loops import wait_until
-from tests.runs.rig import Rig, WorkerProcess, a_live_run, beaten, stored, the_workers
+from tests.runs.shared_databases import (
+    SharedDatabases,
+    WorkerProcess,
+    create_live_run,
+    list_workers,
+    read_run,
+    wait_for_heartbeats,
+)
 
 QUICK = 0.03
 
@@ -26,91 +33,95 @@ async def swept(databases: Databases, own: str = "own") -> list[str]:
     return await sweep_dead_workers(databases, WorkerMonitor(databases), own)
 
 
-async def killed_with_a_run(rig: Rig, run_id: str = "r1", *places: str) -> WorkerProcess:
-    """A worker that began a run in each of some databases (`main`) and was killed."""
-    other = rig.process()
+async def killed_with_a_run(
+    shared: SharedDatabases, run_id: str = "r1", *places: str
+) -> WorkerProcess:
+    """Start a worker, claim a run in some databases (default `main`), and kill the worker."""
+    other = shared.start_worker()
     for place in places or ("main",):
-        other.tell(f"run {run_id} {place}")
-        assert other.hear() == "begun"
+        other.send(f"run {run_id} {place}")
+        assert other.read_line() == "begun"
     other.kill()
     return other
 
 
-async def test_the_runs_of_a_killed_process_are_ended_and_it_is_buried(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+async def test_runs_of_a_killed_worker_are_ended_and_its_row_removed(
+    shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rig.open() as databases:
-        other = await killed_with_a_run(rig)
-        assert rig.locks == [f"{other.worker_id}.lock"]
+    async with shared.open() as databases:
+        other = await killed_with_a_run(shared)
+        assert shared.lock_names == [f"{other.worker_id}.lock"]
         assert await swept(databases) == ["r1"]
-        assert (await stored(databases["main"])).error_code == "WORKER_LOST"
-        assert await the_workers(databases) == []
-        assert rig.locks == []
+        assert (await read_run(databases["main"])).error_code == "WORKER_LOST"
+        assert await list_workers(databases) == []
+        assert shared.lock_names == []
         assert f"worker {other.worker_id} is dead (exited); 1 of its runs" in caplog.text
         assert await swept(databases) == []
 
 
-async def test_the_living_and_oneself_are_left_alone(rig: Rig) -> None:
-    async with rig.open() as databases:
-        other = rig.process()
-        other.tell("run r1 main")
-        assert other.hear() == "begun"
+async def test_live_workers_and_own_worker_are_kept(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
+        other = shared.start_worker()
+        other.send("run r1 main")
+        assert other.read_line() == "begun"
         worker = Worker(databases)
         await worker.register()
-        await a_live_run(databases["main"], worker.id, "mine")
+        await create_live_run(databases["main"], worker.id, "mine")
         assert await swept(databases, worker.id) == []
-        assert len(await the_workers(databases)) == len(rig.locks) == 2
-        # What is not judged is left alone, even without a row.
+        assert len(await list_workers(databases)) == len(shared.lock_names) == 2
+        # The own worker is not judged, even without a row.
         await databases.system.write(workers.remove(worker.id))
         assert await swept(databases, worker.id) == []
         await worker.unregister()
 
 
-async def test_runs_of_an_owner_without_a_row_are_ended(rig: Rig) -> None:
-    async with rig.open() as databases:
-        await a_live_run(databases["main"], "unknown", "r1")
-        await a_live_run(databases["main"], None, "r2")
-        await a_live_run(databases["second"], "unknown", "r3")
+async def test_runs_of_an_owner_without_a_row_are_ended(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
+        await create_live_run(databases["main"], "unknown", "r1")
+        await create_live_run(databases["main"], None, "r2")
+        await create_live_run(databases["second"], "unknown", "r3")
         assert sorted(await swept(databases)) == ["r1", "r2", "r3"]
 
 
-async def test_every_database_is_swept_before_the_worker_is_buried(rig: Rig) -> None:
-    async with rig.open():
-        other = await killed_with_a_run(rig, "r1", "main", "second")
-    # Opened only as far as this process has needed them.
-    async with rig.open(create=False, all=False) as databases:
+async def test_all_databases_are_swept_before_the_worker_is_removed(
+    shared: SharedDatabases,
+) -> None:
+    async with shared.open():
+        other = await killed_with_a_run(shared, "r1", "main", "second")
+    # Only the databases that this process has used are open.
+    async with shared.open(create=False, all=False) as databases:
         assert databases.system is databases["main"]
         assert await swept(databases) == ["r1", "r1"]
         for name in ("main", "second"):
-            assert (await stored(databases[name])).status == "ERROR"
-        assert other.worker_id not in {row.worker_id for row in await the_workers(databases)}
+            assert (await read_run(databases[name])).status == "ERROR"
+        assert other.worker_id not in {row.worker_id for row in await list_workers(databases)}
 
 
-async def test_a_database_that_is_away_keeps_the_row_and_not_the_others(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+async def test_unavailable_database_keeps_the_worker_row(
+    shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rig.open():
-        other = await killed_with_a_run(rig, "r1", "main", "second")
-    away = rig.folder / "away.db"
-    (rig.folder / "second.db").rename(away)
-    async with rig.open(create=False, all=False) as databases:
+    async with shared.open():
+        other = await killed_with_a_run(shared, "r1", "main", "second")
+    away = shared.folder / "away.db"
+    (shared.folder / "second.db").rename(away)
+    async with shared.open(create=False, all=False) as databases:
         observer = WorkerMonitor(databases)
         assert databases.system.id == "main"
         assert await sweep_dead_workers(databases, observer, "own") == ["r1"]
         assert await sweep_dead_workers(databases, observer, "own") == []
         assert "database second could not be recovered" in caplog.text
-        assert [row.worker_id for row in await the_workers(databases)] == [other.worker_id]
-        assert rig.locks == [f"{other.worker_id}.lock"]
-        away.rename(rig.folder / "second.db")
+        assert [row.worker_id for row in await list_workers(databases)] == [other.worker_id]
+        assert shared.lock_names == [f"{other.worker_id}.lock"]
+        away.rename(shared.folder / "second.db")
         assert await sweep_dead_workers(databases, observer, "own") == ["r1"]
-        assert await the_workers(databases) == []
+        assert await list_workers(databases) == []
 
 
-async def test_a_database_that_stops_to_answer_is_only_logged(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+async def test_failing_database_is_logged(
+    shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rig.open() as databases:
-        await a_live_run(databases["main"], "unknown")
+    async with shared.open() as databases:
+        await create_live_run(databases["main"], "unknown")
         await databases["second"].close()
         assert await swept(databases) == ["r1"]
         assert "second could not be read: The database is closed" in caplog.text
@@ -119,77 +130,79 @@ async def test_a_database_that_stops_to_answer_is_only_logged(
             await swept(databases)
 
 
-async def test_of_two_that_sweep_at_once_one_ends_each_run(rig: Rig) -> None:
-    async with rig.open() as one, rig.open() as two:
+async def test_concurrent_sweeps_end_each_run_once(shared: SharedDatabases) -> None:
+    async with shared.open() as one, shared.open() as two:
         names = [f"r{number:02}" for number in range(40)]
-        other = rig.process()
+        other = shared.start_worker()
         for name in names:
-            await a_live_run(one["main"], other.worker_id, name)
+            await create_live_run(one["main"], other.worker_id, name)
         other.kill()
         found = await asyncio.gather(swept(one, "one"), swept(two, "two"))
         assert sorted(found[0] + found[1]) == names
-        assert {(await stored(one["main"], name)).attempt for name in names} == {2}
-        assert await the_workers(one) == []
+        assert {(await read_run(one["main"], name)).attempt for name in names} == {2}
+        assert await list_workers(one) == []
 
 
-async def test_a_stopped_process_that_goes_on_finds_its_runs_ended_and_is_another(
-    rig: Rig,
+async def test_suspended_process_resumes_with_a_new_worker_id(
+    shared: SharedDatabases,
 ) -> None:
-    """A zombie: SIGSTOP for longer than silence may last, then SIGCONT."""
-    async with rig.open() as databases, AsyncExitStack() as stack:
+    """SIGSTOP for longer than the heartbeat limit, then SIGCONT."""
+    async with shared.open() as databases, AsyncExitStack() as stack:
         worker = Worker(databases, heartbeat_seconds=QUICK)
         await worker.register()
         stack.push_async_callback(worker.unregister)
         observer = WorkerMonitor(databases, dead_after_seconds=0.6)
         watch = asyncio.create_task(watch_workers(databases, observer, worker, sweep_seconds=QUICK))
         stack.callback(watch.cancel)
-        other = rig.process(heartbeat_seconds=QUICK)
-        other.tell("run r1 main")
-        assert other.hear() == "begun"
-        await beaten(databases, other.worker_id)
+        other = shared.start_worker(heartbeat_seconds=QUICK)
+        other.send("run r1 main")
+        assert other.read_line() == "begun"
+        await wait_for_heartbeats(databases, other.worker_id)
         other.stop()
         await wait_until(lambda: _status(databases, "ERROR"))
         await wait_until(lambda: _only(databases, worker))
-        ended = await stored(databases["main"])
+        ended = await read_run(databases["main"])
         assert (ended.error_code, ended.stopped_at) == ("WORKER_LOST", None)
-        other.tell("end r1 main")
-        other.go_on()
-        heard = {other.hear(), other.hear()}
+        other.send("end r1 main")
+        other.resume()
+        heard = {other.read_line(), other.read_line()}
         assert heard == {"False", f"lost {other.worker_id}"}
-        assert await stored(databases["main"]) == ended
-        others = {row.worker_id for row in await the_workers(databases)} - {worker.id}
+        assert await read_run(databases["main"]) == ended
+        others = {row.worker_id for row in await list_workers(databases)} - {worker.id}
         assert len(others) == 1
         assert others != {other.worker_id}
-        assert len(rig.locks) == 2
+        assert len(shared.lock_names) == 2
 
 
 async def _status(databases: Databases, status: str) -> bool:
-    return (await stored(databases["main"])).status == status
+    return (await read_run(databases["main"])).status == status
 
 
 async def _only(databases: Databases, worker: Worker) -> bool:
-    return [row.worker_id for row in await the_workers(databases)] == [worker.id]
+    return [row.worker_id for row in await list_workers(databases)] == [worker.id]
 
 
-async def test_the_watch_goes_on_whatever_happens(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+async def test_watch_continues_after_any_failure(
+    shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rig.open(create=False, all=False) as databases:
+    async with shared.open(create=False, all=False) as databases:
         worker = Worker(databases)
         options = {"sweep_seconds": 0.005, "cleanup_seconds": 0.005}
         observer = WorkerMonitor(databases)
         watch = asyncio.create_task(watch_workers(databases, observer, worker, **options))
         try:
-            async with rig.open():
-                # A second one that is there for it to open, and the first one gone.
+            async with shared.open():
+                # Open the second database, and remove the first one.
                 databases["second"]
-                (rig.folder / "main.db").rename(rig.folder / "away.db")
+                (shared.folder / "main.db").rename(shared.folder / "away.db")
                 await wait_until(lambda: "the sweep for dead workers failed" in caplog.text)
-                (rig.folder / "away.db").rename(rig.folder / "main.db")
-                other = await killed_with_a_run(rig)
+                (shared.folder / "away.db").rename(shared.folder / "main.db")
+                other = await killed_with_a_run(shared)
                 await wait_until(lambda: _status(databases, "ERROR"))
-                await wait_until(lambda: other.worker_id not in str(rig.locks))
-                lines = [line for line in caplog.text.splitlines() if "looked for" in line]
+                await wait_until(lambda: other.worker_id not in str(shared.lock_names))
+                lines = [
+                    line for line in caplog.text.splitlines() if "sweep for dead workers" in line
+                ]
                 assert len(lines) == 1
                 assert not watch.done()
         finally:
@@ -197,15 +210,15 @@ async def test_the_watch_goes_on_whatever_happens(
             await asyncio.gather(watch, return_exceptions=True)
 
 
-async def test_a_sweep_with_nothing_to_do_is_a_few_point_reads(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+async def test_idle_sweep_needs_few_reads(
+    shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         worker = Worker(databases)
         await worker.register()
         observer = WorkerMonitor(databases)
         for number in range(50):
-            await a_live_run(databases["main"], worker.id, f"r{number}")
+            await create_live_run(databases["main"], worker.id, f"r{number}")
         times = []
         for _ in range(50):
             began = time.perf_counter()
@@ -213,17 +226,17 @@ async def test_a_sweep_with_nothing_to_do_is_a_few_point_reads(
             times.append(time.perf_counter() - began)
         caplog.set_level(logging.INFO)
         logging.getLogger("tests").info("sweep: %.0f us", sorted(times)[25] * 1e6)
-        # Every 2 s: a share of the process that nobody notices, with much room for a slow machine.
+        # A sweep runs every 2 s: its share of the process time is small, even on a slow machine.
         assert sorted(times)[25] < 0.02
         await worker.unregister()
 
 
-async def test_files_and_rows_of_old_boots_do_not_pile_up(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_files_and_rows_of_earlier_boots_are_removed(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         for number in range(5):
-            await killed_with_a_run(rig, f"r{number}")
+            await killed_with_a_run(shared, f"r{number}")
         row = WorkerRow("old", "here", "another boot/1", 1, 1, beat=1, started_at=1)
         await databases.system.write(workers.register(row))
         await swept(databases)
-        assert rig.locks == []
-        assert [left.worker_id for left in await the_workers(databases)] == ["old"]
+        assert shared.lock_names == []
+        assert [left.worker_id for left in await list_workers(databases)] == ["old"]

@@ -1,4 +1,4 @@
-"""A process as a worker: its row, its lock, its beat, its end."""
+"""Workers: registration, lock file, heartbeat and end."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from agentctl.runs.process import identify_this_process
 from agentctl.runs.worker import Worker
 from agentctl.store.repositories import workers
 from tests.loops import wait_until
-from tests.runs.rig import Rig, beaten, the_workers
+from tests.runs.shared_databases import SharedDatabases, list_workers, wait_for_heartbeats
 
 QUICK = 0.02
 
 
-async def test_the_row_says_which_process_it_is_and_the_lock_is_held(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_row_identifies_the_process_and_lock_is_taken(
+    shared: SharedDatabases,
+) -> None:
+    async with shared.open() as databases:
         worker = Worker(databases)
         before = worker.id
-        assert await the_workers(databases) == []
+        assert await list_workers(databases) == []
         await worker.register()
         await worker.register()
-        (row,) = await the_workers(databases)
+        (row,) = await list_workers(databases)
         assert row.worker_id == worker.id == before
         assert (row.host, row.boot_id, row.pid, row.process_start) == identify_this_process()
         assert abs(row.beat / 1e6 - time.time()) < 60
         assert row.started_at == row.beat
-        assert rig.locks == [f"{worker.id}.lock"]
+        assert shared.lock_names == [f"{worker.id}.lock"]
         await worker.unregister()
-        assert await the_workers(databases) == []
-        assert rig.locks == []
+        assert await list_workers(databases) == []
+        assert shared.lock_names == []
 
 
-async def test_many_that_enlist_at_once_make_one_worker(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_concurrent_registrations_create_one_worker(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         worker = Worker(databases)
         await asyncio.gather(*(worker.register() for _ in range(20)))
-        assert len(await the_workers(databases)) == len(rig.locks) == 1
+        assert len(await list_workers(databases)) == len(shared.lock_names) == 1
         await worker.unregister()
 
 
-async def test_a_caller_that_leaves_does_not_tear_it_apart(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_cancelled_caller_does_not_interrupt_registration(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         worker = Worker(databases)
         caller = asyncio.create_task(worker.register())
         await asyncio.sleep(0)
@@ -54,61 +56,63 @@ async def test_a_caller_that_leaves_does_not_tear_it_apart(rig: Rig) -> None:
         caller.cancel()
         await asyncio.gather(caller, return_exceptions=True)
         await worker.register()
-        assert [row.worker_id for row in await the_workers(databases)] == [worker.id]
+        assert [row.worker_id for row in await list_workers(databases)] == [worker.id]
         await worker.unregister()
-        assert rig.locks == []
+        assert shared.lock_names == []
 
 
-async def test_who_could_not_enlist_can_later_and_leaves_no_lock(rig: Rig) -> None:
-    async with rig.open(create=False, all=False) as databases:
+async def test_registration_succeeds_after_a_failure_and_leaves_no_lock(
+    shared: SharedDatabases,
+) -> None:
+    async with shared.open(create=False, all=False) as databases:
         worker = Worker(databases)
         with pytest.raises(errors.Unavailable):
             await worker.register()
-        assert rig.locks == []
-        async with rig.open():
+        assert shared.lock_names == []
+        async with shared.open():
             await worker.register()
-        assert [row.worker_id for row in await the_workers(databases)] == [worker.id]
+        assert [row.worker_id for row in await list_workers(databases)] == [worker.id]
         await worker.unregister()
 
 
-async def test_a_row_that_was_not_taken_leaves_no_lock_and_its_id_is_not_used_again(
-    rig: Rig,
+async def test_failed_registration_leaves_no_lock_and_changes_the_id(
+    shared: SharedDatabases,
 ) -> None:
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         worker = Worker(databases)
         first = worker.id
         another = workers.WorkerRow(first, "elsewhere", "boot", 1, 1, 1, 1)
         await databases.system.write(workers.register(another))
         with pytest.raises(errors.AgentctlError):
             await worker.register()
-        assert rig.locks == []
+        assert shared.lock_names == []
         await worker.register()
         assert worker.id != first
-        assert rig.locks == [f"{worker.id}.lock"]
+        assert shared.lock_names == [f"{worker.id}.lock"]
         await worker.unregister()
 
 
-async def test_without_a_place_for_locks_it_works_without(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+async def test_worker_without_lock_folder_registers(
+    shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (rig.folder / "main.db.workers").write_text("in the way")
-    async with rig.open() as databases:
+    (shared.folder / "main.db.workers").write_text("in the way")
+    async with shared.open() as databases:
         worker = Worker(databases)
         await worker.register()
-        assert len(await the_workers(databases)) == 1
+        assert len(await list_workers(databases)) == 1
         assert "has no lock file" in caplog.text
         await worker.unregister()
-        assert await the_workers(databases) == []
+        assert await list_workers(databases) == []
 
 
-async def test_it_beats_while_the_event_loop_is_blocked(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_heartbeat_continues_while_the_event_loop_is_blocked(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         worker = Worker(databases, heartbeat_seconds=QUICK)
         await worker.register()
-        await beaten(databases, worker.id)
-        before = (await the_workers(databases))[0].beat
-        # Blocks the event loop: only the thread of the worker can write meanwhile.
-        other, deadline = apsw.Connection(str(rig.folder / "main.db")), time.monotonic() + 10
+        await wait_for_heartbeats(databases, worker.id)
+        before = (await list_workers(databases))[0].beat
+        # Block the event loop: only the heartbeat thread can write meanwhile.
+        other, deadline = apsw.Connection(str(shared.folder / "main.db")), time.monotonic() + 10
         while other.execute("SELECT beat FROM workers").fetchall()[0][0] <= before + 200_000:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -116,28 +120,28 @@ async def test_it_beats_while_the_event_loop_is_blocked(rig: Rig) -> None:
         await worker.unregister()
 
 
-async def test_a_locked_database_is_waited_for_with_few_words(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+async def test_heartbeat_waits_for_a_locked_database_with_few_log_lines(
+    shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         worker = Worker(databases, heartbeat_seconds=QUICK)
         await worker.register()
-        other = apsw.Connection(str(rig.folder / "main.db"))
+        other = apsw.Connection(str(shared.folder / "main.db"))
         other.set_busy_timeout(5_000)
         other.execute("BEGIN IMMEDIATE")
         with caplog.at_level(logging.WARNING):
             await wait_until(lambda: "heartbeat could not be written" in caplog.text, 20)
         other.execute("ROLLBACK")
         other.close()
-        await beaten(databases, worker.id, 2)
-        assert worker.id in {row.worker_id for row in await the_workers(databases)}
+        await wait_for_heartbeats(databases, worker.id, 2)
+        assert worker.id in {row.worker_id for row in await list_workers(databases)}
         await worker.unregister()
 
 
-async def test_a_database_that_is_away_is_complained_of_once(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+async def test_unavailable_database_is_logged_once(
+    shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         worker = Worker(databases, heartbeat_seconds=0.001)
         await worker.register()
         await databases.system.close()
@@ -147,12 +151,12 @@ async def test_a_database_that_is_away_is_complained_of_once(
         assert caplog.records == []
         await worker.unregister()
         assert "could not be removed" in caplog.text
-    # The lock tells the others.
-    assert rig.locks == [f"{worker.id}.lock"]
+    # The free lock shows the other processes that the worker has ended.
+    assert shared.lock_names == [f"{worker.id}.lock"]
 
 
-async def test_the_end_does_not_wait_for_the_next_beat(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_unregister_does_not_wait_for_the_next_heartbeat(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         worker = Worker(databases, heartbeat_seconds=600)
         await worker.register()
         began = time.monotonic()
@@ -163,16 +167,16 @@ async def test_the_end_does_not_wait_for_the_next_beat(rig: Rig) -> None:
             await worker.register()
 
 
-async def test_who_never_enlisted_writes_nothing(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_unregister_without_registration_writes_nothing(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         await Worker(databases).unregister()
-        assert rig.locks == []
-        assert await the_workers(databases) == []
+        assert shared.lock_names == []
+        assert await list_workers(databases) == []
 
 
-async def test_who_was_buried_goes_on_as_another(rig: Rig) -> None:
+async def test_removed_worker_continues_with_a_new_id(shared: SharedDatabases) -> None:
     lost: list[str] = []
-    async with rig.open() as databases:
+    async with shared.open() as databases:
         worker = Worker(databases, on_lost=lost.append, heartbeat_seconds=QUICK)
         await worker.register()
         old = worker.id
@@ -180,10 +184,10 @@ async def test_who_was_buried_goes_on_as_another(rig: Rig) -> None:
         await wait_until(lambda: lost)
         assert lost == [old]
         assert worker.id != old
-        assert [row.worker_id for row in await the_workers(databases)] == [worker.id]
-        assert rig.locks == [f"{worker.id}.lock"]
-        await beaten(databases, worker.id)
+        assert [row.worker_id for row in await list_workers(databases)] == [worker.id]
+        assert shared.lock_names == [f"{worker.id}.lock"]
+        await wait_for_heartbeats(databases, worker.id)
         await worker.unregister()
-        assert rig.locks == []
-        assert await the_workers(databases) == []
+        assert shared.lock_names == []
+        assert await list_workers(databases) == []
         assert lost == [old]

@@ -1,4 +1,4 @@
-"""The endpoint that plays the models of these tests, which may be coroutines."""
+"""Fixtures: the stub endpoint of the models; tests may be coroutines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents, against an OpenAI-compatible endpoint over HTTP."""
+"""Agents with an OpenAI-compatible endpoint over HTTP."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from agentctl.config.settings import Limits
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.events import Content
 from tests.endpoint import ModelEndpoint
-from tests.runtime.surroundings import attempt, run, settings
+from tests.runtime.fake_context import attempt, run, settings
 
 
-def test_an_answer_streams_and_is_counted(model_endpoint: ModelEndpoint) -> None:
+def test_answer_streams_and_is_counted(model_endpoint: ModelEndpoint) -> None:
     ended = run(settings(model_endpoint, instructions="Be plain."), "one two  three")
 
     assert ended.transcript.content == "one two  three"
-    assert ended.told == ended.transcript.content
+    assert ended.joined_deltas == ended.transcript.content
     assert len(ended.events) == 3
     assert ended.transcript.metrics == {
         "input_tokens": 5,
@@ -37,21 +37,21 @@ def test_an_answer_streams_and_is_counted(model_endpoint: ModelEndpoint) -> None
     assert all(isinstance(message["created_at"], int) for message in ended.transcript.messages)
 
 
-def test_without_instructions_there_is_no_system_message(model_endpoint: ModelEndpoint) -> None:
+def test_no_instructions_no_system_message(model_endpoint: ModelEndpoint) -> None:
     ended = run(settings(model_endpoint, model="history"), "hi")
 
     assert [message["role"] for message in ended.transcript.messages] == ["user", "assistant"]
     assert json.loads(ended.transcript.content) == [["user", "hi"]]
 
 
-def test_a_provider_that_reports_no_usage_counts_nothing(model_endpoint: ModelEndpoint) -> None:
+def test_provider_without_usage_counts_zero(model_endpoint: ModelEndpoint) -> None:
     ended = run(settings(model_endpoint, model="no-usage"), "hi")
 
     assert ended.transcript.content == "hi"
     assert set(ended.transcript.metrics.values()) == {0}
 
 
-def test_the_model_is_sent_the_history_and_its_instructions_now(
+def test_model_gets_history_and_current_instructions(
     model_endpoint: ModelEndpoint,
 ) -> None:
     history = [
@@ -88,7 +88,7 @@ def test_the_model_is_sent_the_history_and_its_instructions_now(
     assert kept == [("system", "New rules."), ("user", "second")]
 
 
-def test_a_history_with_an_open_call_is_closed_for_the_model(
+def test_open_call_in_the_history_gets_a_result(
     model_endpoint: ModelEndpoint,
 ) -> None:
     history = [
@@ -112,13 +112,13 @@ def test_a_history_with_an_open_call_is_closed_for_the_model(
     ]
 
 
-def test_what_cannot_be_stored_is_replaced(model_endpoint: ModelEndpoint) -> None:
+def test_unstorable_text_is_replaced(model_endpoint: ModelEndpoint) -> None:
     ended = run(settings(model_endpoint), "a\x00b")
 
-    assert ended.transcript.content == ended.told == "a\ufffdb"
+    assert ended.transcript.content == ended.joined_deltas == "a\ufffdb"
 
 
-def test_an_answer_beyond_the_limit_ends_the_run(model_endpoint: ModelEndpoint) -> None:
+def test_answer_above_the_size_limit_ends_the_run(model_endpoint: ModelEndpoint) -> None:
     configured = settings(model_endpoint, model="trickle", limits=Limits(run_bytes=30))
 
     ended, failure = attempt(configured, "go on")
@@ -134,10 +134,10 @@ def test_one_connection_serves_many_runs(model_endpoint: ModelEndpoint) -> None:
     import asyncio
 
     from agentctl.runtime.catalog import Catalog
-    from tests.runtime.surroundings import Surroundings, with_catalog
+    from tests.runtime.fake_context import FakeContext, with_catalog
 
     async def work(catalog: Catalog) -> list[str]:
-        runs = [Surroundings(catalog) for _ in range(20)]
+        runs = [FakeContext(catalog) for _ in range(20)]
         await asyncio.gather(
             *(each.execute("agent", "writer", f"m{n}", []) for n, each in enumerate(runs))
         )
@@ -148,7 +148,7 @@ def test_one_connection_serves_many_runs(model_endpoint: ModelEndpoint) -> None:
     assert answers == [f"m{number}" for number in range(20)]
 
 
-def test_an_empty_answer_is_an_answer(model_endpoint: ModelEndpoint) -> None:
+def test_empty_answer_completes_the_run(model_endpoint: ModelEndpoint) -> None:
     ended = run(settings(model_endpoint), "")
 
     assert ended.transcript.content == ""

@@ -1,4 +1,4 @@
-"""A run whose task is cancelled, and what remains of it."""
+"""Cancelled tasks of runs, and their partial results."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.catalog import Catalog
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.runtime import toolbox
-from tests.runtime.surroundings import Surroundings, served, settings, with_catalog
+from tests.runtime import sample_tools
+from tests.runtime.fake_context import FakeContext, served, settings, with_catalog
 
 SOON = 1.0
-"""Seconds within which a cancelled run has ended, also on a busy machine; but for `stubborn`,
-which is seen to be left behind, nothing here ends by itself before 30 s."""
+"""Seconds within which a cancelled run has ended on a busy machine. No work here ends without a
+cancel in less than 30 s, except `stubborn`, which is checked to be abandoned."""
 
-Reached = Callable[[Surroundings], bool]
+Reached = Callable[[FakeContext], bool]
 
 
-def cancelled_when(
+def run_and_cancel(
     configured: Settings,
     reached: Reached,
     message: str = "do {}",
     *,
     kind: ComponentKind = "agent",
     component: str = "writer",
-) -> tuple[Surroundings, float]:
-    """Run a component, cancel its task at a moment; what is left, and how long ending took."""
+) -> tuple[FakeContext, float]:
+    """Run a component, cancel its task once `reached` is true.
 
-    async def work(catalog: Catalog) -> tuple[Surroundings, float]:
-        surroundings = Surroundings(catalog)
-        task = asyncio.create_task(surroundings.execute(kind, component, message, []))
+    Return the context, and the seconds from the cancel to the end.
+    """
+
+    async def work(catalog: Catalog) -> tuple[FakeContext, float]:
+        context = FakeContext(catalog)
+        task = asyncio.create_task(context.execute(kind, component, message, []))
         deadline = time.monotonic() + 5
-        while not await asyncio.to_thread(reached, surroundings):
+        while not await asyncio.to_thread(reached, context):
             assert time.monotonic() < deadline
             assert not task.done()
             await asyncio.sleep(0.005)
@@ -45,17 +48,17 @@ def cancelled_when(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return surroundings, time.monotonic() - started
+        return context, time.monotonic() - started
 
     return with_catalog(configured, work)
 
 
-def test_a_model_that_hangs_is_left_at_once_and_its_socket_is_closed(
+def test_hanging_model_is_abandoned_and_its_socket_closed(
     model_endpoint: ModelEndpoint,
 ) -> None:
     model_endpoint.wait_for_open(0)
 
-    left, took = cancelled_when(
+    left, took = run_and_cancel(
         settings(model_endpoint, model="hang"), lambda _: model_endpoint.open_calls() == 1
     )
 
@@ -65,9 +68,9 @@ def test_a_model_that_hangs_is_left_at_once_and_its_socket_is_closed(
     assert left.transcript.content == ""
 
 
-def test_what_was_said_and_spent_until_then_is_kept(model_endpoint: ModelEndpoint) -> None:
-    left, took = cancelled_when(
-        settings(model_endpoint, model="half"), lambda run: run.told == "one two three"
+def test_partial_text_and_usage_are_kept(model_endpoint: ModelEndpoint) -> None:
+    left, took = run_and_cancel(
+        settings(model_endpoint, model="half"), lambda run: run.joined_deltas == "one two three"
     )
 
     assert took < SOON
@@ -80,9 +83,9 @@ def test_what_was_said_and_spent_until_then_is_kept(model_endpoint: ModelEndpoin
     model_endpoint.wait_for_open(0)
 
 
-def test_a_demo_model_is_stopped_between_words() -> None:
-    left, took = cancelled_when(
-        settings(model="slow"), lambda run: run.told.count(" ") >= 2, "so it goes"
+def test_demo_model_stops_between_words() -> None:
+    left, took = run_and_cancel(
+        settings(model="slow"), lambda run: run.joined_deltas.count(" ") >= 2, "so it goes"
     )
 
     assert took < SOON
@@ -92,11 +95,11 @@ def test_a_demo_model_is_stopped_between_words() -> None:
     assert spent == len(left.transcript.content.split())
 
 
-def test_no_task_outlives_its_run_whenever_that_is_cancelled() -> None:
+def test_no_task_outlives_a_cancelled_run() -> None:
     async def work(catalog: Catalog) -> None:
         before = asyncio.all_tasks()
         for steps in range(60):
-            task = asyncio.create_task(Surroundings(catalog).execute("agent", "writer", "x", []))
+            task = asyncio.create_task(FakeContext(catalog).execute("agent", "writer", "x", []))
             for _ in range(steps):
                 await asyncio.sleep(0)
             task.cancel()
@@ -107,14 +110,16 @@ def test_no_task_outlives_its_run_whenever_that_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("name", ["sleepy", "stubborn", "stuck"])
-def test_a_tool_call_that_was_open_is_closed(model_endpoint: ModelEndpoint, name: str) -> None:
-    toolbox.release.clear()
-    configured = settings(model_endpoint, model=f"tool:{name}", tools=(f"{toolbox.TOOLS}:{name}",))
+def test_open_tool_call_is_closed(model_endpoint: ModelEndpoint, name: str) -> None:
+    sample_tools.release.clear()
+    configured = settings(
+        model_endpoint, model=f"tool:{name}", tools=(f"{sample_tools.TOOLS}:{name}",)
+    )
 
     try:
-        left, took = cancelled_when(configured, lambda run: bool(run.transcript.tools))
+        left, took = run_and_cancel(configured, lambda run: bool(run.transcript.tools))
     finally:
-        toolbox.release.set()
+        sample_tools.release.set()
 
     assert took < SOON
     (call,) = left.transcript.tools
@@ -125,10 +130,12 @@ def test_a_tool_call_that_was_open_is_closed(model_endpoint: ModelEndpoint, name
     assert left.left == ([] if name == "sleepy" else [name])
 
 
-def test_all_calls_of_an_answer_are_closed_when_one_hangs(model_endpoint: ModelEndpoint) -> None:
-    configured = settings(model_endpoint, model="tools:sleepy", tools=(f"{toolbox.TOOLS}:sleepy",))
+def test_all_calls_are_closed_if_one_hangs(model_endpoint: ModelEndpoint) -> None:
+    configured = settings(
+        model_endpoint, model="tools:sleepy", tools=(f"{sample_tools.TOOLS}:sleepy",)
+    )
 
-    left, _ = cancelled_when(configured, lambda run: len(run.transcript.tools) == 2)
+    left, _ = run_and_cancel(configured, lambda run: len(run.transcript.tools) == 2)
 
     assert [call["result"] for call in left.transcript.tools] == ["cancelled"] * 2
     roles = [message["role"] for message in left.transcript.messages]
@@ -138,18 +145,18 @@ def test_all_calls_of_an_answer_are_closed_when_one_hangs(model_endpoint: ModelE
 @pytest.mark.parametrize(
     ("checkpoint", "roles"), [(1, ["user"]), (2, ["user", "assistant", "tool"])]
 )
-def test_a_checkpoint_stops_the_run_before_the_next_call(
+def test_checkpoint_stops_the_run_before_the_next_call(
     model_endpoint: ModelEndpoint, checkpoint: int, roles: list[str]
 ) -> None:
     model_endpoint.forget()
-    configured = settings(model_endpoint, model="tool:add", tools=(f"{toolbox.TOOLS}:add",))
+    configured = settings(model_endpoint, model="tool:add", tools=(f"{sample_tools.TOOLS}:add",))
 
-    async def work(catalog: Catalog) -> Surroundings:
-        surroundings = Surroundings(catalog)
-        surroundings.cancel_at_checkpoint = checkpoint
+    async def work(catalog: Catalog) -> FakeContext:
+        context = FakeContext(catalog)
+        context.cancel_at_checkpoint = checkpoint
         with pytest.raises(asyncio.CancelledError):
-            await surroundings.execute("agent", "writer", 'do {"a": 1}', [])
-        return surroundings
+            await context.execute("agent", "writer", 'do {"a": 1}', [])
+        return context
 
     left = with_catalog(configured, work)
 
@@ -159,7 +166,7 @@ def test_a_checkpoint_stops_the_run_before_the_next_call(
 
 
 @pytest.mark.parametrize("mode", ["coordinate", "route", "broadcast"])
-def test_cancelling_a_team_cancels_its_members(model_endpoint: ModelEndpoint, mode: str) -> None:
+def test_cancel_of_a_team_cancels_its_members(model_endpoint: ModelEndpoint, mode: str) -> None:
     model_endpoint.wait_for_open(0)
     configured = settings(
         model_endpoint,
@@ -170,7 +177,7 @@ def test_cancelling_a_team_cancels_its_members(model_endpoint: ModelEndpoint, mo
     )
     waiting = 2 if mode == "broadcast" else 1
 
-    left, took = cancelled_when(
+    left, took = run_and_cancel(
         configured,
         lambda run: len(run.children) == waiting and model_endpoint.open_calls() == waiting,
         kind="team",
@@ -182,7 +189,7 @@ def test_cancelling_a_team_cancels_its_members(model_endpoint: ModelEndpoint, mo
     model_endpoint.wait_for_open(0)
 
 
-def test_cancelling_a_workflow_cancels_its_step(model_endpoint: ModelEndpoint) -> None:
+def test_cancel_of_a_workflow_cancels_its_step(model_endpoint: ModelEndpoint) -> None:
     model_endpoint.wait_for_open(0)
     configured = settings(
         model_endpoint,
@@ -192,7 +199,7 @@ def test_cancelling_a_workflow_cancels_its_step(model_endpoint: ModelEndpoint) -
         workflows=(Workflow("flow", (Step("a", agent="first"), Step("b", agent="writer"))),),
     )
 
-    left, took = cancelled_when(
+    left, took = run_and_cancel(
         configured,
         lambda run: len(run.children) == 2 and model_endpoint.open_calls() == 1,
         "hello",

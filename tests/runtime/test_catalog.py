@@ -1,4 +1,4 @@
-"""What is hosted, and its records field by field (spec.md "Team record", contract.md 3)."""
+"""The catalog and its records, field by field (docs/contract.md "Component records")."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from agentctl.config.settings import Agent, Model, Settings, Step, Team, Workflo
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.catalog import Catalog
 from agentctl.runtime.execute import prepare_components
-from tests.runtime import toolbox
-from tests.runtime.surroundings import settings
+from tests.runtime import sample_tools
+from tests.runtime.fake_context import settings
 
 MODEL = {"name": "m", "model": "echo", "provider": "demo"}
 
 
 def catalog(configured: Settings | None = None) -> Catalog:
-    """A catalog with a component of everything."""
+    """Build a catalog with components of every kind."""
     return Catalog.from_settings(configured or everything())
 
 
 def everything() -> Settings:
     return settings(
-        tools=(f"{toolbox.TOOLS}:shout",),
+        tools=(f"{sample_tools.TOOLS}:shout",),
         agents=(
             Agent("editor", "m", name="Editor", description="Corrects texts", database="other"),
         ),
         teams=(
             Team("news", "m", ("editor", "writer"), name="Newsroom", description="Writes"),
-            Team("desk", "m", ("news", "writer"), mode="route", tools=(f"{toolbox.TOOLS}:add",)),
+            Team(
+                "desk", "m", ("news", "writer"), mode="route", tools=(f"{sample_tools.TOOLS}:add",)
+            ),
             Team("crowd", "m", ("writer",), mode="broadcast", database="other"),
         ),
         workflows=(
@@ -61,14 +63,14 @@ def test_components_keep_the_order_of_the_configuration() -> None:
     assert listed.get("agent", "news") is None
 
 
-def test_what_a_component_leaves_out_has_its_default() -> None:
+def test_missing_settings_of_a_component_have_defaults() -> None:
     writer = catalog().components("agent")["writer"]
 
     assert (writer.name, writer.description, writer.database) == ("writer", "", "main")
     assert (writer.on_busy, writer.history_runs) == ("allow", 5)
 
 
-def test_an_agent_record() -> None:
+def test_agent_record() -> None:
     assert record("agent", "writer") == {
         "agent_id": "writer",
         "id": "writer",
@@ -92,7 +94,7 @@ def test_an_agent_record() -> None:
     }
 
 
-def test_a_team_record_has_every_field_of_the_specification() -> None:
+def test_team_record_has_every_field() -> None:
     news = record("team", "news")
 
     assert set(news) == {
@@ -108,7 +110,7 @@ def test_a_team_record_has_every_field_of_the_specification() -> None:
     assert (news["session_table"], news["db_id"]) == ("sessions", "main")
 
 
-def test_the_members_of_a_team() -> None:
+def test_member_records() -> None:
     assert record("team", "news")["members"] == [
         {
             "agent_id": member,
@@ -122,7 +124,7 @@ def test_the_members_of_a_team() -> None:
     ]
 
 
-def test_a_team_as_a_member_is_shown_as_a_team() -> None:
+def test_team_as_a_member_has_a_team_record() -> None:
     members = record("team", "desk")["members"]
 
     assert isinstance(members, list)
@@ -138,9 +140,7 @@ def test_a_team_as_a_member_is_shown_as_a_team() -> None:
         ("crowd", []),
     ],
 )
-def test_the_tools_of_a_team_are_those_of_its_mode_and_the_configured_ones(
-    team: str, names: list[str]
-) -> None:
+def test_team_tools_are_delegation_and_configured_tools(team: str, names: list[str]) -> None:
     tools = record("team", team)["tools"]
 
     assert isinstance(tools, list)
@@ -152,7 +152,7 @@ def test_the_tools_of_a_team_are_those_of_its_mode_and_the_configured_ones(
         }
 
 
-def test_a_delegation_tool_names_the_members() -> None:
+def test_delegation_tool_lists_the_members() -> None:
     tools = record("team", "news")["tools"]
 
     assert isinstance(tools, list)
@@ -161,7 +161,7 @@ def test_a_delegation_tool_names_the_members() -> None:
     assert properties["member_id"]["enum"] == ["editor", "writer"]
 
 
-def test_a_workflow_record() -> None:
+def test_workflow_record() -> None:
     assert record("workflow", "publish") == {
         "workflow_id": "publish",
         "id": "publish",
@@ -175,7 +175,7 @@ def test_a_workflow_record() -> None:
     }
 
 
-def test_what_sessions_keep_of_their_component() -> None:
+def test_component_data_of_sessions() -> None:
     listed = catalog()
     kept = {
         kind: listed.data(next(iter(listed.components(kind).values())))
@@ -219,7 +219,7 @@ def test_what_sessions_keep_of_their_component() -> None:
         ),
     ],
 )
-def test_a_reference_to_nothing_is_refused(
+def test_unknown_reference_is_refused(
     configured: Settings, kind: str, component: str, told: str
 ) -> None:
     listed = catalog(configured)
@@ -232,7 +232,7 @@ def test_a_reference_to_nothing_is_refused(
     assert refused.value.detail == told
 
 
-def test_preparing_finds_what_runs_would_stumble_over() -> None:
+def test_prepare_finds_unusable_components() -> None:
     def prepared(configured: Settings) -> None:
         listed = catalog(configured)
         prepare_components(listed)
@@ -246,7 +246,7 @@ def test_preparing_finds_what_runs_would_stumble_over() -> None:
         prepared(settings(model="gpt"))
 
 
-def test_records_need_no_model_library_and_without_tools_no_pydantic() -> None:
+def test_records_do_not_import_the_model_library() -> None:
     program = """
 import sys
 from agentctl.config.settings import Agent, Database, Model, Settings, Team
@@ -271,4 +271,4 @@ print([name for name in ("pydantic", "pydantic_ai", "openai") if name in sys.mod
         return done.stdout.strip()
 
     assert loaded("()") == "[]"
-    assert loaded("('tests.runtime.toolbox:shout',)") == "['pydantic']"
+    assert loaded("('tests.runtime.sample_tools:shout',)") == "['pydantic']"

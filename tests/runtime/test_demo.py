@@ -1,4 +1,4 @@
-"""The models of the provider `demo`, which need no network."""
+"""Models of the provider `demo`, without a network."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pydantic_ai.models import ModelRequestParameters
 from agentctl.config.settings import Model, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.demo import SLOW_SECONDS, SLOW_WORDS, build_demo_model
-from tests.runtime.surroundings import run, settings
+from tests.runtime.fake_context import run, settings
 
 LEADER = (Model("lead", "demo", "leader"),)
 
 
-def test_echo_streams_what_it_was_told_in_pieces() -> None:
+def test_echo_streams_the_message_in_pieces() -> None:
     ended = run(settings(instructions="Be plain."), "one two three\nfour five  six")
 
-    assert ended.transcript.content == ended.told == "one two three\nfour five  six"
+    assert ended.transcript.content == ended.joined_deltas == "one two three\nfour five  six"
     assert 1 < len(ended.events) <= 4
     assert ended.transcript.metrics["input_tokens"] == 8
     assert ended.transcript.metrics["output_tokens"] == 6
@@ -37,7 +37,7 @@ def test_slow_takes_about_a_minute() -> None:
 
 
 @pytest.mark.parametrize("mode", ["coordinate", "route"])
-def test_leader_gives_the_message_to_the_first_member(mode: Any) -> None:
+def test_leader_delegates_to_the_first_member(mode: Any) -> None:
     configured = settings(models=LEADER, teams=(Team("t", "lead", ("writer",), mode=mode),))
 
     ended = run(configured, "hello there", kind="team", component="t")
@@ -61,7 +61,7 @@ def test_leader_without_members_echoes() -> None:
     assert run(settings(model="leader"), "hello there").transcript.content == "hello there"
 
 
-def test_a_whole_answer_can_be_had_at_once() -> None:
+def test_request_returns_the_complete_answer() -> None:
     request = [ModelRequest.user_text_prompt("hello there")]
     answer = asyncio.run(
         build_demo_model("echo").request([*request], None, ModelRequestParameters())
@@ -71,7 +71,7 @@ def test_a_whole_answer_can_be_had_at_once() -> None:
     assert answer.usage.total_tokens == 4
 
 
-def test_an_unknown_demo_model_is_refused() -> None:
+def test_unknown_demo_model_is_refused() -> None:
     with pytest.raises(InvalidConfiguration) as refused:
         build_demo_model("gpt")
 

@@ -1,4 +1,4 @@
-"""What a run ends with when its model does not answer as it should."""
+"""Endings of runs whose model fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentctl.runtime import provider
 from agentctl.runtime.conversation import MAXIMUM_CALLS
 from agentctl.runtime.failures import DETAILS
 from tests.endpoint import ModelEndpoint
-from tests.runtime.surroundings import attempt, settings
+from tests.runtime.fake_context import attempt, settings
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from tests.runtime.surroundings import attempt, settings
         ("reset", "MODEL_UNAVAILABLE"),
     ],
 )
-def test_a_failure_has_its_code_and_a_public_text(
+def test_failure_has_a_code_and_a_public_text(
     model_endpoint: ModelEndpoint,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -50,7 +50,7 @@ def test_a_failure_has_its_code_and_a_public_text(
     assert "run run" in caplog.text
 
 
-def test_what_was_said_before_the_connection_broke_is_kept(model_endpoint: ModelEndpoint) -> None:
+def test_text_before_a_broken_connection_is_kept(model_endpoint: ModelEndpoint) -> None:
     ended, failure = attempt(settings(model_endpoint, model="reset"), "hi")
 
     assert failure is not None
@@ -60,7 +60,7 @@ def test_what_was_said_before_the_connection_broke_is_kept(model_endpoint: Model
 
 
 @pytest.mark.parametrize("model", ["http-429", "http-500"])
-def test_a_call_is_tried_again_once(model_endpoint: ModelEndpoint, model: str) -> None:
+def test_model_call_is_retried_once(model_endpoint: ModelEndpoint, model: str) -> None:
     model_endpoint.forget()
 
     _, failure = attempt(settings(model_endpoint, model=model), "hi")
@@ -80,7 +80,7 @@ def test_a_call_is_tried_again_once(model_endpoint: ModelEndpoint, model: str) -
         ("http-long", "MODEL_REJECTED"),
     ],
 )
-def test_what_never_ends_is_ended_when_it_is_more_than_a_run_may_hold(
+def test_endless_response_ends_at_the_size_limit(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, model: str, code: str
 ) -> None:
     monkeypatch.setattr(provider, "RETRIES", 0)
@@ -95,13 +95,13 @@ def test_what_never_ends_is_ended_when_it_is_more_than_a_run_may_hold(
     model_endpoint.wait_for_open(0)
 
 
-def test_only_so_many_tools_are_called_at_once(model_endpoint: ModelEndpoint) -> None:
+def test_number_of_concurrent_tool_calls_is_limited(model_endpoint: ModelEndpoint) -> None:
     function = {"name": "add", "arguments": '{"a": 1}'}
     calls = [
         {"id": f"c{number}", "type": "function", "function": function}
         for number in range(MAXIMUM_CALLS + 1)
     ]
-    configured = settings(model_endpoint, model="exact", tools=("tests.runtime.toolbox:add",))
+    configured = settings(model_endpoint, model="exact", tools=("tests.runtime.sample_tools:add",))
 
     ended, failure = attempt(configured, json.dumps({"tool_calls": calls}))
     assert failure is not None
@@ -113,7 +113,7 @@ def test_only_so_many_tools_are_called_at_once(model_endpoint: ModelEndpoint) ->
     assert ended.transcript.content == " | ".join(["3"] * MAXIMUM_CALLS)
 
 
-def test_a_model_that_is_silent_for_too_long_has_timed_out(
+def test_silent_model_times_out(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider, "READ_SECONDS", 0.2)
@@ -127,7 +127,7 @@ def test_a_model_that_is_silent_for_too_long_has_timed_out(
     model_endpoint.wait_for_open(0)
 
 
-def test_an_endpoint_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_endpoint_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider, "RETRIES", 0)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -139,7 +139,7 @@ def test_an_endpoint_that_is_not_there_is_unavailable(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("variable", ["", "TEST_KEY_OF_MODEL"])
-def test_a_key_that_is_not_set_is_said_publicly_without_its_variable(
+def test_missing_key_is_reported_without_its_variable(
     caplog: pytest.LogCaptureFixture, variable: str
 ) -> None:
     model = Model("fast", "openai", "gpt", api_key_env=variable)
@@ -153,7 +153,7 @@ def test_a_key_that_is_not_set_is_said_publicly_without_its_variable(
     assert variable in caplog.text
 
 
-def test_the_key_is_read_from_its_variable_when_the_model_is_needed(
+def test_key_is_read_when_the_model_is_needed(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = model_endpoint.base_url
@@ -169,7 +169,7 @@ def test_the_key_is_read_from_its_variable_when_the_model_is_needed(
     assert model_endpoint.headers("echo")["authorization"] == "Bearer k"
 
 
-def test_a_demo_model_that_nobody_knows_fails_as_ours() -> None:
+def test_unknown_demo_model_is_an_internal_failure() -> None:
     _, failure = attempt(_configured(Model("m", "demo", "x")), "hi")
 
     assert failure is not None

@@ -1,4 +1,4 @@
-"""Teams in their modes, over HTTP."""
+"""Teams in all modes, with models over HTTP."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
 from tests.endpoint import ModelEndpoint
-from tests.runtime import toolbox
-from tests.runtime.surroundings import attempt, run, served, settings
+from tests.runtime import sample_tools
+from tests.runtime.fake_context import attempt, run, served, settings
 
 
 def newsroom(
@@ -22,7 +22,7 @@ def newsroom(
     member: str = "echo",
     **more: Any,
 ) -> Settings:
-    """The team `news` of `writer` and `editor`; the members share a model."""
+    """Build the team `news` of `writer` and `editor`; the members share a model."""
     return settings(
         endpoint,
         model=member,
@@ -34,10 +34,10 @@ def newsroom(
     )
 
 
-def test_a_leader_coordinates(model_endpoint: ModelEndpoint) -> None:
+def test_leader_coordinates(model_endpoint: ModelEndpoint) -> None:
     ended = run(newsroom(model_endpoint, "coordinate"), "ask editor", kind="team", component="news")
 
-    assert ended.transcript.content == ended.told == "ask editor"
+    assert ended.transcript.content == ended.joined_deltas == "ask editor"
     (call,) = ended.transcript.tools
     assert call["tool_name"] == "delegate_task_to_member"
     assert call["tool_args"] == {"member_id": "editor", "task": "ask editor"}
@@ -49,7 +49,7 @@ def test_a_leader_coordinates(model_endpoint: ModelEndpoint) -> None:
     assert [type(event) for event in ended.events[:2]] == [ToolCallStarted, ToolCallCompleted]
 
 
-def test_a_leader_knows_its_instructions_its_duty_and_its_members(
+def test_leader_gets_instructions_duty_and_members(
     model_endpoint: ModelEndpoint,
 ) -> None:
     ended = run(newsroom(model_endpoint, "coordinate"), "go", kind="team", component="news")
@@ -60,7 +60,7 @@ def test_a_leader_knows_its_instructions_its_duty_and_its_members(
     assert model_endpoint.requests("delegate")[-1]["messages"][0]["content"] == system
 
 
-def test_a_teams_own_metrics_leave_its_members_out(model_endpoint: ModelEndpoint) -> None:
+def test_team_metrics_exclude_members(model_endpoint: ModelEndpoint) -> None:
     ended = run(newsroom(model_endpoint, "coordinate"), "go", kind="team", component="news")
 
     own = [message["metrics"] for message in ended.transcript.messages if "metrics" in message]
@@ -77,7 +77,7 @@ def test_a_teams_own_metrics_leave_its_members_out(model_endpoint: ModelEndpoint
     ],
 )
 @pytest.mark.parametrize("mode", ["coordinate", "route"])
-def test_a_member_that_fails_or_hangs_is_a_result_that_says_so(
+def test_failure_of_a_member_is_a_tool_result(
     model_endpoint: ModelEndpoint, mode: str, member: str, told: str
 ) -> None:
     configured = newsroom(model_endpoint, mode, member=member)
@@ -87,10 +87,10 @@ def test_a_member_that_fails_or_hangs_is_a_result_that_says_so(
     assert failure is None
     (call,) = ended.transcript.tools
     assert (call["tool_call_error"], call["result"]) == (True, f"The member writer {told}")
-    assert ended.transcript.content == ended.told == f"The member writer {told}"
+    assert ended.transcript.content == ended.joined_deltas == f"The member writer {told}"
 
 
-def test_a_member_that_was_cancelled_is_a_result_that_says_so(
+def test_cancel_of_a_member_is_a_tool_result(
     model_endpoint: ModelEndpoint,
 ) -> None:
     configured = newsroom(model_endpoint, "coordinate")
@@ -101,9 +101,9 @@ def test_a_member_that_was_cancelled_is_a_result_that_says_so(
     assert ended.transcript.content == "The member writer was cancelled"
 
 
-def test_a_leader_may_have_tools_of_its_own(model_endpoint: ModelEndpoint) -> None:
+def test_leader_may_have_its_own_tools(model_endpoint: ModelEndpoint) -> None:
     configured = newsroom(
-        model_endpoint, "coordinate", leader="tool:shout", tools=(f"{toolbox.TOOLS}:shout",)
+        model_endpoint, "coordinate", leader="tool:shout", tools=(f"{sample_tools.TOOLS}:shout",)
     )
 
     ended = run(configured, 'go {"text": "x"}', kind="team", component="news")
@@ -123,7 +123,7 @@ def test_a_leader_may_have_tools_of_its_own(model_endpoint: ModelEndpoint) -> No
         ({"member_id": "writer"}, "The argument task is missing: say what to do"),
     ],
 )
-def test_a_delegation_that_makes_no_sense_is_told_to_the_leader(
+def test_invalid_delegation_is_reported_to_the_leader(
     model_endpoint: ModelEndpoint, arguments: dict[str, Any], told: str
 ) -> None:
     configured = newsroom(model_endpoint, "coordinate", leader="tool:delegate_task_to_member")
@@ -134,11 +134,11 @@ def test_a_delegation_that_makes_no_sense_is_told_to_the_leader(
     assert ended.children == []
 
 
-def test_a_routed_message_is_answered_by_the_member(model_endpoint: ModelEndpoint) -> None:
+def test_member_answers_a_routed_message(model_endpoint: ModelEndpoint) -> None:
     model_endpoint.forget()
     ended = run(newsroom(model_endpoint, "route"), "ask the editor", kind="team", component="news")
 
-    assert ended.transcript.content == ended.told == "ask the editor"
+    assert ended.transcript.content == ended.joined_deltas == "ask the editor"
     (call,) = ended.transcript.tools
     assert call["tool_name"] == "route_to_member"
     assert call["tool_args"] == {"member_id": "editor"}
@@ -149,7 +149,7 @@ def test_a_routed_message_is_answered_by_the_member(model_endpoint: ModelEndpoin
     assert asked["tool_choice"] == "required"
 
 
-def test_a_message_is_routed_to_one_member_only(model_endpoint: ModelEndpoint) -> None:
+def test_message_is_routed_to_one_member_only(model_endpoint: ModelEndpoint) -> None:
     configured = newsroom(model_endpoint, "route", leader="tools:route_to_member")
 
     ended = run(configured, 'go {"member_id": "writer"}', kind="team", component="news")
@@ -160,17 +160,17 @@ def test_a_message_is_routed_to_one_member_only(model_endpoint: ModelEndpoint) -
     assert ended.transcript.content == 'go {"member_id": "writer"}'
 
 
-def test_a_leader_that_routes_to_nobody_answers_itself(model_endpoint: ModelEndpoint) -> None:
+def test_leader_without_routing_answers_itself(model_endpoint: ModelEndpoint) -> None:
     configured = newsroom(model_endpoint, "route", leader="echo")
 
     ended = run(configured, "hello there", kind="team", component="news")
 
-    assert ended.transcript.content == ended.told == "hello there"
+    assert ended.transcript.content == ended.joined_deltas == "hello there"
     assert ended.transcript.messages[-1]["content"] == "hello there"
     assert ended.children == []
 
 
-def test_everybody_is_asked_at_once_in_a_broadcast(model_endpoint: ModelEndpoint) -> None:
+def test_broadcast_runs_all_members_concurrently(model_endpoint: ModelEndpoint) -> None:
     model_endpoint.forget()
     configured = newsroom(model_endpoint, "broadcast", leader="echo", member="history")
 
@@ -188,7 +188,7 @@ def test_everybody_is_asked_at_once_in_a_broadcast(model_endpoint: ModelEndpoint
     assert all(isinstance(event, Content) for event in ended.events)
 
 
-def test_the_leader_of_a_broadcast_hears_who_failed(model_endpoint: ModelEndpoint) -> None:
+def test_broadcast_leader_gets_failures_of_members(model_endpoint: ModelEndpoint) -> None:
     configured = newsroom(model_endpoint, "broadcast", leader="echo", member="http-401")
 
     ended = run(configured, "what now", kind="team", component="news")
@@ -198,7 +198,7 @@ def test_the_leader_of_a_broadcast_hears_who_failed(model_endpoint: ModelEndpoin
     )
 
 
-def test_a_team_may_be_a_member(model_endpoint: ModelEndpoint) -> None:
+def test_team_may_be_a_member(model_endpoint: ModelEndpoint) -> None:
     inner = newsroom(model_endpoint, "coordinate")
     outer = Team("company", "lead", ("news",))
     configured = Settings(
@@ -216,7 +216,7 @@ def test_a_team_may_be_a_member(model_endpoint: ModelEndpoint) -> None:
     assert grandchild.transcript.content == "hello"
 
 
-def test_a_leader_that_fails_ends_the_run(model_endpoint: ModelEndpoint) -> None:
+def test_failing_leader_ends_the_run(model_endpoint: ModelEndpoint) -> None:
     configured = newsroom(model_endpoint, "coordinate", leader="http-401")
 
     _, failure = attempt(configured, "go", kind="team", component="news")
@@ -225,11 +225,11 @@ def test_a_leader_that_fails_ends_the_run(model_endpoint: ModelEndpoint) -> None
     assert failure.code == "MODEL_REJECTED"
 
 
-def test_a_tool_named_like_the_delegation_is_refused(
+def test_tool_named_like_the_delegation_tool_is_refused(
     model_endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     configured = newsroom(
-        model_endpoint, "coordinate", tools=(f"{toolbox.TOOLS}:delegate_task_to_member",)
+        model_endpoint, "coordinate", tools=(f"{sample_tools.TOOLS}:delegate_task_to_member",)
     )
 
     _, failure = attempt(configured, "go", kind="team", component="news")

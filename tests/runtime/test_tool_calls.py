@@ -1,4 +1,4 @@
-"""Tools that models call, over HTTP."""
+"""Tool calls of models over HTTP."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from agentctl.runtime import unstopped
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from tests.endpoint import ModelEndpoint
-from tests.runtime import toolbox
-from tests.runtime.surroundings import Surroundings, attempt, run, settings
+from tests.runtime import sample_tools
+from tests.runtime.fake_context import FakeContext, attempt, run, settings
 
 
-def using(
+def run_with_tool(
     endpoint: ModelEndpoint,
     name: str,
     arguments: dict[str, Any] | str | None = None,
     *,
     behaviour: str = "tool",
     **options: Any,
-) -> tuple[Surroundings, ExecutionError | None]:
-    """A run in which the model calls the tool `name`."""
+) -> tuple[FakeContext, ExecutionError | None]:
+    """Run an agent whose model calls the tool `name`."""
     tool_timeout = options.pop("tool_timeout", 5.0)
     configured = settings(
-        endpoint, model=f"{behaviour}:{name}", tools=(f"{toolbox.TOOLS}:{name}",), **options
+        endpoint, model=f"{behaviour}:{name}", tools=(f"{sample_tools.TOOLS}:{name}",), **options
     )
     return attempt(configured, f"do {json.dumps(arguments or {})}", tool_timeout=tool_timeout)
 
 
-def only_call(ended: Surroundings) -> dict[str, Any]:
+def only_call(ended: FakeContext) -> dict[str, Any]:
     assert len(ended.transcript.tools) == 1
     return ended.transcript.tools[0]
 
@@ -59,10 +59,10 @@ def only_call(ended: Surroundings) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_tool_is_called_and_the_model_answers_from_its_result(
+def test_model_answers_from_the_tool_result(
     model_endpoint: ModelEndpoint, name: str, arguments: dict[str, Any], result: str
 ) -> None:
-    ended, failure = using(model_endpoint, name, arguments)
+    ended, failure = run_with_tool(model_endpoint, name, arguments)
 
     assert failure is None
     assert ended.transcript.content == result
@@ -86,9 +86,9 @@ def test_a_tool_is_called_and_the_model_answers_from_its_result(
     assert said["content"] == result
 
 
-def test_the_model_is_offered_the_schema_that_records_show(model_endpoint: ModelEndpoint) -> None:
+def test_model_gets_the_schema_of_the_record(model_endpoint: ModelEndpoint) -> None:
     model_endpoint.forget()
-    ended, _ = using(model_endpoint, "whisper", {"text": "x"})
+    ended, _ = run_with_tool(model_endpoint, "whisper", {"text": "x"})
 
     agent = ended.catalog.components("agent")["writer"]
     record = ended.catalog.record(agent)
@@ -98,8 +98,8 @@ def test_the_model_is_offered_the_schema_that_records_show(model_endpoint: Model
     assert sent[0]["function"]["parameters"] == record["tools"][0]["parameters"]  # type: ignore[typeddict-item]
 
 
-def test_listeners_hear_of_a_call_before_and_after_it(model_endpoint: ModelEndpoint) -> None:
-    ended, _ = using(model_endpoint, "shout", {"text": "hi"})
+def test_events_before_and_after_a_tool_call(model_endpoint: ModelEndpoint) -> None:
+    ended, _ = run_with_tool(model_endpoint, "shout", {"text": "hi"})
 
     started, completed, content = ended.events
     assert isinstance(started, ToolCallStarted)
@@ -110,8 +110,8 @@ def test_listeners_hear_of_a_call_before_and_after_it(model_endpoint: ModelEndpo
     assert content == Content("HI")
 
 
-def test_the_usage_of_all_model_calls_is_summed(model_endpoint: ModelEndpoint) -> None:
-    ended, _ = using(model_endpoint, "shout", {"text": "hi"})
+def test_usage_of_all_model_calls_is_summed(model_endpoint: ModelEndpoint) -> None:
+    ended, _ = run_with_tool(model_endpoint, "shout", {"text": "hi"})
 
     counted = [message["metrics"] for message in ended.transcript.messages if "metrics" in message]
     assert len(counted) == 2
@@ -120,8 +120,8 @@ def test_the_usage_of_all_model_calls_is_summed(model_endpoint: ModelEndpoint) -
     assert ended.transcript.metrics["cache_read_tokens"] == 2
 
 
-def test_two_calls_of_one_answer_both_get_results(model_endpoint: ModelEndpoint) -> None:
-    ended, failure = using(model_endpoint, "add", {"a": 1}, behaviour="tools")
+def test_both_calls_of_one_answer_get_results(model_endpoint: ModelEndpoint) -> None:
+    ended, failure = run_with_tool(model_endpoint, "add", {"a": 1}, behaviour="tools")
 
     assert failure is None
     assert ended.transcript.content == "3 | 3"
@@ -139,42 +139,46 @@ def test_two_calls_of_one_answer_both_get_results(model_endpoint: ModelEndpoint)
         ({"a": 1, "c": 1}, "The arguments of add are not valid: c is unknown"),
     ],
 )
-def test_arguments_that_do_not_fit_are_told_to_the_model(
+def test_invalid_arguments_are_reported_to_the_model(
     model_endpoint: ModelEndpoint, arguments: dict[str, Any], told: str
 ) -> None:
-    ended, failure = using(model_endpoint, "add", arguments)
+    ended, failure = run_with_tool(model_endpoint, "add", arguments)
 
     assert failure is None
     assert ended.transcript.content.startswith(told)
     assert only_call(ended)["tool_call_error"] is True
 
 
-def test_arguments_that_are_no_json_are_told_to_the_model(model_endpoint: ModelEndpoint) -> None:
-    ended, failure = using(model_endpoint, "add", behaviour="broken")
+def test_arguments_without_json_are_reported_to_the_model(model_endpoint: ModelEndpoint) -> None:
+    ended, failure = run_with_tool(model_endpoint, "add", behaviour="broken")
 
     assert failure is None
     assert ended.transcript.content == "The arguments are not a JSON object"
     assert only_call(ended)["tool_args"] == {"INVALID_JSON": '{"half": '}
 
 
-def calling(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+def tool_call_chunk(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 @pytest.mark.parametrize(
     ("call", "tool_args", "result"),
     [
-        (calling("c\ud800\0", "add", '{"a": 1}'), {"a": 1}, "3"),
-        (calling("c\ud800\0", "ad\ud800d", "{}"), {}, "There is no tool ad\ufffdd"),
-        (calling("c", "shout", '{"text": "\\ud800"}'), {"text": "\ufffd"}, "\ufffd"),
-        (calling("c", "shout", '{"text": "\ud800\0"}'), {"text": "\ufffd\ufffd"}, "\ufffd\ufffd"),
-        (calling("c", "add", f'{{"a": {10**30}}}'), {"a": str(10**30)}, str(10**30 + 2)),
+        (tool_call_chunk("c\ud800\0", "add", '{"a": 1}'), {"a": 1}, "3"),
+        (tool_call_chunk("c\ud800\0", "ad\ud800d", "{}"), {}, "There is no tool ad\ufffdd"),
+        (tool_call_chunk("c", "shout", '{"text": "\\ud800"}'), {"text": "\ufffd"}, "\ufffd"),
+        (
+            tool_call_chunk("c", "shout", '{"text": "\ud800\0"}'),
+            {"text": "\ufffd\ufffd"},
+            "\ufffd\ufffd",
+        ),
+        (tool_call_chunk("c", "add", f'{{"a": {10**30}}}'), {"a": str(10**30)}, str(10**30 + 2)),
     ],
 )
-def test_a_call_that_cannot_be_stored_is_made_so_and_goes_on(
+def test_unstorable_call_is_cleaned_and_executed(
     model_endpoint: ModelEndpoint, call: dict[str, Any], tool_args: dict[str, Any], result: str
 ) -> None:
-    tools = (f"{toolbox.TOOLS}:add", f"{toolbox.TOOLS}:shout")
+    tools = (f"{sample_tools.TOOLS}:add", f"{sample_tools.TOOLS}:shout")
     answer = json.dumps({"content": "so \ud800", "tool_calls": [call]})
     ended, failure = attempt(settings(model_endpoint, model="exact", tools=tools), answer)
 
@@ -188,12 +192,10 @@ def test_a_call_that_cannot_be_stored_is_made_so_and_goes_on(
 
 
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "[" * 200 + "]" * 200, "[" * 9000])
-def test_arguments_that_cannot_be_kept_are_no_object(
-    model_endpoint: ModelEndpoint, value: str
-) -> None:
+def test_unstorable_arguments_are_not_an_object(model_endpoint: ModelEndpoint, value: str) -> None:
     arguments = f'{{"a": {value}}}'
-    answer = json.dumps({"tool_calls": [calling("c", "add", arguments)]})
-    configured = settings(model_endpoint, model="exact", tools=(f"{toolbox.TOOLS}:add",))
+    answer = json.dumps({"tool_calls": [tool_call_chunk("c", "add", arguments)]})
+    configured = settings(model_endpoint, model="exact", tools=(f"{sample_tools.TOOLS}:add",))
     ended, failure = attempt(configured, answer)
 
     assert failure is None
@@ -220,40 +222,44 @@ def test_arguments_that_cannot_be_kept_are_no_object(
         ("undecodable", "The tool undecodable gave a result without a JSON form"),
     ],
 )
-def test_a_tool_that_fails_is_a_result_that_says_so_and_no_more(
+def test_tool_failure_is_a_result_without_details(
     model_endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture, name: str, told: str
 ) -> None:
     with caplog.at_level(logging.WARNING, "agentctl.runtime"):
-        ended, failure = using(model_endpoint, name)
+        ended, failure = run_with_tool(model_endpoint, name)
 
     assert failure is None
     assert ended.transcript.content == told
     assert only_call(ended)["tool_call_error"] is True
-    assert toolbox.SECRET not in json.dumps([ended.transcript.messages, ended.transcript.tools])
-    assert (toolbox.SECRET in caplog.text) is (name == "fails")
+    assert sample_tools.SECRET not in json.dumps(
+        [ended.transcript.messages, ended.transcript.tools]
+    )
+    assert (sample_tools.SECRET in caplog.text) is (name == "fails")
 
 
-def test_a_check_of_arguments_that_fails_is_a_failure_of_the_tool(
+def test_failing_validator_is_a_tool_failure(
     model_endpoint: ModelEndpoint,
 ) -> None:
-    ended, failure = using(model_endpoint, "odd", {"value": {"text": "x"}})
+    ended, failure = run_with_tool(model_endpoint, "odd", {"value": {"text": "x"}})
 
     assert failure is None
     assert ended.transcript.content == "The tool odd failed (KeyError)"
 
 
-def test_of_a_result_that_never_ends_the_beginning_is_told(model_endpoint: ModelEndpoint) -> None:
-    ended, failure = using(model_endpoint, "never_ends", limits=Limits(tool_result_bytes=15))
+def test_endless_result_is_truncated(model_endpoint: ModelEndpoint) -> None:
+    ended, failure = run_with_tool(
+        model_endpoint, "never_ends", limits=Limits(tool_result_bytes=15)
+    )
 
     assert failure is None
     assert only_call(ended)["result"] == '["0","1","2","3'
 
 
-def test_too_many_calls_that_never_end_are_told_to_the_model(
+def test_too_many_abandoned_threads_are_reported_to_the_model(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unstopped, "MAXIMUM_ABANDONED", unstopped.count_abandoned_threads())
-    ended, failure = using(model_endpoint, "add", {"a": 1})
+    ended, failure = run_with_tool(model_endpoint, "add", {"a": 1})
 
     assert failure is None
     told = "The tool add was not called: too many earlier calls never ended"
@@ -261,8 +267,8 @@ def test_too_many_calls_that_never_end_are_told_to_the_model(
     assert only_call(ended)["tool_call_error"] is True
 
 
-def test_a_tool_that_fails_time_and_again_ends_the_run(model_endpoint: ModelEndpoint) -> None:
-    ended, failure = using(model_endpoint, "fails", behaviour="again")
+def test_repeated_tool_failures_end_the_run(model_endpoint: ModelEndpoint) -> None:
+    ended, failure = run_with_tool(model_endpoint, "fails", behaviour="again")
 
     assert failure is not None
     assert failure.code == "TOOL_FAILED"
@@ -270,11 +276,11 @@ def test_a_tool_that_fails_time_and_again_ends_the_run(model_endpoint: ModelEndp
     assert [call["tool_call_error"] for call in ended.transcript.tools] == [True] * 3
 
 
-def test_a_model_that_never_ends_is_ended(
+def test_number_of_model_calls_is_limited(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentctl.runtime.agent.MAXIMUM_MODEL_CALLS", 6)
-    ended, failure = using(model_endpoint, "add", {"a": 1}, behaviour="again")
+    ended, failure = run_with_tool(model_endpoint, "add", {"a": 1}, behaviour="again")
 
     assert failure is not None
     assert failure.code == "MODEL_REJECTED"
@@ -282,8 +288,8 @@ def test_a_model_that_never_ends_is_ended(
     assert len(ended.transcript.tools) == 6
 
 
-def test_a_tool_that_is_not_there_is_told_to_the_model(model_endpoint: ModelEndpoint) -> None:
-    configured = settings(model_endpoint, model="tool:nope", tools=(f"{toolbox.TOOLS}:add",))
+def test_unknown_tool_is_reported_to_the_model(model_endpoint: ModelEndpoint) -> None:
+    configured = settings(model_endpoint, model="tool:nope", tools=(f"{sample_tools.TOOLS}:add",))
 
     ended = run(configured, "do {}")
 
@@ -295,10 +301,10 @@ def test_a_tool_that_is_not_there_is_told_to_the_model(model_endpoint: ModelEndp
     assert roles == ["user", "assistant", "tool", "assistant"]
 
 
-def test_a_model_that_insists_on_a_tool_that_is_not_there_is_rejected(
+def test_repeated_unknown_tool_ends_the_run(
     model_endpoint: ModelEndpoint,
 ) -> None:
-    configured = settings(model_endpoint, model="again:nope", tools=(f"{toolbox.TOOLS}:add",))
+    configured = settings(model_endpoint, model="again:nope", tools=(f"{sample_tools.TOOLS}:add",))
 
     _, failure = attempt(configured, "do {}")
 
@@ -307,12 +313,12 @@ def test_a_model_that_insists_on_a_tool_that_is_not_there_is_rejected(
 
 
 @pytest.mark.parametrize("name", ["sleepy", "stubborn", "stuck"])
-def test_a_tool_has_only_so_much_time(model_endpoint: ModelEndpoint, name: str) -> None:
-    toolbox.release.clear()
+def test_tool_exceeds_its_time_limit(model_endpoint: ModelEndpoint, name: str) -> None:
+    sample_tools.release.clear()
     try:
-        ended, failure = using(model_endpoint, name, tool_timeout=0.1)
+        ended, failure = run_with_tool(model_endpoint, name, tool_timeout=0.1)
     finally:
-        toolbox.release.set()
+        sample_tools.release.set()
 
     assert failure is None
     assert ended.transcript.content == f"The tool {name} did not end within 0.1 seconds"
@@ -320,15 +326,15 @@ def test_a_tool_has_only_so_much_time(model_endpoint: ModelEndpoint, name: str) 
     assert ended.left == ([] if name == "sleepy" else [name])
 
 
-def test_a_result_is_cut_at_the_limit_between_characters(model_endpoint: ModelEndpoint) -> None:
-    ended, _ = using(
+def test_result_is_cut_between_characters(model_endpoint: ModelEndpoint) -> None:
+    ended, _ = run_with_tool(
         model_endpoint, "long_text", {"size": 100}, limits=Limits(tool_result_bytes=15)
     )
 
     assert only_call(ended)["result"] == "é" * 7
 
 
-def test_a_tool_that_cannot_be_used_fails_the_run_as_ours(
+def test_unusable_tool_is_an_internal_failure(
     model_endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, failure = attempt(settings(model_endpoint, tools=("not.there:tool",)), "hi")

@@ -1,4 +1,4 @@
-"""What a function becomes as a tool, and which functions are refused."""
+"""Tools from functions, and functions that are refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.tools import InvalidArguments, Tool, load_tools
-from tests.runtime import toolbox
+from tests.runtime import sample_tools
 
 
 def tool(name: str) -> Tool:
-    (loaded,) = load_tools("agent writer", (f"{toolbox.TOOLS}:{name}",), None)
+    (loaded,) = load_tools("agent writer", (f"{sample_tools.TOOLS}:{name}",), None)
     return loaded
 
 
@@ -37,7 +37,7 @@ def test_name_description_and_schema_come_from_the_function() -> None:
     }
 
 
-def test_annotations_may_say_more_about_a_parameter() -> None:
+def test_annotated_metadata_is_in_the_schema() -> None:
     times = tool("whisper").parameters["properties"]["times"]
 
     assert times == {"type": "integer", "minimum": 1, "description": "how often", "default": 1}
@@ -51,12 +51,12 @@ def test_types_that_are_used_twice_are_defined_once() -> None:
     assert parameters["required"] == ["place"]
 
 
-def test_arguments_become_what_the_function_takes() -> None:
+def test_arguments_are_converted_to_parameter_types() -> None:
     converted = tool("weather").convert({"place": {"city": "Bonn"}, "days": [{"city": "Ulm"}]})
 
     assert converted == {
-        "place": toolbox.Place(city="Bonn"),
-        "days": [toolbox.Place(city="Ulm")],
+        "place": sample_tools.Place(city="Bonn"),
+        "days": [sample_tools.Place(city="Ulm")],
     }
 
 
@@ -69,14 +69,14 @@ def test_arguments_become_what_the_function_takes() -> None:
         ({"place": {"city": "x"}, "days": [{"city": 1}]}, "days.0.city: Input should be"),
     ],
 )
-def test_arguments_that_do_not_fit_are_named(arguments: dict[str, Any], told: str) -> None:
+def test_invalid_arguments_are_named(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidArguments) as refused:
         tool("weather").convert(arguments)
 
     assert told in str(refused.value)
 
 
-def test_the_kind_of_function_is_known() -> None:
+def test_coroutine_functions_are_detected() -> None:
     assert tool("whisper").is_async
     assert not tool("shout").is_async
 
@@ -84,22 +84,22 @@ def test_the_kind_of_function_is_known() -> None:
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
-        ("tests.runtime.toolbox", "it does not have the form package.module:function"),
+        ("tests.runtime.sample_tools", "it does not have the form package.module:function"),
         (":f", "it does not have the form package.module:function"),
         ("m:", "it does not have the form package.module:function"),
         ("not.there:f", "its module cannot be imported"),
-        (f"{toolbox.TOOLS}:none", "the module tests.runtime.toolbox has no none"),
-        (f"{toolbox.TOOLS}:TOOLS", "TOOLS is not a function"),
-        (f"{toolbox.TOOLS}:NotAFunction", "NotAFunction is not a function"),
-        (f"{toolbox.TOOLS}:streams", "it is an asynchronous generator"),
-        (f"{toolbox.TOOLS}:untyped", "its parameter text has no type"),
-        (f"{toolbox.TOOLS}:variable", "its parameter texts cannot be given by name"),
-        (f"{toolbox.TOOLS}:opaque", "its parameter lock has a type without a JSON form"),
-        (f"{toolbox.TOOLS}:unknown", "its annotations cannot be read (NameError)"),
-        (f"{toolbox.TOOLS}:größe", "its name must have at most 64 ASCII letters"),
+        (f"{sample_tools.TOOLS}:none", "the module tests.runtime.sample_tools has no none"),
+        (f"{sample_tools.TOOLS}:TOOLS", "TOOLS is not a function"),
+        (f"{sample_tools.TOOLS}:NotAFunction", "NotAFunction is not a function"),
+        (f"{sample_tools.TOOLS}:streams", "it is an asynchronous generator"),
+        (f"{sample_tools.TOOLS}:untyped", "its parameter text has no type"),
+        (f"{sample_tools.TOOLS}:variable", "its parameter texts cannot be given by name"),
+        (f"{sample_tools.TOOLS}:opaque", "its parameter lock has a type without a JSON form"),
+        (f"{sample_tools.TOOLS}:unknown", "its annotations cannot be read (NameError)"),
+        (f"{sample_tools.TOOLS}:größe", "its name must have at most 64 ASCII letters"),
     ],
 )
-def test_what_is_no_tool_is_refused_in_one_line(reference: str, told: str) -> None:
+def test_unusable_reference_is_refused_in_one_line(reference: str, told: str) -> None:
     refused = refusal(reference)
 
     assert refused.detail.startswith(f"The agent writer cannot use the tool {reference!r}: ")
@@ -108,12 +108,12 @@ def test_what_is_no_tool_is_refused_in_one_line(reference: str, told: str) -> No
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    refused = refusal(f"{toolbox.TOOLS}:add", f"{toolbox.TOOLS}:add")
+    refused = refusal(f"{sample_tools.TOOLS}:add", f"{sample_tools.TOOLS}:add")
 
     assert refused.detail.endswith("it has two tools named add")
 
 
-def test_a_module_that_fails_to_import_is_named(tmp_path: Path) -> None:
+def test_module_with_an_import_error_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken_tools_one.py").write_text("import no_such_library\n")
     (tmp_path / "broken_tools_two.py").write_text("raise SystemExit('bye\\nbye')\n")
     (tmp_path / "broken_tools_three.py").write_text("def half(:\n")
@@ -126,14 +126,14 @@ def test_a_module_that_fails_to_import_is_named(tmp_path: Path) -> None:
     assert "SyntaxError" in refusal("broken_tools_three:f", folder=tmp_path).detail
 
 
-def test_a_module_that_is_not_there_is_told_where_to_be() -> None:
+def test_missing_module_has_a_hint() -> None:
     assert (
         refusal("shopp:price").hint == "put shopp.py next to the configuration file, or install it"
     )
-    assert str(refusal("shopp.tea:price").hint).startswith("put the package shopp beside ")
+    assert str(refusal("shopp.tea:price").hint).startswith("put the package shopp next to ")
 
 
-def test_modules_beside_the_configuration_come_first_and_shadow_nothing_later(
+def test_configuration_folder_is_first_on_the_path_during_import_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere, beside = tmp_path / "lib", tmp_path / "conf"
@@ -151,12 +151,12 @@ def test_modules_beside_the_configuration_come_first_and_shadow_nothing_later(
     sys.modules.pop("tools_of_this_test")
 
 
-def test_a_folder_that_was_on_the_path_stays_where_it_was(
+def test_folder_on_the_path_keeps_its_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     before = list(sys.path)
 
-    load_tools("agent writer", (f"{toolbox.TOOLS}:add",), tmp_path)
+    load_tools("agent writer", (f"{sample_tools.TOOLS}:add",), tmp_path)
 
     assert sys.path == before

@@ -1,4 +1,4 @@
-"""What is kept of a run, whatever happens to it."""
+"""Transcripts of runs, with partial data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def spent(**counts: int) -> dict[str, int]:
     return {**dict.fromkeys(TOKEN_COUNTERS, 0), **counts}
 
 
-def test_an_answer_that_is_arriving_is_there_already() -> None:
+def test_open_answer_is_part_of_the_messages() -> None:
     transcript = Transcript()
     transcript.add_user("hi")
     transcript.begin_answer()
@@ -28,7 +28,7 @@ def test_an_answer_that_is_arriving_is_there_already() -> None:
     assert transcript.metrics == spent(input_tokens=2, total_tokens=2)
 
 
-def test_the_usage_of_a_call_is_replaced_and_that_of_calls_is_summed() -> None:
+def test_usage_is_replaced_in_a_call_and_summed_over_calls() -> None:
     transcript = Transcript()
     for _ in range(2):
         transcript.begin_answer()
@@ -41,7 +41,7 @@ def test_the_usage_of_a_call_is_replaced_and_that_of_calls_is_summed() -> None:
     assert [m["metrics"]["output_tokens"] for m in transcript.messages] == [3, 3]
 
 
-def test_a_call_that_spent_and_said_nothing_still_counts() -> None:
+def test_usage_of_an_empty_answer_counts() -> None:
     transcript = Transcript()
     transcript.begin_answer()
     transcript.set_usage({"input_tokens": 4})
@@ -73,7 +73,7 @@ def test_open_calls_are_closed_once() -> None:
     assert transcript.close_call("b", "late", error=False) is None
 
 
-def test_ids_that_a_provider_uses_again_are_told_apart() -> None:
+def test_repeated_call_ids_are_distinguished() -> None:
     transcript = Transcript()
     for result in ("one", "two"):
         transcript.begin_answer()
@@ -86,7 +86,7 @@ def test_ids_that_a_provider_uses_again_are_told_apart() -> None:
     assert tools == ["one", "two"]
 
 
-def test_chat_history_shows_instructions_once_and_no_tool_traffic() -> None:
+def test_chat_history_has_instructions_once_and_no_tool_messages() -> None:
     messages = [
         {"role": "system", "content": "Be plain.", "created_at": 1},
         {"role": "user", "content": "hi", "created_at": 2},

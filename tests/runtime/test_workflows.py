@@ -1,4 +1,4 @@
-"""Workflows, over HTTP."""
+"""Workflows, with models over HTTP."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
 from agentctl.runtime.events import StepCompleted, StepStarted
 from tests.endpoint import ModelEndpoint
-from tests.runtime.surroundings import attempt, run, served, settings
+from tests.runtime.fake_context import attempt, run, served, settings
 
 
 def publishing(endpoint: ModelEndpoint, *, second: str = "echo") -> Settings:
-    """The workflow `publish`: an agent, then a team, then an agent on the model `second`."""
+    """Build the workflow `publish`: an agent, a team, and an agent with the model `second`."""
     steps = (
         Step("draft", agent="writer"),
         Step("review", team="news"),
@@ -31,7 +31,7 @@ def publishing(endpoint: ModelEndpoint, *, second: str = "echo") -> Settings:
     )
 
 
-def test_each_step_gets_what_the_one_before_made(model_endpoint: ModelEndpoint) -> None:
+def test_step_gets_the_output_of_the_previous_step(model_endpoint: ModelEndpoint) -> None:
     ended = run(publishing(model_endpoint), "hello", kind="workflow", component="publish")
 
     made = '[["user", "hello"]]'
@@ -47,7 +47,7 @@ def test_each_step_gets_what_the_one_before_made(model_endpoint: ModelEndpoint) 
     assert len(ended.children) == 3
 
 
-def test_a_workflow_has_no_messages_and_spends_nothing_itself(
+def test_workflow_has_no_messages_and_no_usage(
     model_endpoint: ModelEndpoint,
 ) -> None:
     ended = run(publishing(model_endpoint), "hello", kind="workflow", component="publish")
@@ -64,7 +64,7 @@ def test_a_workflow_has_no_messages_and_spends_nothing_itself(
         ("hang", "INTERNAL", "The run exceeded its time limit"),
     ],
 )
-def test_a_step_that_fails_ends_the_run(
+def test_failing_step_ends_the_run(
     model_endpoint: ModelEndpoint, second: str, code: str, why: str
 ) -> None:
     configured = publishing(model_endpoint, second=second)
@@ -78,7 +78,7 @@ def test_a_step_that_fails_ends_the_run(
     assert ended.events[-1] == StepStarted("print", 2)
 
 
-def test_a_step_that_was_cancelled_by_itself_ends_the_run(model_endpoint: ModelEndpoint) -> None:
+def test_cancelled_step_ends_the_run(model_endpoint: ModelEndpoint) -> None:
     _, failure = attempt(
         publishing(model_endpoint),
         "hello",

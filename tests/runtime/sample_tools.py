@@ -1,4 +1,4 @@
-"""Tools that the agents of these tests are given."""
+"""Tools for the agents of these tests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-TOOLS = "tests.runtime.toolbox"
+TOOLS = "tests.runtime.sample_tools"
 
 release = threading.Event()
-"""Lets `stuck` go."""
+"""Releases `stuck`."""
 
 SECRET = "hunter2"
 
@@ -43,7 +43,7 @@ async def whisper(
 
 
 class Place(BaseModel):
-    """Where."""
+    """A place."""
 
     city: str
     country: Literal["de", "fr"] = "de"
@@ -51,7 +51,7 @@ class Place(BaseModel):
 
 @dataclass
 class Weather:
-    """How."""
+    """A weather report."""
 
     place: str
     degrees: float
@@ -59,7 +59,7 @@ class Weather:
 
 
 def weather(place: Place, days: list[Place] | None = None) -> Weather:
-    """Tells the weather."""
+    """Reports the weather."""
     return Weather(place.city, 21.5, date(2026, 1, 2))
 
 
@@ -69,46 +69,46 @@ def fails(text: str = "") -> str:
 
 
 def leaves() -> None:
-    """Ends the program, it thinks."""
+    """Tries to end the program."""
     raise SystemExit(3)
 
 
 async def leaves_too() -> None:
-    """Ends the program, it thinks."""
+    """Tries to end the program."""
     raise SystemExit(3)
 
 
 async def interrupts() -> None:
-    """Raises what Ctrl-C does."""
+    """Raises KeyboardInterrupt, like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def interrupts_its_thread() -> None:
-    """Raises what Ctrl-C does."""
+    """Raises KeyboardInterrupt, like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 class Uncommon(BaseException):
-    """No Exception at all."""
+    """Not a subclass of Exception."""
 
 
 async def uncommon() -> None:
-    """Raises what no `except Exception` catches."""
+    """Raises an exception that `except Exception` does not catch."""
     raise Uncommon
 
 
 def cancels_itself() -> None:
-    """Raises a cancellation where there is none."""
+    """Raises a CancelledError without a cancel."""
     raise asyncio.CancelledError
 
 
 def closes() -> None:
-    """Raises what ends generators."""
+    """Raises GeneratorExit."""
     raise GeneratorExit
 
 
 class Odd(BaseModel):
-    """Its check fails with what is no answer of a check."""
+    """A type whose validator raises an unexpected exception."""
 
     text: str
 
@@ -124,7 +124,7 @@ def odd(value: Odd) -> str:
 
 
 async def gives_up() -> None:
-    """Raises a cancellation of its own."""
+    """Raises its own CancelledError."""
     raise asyncio.CancelledError
 
 
@@ -133,7 +133,7 @@ def nothing() -> None:
 
 
 def unprintable() -> Any:
-    """Returns what has no JSON form."""
+    """Returns a value without a JSON form."""
     return object()
 
 
@@ -143,18 +143,18 @@ def counts() -> Iterator[int]:
 
 
 def never_ends() -> Iterator[str]:
-    """Returns numbers, and never all."""
+    """Returns numbers without an end."""
     for number in itertools.count():
         yield str(number)
 
 
 async def streams() -> AsyncIterator[int]:
-    """Is no function that returns."""
+    """An asynchronous generator."""
     yield 1
 
 
 def promises() -> Any:
-    """Returns something to await, and nobody knows."""
+    """Returns a coroutine from a plain function."""
     return whisper("x")
 
 
@@ -174,12 +174,12 @@ def deep() -> Any:
 
 
 def undecodable() -> bytes:
-    """Returns bytes that are no text."""
+    """Returns bytes that are not text."""
     return b"\xff"
 
 
 class Colour(enum.StrEnum):
-    """A string that is more than that."""
+    """A subclass of str."""
 
     RED = "red"
 
@@ -190,7 +190,7 @@ def colour() -> Colour:
 
 
 def ambiguous() -> float:
-    """Returns no number."""
+    """Returns NaN."""
     return float("nan")
 
 
@@ -200,12 +200,12 @@ def long_text(size: int) -> str:
 
 
 def dirty() -> str:
-    """Returns what cannot be stored."""
+    """Returns text that cannot be stored."""
     return "a\x00b\ud800c"
 
 
 def dirty_record() -> dict[str, str]:
-    """Returns a record with what cannot be stored."""
+    """Returns a record with text that cannot be stored."""
     return {"text": "a\ud800c"}
 
 
@@ -216,13 +216,13 @@ def stuck() -> str:
 
 
 async def sleepy() -> str:
-    """Waits for long, and can be cancelled."""
+    """Waits for a long time and can be cancelled."""
     await asyncio.sleep(30)
     return "late"
 
 
 async def stubborn() -> str:
-    """Swallows its cancellation for a while."""
+    """Ignores its cancellation for a while."""
     deadline = time.monotonic() + 0.5
     while time.monotonic() < deadline:
         try:
@@ -233,7 +233,7 @@ async def stubborn() -> str:
 
 
 def delegate_task_to_member(member_id: str) -> str:
-    """Named like a tool of ours."""
+    """Has the name of a delegation tool."""
     return member_id
 
 
@@ -246,11 +246,11 @@ def variable(*texts: str) -> str:
 
 
 def opaque(lock: threading.Lock) -> None:
-    """Takes what has no JSON form."""
+    """Takes a value without a JSON form."""
 
 
 def unknown(value: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
-    """Names a type that is not there."""
+    """Has an undefined type."""
 
 
 def größe() -> int:

@@ -1,4 +1,4 @@
-"""Steps of a state machine whose failures are shown as they happened, not as they come again."""
+"""Rules of a state machine that reports the steps of a failure as they happened."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Any, TypeVar, cast
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-__all__ = ["Broken", "rule"]
+__all__ = ["InvariantViolation", "rule"]
 
 Step = TypeVar("Step", bound=Callable[..., None])
 
 
-class Broken(BaseException):
-    """Something that must hold did not. No Exception, so that it ends the search at once: played
-    again, the same steps need not meet the same moment.
+class InvariantViolation(BaseException):
+    """An invariant is violated.
+
+    Not an Exception, so that it ends the search at once: a replay of the same steps may not have
+    the same timing.
     """
 
 
 def rule(**strategies: st.SearchStrategy[Any]) -> Callable[[Step], Step]:
-    """Make a step, which is written down in `steps` of the machine before it is done."""
+    """Create a rule that adds itself to `steps` of the machine before it is executed."""
 
     def made(step: Step) -> Step:
         @functools.wraps(step)

@@ -1,4 +1,4 @@
-"""Tools that end when a test lets them, whatever they are told."""
+"""Tools that end only when a test releases them, even after a cancel."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 import threading
 
 opened = threading.Event()
-"""Lets them go."""
+"""Releases the tools."""
 
 
 def blocked() -> str:
-    """Block the thread, as time.sleep(600) does."""
+    """Block the thread, like time.sleep(600)."""
     opened.wait(60)
     return "late"
 
 
 async def stubborn() -> str:
-    """Swallow every cancellation."""
+    """Ignore every cancellation."""
     while not opened.is_set():
         try:
             await asyncio.sleep(0.01)
@@ -26,6 +26,6 @@ async def stubborn() -> str:
 
 
 async def polite() -> str:
-    """Take long, and stop when told to."""
+    """Take long, and stop when cancelled."""
     await asyncio.sleep(600)
     return "late"

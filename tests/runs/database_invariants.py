@@ -1,7 +1,7 @@
-"""Somebody who sees everything that is written to a database, and what must always hold in it.
+"""Checks of the invariants of a database, at any time.
 
-Triggers write down every change of a run's state in the transaction of that change, so a second
-end is seen even when a third one hides it.
+Triggers record every status change of a run in its transaction, so that a second final status is
+detected even if a third one replaces it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
-__all__ = ["Seen", "Witness", "tokens_of"]
+__all__ = ["InvariantChecker", "Seen", "tokens_of"]
 
 _LATE = {"stopped_at", "late_result"}
-"""What may still be learned of a run that has ended."""
+"""Columns that may be set after the final status."""
 
 _LEFT = {"history", "messages"}
-"""What a run that never began gets in the transaction of its end, right behind it."""
+"""Columns that a run that never started gets after its final status, in the same transaction."""
 
 _FIXED = [field.name for field in fields(RunRow) if field.name not in _LATE | _LEFT]
 
@@ -70,7 +70,7 @@ _ORPHANS = Sql(
 
 
 class Seen(NamedTuple):
-    """Everything that is stored at one moment; `news` is what happened since the last one."""
+    """All stored data at one moment; `news` has the changes since the previous one."""
 
     news: list[tuple[Any, ...]]
     runs: list[RunRow]
@@ -79,14 +79,14 @@ class Seen(NamedTuple):
     orphans: list[str]
 
 
-class Witness:
-    """Watches a new database file.
+class InvariantChecker:
+    """Checks a new database file.
 
     Attributes:
-        runs: every run that there is, by id.
-        born: ids of all that there ever were.
-        deleted: ids of those that are gone; emptied: the sessions that they were in.
-        final: of each run that has ended, its row when that was first seen.
+        runs: the existing runs by id.
+        created: ids of all runs that were ever created.
+        deleted: ids of the deleted runs; emptied: their sessions.
+        final: the row of each run when its final status was first read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,7 +97,7 @@ class Witness:
         self._database = open_database(Database("main", f"sqlite:///{path}"), create=False)
         self._number = 0
         self.runs: dict[str, RunRow] = {}
-        self.born: set[str] = set()
+        self.created: set[str] = set()
         self.deleted: set[str] = set()
         self.emptied: set[str] = set()
         self.final: dict[str, RunRow] = {}
@@ -106,24 +106,24 @@ class Witness:
     def close(self) -> None:
         self._database.close_blocking()
 
-    def run(self, run_id: str) -> RunRow | None:
-        """The run as it is stored now; nothing is checked."""
+    def read_run(self, run_id: str) -> RunRow | None:
+        """Return the stored row of a run without checks."""
         return self._database.read_blocking(runs.get(run_id, EVERYONE))
 
-    def live(self) -> list[RunRow]:
-        """The runs that had not ended at the last look."""
+    def live_runs(self) -> list[RunRow]:
+        """Return the runs that were live at the last check."""
         return [run for run in self.runs.values() if not is_final(run.status)]
 
-    def look(self) -> None:
-        """See what is stored now, and that all of it may be."""
+    def check(self) -> None:
+        """Read the stored data and check all invariants."""
         seen = self._database.read_blocking(_seen(self._number))
         for number, run_id, session_id, was, became, spoiled in seen.news:
             self._number = number
             if became is None:
                 self.emptied.add(session_id)
-            self._happened(run_id, was, became, bool(spoiled))
+            self._check_change(run_id, was, became, bool(spoiled))
         self.runs = {run.run_id: run for run in seen.runs}
-        assert self.runs.keys() == self.born - self.deleted
+        assert self.runs.keys() == self.created - self.deleted
         for run in seen.runs:
             self._check_run(run)
         by_session = defaultdict[str, list[RunRow]](list)
@@ -132,15 +132,19 @@ class Witness:
         for session in seen.sessions:
             check_session(session, by_session[session.session_id])
         assert not seen.orphans
-        assert set(seen.keys) <= self.born, "a key stands for a run that was never made"
+        assert set(seen.keys) <= self.created, (
+            "an idempotency key refers to a run that was never created"
+        )
 
-    def _happened(self, run_id: str, was: str | None, became: str | None, spoiled: bool) -> None:
+    def _check_change(
+        self, run_id: str, was: str | None, became: str | None, spoiled: bool
+    ) -> None:
         step = (run_id, was, became)
         assert not spoiled, f"a run that had ended was changed: {step}"
         if was is None:
             assert became == "PENDING", step
-            assert run_id not in self.born, step
-            self.born.add(run_id)
+            assert run_id not in self.created, step
+            self.created.add(run_id)
         elif became is None:
             assert is_final(was), f"a run was deleted that had not ended: {step}"
             self.deleted.add(run_id)
@@ -165,13 +169,13 @@ class Witness:
 
 
 def _lasting(run: RunRow) -> list[Any]:
-    """What never changes behind the end."""
+    """Return the columns that never change after the final status."""
     names = [field.name for field in fields(RunRow)]
     return [value for name, value in zip(names, astuple(run), strict=True) if name not in _LATE]
 
 
 def check_session(session: SessionRow, held: list[RunRow]) -> None:
-    """What a session says of its runs is so."""
+    """Check that the counters of a session match its runs."""
     assert [run.seq for run in held] == list(range(1, session.run_count + 1)), session
     assert {run.user_id for run in held} <= {session.user_id}, session
     metrics = orjson.loads(session.metrics)
@@ -185,7 +189,7 @@ def check_session(session: SessionRow, held: list[RunRow]) -> None:
 
 
 def tokens_of(run: RunRow) -> dict[str, int]:
-    """The nine counters of a run, members not included."""
+    """Return the nine counters of a run without its members."""
     stored = orjson.loads(run.metrics) if run.metrics else {}
     return {name: stored.get(name, 0) for name in TOKEN_COUNTERS}
 

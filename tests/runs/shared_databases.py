@@ -1,4 +1,4 @@
-"""Databases that several processes share, workers in them, and runs that they own."""
+"""Databases that several worker processes share, with runs that they own."""
 
 from __future__ import annotations
 
@@ -29,39 +29,47 @@ from agentctl.store.visibility import EVERYONE
 from tests.process import base_environment
 from tests.store.made import a_run, a_session
 
-__all__ = ["Rig", "WorkerProcess", "a_live_run", "identity", "said", "stored", "the_workers"]
+__all__ = [
+    "SharedDatabases",
+    "WorkerProcess",
+    "build_identity",
+    "create_live_run",
+    "list_workers",
+    "read_run",
+    "store_events",
+]
 
 ROOT = Path(__file__).parents[2]
 
 
 class WorkerProcess:
-    """A process that is enlisted; see `tests.runs.enlisted`."""
+    """A registered worker process; see `tests.runs.worker_process`."""
 
     def __init__(self, process: subprocess.Popen[str], system: Path) -> None:
         self.process = process
         self._system = system
-        self.worker_id = self.hear()
+        self.worker_id = self.read_line()
 
-    def hear(self) -> str:
-        """The next line that it says."""
+    def read_line(self) -> str:
+        """Return the next line of its output."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the process ended with {self.process.wait()}"
         return line.strip()
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
 
     def kill(self, *, reap: bool = True) -> None:
-        """kill -9; without `reap` its parent has not asked about its end when this returns."""
+        """Send SIGKILL. Without `reap`, the process stays a zombie."""
         self.process.kill()
         if reap:
             self.process.wait()
 
     def stop(self) -> None:
-        """SIGSTOP, but not in the middle of a write: then nobody could write at all."""
+        """Send SIGSTOP, but not during a write: then no process could write at all."""
         connection = apsw.Connection(str(self._system))
         deadline = time.monotonic() + 10
         while True:
@@ -71,13 +79,13 @@ class WorkerProcess:
                 connection.execute("BEGIN IMMEDIATE; ROLLBACK")
             except apsw.BusyError:
                 assert time.monotonic() < deadline
-                self.go_on()
+                self.resume()
                 os.waitid(os.P_PID, self.process.pid, os.WCONTINUED)
             else:
                 connection.close()
                 return
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
@@ -89,7 +97,7 @@ class WorkerProcess:
                     pipe.close()
 
 
-class Rig:
+class SharedDatabases:
     """A folder with two databases, `main` and `second`."""
 
     def __init__(self, folder: Path) -> None:
@@ -102,13 +110,13 @@ class Rig:
         self._processes: list[WorkerProcess] = []
 
     @property
-    def locks(self) -> list[str]:
-        """Names of the lock files that are there."""
+    def lock_names(self) -> list[str]:
+        """Names of the existing lock files."""
         return sorted(path.name for path in self.folder.glob("main.db.workers/*"))
 
     @contextlib.asynccontextmanager
     async def open(self, *, create: bool = True, all: bool = True) -> AsyncIterator[Databases]:
-        """Both databases, as one process has them."""
+        """Open both databases, as one process does."""
         databases = Databases(self.settings, create=create)
         try:
             if all:
@@ -117,10 +125,16 @@ class Rig:
         finally:
             await databases.close()
 
-    def process(self, *, heartbeat_seconds: float = 0.05) -> WorkerProcess:
-        """Start a process that enlists; the databases must be there."""
+    def start_worker(self, *, heartbeat_seconds: float = 0.05) -> WorkerProcess:
+        """Start a process that registers as a worker; the databases must exist."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.runs.enlisted", str(self.folder), str(heartbeat_seconds)],
+            [
+                sys.executable,
+                "-m",
+                "tests.runs.worker_process",
+                str(self.folder),
+                str(heartbeat_seconds),
+            ],
             cwd=ROOT,
             env=base_environment(),
             stdin=subprocess.PIPE,
@@ -136,12 +150,12 @@ class Rig:
             worker.end()
 
 
-async def a_live_run(
+async def create_live_run(
     database: Database, owner: str | None, run_id: str = "r1", session_id: str = "s1", **given: Any
 ) -> RunRow:
-    """A run that a worker has begun, in a session of its kind."""
+    """Create a run that a worker has claimed, in a session of its kind."""
     await database.write(_begun(owner, run_id, session_id, given))
-    return await stored(database, run_id)
+    return await read_run(database, run_id)
 
 
 @unit
@@ -154,36 +168,40 @@ def _begun(owner: str | None, run_id: str, session_id: str, given: dict[str, Any
         yield from runs.claim(run_id, 1, owner, run.created_at + 1)
 
 
-async def stored(database: Database, run_id: str = "r1") -> RunRow:
-    """The run as the database has it."""
+async def read_run(database: Database, run_id: str = "r1") -> RunRow:
+    """Return the stored row of a run."""
     row = await database.read(runs.get(run_id, EVERYONE))
     assert row is not None
     return row
 
 
-def identity(run: RunRow, name: str = "Echo") -> event_format.RunIdentity:
-    """What the run's events say of it."""
+def build_identity(run: RunRow, name: str = "Echo") -> event_format.RunIdentity:
+    """Return the identity fields of the events of a run."""
     kind: Any = run.component_type
     return event_format.RunIdentity(
         run.run_id, run.session_id, run.parent_run_id, kind, run.component_id, name
     )
 
 
-async def said(
-    database: Database, run: RunRow, *told: RunEvent | str, root: RunRow | None = None, seq: int = 0
+async def store_events(
+    database: Database,
+    run: RunRow,
+    *contents: RunEvent | str,
+    root: RunRow | None = None,
+    seq: int = 0,
 ) -> int:
-    """Store a batch of events of a run, its start first; returns the number of the next event.
+    """Store a batch of events of a run, with its start event; return the next event number.
 
     Args:
-        told: events; a text is one of content.
-        root: the run whose stream they are in, when it is another one.
-        seq: number of the first.
+        contents: the events; a text is a content event.
+        root: the run whose stream has the events, if it is another one.
+        seq: number of the first event.
     """
-    who = identity(run)
-    happened = [Content(event) if isinstance(event, str) else event for event in told]
+    named = build_identity(run)
+    happened = [Content(event) if isinstance(event, str) else event for event in contents]
     lines = [
-        event_format.format_started(who),
-        *(event_format.format_event(who, event) for event in happened),
+        event_format.format_started(named),
+        *(event_format.format_event(named, event) for event in happened),
     ]
     text = "".join(f"{name} {data.decode()}\n" for name, data in lines)
     last = seq + len(lines) - 1
@@ -192,19 +210,19 @@ async def said(
     return last + 1
 
 
-async def the_workers(databases: Databases) -> list[WorkerRow]:
-    """Every worker that has a row."""
+async def list_workers(databases: Databases) -> list[WorkerRow]:
+    """Return every worker that has a row."""
     return await databases.system.read(workers.list_workers())
 
 
 def loads(text: str | None) -> Any:
-    """A JSON column."""
+    """Parse a JSON column."""
     assert text is not None
     return orjson.loads(text)
 
 
-async def beaten(databases: Databases, worker_id: str, beats: int = 1) -> None:
-    """Return after a worker has been seen to beat that often."""
+async def wait_for_heartbeats(databases: Databases, worker_id: str, beats: int = 1) -> None:
+    """Return after a number of heartbeats of a worker."""
     seen: list[int] = []
     async with asyncio.timeout(10):
         while len(set(seen)) <= beats:

@@ -1,4 +1,7 @@
-"""What hangs: the run ends in time, and its record says whether the work did (contract.md 5)."""
+"""Hanging work: the run ends in time, and its record shows if the work stopped.
+
+See docs/contract.md "Tools and threads".
+"""
 
 from __future__ import annotations
 
@@ -20,37 +23,38 @@ from agentctl.store.sqlite import connection
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.runs import gate
+from tests.runs import hanging_tools
 from tests.service.doors import hosted, running, user
 
 SOON = 5.0
-"""Seconds within which a run is final, on a busy machine; nothing here ends by itself before."""
+"""Seconds within which a run is final on a busy machine; no work here ends before on its own."""
 
 PATIENCE = 30.0
-"""Seconds for a run to come to where it hangs: nothing is measured until then."""
+"""Seconds for a run to reach the point where it hangs; not part of a measurement."""
 
 RUN_SECONDS = 1.5
-"""A time for runs within which they come to where they hang."""
+"""A time limit within which runs reach the point where they hang."""
 
 MODELS = ("hang", "drip", "half", "trickle")
 TOOLS = ("polite", "blocked", "stubborn")
 LEFT = ("blocked", "stubborn")
-"""What does not stop when it is told to."""
+"""Tools that do not stop on a cancel."""
 
 
 @pytest.fixture(autouse=True)
 def shut() -> Iterator[None]:
-    """The gate is shut, and nothing stays behind it."""
-    gate.opened.clear()
+    """Hold the tools during a test, and release them afterwards."""
+    hanging_tools.opened.clear()
     yield
-    gate.opened.set()
+    hanging_tools.opened.set()
 
 
 def a_world(folder: Path, endpoint: ModelEndpoint, extra: str = "") -> Deployment:
-    """The usual world with an agent for each tool of the gate, and a team of one of them."""
+    """Create a deployment with an agent for each hanging tool, and a team with one of them."""
     drip = _model("drip", "drip", endpoint) + _agent("drip")
     tools = "".join(
-        _model(name, f"tool:{name}", endpoint) + _agent(name, f'tools = ["tests.runs.gate:{name}"]')
+        _model(name, f"tool:{name}", endpoint)
+        + _agent(name, f'tools = ["tests.runs.hanging_tools:{name}"]')
         for name in TOOLS
     )
     team = '[[teams]]\nid = "pair"\nname = "Pair"\nmode = "coordinate"\nmodel = "delegate"\n'
@@ -71,14 +75,14 @@ def _agent(name: str, more: str = "") -> str:
 
 @contextlib.asynccontextmanager
 async def prepared(deployment: Deployment) -> AsyncIterator[Service]:
-    """The world's service; its runs wait for no import, which takes seconds on a busy machine."""
+    """Open a prepared service: its runs need no import, which takes seconds on a busy machine."""
     async with hosted(deployment) as service:
         await service.prepare()
         yield service
 
 
 async def under_way(service: Service, agent: str) -> str:
-    """Start a run in the session s1 and let it come to where it hangs; its id."""
+    """Start a run in the session s1, wait until it hangs, and return its id."""
     port = user(service)
     request = RunRequest("x", session_id="s1", background=True)
     run_id = (await port.create_run("agent", agent, request)).value["run_id"]
@@ -98,7 +102,7 @@ async def record(port: ServiceOperations, run_id: str) -> dict[str, Any]:
 
 
 async def final(port: ServiceOperations, run_id: str) -> dict[str, Any]:
-    """The run, once it has ended."""
+    """Return the run once it has a final status."""
     found: dict[str, Any] = {}
 
     async def ended() -> bool:
@@ -110,9 +114,9 @@ async def final(port: ServiceOperations, run_id: str) -> dict[str, Any]:
 
 
 async def stops_late(port: ServiceOperations, before: dict[str, Any]) -> None:
-    """What was left goes on until the gate opens; that it stopped is noted, and nothing else."""
+    """Check that abandoned work continues until its release, and that only its stop is recorded."""
     assert (before["stopped_at"], before["late_result"]) == (None, None)
-    gate.opened.set()
+    hanging_tools.opened.set()
     after: dict[str, Any] = {}
 
     async def stopped() -> bool:
@@ -126,7 +130,7 @@ async def stops_late(port: ServiceOperations, before: dict[str, Any]) -> None:
 
 
 async def the_session_goes_on(port: ServiceOperations, *roles: str) -> None:
-    """A model that is sent the session's messages gets them whole, and answers."""
+    """Check that a later run of the session gets all messages and answers."""
     answer = (await port.create_run("agent", "history", RunRequest("and?", "s1"))).value
     assert answer["status"] == "COMPLETED"
     told = [role for role, _ in json.loads(str(answer["content"]))]
@@ -134,7 +138,7 @@ async def the_session_goes_on(port: ServiceOperations, *roles: str) -> None:
 
 
 @pytest.mark.parametrize("agent", [*MODELS, *TOOLS])
-async def test_a_cancelled_run_is_final_in_time_and_says_what_stopped(
+async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
     async with prepared(a_world(tmp_path, model_endpoint)) as service:
@@ -167,7 +171,7 @@ async def test_a_cancelled_run_is_final_in_time_and_says_what_stopped(
 
 
 @pytest.mark.parametrize("agent", ["drip", "trickle", "blocked", "stubborn"])
-async def test_a_run_has_only_so_much_time(
+async def test_run_exceeds_its_time_limit(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
     deployment = a_world(tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n")
@@ -185,7 +189,7 @@ async def test_a_run_has_only_so_much_time(
 
 
 @pytest.mark.parametrize("agent", ["polite", "blocked", "stubborn"])
-async def test_a_run_goes_on_without_a_tool_whose_time_is_up(
+async def test_run_continues_after_a_tool_timeout(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
     deployment = a_world(tmp_path, model_endpoint, "[runs]\ntool_timeout_seconds = 0.1\n")
@@ -200,7 +204,7 @@ async def test_a_run_goes_on_without_a_tool_whose_time_is_up(
             assert (run["stopped_at"], run["late_result"]) == (run["finished_at"], None)
 
 
-async def test_what_a_member_left_is_told_of_the_member(
+async def test_unstopped_work_is_recorded_for_the_member_run(
     tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:
     async with prepared(a_world(tmp_path, model_endpoint)) as service:
@@ -219,7 +223,7 @@ async def test_what_a_member_left_is_told_of_the_member(
 
 
 @pytest.mark.parametrize("agent", LEFT)
-async def test_a_service_that_closes_waits_for_nothing_that_hangs(
+async def test_closing_service_does_not_wait_for_hanging_work(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
     complaints: list[dict[str, Any]] = []
@@ -231,7 +235,7 @@ async def test_a_service_that_closes_waits_for_nothing_that_hangs(
         assert live is not None
         closing = time.monotonic()
     assert time.monotonic() - closing < SOON
-    gate.opened.set()
+    hanging_tools.opened.set()
     await wait_until(lambda: not live.transcript.unstopped.pending)
     await asyncio.sleep(0)
 
@@ -243,7 +247,7 @@ async def test_a_service_that_closes_waits_for_nothing_that_hangs(
 
 @contextlib.asynccontextmanager
 async def locked(deployment: Deployment) -> AsyncIterator[None]:
-    """Another program holds the write lock of the default database."""
+    """Hold the write lock of the default database in another program."""
     holder = apsw.Connection(str(deployment.folder / "main.db"))
     holder.set_busy_timeout(5_000)
     try:
@@ -253,7 +257,7 @@ async def locked(deployment: Deployment) -> AsyncIterator[None]:
         holder.close(True)
 
 
-async def test_work_that_stops_before_its_end_is_stored_is_known_to_have_stopped(
+async def test_work_that_stops_before_the_end_is_stored_has_stopped_at(
     tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
@@ -266,9 +270,9 @@ async def test_work_that_stops_before_its_end_is_stored_is_known_to_have_stopped
         assert live is not None
         async with locked(deployment):
             await wait_until(lambda: live.transcript.unstopped.pending)
-            # The end is on its way: it says that the work goes on.
+            # The end waits for the lock; it records that the work continues.
             await wait_until(lambda: live.transcript.tools[0]["result"] == "cancelled")
-            gate.opened.set()
+            hanging_tools.opened.set()
             await wait_until(lambda: not live.transcript.unstopped.pending)
         run = await final(port, run_id)
         await wait_until(lambda: _stopped(port, run_id), SOON)

@@ -1,7 +1,7 @@
-"""Two changes of a PostgreSQL database, stopped between their statements and let go on by hand.
+"""Two changes of a PostgreSQL database that tests pause between their statements.
 
-Behind the real doors: only the connection on which a unit runs is another one, which waits at its
-gate before each statement.
+The code under test is the real one. Only the connection of a unit is replaced: it waits at a
+`Barrier` before each statement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentctl.store.database import Work
 from agentctl.store.postgres import connection as postgres_connection
 from agentctl.store.postgres import database
 
-__all__ = ["Change", "Gate", "together", "undone"]
+__all__ = ["Barrier", "Change", "together", "undone"]
 
 Change = Callable[[], Awaitable[Any]]
 
@@ -28,14 +28,14 @@ SECONDS = 10.0
 
 _BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND wait_event_type = 'Lock'"
 
-_gate: ContextVar[Gate | None] = ContextVar("gate", default=None)
+_barrier: ContextVar[Barrier | None] = ContextVar("barrier", default=None)
 
 
-class Gate:
-    """Lets the units of one change run so many statements, and no more until it is opened.
+class Barrier:
+    """Lets the units of one change execute a number of statements, and blocks until it is opened.
 
     Args:
-        statements: how many.
+        statements: number of statements before it blocks.
     """
 
     def __init__(self, statements: int) -> None:
@@ -55,30 +55,30 @@ class Gate:
         self._left -= 1
 
 
-class _Gated:
-    """A connection whose statements pass a gate."""
+class _BarrierConnection:
+    """A connection whose statements pass a barrier."""
 
-    def __init__(self, connection: Any, gate: Gate) -> None:
+    def __init__(self, connection: Any, barrier: Barrier) -> None:
         self._connection = connection
-        self._gate = gate
+        self._barrier = barrier
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
     async def fetch(self, *args: Any) -> Any:
-        await self._gate.enter(self._connection.get_server_pid())
+        await self._barrier.enter(self._connection.get_server_pid())
         return await self._connection.fetch(*args)
 
 
 @pytest.fixture
 def undone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Changes that are made by `together` pass their gates; what PostgreSQL has to undo for the
-    sake of others, as a deadlock, is named here."""
+    """Install the barriers of `together`; list the conflicts, such as deadlocks, that PostgreSQL
+    rolled back."""
     found: list[str] = []
 
     async def transact(connection: Any, work: Work[Any]) -> Any:
-        gate = _gate.get()
-        through = connection if gate is None else _Gated(connection, gate)
+        barrier = _barrier.get()
+        through = connection if barrier is None else _BarrierConnection(connection, barrier)
         try:
             return await postgres_connection.run_transaction(through, work)
         except postgres_connection.CONFLICTS as conflict:
@@ -92,39 +92,44 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def together(
     watch: asyncpg.Connection[Any], first: Change, second: Change, statements: int, later: int
 ) -> tuple[list[str], bool]:
-    """Begin a change, begin another one, end the first, end the second.
+    """Start a change, start another one, end the first, end the second.
 
     Args:
-        watch: sees who waits for a lock.
-        statements: how many the first one runs before the second one begins.
-        later: how many the second one runs, unless it has to wait, before the first goes on.
+        watch: connection that shows which changes wait for a lock.
+        statements: number of statements of the first change before the second one starts.
+        later: number of statements of the second change, unless it has to wait, before the first
+            one continues.
 
     Returns:
-        What came of the two; and whether the first one had more statements.
+        The results of the two, and True if the first one had more statements.
     """
-    gates = Gate(statements), Gate(later)
+    barriers = Barrier(statements), Barrier(later)
     tasks = list[asyncio.Task[str]]()
-    for change, gate in zip((first, second), gates, strict=True):
-        _gate.set(gate)
+    for change, barrier in zip((first, second), barriers, strict=True):
+        _barrier.set(barrier)
         tasks.append(asyncio.create_task(_told(change)))
-        await _resting(watch, tasks[-1], gate)
-    more = gates[0].reached.is_set()
-    _gate.set(None)
-    gates[0].open()
-    await _resting(watch, tasks[0], gates[0], opened=True)
-    gates[1].open()
+        await _resting(watch, tasks[-1], barrier)
+    more = barriers[0].reached.is_set()
+    _barrier.set(None)
+    barriers[0].open()
+    await _resting(watch, tasks[0], barriers[0], opened=True)
+    barriers[1].open()
     async with asyncio.timeout(SECONDS):
         return [await task for task in tasks], more
 
 
 async def _resting(
-    watch: asyncpg.Connection[Any], task: asyncio.Task[str], gate: Gate, *, opened: bool = False
+    watch: asyncpg.Connection[Any],
+    task: asyncio.Task[str],
+    barrier: Barrier,
+    *,
+    opened: bool = False,
 ) -> None:
-    """Wait until a change has ended, stands at its gate, or waits for a lock."""
+    """Wait until a change has ended, is blocked by its barrier, or waits for a lock."""
     async with asyncio.timeout(SECONDS):
-        while not task.done() and (opened or not gate.reached.is_set()):
+        while not task.done() and (opened or not barrier.reached.is_set()):
             await asyncio.wait([task], timeout=0.002)
-            if gate.pids and await watch.fetchval(_BLOCKED, gate.pids):
+            if barrier.pids and await watch.fetchval(_BLOCKED, barrier.pids):
                 return
 
 

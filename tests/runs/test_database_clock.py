@@ -1,4 +1,4 @@
-"""Who is dead on another machine, as a command that is soon over can know it."""
+"""Detection of dead workers on other machines by short-lived commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def configured(postgres_url: str) -> Iterator[settings.Settings]:
         yield settings.Settings(databases=(entry,))
 
 
-async def test_a_command_takes_the_databases_word_for_the_age_of_a_beat(
+async def test_command_compares_heartbeats_with_the_database_clock(
     configured: settings.Settings,
 ) -> None:
     databases = Databases(configured, create=True)

@@ -1,4 +1,4 @@
-"""Which process is which, and whether it is gone."""
+"""Identities of processes and their exit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ GONE = identify_this_process()._replace(process_start=1)
 
 
 def of(pid: int) -> ProcessIdentity:
-    """Another process, as it would describe itself; its start is not known."""
+    """Build the identity of another process without its start time."""
     return identify_this_process()._replace(pid=pid, process_start=0)
 
 
-def test_this_process_is_there_and_says_which_boot_and_namespace() -> None:
+def test_this_process_is_alive_and_has_boot_id_and_namespace() -> None:
     process = identify_this_process()
     assert process.pid == os.getpid()
     assert process.process_start > 0
@@ -34,16 +34,16 @@ def test_this_process_is_there_and_says_which_boot_and_namespace() -> None:
     assert not has_exited(process)
 
 
-def test_a_pid_that_another_process_has_got_is_not_that_process() -> None:
+def test_reused_pid_is_another_process() -> None:
     process = identify_this_process()
     assert has_exited(process._replace(process_start=process.process_start - 1))
 
 
-def test_without_a_known_start_the_pid_alone_tells() -> None:
+def test_pid_decides_without_a_known_start_time() -> None:
     assert not has_exited(identify_this_process()._replace(process_start=0))
 
 
-def test_what_has_ended_is_gone_also_before_its_parent_asks() -> None:
+def test_zombie_process_has_exited() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert not has_exited(of(child.pid))
@@ -64,12 +64,12 @@ def test_what_has_ended_is_gone_also_before_its_parent_asks() -> None:
     ],
     ids=["host", "boot or container", "unknown boot"],
 )
-def test_a_process_elsewhere_is_not_judged_by_its_pid(elsewhere: ProcessIdentity) -> None:
+def test_pid_of_another_machine_is_not_judged(elsewhere: ProcessIdentity) -> None:
     assert has_exited(GONE)
     assert not has_exited(elsewhere)
 
 
-async def test_the_name_of_a_program_may_hold_anything(tmp_path: Path) -> None:
+async def test_program_name_may_contain_any_character(tmp_path: Path) -> None:
     program = tmp_path / "a) Z 1 (b"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
     child = subprocess.Popen([program, "60"])

@@ -1,8 +1,8 @@
-"""Processes that share a database, all in this one: each is a Service, and each can be killed.
+"""Simulated processes that share a database: each is a Service, and each can be killed.
 
-What a process does is done by the tasks that were made in its context, by the threads of its
-database and by the thread of its beat. `Process.kill` does to it what SIGKILL would: nothing that
-is not on the disk yet gets there, none of its tasks is heard again, its lock is free.
+A simulated process consists of the tasks that were created in its context, the threads of its
+database and its heartbeat thread. `Process.kill` has the effects of SIGKILL: data that is not on
+the disk yet is lost, its tasks have no further effect, and its lock is free.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.service.doors import user
 
-__all__ = ["Process", "by_process"]
+__all__ = ["Process", "create_process_task"]
 
 T = TypeVar("T")
 
-BEAT_SECONDS = 0.1
-"""Shorter than in life, so that one that was taken for dead hears of it soon."""
+HEARTBEAT_SECONDS = 0.1
+"""Shorter than in production, so that a worker soon detects that it was declared dead."""
 
 DEATH_SECONDS = 20.0
-"""How long tasks that were cancelled may take to end before a test gives up."""
+"""Maximum time that cancelled tasks have to end before the test fails."""
 
 _here: ContextVar[Process | None] = ContextVar("_here", default=None)
 
 
-def by_process(
+def create_process_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], **more: Any
 ) -> asyncio.Task[T]:
-    """A task factory (`loop.set_task_factory`): a task belongs to the process that made it."""
+    """Create a task that belongs to the current process (`loop.set_task_factory`)."""
     task: asyncio.Task[T] = asyncio.Task(coroutine, loop=loop, **more)
     process = _here.get()
     if process is not None:
@@ -45,12 +45,12 @@ def by_process(
 
 
 class Process:
-    """One process. The loop must have `by_process` as its task factory.
+    """One process. The loop must have `create_process_task` as its task factory.
 
     Attributes:
-        alive: until it is killed or has been stopped.
-        stopping: whether it was told to end.
-        ids: the workers that it has been.
+        alive: True until it is killed or has been stopped.
+        stopping: True after the request to stop.
+        ids: all of its worker ids so far.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -69,17 +69,17 @@ class Process:
         return self._service
 
     @property
-    def port(self) -> ServiceOperations:
-        """It, as the one user that there is."""
+    def operations(self) -> ServiceOperations:
+        """Its operations, as the only user of the tests."""
         return user(self.service)
 
     @property
     def up(self) -> bool:
-        """Whether it can be asked for something: not while it starts, nor while it ends."""
+        """True if it accepts calls: not while it starts or stops."""
         return self.alive and not self.stopping and self._opened_client
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Have the process do something."""
+        """Start a task of the process."""
         token = _here.set(self)
         try:
             return asyncio.get_running_loop().create_task(work)
@@ -89,29 +89,29 @@ class Process:
     def adopt(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         if not self.alive:
-            # A timer or a thread that outlived it: this never runs a step.
+            # Created by a timer or thread after the kill: this task never runs a step.
             task.cancel()
 
-    async def spawned(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have the process do something, and wait for it."""
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a task of the process and wait for it."""
         return await self.spawn(work)
 
-    def note(self) -> None:
-        """Note which worker it is now."""
+    def note_worker_id(self) -> None:
+        """Add its current worker id to `ids`."""
         if self._service is not None:
             self.ids.add(self._service.hosting.engine.worker_id)
 
     async def open(self) -> None:
-        """Begin as `serve` does. Its sweep ends what dead workers left. A task of its own."""
+        """Start like `serve`, with a sweep for dead workers. Runs in a separate task."""
         opened = Service.open(self._settings, create=True)
         self._service, self._opened = await opened.__aenter__(), opened
-        self._service._worker._heartbeat_seconds = BEAT_SECONDS
-        self.note()
+        self._service._worker._heartbeat_seconds = HEARTBEAT_SECONDS
+        self.note_worker_id()
         await self._service.prepare()
         self._opened_client = True
 
     async def stop(self) -> None:
-        """End well: what it works on is cancelled as a recorded request."""
+        """Shut down: its runs are cancelled with a recorded request."""
         self.stopping = True
         await self.spawn(self._close())
         self.alive = False
@@ -121,14 +121,14 @@ class Process:
             await self._opened.__aexit__(None, None, None)
 
     async def kill(self) -> None:
-        """As kill -9: up to the first await nothing of it runs, behind it nothing of it counts."""
-        self.note()
+        """Kill the process. Its tasks do not run until the first await, and no effect later."""
+        self.note_worker_id()
         self.alive = False
         if self._service is not None:
             self._die(self._service)
-        await self._buried()
+        await self._cancel_tasks()
         if self._service is not None:
-            # For the sake of this process: connections to models. The databases take nothing.
+            # Free the model connections of the test process; the databases accept nothing any more.
             with contextlib.suppress(asyncio.CancelledError):
                 await self._close()
             await self._service.hosting.catalog.close()
@@ -141,14 +141,14 @@ class Process:
         worker._thread = None
         for database in service.hosting.databases.opened().values():
             assert isinstance(database, SqliteDatabase)
-            _sever(database)
+            _close_connections(database)
         if worker._lock is not None:
-            # The kernel closes what was open, and so frees the lock; the file stays.
+            # The kernel would close the file and free the lock; the file stays.
             worker._lock.release()
         worker._lock = None
 
-    async def _buried(self) -> None:
-        """Get rid of the tasks: nobody hears what they still do, and the store takes nothing."""
+    async def _cancel_tasks(self) -> None:
+        """Cancel the tasks until they end: they have no effect, and the store accepts nothing."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEATH_SECONDS
         while left := [task for task in self._tasks if not task.done()]:
@@ -161,8 +161,8 @@ class Process:
                 task.exception()
 
 
-def _sever(database: SqliteDatabase) -> None:
-    """Close the connections; what waits for the writer is lost, what it is at is done or not."""
+def _close_connections(database: SqliteDatabase) -> None:
+    """Close the connections. Queued writes are lost; the current write is done or lost."""
     writer = database._writer
     if writer is not None:
         with contextlib.suppress(Empty):

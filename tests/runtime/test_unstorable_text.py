@@ -1,4 +1,4 @@
-"""Whatever text a model or a tool brings: what is told and what is kept can be written."""
+"""Any text of a model or a tool: events and stored data can always be written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RESULT = st.one_of(JSON, st.binary(max_size=10), st.just(object()), st.sets(st.i
 
 
 class Told:
-    """A run's surroundings: what is told is put on the wire at once."""
+    """A run context that formats each event at once."""
 
     run_id = session_id = "run"
     tool_timeout = 1.0
@@ -67,7 +67,7 @@ class Told:
 
 
 class Returns:
-    """A tool that returns what it was made with."""
+    """A tool with a fixed result."""
 
     def __init__(self, result: object) -> None:
         self.result = result
@@ -84,10 +84,10 @@ class Returns:
             return CallOutcome("no form", failed=True)
 
 
-async def one_answer(
+async def process_answer(
     told: Told, deltas: list[str], calls: list[tuple[str, Any, str]], result: object
 ) -> None:
-    """A model says and calls something, as `runtime.agent` passes it on."""
+    """Process one answer of a model with text and calls, like `runtime.agent`."""
     conversation = Conversation(told, "go", {"tool": Returns(result)})
     conversation.add_prompt("system")
     conversation.begin_answer()
@@ -102,7 +102,7 @@ async def one_answer(
 
 
 def strings(value: Any) -> list[str]:
-    """All strings in a JSON value, names included."""
+    """Yield all strings in a JSON value, including names."""
     if isinstance(value, dict):
         return [text for item in value.items() for part in item for text in strings(part)]
     if isinstance(value, list):
@@ -117,12 +117,12 @@ def strings(value: Any) -> list[str]:
     RESULT,
     st.sampled_from([Limits(), Limits(tool_result_bytes=3), Limits(run_bytes=40)]),
 )
-def test_events_and_ends_can_always_be_written(
+def test_events_and_ends_are_always_storable(
     deltas: list[str], calls: list[tuple[str, Any, str]], result: object, limits: Limits
 ) -> None:
     told = Told(limits)
     with contextlib.suppress(ExecutionError):
-        asyncio.run(one_answer(told, deltas, calls, result))
+        asyncio.run(process_answer(told, deltas, calls, result))
     transcript = told.transcript
     transcript.close_open_calls(0)
 

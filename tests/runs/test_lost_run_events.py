@@ -1,4 +1,4 @@
-"""The end of a run whose worker is gone reaches who had more of it than was stored."""
+"""The last event of an orphaned run, for followers with events that were never stored."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import pytest
 from agentctl.operations import ResumeRequest
 from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
 from tests.deployment import Deployment
-from tests.runs.rig import a_live_run, said
+from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.doors import hosted, user
 
 
 @pytest.mark.parametrize("kept", [0, 2])
 @pytest.mark.parametrize("after", [-1, 0, 1, 2, 57])
-async def test_the_end_comes_behind_whatever_was_delivered(
+async def test_end_of_an_orphaned_run_follows_unstored_events(
     deployment: Deployment, kept: int, after: int
 ) -> None:
     async with hosted(deployment) as service:
         database = service.hosting.databases["main"]
-        run = await a_live_run(database, "dead", component_id="echo")
-        stored = await said(database, run, *["word "] * kept) if kept else 0
+        run = await create_live_run(database, "dead", component_id="echo")
+        stored = await store_events(database, run, *["word "] * kept) if kept else 0
         assert await recover_runs(database, "dead") == ["r1"]
         request = ResumeRequest("s1", after)
         port = user(service, run.user_id)

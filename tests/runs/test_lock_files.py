@@ -1,4 +1,4 @@
-"""Lock files: who holds one lives."""
+"""Lock files of workers: a locked file shows a live worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from agentctl.runs.process import WorkerLock, is_lock_free, remove_lock, remove_stale_locks
 
 
-def test_a_lock_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_lock_file_is_private_and_locked(tmp_path: Path) -> None:
     folder = tmp_path / "workers"
     lock = WorkerLock.acquire(folder, "w1")
     file = folder / "w1.lock"
@@ -25,7 +25,7 @@ def test_a_lock_is_for_its_owner_only(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_a_lock_that_is_dropped_is_free_and_asking_leaves_it_so(tmp_path: Path) -> None:
+def test_released_lock_is_free_and_tests_do_not_lock_it(tmp_path: Path) -> None:
     WorkerLock.acquire(tmp_path, "w1").release()
     assert is_lock_free(tmp_path, "w1")
     assert is_lock_free(tmp_path, "w1")
@@ -34,24 +34,24 @@ def test_a_lock_that_is_dropped_is_free_and_asking_leaves_it_so(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_file_decides_nothing(tmp_path: Path) -> None:
+def test_missing_lock_file_is_not_a_free_lock(tmp_path: Path) -> None:
     assert not is_lock_free(tmp_path, "w1")
     assert not is_lock_free(tmp_path / "nowhere", "w1")
 
 
-def test_an_id_has_one_lock(tmp_path: Path) -> None:
+def test_worker_id_has_only_one_lock(tmp_path: Path) -> None:
     lock = WorkerLock.acquire(tmp_path, "w1")
     with pytest.raises(FileExistsError):
         WorkerLock.acquire(tmp_path, "w1")
     lock.remove()
 
 
-def test_programs_that_are_started_do_not_inherit_it(tmp_path: Path) -> None:
+def test_child_programs_do_not_inherit_the_lock(tmp_path: Path) -> None:
     lock = WorkerLock.acquire(tmp_path, "w1")
     program = [sys.executable, "-c", "print('up', flush=True); input()"]
     pipe = subprocess.PIPE
     with subprocess.Popen(program, stdin=pipe, stdout=pipe, close_fds=False) as child:
-        # Only once the program itself runs is what it may not have closed.
+        # Wait until the program runs: only then inherited files are really open.
         assert child.stdout is not None
         child.stdout.readline()
         lock.release()
@@ -60,7 +60,7 @@ def test_programs_that_are_started_do_not_inherit_it(tmp_path: Path) -> None:
     assert free
 
 
-def test_files_of_nobody_are_removed_once_they_are_old(tmp_path: Path) -> None:
+def test_old_files_without_a_worker_are_removed(tmp_path: Path) -> None:
     held = WorkerLock.acquire(tmp_path, "held")
     for name in ("stray", "known", "young"):
         WorkerLock.acquire(tmp_path, name).release()

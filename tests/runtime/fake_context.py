@@ -1,4 +1,4 @@
-"""What runs of these tests run in: the engine's part, without a database."""
+"""A run context without an engine and a database."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.endpoint import ModelEndpoint
 T = TypeVar("T")
 
 MEMBER_SECONDS = 0.5
-"""How long a member's run may take here."""
+"""Maximum seconds of a member's run in these tests."""
 
 
-class Surroundings:
-    """One run: a `RunContext` that keeps what it is told.
+class FakeContext:
+    """A `RunContext` that keeps its events.
 
     Attributes:
-        left: names of what was still at work when the run ended.
+        left: names of the work that still executed when the run ended.
     """
 
     def __init__(self, catalog: Catalog, *, tool_timeout: float = 5.0) -> None:
@@ -40,15 +40,15 @@ class Surroundings:
         self.limits: Limits = catalog.settings.limits
         self.catalog = catalog
         self.events: list[RunEvent] = []
-        self.children: list[Surroundings] = []
+        self.children: list[FakeContext] = []
         self.checkpoints = 0
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False
         self.left: list[str] = []
 
     @property
-    def told(self) -> str:
-        """All deltas, joined."""
+    def joined_deltas(self) -> str:
+        """The joined deltas."""
         return "".join(event.delta for event in self.events if isinstance(event, Content))
 
     def emit(self, event: RunEvent) -> None:
@@ -60,7 +60,7 @@ class Surroundings:
             raise asyncio.CancelledError
 
     async def run_member(self, component: Component, message: str) -> MemberResult:
-        child = Surroundings(self.catalog)
+        child = FakeContext(self.catalog)
         self.children.append(child)
         if self.cancels_members:
             return child.ended("CANCELLED")
@@ -81,7 +81,7 @@ class Surroundings:
     async def execute(
         self, kind: ComponentKind, component_id: str, message: str, history: list[dict[str, Any]]
     ) -> None:
-        """Run a component; a run that does not complete is settled as the engine does."""
+        """Run a component; like the engine, close the open calls of a run that fails."""
         component = self.catalog.get(kind, component_id)
         assert component is not None
         try:
@@ -106,7 +106,7 @@ def settings(
     limits: Limits | None = None,
     path: Path | None = None,
 ) -> Settings:
-    """A configuration with one agent `writer` on the model `m`, and what else is given."""
+    """Build a configuration with the agent `writer`, the model `m`, and the given components."""
     return Settings(
         databases=(Database("main", "sqlite:///nowhere"), Database("other", "sqlite:///else")),
         models=(_model("m", model, endpoint), *models),
@@ -125,12 +125,12 @@ def _model(model_id: str, name: str, endpoint: ModelEndpoint | None) -> Model:
 
 
 def served(model_id: str, name: str, endpoint: ModelEndpoint) -> Model:
-    """A further model of the endpoint."""
+    """Build another model of the endpoint."""
     return _model(model_id, name, endpoint)
 
 
 def with_catalog(configured: Settings, work: Callable[[Catalog], Awaitable[T]]) -> T:
-    """Run `work` with the catalog of a configuration, and close that."""
+    """Run `work` with the catalog of a configuration, and close the catalog."""
 
     async def main() -> T:
         catalog = Catalog.from_settings(configured)
@@ -150,8 +150,8 @@ def run(
     component: str = "writer",
     history: list[dict[str, Any]] | None = None,
     tool_timeout: float = 5.0,
-) -> Surroundings:
-    """Run a component to its end; returns what its run was told. Raises what the run raises."""
+) -> FakeContext:
+    """Run a component to its end and return its context; raise its failure."""
     ended, failure = attempt(
         configured,
         message,
@@ -174,16 +174,16 @@ def attempt(
     history: list[dict[str, Any]] | None = None,
     tool_timeout: float = 5.0,
     cancels_members: bool = False,
-) -> tuple[Surroundings, ExecutionError | None]:
-    """Run a component; returns what its run was told and why it failed, if it did."""
+) -> tuple[FakeContext, ExecutionError | None]:
+    """Run a component and return its context, and its failure or None."""
 
-    async def work(catalog: Catalog) -> tuple[Surroundings, ExecutionError | None]:
-        surroundings = Surroundings(catalog, tool_timeout=tool_timeout)
-        surroundings.cancels_members = cancels_members
+    async def work(catalog: Catalog) -> tuple[FakeContext, ExecutionError | None]:
+        context = FakeContext(catalog, tool_timeout=tool_timeout)
+        context.cancels_members = cancels_members
         try:
-            await surroundings.execute(kind, component, message, history or [])
+            await context.execute(kind, component, message, history or [])
         except ExecutionError as failure:
-            return surroundings, failure
-        return surroundings, None
+            return context, failure
+        return context, None
 
     return with_catalog(configured, work)

@@ -1,4 +1,4 @@
-"""What clients ask of processes that may die meanwhile, and whether what they are told is so."""
+"""Calls of clients to processes that may die, with checks of the responses."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
 from agentctl.runs.states import is_final
 from agentctl.store.repositories.runs import RunRow
-from tests.runs.processes import Process
-from tests.runs.witness import Witness
+from tests.runs.database_invariants import InvariantChecker
+from tests.runs.simulated_processes import Process
 
 __all__ = [
-    "Asked",
     "Call",
-    "Cancelling",
-    "Deleting",
-    "Following",
-    "Starting",
+    "CancelCall",
+    "DeleteCall",
+    "FollowCall",
+    "RequestedRun",
+    "StartCall",
     "check_cancel",
     "check_numbers",
+    "component_of",
+    "event_data",
     "is_end",
-    "named",
-    "said",
 ]
 
 ENDS = ("Completed", "Cancelled", "Error")
 
 
 @dataclass
-class Asked:
-    """A run that somebody wants: one request, made once or, with a key, often.
+class RequestedRun:
+    """A request for a run, sent once or, with an idempotency key, several times.
 
     Attributes:
-        given: the ids of the runs that it was answered with.
+        given: ids of the runs in the responses.
     """
 
     kind: ComponentKind
@@ -51,27 +51,27 @@ class Asked:
 
 
 class Call:
-    """One thing that a client asks of a process, as a task of it.
+    """One call of a client, as a task of a process.
 
     Attributes:
-        heard: whether the client has an answer; it has none when the process dies first, or when
-            it went away itself.
-        error: what was raised to it.
+        has_response: True if the client got a response. It gets none if the process dies first or
+            if the client disconnects.
+        error: the exception that the call raised.
     """
 
-    def __init__(self, process: Process, witness: Witness) -> None:
+    def __init__(self, process: Process, checker: InvariantChecker) -> None:
         self.process = process
-        self.witness = witness
-        self.heard = False
+        self.checker = checker
+        self.has_response = False
         self.left = False
         self.error: errors.AgentctlError | None = None
         self.task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        self.task = self.process.spawn(self._made())
+    def start(self) -> None:
+        self.task = self.process.spawn(self._run())
 
-    def leave(self) -> None:
-        """The client goes away."""
+    def disconnect(self) -> None:
+        """Disconnect the client."""
         assert self.task is not None
         if not self.task.done():
             self.left = True
@@ -81,53 +81,53 @@ class Call:
     def done(self) -> bool:
         return self.task is not None and self.task.done()
 
-    async def _made(self) -> None:
+    async def _run(self) -> None:
         try:
             await self.work()
         except errors.AgentctlError as error:
             self.error = error
-        self.heard = self.process.alive and not self.left
+        self.has_response = self.process.alive and not self.left
 
     def work(self) -> Coroutine[Any, Any, None]:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Hold what was heard against what is stored. Once, when it is done."""
+        """Compare the response with the stored data, once the call is done."""
         assert self.task is not None
         if not self.task.cancelled():
             failure = self.task.exception()
             if failure is not None and not self.left and self.process.alive:
                 raise failure
-        if not self.heard:
+        if not self.has_response:
             return
         if self.error is not None:
-            self.refused(self.error)
+            self.check_error(self.error)
         else:
-            self.answered()
+            self.check_response()
 
-    def refused(self, error: errors.AgentctlError) -> None:
+    def check_error(self, error: errors.AgentctlError) -> None:
         if isinstance(error, errors.Unavailable) and self.process.stopping:
             return
         raise AssertionError(f"{self} was refused") from error
 
-    def answered(self) -> None:
+    def check_response(self) -> None:
         raise NotImplementedError
 
-    def stored(self, run_id: str) -> RunRow | None:
-        """The run as the witness saw it last; None when it was deleted."""
-        assert run_id in self.witness.born, f"{run_id} was acknowledged and is not there"
-        return self.witness.runs.get(run_id)
+    def stored_run(self, run_id: str) -> RunRow | None:
+        """Return the run as the checker read it last; None if it was deleted."""
+        assert run_id in self.checker.created, f"{run_id} was acknowledged and is not there"
+        return self.checker.runs.get(run_id)
 
 
-class Starting(Call):
-    """Start a run, and wait for it or follow it as the request says.
+class StartCall(Call):
+    """Starts a run, and waits for it or follows it.
 
     Attributes:
-        run_id: once the client knows it.
+        run_id: set once the client knows it.
     """
 
-    def __init__(self, process: Process, witness: Witness, asked: Asked) -> None:
-        super().__init__(process, witness)
+    def __init__(self, process: Process, checker: InvariantChecker, asked: RequestedRun) -> None:
+        super().__init__(process, checker)
         self.asked = asked
         self.run_id: str | None = None
         self.record: dict[str, Any] = {}
@@ -136,13 +136,17 @@ class Starting(Call):
     async def work(self) -> None:
         asked = self.asked
         if asked.stream:
-            events = self.process.port.stream_run(asked.kind, asked.component_id, asked.request)
+            events = self.process.operations.stream_run(
+                asked.kind, asked.component_id, asked.request
+            )
             async for event in events:
                 if self.process.alive:
                     self.events.append(event)
-                    self.run_id = self.run_id or said(event)["run_id"]
+                    self.run_id = self.run_id or event_data(event)["run_id"]
             return
-        answer = await self.process.port.create_run(asked.kind, asked.component_id, asked.request)
+        answer = await self.process.operations.create_run(
+            asked.kind, asked.component_id, asked.request
+        )
         if self.process.alive:
             self.record = dict(answer.value)
             self.run_id = self.record["run_id"]
@@ -151,10 +155,10 @@ class Starting(Call):
         if self.run_id is not None:
             self.asked.given.add(self.run_id)
             assert len(self.asked.given) == 1, "one request has made two runs"
-            check_numbers(self.stored(self.run_id), self.run_id, self.events, -1)
+            check_numbers(self.stored_run(self.run_id), self.run_id, self.events, -1)
         super().check()
 
-    def refused(self, error: errors.AgentctlError) -> None:
+    def check_error(self, error: errors.AgentctlError) -> None:
         request = self.asked.request
         if isinstance(error, errors.Conflict):
             busy = self.asked.component_id == "sole"
@@ -162,30 +166,32 @@ class Starting(Call):
         elif isinstance(error, errors.NotFound):
             assert self._gone(), error
         else:
-            super().refused(error)
+            super().check_error(error)
 
     def _gone(self) -> bool:
-        """Whether its run may have been deleted."""
-        return bool(self.witness.deleted)
+        """Return True if its run may have been deleted."""
+        return bool(self.checker.deleted)
 
-    def answered(self) -> None:
+    def check_response(self) -> None:
         if self.asked.stream:
             if self.run_id is not None:
                 check_complete(self, self.run_id, self.events)
             return
         assert self.run_id is not None
-        run = self.stored(self.run_id)
+        run = self.stored_run(self.run_id)
         if not self.asked.request.background:
             assert is_final(self.record["status"]), self.record
         if run is not None and is_final(self.record["status"]):
-            assert_agree(self.record, run)
+            check_same_end(self.record, run)
 
 
-class Following(Call):
-    """Follow a run from behind some event on."""
+class FollowCall(Call):
+    """Follows a run after an event."""
 
-    def __init__(self, process: Process, witness: Witness, run: RunRow, after: int) -> None:
-        super().__init__(process, witness)
+    def __init__(
+        self, process: Process, checker: InvariantChecker, run: RunRow, after: int
+    ) -> None:
+        super().__init__(process, checker)
         self.run = run
         self.run_id = run.run_id
         self.after = after
@@ -193,37 +199,39 @@ class Following(Call):
 
     async def work(self) -> None:
         request = ResumeRequest(self.run.session_id, self.after)
-        kind, component_id = named(self.run)
-        async for event in self.process.port.resume_run(kind, component_id, self.run_id, request):
+        kind, component_id = component_of(self.run)
+        async for event in self.process.operations.resume_run(
+            kind, component_id, self.run_id, request
+        ):
             if self.process.alive:
                 self.events.append(event)
 
     def check(self) -> None:
-        check_numbers(self.stored(self.run_id), self.run_id, self.events, self.after)
+        check_numbers(self.stored_run(self.run_id), self.run_id, self.events, self.after)
         super().check()
 
-    def refused(self, error: errors.AgentctlError) -> None:
+    def check_error(self, error: errors.AgentctlError) -> None:
         if isinstance(error, errors.NotFound) and not self.events:
-            assert self.run_id in self.witness.deleted
+            assert self.run_id in self.checker.deleted
         else:
-            super().refused(error)
+            super().check_error(error)
 
-    def answered(self) -> None:
+    def check_response(self) -> None:
         check_complete(self, self.run_id, self.events, self.after)
 
 
-class Cancelling(Call):
-    """Ask a run to stop.
+class CancelCall(Call):
+    """Cancels a run.
 
     Attributes:
-        before: the run as it was stored when the request was made.
-        orphaned: whether its worker was dead then.
+        before: the stored row at the time of the request.
+        orphaned: True if its worker was dead at that time.
     """
 
     def __init__(
-        self, process: Process, witness: Witness, run: RunRow, wait: float, reason: str
+        self, process: Process, checker: InvariantChecker, run: RunRow, wait: float, reason: str
     ) -> None:
-        super().__init__(process, witness)
+        super().__init__(process, checker)
         self.run = run
         self.request = CancelRequest(run.session_id, wait, reason)
         self.before: RunRow | None = None
@@ -231,50 +239,50 @@ class Cancelling(Call):
         self.record: dict[str, Any] = {}
 
     async def work(self) -> None:
-        self.before = self.witness.run(self.run.run_id)
-        kind, component_id = named(self.run)
-        answer = await self.process.port.cancel_run(
+        self.before = self.checker.read_run(self.run.run_id)
+        kind, component_id = component_of(self.run)
+        answer = await self.process.operations.cancel_run(
             kind, component_id, self.run.run_id, self.request
         )
         self.record = dict(answer.value)
 
-    def refused(self, error: errors.AgentctlError) -> None:
+    def check_error(self, error: errors.AgentctlError) -> None:
         if isinstance(error, errors.NotFound):
-            assert self.run.run_id in self.witness.deleted
+            assert self.run.run_id in self.checker.deleted
         else:
-            super().refused(error)
+            super().check_error(error)
 
-    def answered(self) -> None:
-        run = self.stored(self.run.run_id)
+    def check_response(self) -> None:
+        run = self.stored_run(self.run.run_id)
         if run is not None and self.before is not None:
             check_cancel(self.record, self.before, run)
             if self.orphaned and not is_final(self.before.status):
                 assert self.record["cancel"] != "requested", "its worker was dead"
 
 
-class Deleting(Call):
-    """Delete a session."""
+class DeleteCall(Call):
+    """Deletes a session."""
 
     def __init__(
-        self, process: Process, witness: Witness, session_id: str, *, cancel: bool
+        self, process: Process, checker: InvariantChecker, session_id: str, *, cancel: bool
     ) -> None:
-        super().__init__(process, witness)
+        super().__init__(process, checker)
         self.session_id = session_id
         self.cancel = cancel
 
     async def work(self) -> None:
-        await self.process.port.delete_session(self.session_id, cancel=self.cancel)
+        await self.process.operations.delete_session(self.session_id, cancel=self.cancel)
 
-    def refused(self, error: errors.AgentctlError) -> None:
+    def check_error(self, error: errors.AgentctlError) -> None:
         if not isinstance(error, errors.NotFound | errors.Conflict):
-            super().refused(error)
+            super().check_error(error)
 
-    def answered(self) -> None:
-        """That its runs are gone is seen by the witness, which knows who may delete."""
+    def check_response(self) -> None:
+        """Do nothing: the checker detects the deleted runs."""
 
 
 def check_cancel(answer: dict[str, Any], before: RunRow, run: RunRow) -> None:
-    """Hold the answer to a cancel against the run as it was stored before and is stored now."""
+    """Compare the response to a cancel with the stored rows before and after it."""
     outcome, status = answer["cancel"], answer["status"]
     if is_final(before.status):
         assert (outcome, status) == ("already_final", before.status), (answer, before)
@@ -283,43 +291,46 @@ def check_cancel(answer: dict[str, Any], before: RunRow, run: RunRow) -> None:
         assert run.cancel_requested_at is not None, (answer, run)
         return
     assert is_final(run.status), (answer, run)
-    assert_agree(answer, run)
+    check_same_end(answer, run)
     assert answer["reason"] == run.cancel_reason, (answer, run)
     if outcome == "stopped":
         assert status == "CANCELLED", answer
     elif not is_final(before.status):
-        # It finished first: one that was stopped by another request is one that was stopped.
+        # It finished first: a run that another request stopped counts as stopped.
         assert outcome == "already_final", answer
 
 
-def assert_agree(record: dict[str, Any], run: RunRow) -> None:
-    """The end that somebody was told of is the one that is stored."""
+def check_same_end(record: dict[str, Any], run: RunRow) -> None:
+    """Check that the reported final status is the stored one."""
     assert record["status"] == run.status, (record, run)
     assert run.finished_at is not None
     assert record["finished_at"] == format_rfc3339(run.finished_at), (record, run)
 
 
-def named(run: RunRow) -> tuple[ComponentKind, str]:
+def component_of(run: RunRow) -> tuple[ComponentKind, str]:
     kind: Any = run.component_type
     return kind, run.component_id
 
 
-def said(event: StreamEvent) -> dict[str, Any]:
+def event_data(event: StreamEvent) -> dict[str, Any]:
     data: dict[str, Any] = orjson.loads(event.data)
     return data
 
 
 def is_end(run_id: str, event: StreamEvent) -> bool:
-    """Whether an event is the last one of a run."""
+    """Return True if an event is the last one of a run."""
     names = {f"{kind.event_prefix}{end}" for kind in KINDS.values() for end in ENDS}
-    return event.name in names and bool(said(event)["run_id"] == run_id)
+    return event.name in names and bool(event_data(event)["run_id"] == run_id)
 
 
 def check_numbers(run: RunRow | None, run_id: str, events: list[StreamEvent], after: int) -> None:
-    """Numbers grow by one from the one asked for; nothing comes behind an end.
+    """Check that event numbers grow by one and that no event follows the last one.
 
-    Only the end itself may be further off: that of a run that was lost, or of one without content
-    whose events were not kept, as stored (`run`; None: it was deleted).
+    Only the number of the last event may have a gap: that of an orphaned run, or of a run without
+    content whose events were not stored.
+
+    Args:
+        run: the stored row; None if it was deleted.
     """
     expected = after + 1
     for event in events[:-1]:
@@ -336,8 +347,8 @@ def check_numbers(run: RunRow | None, run_id: str, events: list[StreamEvent], af
 
 
 def check_complete(call: Call, run_id: str, events: list[StreamEvent], after: int = -1) -> None:
-    """Who followed a run until there was nothing more has its end."""
-    run = call.stored(run_id)
+    """Check that a follower that read all events has the last event."""
+    run = call.stored_run(run_id)
     if run is None or call.process.stopping:
         return
     if not events:

@@ -1,4 +1,4 @@
-"""What is kept for a time only is removed."""
+"""Cleanup of data with a limited lifetime."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from agentctl.runs.process import WorkerLock
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, idempotency, runs
-from tests.runs.rig import Rig, a_live_run, said
+from tests.runs.shared_databases import SharedDatabases, create_live_run, store_events
 from tests.store.made import an_end
 
 HOUR = 3_600_000_000
 
 
 async def ended(databases: Databases, database: str, run_id: str, hours: int) -> None:
-    """A run with events that ended some hours ago; its id sorts as that of a run of long ago."""
+    """Create a run with events that ended some hours ago; its id sorts like that of an old run."""
     place = databases[database]
-    run = await a_live_run(place, "w1", run_id)
-    await said(place, run, "hello")
+    run = await create_live_run(place, "w1", run_id)
+    await store_events(place, run, "hello")
     await place.write(runs.finish(an_end(run_id, finished_at=now() - hours * HOUR)))
 
 
@@ -29,13 +29,13 @@ async def has_events(databases: Databases, database: str, run_id: str) -> bool:
     return await databases[database].read(events.get_last_seq(run_id)) >= 0
 
 
-async def test_events_are_kept_for_a_day_after_the_end(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_events_are_deleted_a_day_after_the_end(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         for database in ("main", "second"):
             await ended(databases, database, "0-old", 25)
             await ended(databases, database, "0-new", 23)
-            run = await a_live_run(databases[database], "w1", "0-live")
-            await said(databases[database], run, "hello")
+            run = await create_live_run(databases[database], "w1", "0-live")
+            await store_events(databases[database], run, "hello")
         await sweep.delete_expired(databases)
         for database in ("main", "second"):
             kept = [
@@ -46,14 +46,14 @@ async def test_events_are_kept_for_a_day_after_the_end(rig: Rig) -> None:
             assert kept == ["0-new", "0-live"]
 
 
-async def test_keys_are_kept_for_a_day(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_idempotency_keys_are_deleted_after_a_day(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
         for name, hours in (("old", 25), ("new", 23)):
             at = now() - hours * HOUR
             assert await main.write(idempotency.claim_key("ann", name, "hash", name, at)) is None
         await sweep.delete_expired(databases)
-        # As long ago as both were claimed, they would still stand.
+        # Relative to the time of the claims both keys are still valid.
         then = now() - 20 * HOUR
         assert (
             await main.write(idempotency.claim_key("ann", "old", "hash", "another", then)) is None
@@ -63,10 +63,10 @@ async def test_keys_are_kept_for_a_day(rig: Rig) -> None:
         assert claimed.run_id == "new"
 
 
-async def test_more_than_one_unit_is_removed(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_cleanup_deletes_more_than_one_unit(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         main = databases["main"]
-        run = await a_live_run(main, "w1", "0-r1")
+        run = await create_live_run(main, "w1", "0-r1")
         await main.write(many_events(run.run_id, 1200))
         await main.write(runs.finish(an_end(run.run_id, finished_at=now() - 25 * HOUR)))
         await sweep.delete_expired(databases)
@@ -79,11 +79,11 @@ def many_events(run_id: str, count: int) -> Steps[None]:
         assert (yield from events.append_batch(run_id, 1, seq, seq, "RunContent {}\n"))
 
 
-async def test_lock_files_of_nobody_are_removed(rig: Rig) -> None:
-    async with rig.open() as databases:
+async def test_stale_lock_files_are_removed(shared: SharedDatabases) -> None:
+    async with shared.open() as databases:
         folder = databases.system.lock_folder
         WorkerLock.acquire(folder, "stray").release()
         os.utime(folder / "stray.lock", times=(time.time() - 3600,) * 2)
-        other = rig.process()
+        other = shared.start_worker()
         await sweep.delete_expired(databases)
-        assert rig.locks == [f"{other.worker_id}.lock"]
+        assert shared.lock_names == [f"{other.worker_id}.lock"]

@@ -1,12 +1,13 @@
-"""A process that is enlisted as a worker: `python -m tests.runs.enlisted FOLDER BEAT_SECONDS`.
+"""A worker process: `python -m tests.runs.worker_process FOLDER HEARTBEAT_SECONDS`.
 
-It says its id, and what becomes of it; it does what the lines on its stdin tell:
-    run ID DATABASE     begin a run
-    fork                leave the lock to a child that outlives it; says the child's pid
-    start               start a program that outlives it; says its pid
-    block SECONDS       keep the event loop busy
-    end ID DATABASE     write the end of a run; says whether it was taken
-    retire              go, as a process that ends well does
+It prints its worker id and executes the commands on its stdin:
+
+    run ID DATABASE     start a run
+    fork                leave the lock to a child process that survives; prints the child's pid
+    start               start a program that survives; prints its pid
+    block SECONDS       block the event loop
+    end ID DATABASE     store the end of a run; prints True if it was accepted
+    retire              unregister and exit
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from agentctl.runs.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import runs
-from tests.runs.rig import Rig, a_live_run
+from tests.runs.shared_databases import SharedDatabases, create_live_run
 from tests.store.made import an_end
 
 
@@ -30,7 +31,7 @@ def say(text: object) -> None:
 
 
 async def main(folder: Path, beat_seconds: float) -> None:
-    async with Rig(folder).open(create=False) as databases:
+    async with SharedDatabases(folder).open(create=False) as databases:
         worker = Worker(
             databases, on_lost=lambda old: say(f"lost {old}"), heartbeat_seconds=beat_seconds
         )
@@ -43,7 +44,7 @@ async def main(folder: Path, beat_seconds: float) -> None:
 async def obeyed(line: str, worker: Worker, databases: Databases) -> bool:
     match line.split():
         case ["run", run_id, database]:
-            await a_live_run(databases[database], worker.id, run_id)
+            await create_live_run(databases[database], worker.id, run_id)
             say("begun")
         case ["end", run_id, database]:
             say(await databases[database].write(runs.finish(an_end(run_id))))
@@ -64,7 +65,7 @@ async def obeyed(line: str, worker: Worker, databases: Databases) -> bool:
 def forked() -> int:
     pid = os.fork()
     if pid == 0:
-        # It has what its parent had open, the lock as well, except for the pipes.
+        # The child keeps the open files of its parent, including the lock, except for the pipes.
         os.close(0)
         os.close(1)
         time.sleep(60)

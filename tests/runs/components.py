@@ -1,4 +1,4 @@
-"""What is hosted where processes race and die: a component of every kind, most of them quick."""
+"""Configuration for tests with races and kills: components of every kind, most of them quick."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ import pytest
 from agentctl.config.settings import Agent, Database, Model, Settings, Step, Team, Workflow
 from agentctl.records.kinds import ComponentKind
 
-__all__ = ["COMPONENTS", "LONG", "QUICK", "never_awaited", "pause", "stage", "tidied"]
+__all__ = [
+    "COMPONENTS",
+    "LONG",
+    "QUICK",
+    "build_settings",
+    "collect_garbage",
+    "ignore_never_awaited",
+    "pause",
+]
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
-"""Whether to look for as long as it takes (CONTRIBUTING.md), and not only for some seconds."""
+"""True to search for as long as needed (CONTRIBUTING.md), instead of some seconds."""
 
 COMPONENTS: tuple[tuple[ComponentKind, str], ...] = (
     ("agent", "quick"),
@@ -29,9 +37,10 @@ COMPONENTS: tuple[tuple[ComponentKind, str], ...] = (
     ("workflow", "line"),
     ("workflow", "snag"),
 )
-"""quick: says what it was told; slow: likewise, for a minute; hang: never answers; tool: calls
-`pause`; sole: quick, and alone in its session; pair: delegates to quick; jam: asks quick and hang;
-line: quick, then pair; snag: quick, then hang. Besides there is busy: slow, and alone as well.
+"""quick: echoes its message; slow: the same for a minute; hang: never answers; tool: calls
+`pause`; sole: quick, with at most one live run in a session; pair: delegates to quick; jam: runs
+quick and hang; line: quick, then pair; snag: quick, then hang. Not listed: busy, which is slow and
+has at most one live run in a session.
 """
 
 QUICK: tuple[tuple[ComponentKind, str], ...] = (
@@ -39,33 +48,35 @@ QUICK: tuple[tuple[ComponentKind, str], ...] = (
     ("team", "pair"),
     ("workflow", "line"),
 )
-"""Those that end by themselves, and need nothing but this process."""
+"""Components that end without a cancel and need no other process."""
 
 
-never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-"""The model library starts tasks that hold a coroutine; one that is cancelled before its first step
-leaves that coroutine behind.
+ignore_never_awaited = pytest.mark.filterwarnings(
+    "ignore:coroutine .* was never awaited:RuntimeWarning"
+)
+"""The model library starts tasks with a coroutine object. If such a task is cancelled before its
+first step, the coroutine is never awaited.
 """
 
 
 @pytest.fixture
-def tidied() -> Iterator[None]:
-    """What a test leaves is collected before the next one begins, which may mind."""
+def collect_garbage() -> Iterator[None]:
+    """Collect the garbage of a test before the next one starts, which may be disturbed by it."""
     yield
     gc.collect()
 
 
 async def pause(seconds: float) -> str:
-    """Take that long, and stop when told to."""
+    """Sleep for some seconds, and stop when cancelled."""
     await asyncio.sleep(seconds)
     return "paused"
 
 
-def stage(database: Path, model_url: str = "http://127.0.0.1:9/v1") -> Settings:
-    """A configuration with one database.
+def build_settings(database: Path, model_url: str = "http://127.0.0.1:9/v1") -> Settings:
+    """Build a configuration with one database.
 
     Args:
-        model_url: the stub endpoint, for hang, tool and those that ask them.
+        model_url: the stub endpoint for hang, tool and the components that use them.
     """
     demo = [Model(name, "demo", name) for name in ("echo", "slow", "leader")]
     stubs = [Model("hang", "openai", "hang", model_url)]
@@ -77,7 +88,7 @@ def stage(database: Path, model_url: str = "http://127.0.0.1:9/v1") -> Settings:
             _agent("quick", "echo"),
             _agent("slow", "slow"),
             _agent("hang", "hang"),
-            _agent("tool", "tool", tools=("tests.runs.stage:pause",)),
+            _agent("tool", "tool", tools=("tests.runs.components:pause",)),
             _agent("sole", "echo", on_busy="reject"),
             _agent("busy", "slow", on_busy="reject"),
         ),
