@@ -34,7 +34,10 @@ _DUTIES = {
 def build_leader_instructions(team: Component, members: Mapping[str, Component]) -> str:
     """Join the team's own instructions, the duty of the leader in its mode, and the members."""
     assert isinstance(team.spec, Team)
-    roster = "\n".join(_describe_member(member) for member in members.values())
+    roster = "\n".join(
+        f"- {member.id} ({member.name})" + (f": {member.description}" if member.description else "")
+        for member in members.values()
+    )
     parts = [team.spec.instructions, _DUTIES[team.spec.mode], f"Members:\n{roster}"]
     return "\n\n".join(part for part in parts if part)
 
@@ -112,8 +115,3 @@ class _Route(_MemberAction):
         else:
             conversation.is_routing = False
         return build_member_outcome(member, result)
-
-
-def _describe_member(member: Component) -> str:
-    about = f": {member.description}" if member.description else ""
-    return f"- {member.id} ({member.name}){about}"
