@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.config.settings import Authorization
-from tests.auth.badclaims import BAD, RULES
+from tests.auth.bad_claims import BAD, RULES
 from tests.auth.forge import (
     Signer,
     b64,

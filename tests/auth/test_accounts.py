@@ -52,7 +52,7 @@ DIGITS = account_tokens._DIGITS
 # The form of tokens
 
 
-def test_a_token_is_prefix_secret_and_checksum() -> None:
+def test_token_has_prefix_secret_and_checksum() -> None:
     token = generate_account_token("acme")
     assert re.fullmatch(r"acme_pat_[0-9A-Za-z]{49}", token)
     assert has_valid_checksum(token)
@@ -64,7 +64,7 @@ def test_a_token_is_prefix_secret_and_checksum() -> None:
 
 
 @pytest.mark.parametrize("secret", [b"\x00" * 32, b"\xff" * 32, b"\x00" * 31 + b"\x01"])
-def test_every_secret_has_the_same_width(monkeypatch: pytest.MonkeyPatch, secret: bytes) -> None:
+def test_all_secrets_have_the_same_length(monkeypatch: pytest.MonkeyPatch, secret: bytes) -> None:
     monkeypatch.setattr(
         "agentctl.auth.tokens.account_tokens.os.urandom", lambda size: secret[:size]
     )
@@ -76,12 +76,12 @@ def test_every_secret_has_the_same_width(monkeypatch: pytest.MonkeyPatch, secret
     assert number == int.from_bytes(secret, "big")
 
 
-def test_no_two_tokens_are_equal() -> None:
+def test_generated_tokens_are_different() -> None:
     assert len({generate_account_token("a") for _ in range(1_000)}) == 1_000
 
 
 @given(place=st.integers(0, 61), letter=st.sampled_from(DIGITS))
-def test_one_wrong_character_is_noticed(place: int, letter: str) -> None:
+def test_checksum_detects_one_wrong_character(place: int, letter: str) -> None:
     """CRC32 finds every burst that is shorter than itself."""
     token = generate_account_token("agentctl")
     wrong = token[:place] + letter + token[place + 1 :]
@@ -89,7 +89,7 @@ def test_one_wrong_character_is_noticed(place: int, letter: str) -> None:
 
 
 @given(st.text(max_size=80))
-def test_any_text_has_a_verdict(text: str) -> None:
+def test_any_text_is_checked_without_an_exception(text: str) -> None:
     assert not has_valid_checksum(text)
     assert not has_valid_checksum(f"agentctl_pat_{text}")
 
@@ -108,20 +108,20 @@ def test_any_text_has_a_verdict(text: str) -> None:
         lambda token: "",
     ],
 )
-def test_what_is_no_token_has_no_form(change: Callable[[str], str]) -> None:
+def test_malformed_tokens_are_rejected(change: Callable[[str], str]) -> None:
     with pytest.raises(InvalidToken) as refusal:
         check_account_token(change(generate_account_token("agentctl")))
     assert refusal.value.check == "account.form"
 
 
-def test_the_kind_of_a_credential_is_seen_at_its_beginning() -> None:
+def test_prefix_decides_the_kind_of_a_credential() -> None:
     assert is_account_token(generate_account_token("acme"))
     assert is_account_token("acme_pat_")
     for other in ("", "acme_pa_x", "Acme_pat_x", "eyJhbGciOiJSUzI1NiJ9.e30.", "1a_pat_x", "_pat_x"):
         assert not is_account_token(other)
 
 
-def test_a_hash_is_all_that_is_kept() -> None:
+def test_token_is_stored_as_its_sha256() -> None:
     token = generate_account_token("agentctl")
     assert re.fullmatch(r"[0-9a-f]{64}", hash_token(token))
     assert hash_token(token) == hash_token(token) != hash_token(generate_account_token("agentctl"))
@@ -203,27 +203,25 @@ def refused(tokens: AccountTokens, token: str) -> str:
     return refusal.value.check
 
 
-def test_who_an_account_is(tokens: AccountTokens, stored: Stored) -> None:
+def test_account_becomes_a_principal(tokens: AccountTokens, stored: Stored) -> None:
     token = stored.add(id="x")
     expected = Principal(subject="sa:x", scopes=frozenset({"agents:read"}))
     assert ask(tokens, token) == expected
     assert (expected.admin, expected.sees_all_users, expected.session_id) == (False, False, None)
 
 
-def test_an_account_sees_its_own_also_as_an_administrator(
-    tokens: AccountTokens, stored: Stored
-) -> None:
+def test_admin_account_sees_only_its_data(tokens: AccountTokens, stored: Stored) -> None:
     principal = ask(tokens, stored.add(scopes=frozenset({ADMIN})))
     assert (principal.admin, principal.sees_all_users) == (True, False)
 
 
-def test_a_wrong_checksum_is_not_looked_up(tokens: AccountTokens, stored: Stored) -> None:
+def test_wrong_checksum_is_not_looked_up(tokens: AccountTokens, stored: Stored) -> None:
     token = stored.add()
     assert refused(tokens, token[:-1] + ("a" if token[-1] != "a" else "b")) == "account.form"
     assert stored.asked == []
 
 
-def test_an_unknown_token_is_looked_up_once_a_second(
+def test_unknown_token_is_looked_up_once_per_second(
     tokens: AccountTokens, stored: Stored, clock: Clock
 ) -> None:
     token = generate_account_token("agentctl")
@@ -235,14 +233,14 @@ def test_an_unknown_token_is_looked_up_once_a_second(
     assert len(stored.asked) == 2
 
 
-def test_an_answer_for_another_hash_is_none(tokens: AccountTokens, stored: Stored) -> None:
+def test_account_with_another_hash_is_rejected(tokens: AccountTokens, stored: Stored) -> None:
     """The comparison after the look-up (K02): a database may compare otherwise than we do."""
     token = stored.add()
     stored.change(token, token_hash=hash_token(token).upper())
     assert refused(tokens, token) == "account.known"
 
 
-def test_what_is_found_is_good_for_a_second(
+def test_found_account_is_cached_for_one_second(
     tokens: AccountTokens, stored: Stored, clock: Clock
 ) -> None:
     token = stored.add()
@@ -258,7 +256,7 @@ def test_what_is_found_is_good_for_a_second(
     assert len(stored.asked) == 2
 
 
-def test_a_revocation_here_is_effective_at_once(tokens: AccountTokens, stored: Stored) -> None:
+def test_revocation_is_immediate_in_the_same_process(tokens: AccountTokens, stored: Stored) -> None:
     token, other = stored.add(), stored.add()
     ask(tokens, token), ask(tokens, other)
     stored.change(token, revoked_at=1)
@@ -268,7 +266,7 @@ def test_a_revocation_here_is_effective_at_once(tokens: AccountTokens, stored: S
     assert len(stored.asked) == 3
 
 
-def test_what_was_read_before_a_revocation_is_not_remembered(
+def test_result_older_than_a_revocation_is_not_cached(
     tokens: AccountTokens, stored: Stored
 ) -> None:
     token = stored.add()
@@ -283,7 +281,7 @@ def test_what_was_read_before_a_revocation_is_not_remembered(
     assert refused(tokens, token) == "account.revoked"
 
 
-def test_an_account_expires_by_the_wall_clock_also_while_remembered(
+def test_cached_account_expires_by_the_wall_clock(
     tokens: AccountTokens, stored: Stored, clock: Clock
 ) -> None:
     token = stored.add(expires_at=int((clock.wall + 0.5) * 1_000_000))
@@ -295,7 +293,7 @@ def test_an_account_expires_by_the_wall_clock_also_while_remembered(
     assert len(stored.asked) == 1
 
 
-def test_only_what_is_let_pass_counts_as_a_use(
+def test_only_accepted_tokens_count_as_use(
     tokens: AccountTokens, stored: Stored, clock: Clock
 ) -> None:
     good, gone, old = stored.add(), stored.add(revoked_at=1), stored.add(expires_at=1)
@@ -307,7 +305,7 @@ def test_only_what_is_let_pass_counts_as_a_use(
     assert stored.noted == ["a0", "a0"]
 
 
-def test_without_the_database_nobody_is_refused_and_nobody_passes(
+def test_unavailable_database_is_not_a_rejection(
     tokens: AccountTokens, stored: Stored, clock: Clock
 ) -> None:
     token = stored.add()
@@ -324,7 +322,7 @@ def test_without_the_database_nobody_is_refused_and_nobody_passes(
         ask(tokens, token)
 
 
-def test_unknown_tokens_are_rationed_and_known_ones_are_not(
+def test_rate_limit_applies_to_unknown_tokens_only(
     tokens: AccountTokens, stored: Stored, clock: Clock
 ) -> None:
     known = stored.add()
@@ -351,12 +349,12 @@ def test_unknown_tokens_are_rationed_and_known_ones_are_not(
     assert len(stored.asked) == asked + UNKNOWN_LOOKUPS_PER_SECOND
 
 
-def test_new_accounts_take_nothing_from_the_ration(tokens: AccountTokens, stored: Stored) -> None:
+def test_new_accounts_do_not_use_the_rate_limit(tokens: AccountTokens, stored: Stored) -> None:
     for _ in range(UNKNOWN_LOOKUPS_PER_SECOND * 3):
         ask(tokens, stored.add())
 
 
-def test_unknown_tokens_at_once_are_rationed_too(tokens: AccountTokens, stored: Stored) -> None:
+def test_concurrent_unknown_tokens_are_rate_limited(tokens: AccountTokens, stored: Stored) -> None:
     async def all_at_once() -> list[Any]:
         wild = (tokens.identify(generate_account_token("agentctl")) for _ in range(100))
         return await asyncio.gather(*wild, return_exceptions=True)
@@ -365,7 +363,7 @@ def test_unknown_tokens_at_once_are_rationed_too(tokens: AccountTokens, stored: 
     assert len(stored.asked) == UNKNOWN_LOOKUPS_PER_SECOND
 
 
-def test_what_is_remembered_is_bounded(tokens: AccountTokens, stored: Stored, clock: Clock) -> None:
+def test_caches_are_bounded(tokens: AccountTokens, stored: Stored, clock: Clock) -> None:
     many = [stored.add() for _ in range(MAXIMUM_CACHED + 10)]
 
     async def each() -> None:
@@ -392,7 +390,7 @@ def identified(verifier: Verifier, authorization: str | None) -> Principal:
     return asyncio.run(verifier.identify(authorization))
 
 
-def test_both_kinds_are_told_apart(verifier: Verifier, stored: Stored) -> None:
+def test_jwt_and_account_token_are_distinguished(verifier: Verifier, stored: Stored) -> None:
     assert identified(verifier, f"bearer {stored.add()}").subject == "sa:a0"
     assert identified(verifier, bearer({"sub": "me"})).subject == "me"
     assert verifier.identify_jwt(bearer({"sub": "me"})).subject == "me"
@@ -401,9 +399,7 @@ def test_both_kinds_are_told_apart(verifier: Verifier, stored: Stored) -> None:
     assert not isinstance(refusal.value, InvalidToken)
 
 
-def test_what_begins_as_an_accounts_token_is_never_read_as_a_jwt(
-    verifier: Verifier, stored: Stored
-) -> None:
+def test_account_token_is_never_parsed_as_a_jwt(verifier: Verifier, stored: Stored) -> None:
     jwt = bearer({"sub": "me"}).partition(" ")[2]
     with pytest.raises(InvalidToken) as refusal:
         identified(verifier, f"Bearer agentctl_pat_{jwt}")
@@ -412,7 +408,7 @@ def test_what_begins_as_an_accounts_token_is_never_read_as_a_jwt(
 
 
 @pytest.mark.parametrize("prefix", ["other", "agentct", "agentctll", "Agentctl"])
-def test_what_does_not_is_never_looked_up(verifier: Verifier, stored: Stored, prefix: str) -> None:
+def test_jwt_is_never_looked_up(verifier: Verifier, stored: Stored, prefix: str) -> None:
     token = generate_account_token(prefix)
     stored.accounts[hash_token(token)] = StoredAccount(
         "x", hash_token(token), frozenset({ADMIN}), None, None, None
@@ -423,9 +419,7 @@ def test_what_does_not_is_never_looked_up(verifier: Verifier, stored: Stored, pr
     assert stored.asked == []
 
 
-def test_an_account_cannot_be_verified_without_its_database(
-    verifier: Verifier, stored: Stored, clock: Clock
-) -> None:
+def test_account_token_needs_the_database(verifier: Verifier, stored: Stored, clock: Clock) -> None:
     token = stored.add()
     alone = Verifier(Settings(authorization=Authorization(verification_keys=(OLD.pem,))))
     for ask_for in (verifier.identify_jwt, alone.identify_jwt, lambda it: identified(alone, it)):
@@ -435,7 +429,7 @@ def test_an_account_cannot_be_verified_without_its_database(
     assert stored.asked == []
 
 
-def test_with_authorization_off_no_token_is_looked_at(stored: Stored) -> None:
+def test_authorization_off_ignores_account_tokens(stored: Stored) -> None:
     tokens = AccountTokens(stored, admin_scope=ADMIN)
     off = Verifier(Settings(authorization=Authorization(enabled=False)), tokens)
     assert identified(off, f"Bearer {stored.add()}").subject is None
@@ -446,7 +440,7 @@ def test_with_authorization_off_no_token_is_looked_at(stored: Stored) -> None:
 # Who may grant what
 
 
-def test_a_scope_covers_itself_and_what_it_implies() -> None:
+def test_scope_covers_itself_and_narrower_scopes() -> None:
     for scope in KNOWN_SCOPES:
         assert is_covered({scope}, scope)
         assert not is_covered(set(), scope)
@@ -471,7 +465,7 @@ def test_a_scope_covers_itself_and_what_it_implies() -> None:
         ("sessions:read", "sessions:s1:write", False),
     ],
 )
-def test_implication(held: str, scope: str, expected: bool) -> None:
+def test_covered_and_uncovered_scopes(held: str, scope: str, expected: bool) -> None:
     assert is_covered({held}, scope) is expected
 
 
@@ -484,7 +478,7 @@ SCOPES = st.one_of(
 
 
 @given(held=st.frozensets(SCOPES, max_size=4), scope=SCOPES)
-def test_what_is_covered_opens_nothing_more(held: frozenset[str], scope: str) -> None:
+def test_covered_scope_grants_nothing_more(held: frozenset[str], scope: str) -> None:
     """Whatever an account may do with a granted scope, who granted it may do too."""
     if not is_covered(held, scope):
         return
@@ -496,7 +490,7 @@ def test_what_is_covered_opens_nothing_more(held: frozenset[str], scope: str) ->
                 assert is_action_allowed(held, rule.resource, rule.action, identifier)
 
 
-def test_nobody_grants_what_they_do_not_hold() -> None:
+def test_caller_cannot_grant_scopes_it_does_not_have() -> None:
     me = Principal(subject="me", scopes=frozenset({"agents:read", "sessions:write"}))
     grants.check_held_scopes(["agents:writer:read", "sessions:write"], me, ADMIN)
     with pytest.raises(Forbidden) as refusal:
@@ -505,7 +499,7 @@ def test_nobody_grants_what_they_do_not_hold() -> None:
     assert refusal.value.detail.endswith("agents:run, agent_os:admin")
 
 
-def test_only_an_administrator_grants_the_admin_scope() -> None:
+def test_only_administrators_grant_the_admin_scope() -> None:
     grants.check_held_scopes([ADMIN, "teams:run"], local_principal("boss"), ADMIN)
     grants.check_held_scopes([ADMIN], Principal("sa:x", frozenset({ADMIN}), admin=True), ADMIN)
     named_so = Principal(subject="me", scopes=frozenset({"agents:read"}))
@@ -528,13 +522,13 @@ def test_only_an_administrator_grants_the_admin_scope() -> None:
         (["agent_os:admim"], "did you mean agent_os:admin?"),
     ],
 )
-def test_scopes_that_nothing_asks_for_are_refused(scopes: list[str], told: str) -> None:
+def test_unknown_scopes_are_rejected(scopes: list[str], told: str) -> None:
     with pytest.raises(ValidationFailed) as refusal:
         grants.check_known_scopes(scopes, ADMIN)
     assert told in refusal.value.detail
 
 
-def test_known_scopes_pass() -> None:
+def test_known_scopes_are_accepted() -> None:
     grants.check_known_scopes([*KNOWN_SCOPES, ADMIN, "agents:*:run", "sessions:s1:read"], ADMIN)
     grants.check_known_scopes(["odd.one:boss"], "odd.one:boss")
 
@@ -545,7 +539,7 @@ PRIVILEGED = (
 )  # fmt: skip
 
 
-def test_privileged_scopes_have_to_be_meant() -> None:
+def test_privileged_scopes_need_the_flag() -> None:
     plain = [scope for scope in KNOWN_SCOPES if scope not in PRIVILEGED]
     assert {scope.rpartition(":")[2] for scope in plain} <= {"read", "run"}
     grants.check_privileged_scopes(plain, ADMIN, allowed=False)
@@ -556,7 +550,7 @@ def test_privileged_scopes_have_to_be_meant() -> None:
         assert refusal.value.detail == f"Privileged scopes need allow_privileged_scopes: {scope}"
 
 
-def test_what_is_told_of_a_grant_is_told_without_what_was_given() -> None:
+def test_rejected_scope_is_not_repeated() -> None:
     with pytest.raises(ValidationFailed) as refusal:
         grants.check_known_scopes(["sk-secret value"], ADMIN)
     assert "secret" not in refusal.value.detail

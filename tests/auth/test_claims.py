@@ -16,7 +16,7 @@ from agentctl.auth.tokens.claims import (
 )
 from agentctl.config.settings import Authorization, Server, Settings
 from agentctl.errors import InvalidToken
-from tests.auth.badclaims import BAD, FINE, RULES
+from tests.auth.bad_claims import BAD, FINE, RULES
 from tests.auth.forge import NOW, compact
 from tests.auth.verifiers import JWT_CHECK_NAMES
 
@@ -40,13 +40,13 @@ def passes(claims: Any, rules: ClaimRules = PLAIN, now: float = NOW) -> bool:
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_good_claims(name: str) -> None:
+def test_valid_claims_are_accepted(name: str) -> None:
     claims, rules = FINE[name]
     assert checked(claims, rules_of(rules))
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_claims(name: str) -> None:
+def test_invalid_claims_are_rejected(name: str) -> None:
     claims, rules, step = BAD[name]
     with pytest.raises(InvalidToken) as refusal:
         checked(claims, rules_of(rules))
@@ -54,20 +54,20 @@ def test_bad_claims(name: str) -> None:
     assert step in JWT_CHECK_NAMES
 
 
-def test_exp_has_no_leeway_and_the_boundary_is_exact() -> None:
+def test_exp_has_no_leeway_and_an_exact_limit() -> None:
     assert passes({"exp": NOW}, now=NOW - 0.001)
     assert not passes({"exp": NOW}, now=NOW)
     assert not passes({"exp": NOW}, ClaimRules(leeway=300), now=NOW)
 
 
 @pytest.mark.parametrize("name", ["iat", "nbf"])
-def test_leeway_is_for_times_that_lie_ahead(name: str) -> None:
+def test_leeway_applies_to_nbf_and_iat(name: str) -> None:
     rules = ClaimRules(leeway=30)
     assert passes({name: NOW + 30}, rules)
     assert not passes({name: NOW + 30.5}, rules)
 
 
-def test_nesting_within_strings_does_not_count() -> None:
+def test_brackets_in_strings_are_not_nesting() -> None:
     assert passes({"x": '\\"[[[[[[[[[[{{{{{{{{{{', "y": ["[", "]", "{", "}"] * 5})
 
 
@@ -90,18 +90,18 @@ def test_nesting_within_strings_does_not_count() -> None:
         (["\u0430gents:read", "teams:read"], ("teams:read",)),
     ],
 )
-def test_scopes_are_never_an_error(scopes: Any, granted: tuple[str, ...]) -> None:
+def test_malformed_scopes_are_no_error(scopes: Any, granted: tuple[str, ...]) -> None:
     assert check_claims(compact({"scopes": scopes}), PLAIN, NOW).scopes == frozenset(granted)
 
 
-def test_the_admin_scope_counts_whatever_its_form() -> None:
+def test_malformed_admin_scope_counts() -> None:
     rules = ClaimRules(admin_scope="superuser")
     assert check_claims(compact({"scopes": ["superuser", "user"]}), rules, NOW).scopes == {
         "superuser"
     }
 
 
-def test_what_comes_out() -> None:
+def test_valid_claims_are_returned() -> None:
     claims = check_claims(
         compact({"sub": "me", "session_id": "s1", "exp": NOW + 60, "iat": NOW - 1}), PLAIN, NOW
     )
@@ -109,7 +109,7 @@ def test_what_comes_out() -> None:
     assert (claims.expires_at, claims.issued_at) == (NOW + 60, NOW - 1)
 
 
-def test_rules_from_settings() -> None:
+def test_rules_come_from_the_settings() -> None:
     given = Authorization(issuer="i", require_sub=True, leeway_seconds=5)
     assert ClaimRules.from_settings(Settings(authorization=given)) == ClaimRules(
         audience=None, issuer="i", require_sub=True, leeway=5
@@ -120,12 +120,12 @@ def test_rules_from_settings() -> None:
         assert ClaimRules.from_settings(Settings(server, given)).audience == expected
 
 
-def test_what_is_not_there_is_none() -> None:
+def test_absent_claims_are_none() -> None:
     claims = checked({}, PLAIN)
     assert claims == Claims(None, frozenset(), None, None, None)
 
 
-def test_what_the_steps_find() -> None:
+def test_checks_return_their_values() -> None:
     for value, found in (("x", ["x"]), (["x", "y"], ["x", "y"]), ([], [])):
         assert check_aud({"aud": value}, PLAIN, NOW) == found
     assert check_aud({}, PLAIN, NOW) == []

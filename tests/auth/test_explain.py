@@ -21,7 +21,7 @@ from agentctl.operations import ExplainRequest
 from agentctl.server import create_app
 from agentctl.service.service import Service
 from tests.auth import hostile
-from tests.auth.explained import (
+from tests.auth.explain_cases import (
     ALL,
     CASES,
     CONFIGURATIONS,
@@ -115,14 +115,14 @@ def new_account(host: Host, name: str, scope: str) -> dict[str, Any]:
     return {"id": answer.get("id"), **answer}
 
 
-def test_there_are_many_cases() -> None:
+def test_cases_cover_every_check() -> None:
     refused = [case for case in CASES if case.status != ALLOWED]
     assert len(refused) > 100
     assert {case.by for case in refused} >= {check.name for check in JWT_CHECKS} - {"claims.scopes"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.by} {case.request}")
-def test_explain_says_what_the_server_answers(servers: dict[str, Server], case: Case) -> None:
+def test_explanation_matches_the_response(servers: dict[str, Server], case: Case) -> None:
     server = servers[case.where]
     told = server.explain(case)
     answer = server.answer(case)
@@ -165,7 +165,7 @@ def check_steps(told: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.by} {case.request}")
-def test_nothing_of_the_credential_is_told(servers: dict[str, Server], case: Case) -> None:
+def test_explanation_never_contains_the_credential(servers: dict[str, Server], case: Case) -> None:
     server = servers[case.where]
     token = case.token(server.place) or ""
     told = json.dumps(server.explain(case))
@@ -176,7 +176,7 @@ def test_nothing_of_the_credential_is_told(servers: dict[str, Server], case: Cas
 
 
 @pytest.mark.parametrize("where", CONFIGURATIONS)
-def test_offline_it_is_the_same(servers: dict[str, Server], where: str) -> None:
+def test_local_explanation_matches_the_server(servers: dict[str, Server], where: str) -> None:
     """By the configuration and the database, without the server."""
     server = servers[where]
 
@@ -205,7 +205,7 @@ def verdict(told: dict[str, Any]) -> Any:
     return {**told, "steps": steps}
 
 
-def test_offline_without_a_database(tmp_path: Path) -> None:
+def test_missing_database_skips_the_data_check(tmp_path: Path) -> None:
     settings = load_settings(configured(tmp_path, "jwks"), {})
 
     async def explained(path: str) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def test_offline_without_a_database(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.db*"))
 
 
-def test_every_hostile_token_is_explained(tmp_path: Path) -> None:
+def test_hostile_tokens_are_explained(tmp_path: Path) -> None:
     """A verdict for each, and no exception; the step is the one that the verifier names."""
     settings = load_settings(configured(tmp_path, "jwks"), {})
 
@@ -241,7 +241,7 @@ def test_every_hostile_token_is_explained(tmp_path: Path) -> None:
         check_steps(told)
 
 
-def test_keys_that_are_refused_are_an_error(servers: dict[str, Server], tmp_path: Path) -> None:
+def test_rejected_keys_are_an_error(servers: dict[str, Server], tmp_path: Path) -> None:
     file = configured(tmp_path, "jwks")
     (tmp_path / "jwks.json").write_text("{}")
 

@@ -65,19 +65,19 @@ def tried(text: str) -> None:
 @bounded
 @given(st.text(st.characters(codec=None)))
 @example("\ud800.\ud800.\ud800")
-def test_any_text(text: str) -> None:
+def test_any_text_is_rejected(text: str) -> None:
     tried(text)
 
 
 @bounded
 @given(st.lists(segments, min_size=3, max_size=3))
-def test_any_three_segments(parts: list[str]) -> None:
+def test_any_three_segments_are_rejected(parts: list[str]) -> None:
     tried(".".join(parts))
 
 
 @bounded
 @given(st.binary(max_size=200), st.binary(max_size=200))
-def test_any_signed_bytes(header: bytes, payload: bytes) -> None:
+def test_any_signed_bytes_give_claims_or_a_rejection(header: bytes, payload: bytes) -> None:
     tried(sealed(header, payload))
     with suppress(InvalidToken):
         check_claims(payload, ClaimRules(), NOW)
@@ -85,14 +85,14 @@ def test_any_signed_bytes(header: bytes, payload: bytes) -> None:
 
 @bounded
 @given(st.dictionaries(names | st.text(), values))
-def test_any_signed_header(header: dict[str, Any]) -> None:
+def test_any_signed_header_is_accepted_or_rejected(header: dict[str, Any]) -> None:
     tried(sealed(header, {}))
     tried(sealed({**header, "alg": "HS256"}, {}))
 
 
 @bounded
 @given(st.dictionaries(claim_names | st.text(), values))
-def test_any_claims(claims: dict[str, Any]) -> None:
+def test_any_claims_are_accepted_or_rejected(claims: dict[str, Any]) -> None:
     payload = json.dumps(claims).encode()
     for rules in (ClaimRules(), STRICT):
         with suppress(InvalidToken):
@@ -104,7 +104,7 @@ def test_any_claims(claims: dict[str, Any]) -> None:
 
 @bounded
 @given(st.integers(min_value=0), st.integers(0, 255))
-def test_any_change_of_a_good_token(position: int, value: int) -> None:
+def test_any_change_of_a_valid_token_is_rejected(position: int, value: int) -> None:
     good = sealed({"alg": "HS256"}, {"sub": "me"})
     index = position % len(good)
     changed = good[:index] + chr(value) + good[index + 1 :]
@@ -119,7 +119,7 @@ def test_any_change_of_a_good_token(position: int, value: int) -> None:
 
 @bounded
 @given(st.text(st.characters(codec=None)))
-def test_any_authorization_header(text: str) -> None:
+def test_any_authorization_header_is_accepted_or_rejected(text: str) -> None:
     one = Verifier(
         Settings(
             authorization=Authorization(algorithm="HS256", verification_keys=(SECRET.decode(),))
@@ -132,7 +132,7 @@ def test_any_authorization_header(text: str) -> None:
 
 @bounded
 @given(values)
-def test_any_key_set(document: Any) -> None:
+def test_any_key_set_is_accepted_or_rejected(document: Any) -> None:
     for mapping in (document, {"keys": document}, {"keys": [document]}):
         for algorithm in (None, "RS256", "HS256"):
             with suppress(InvalidKey):
@@ -150,7 +150,7 @@ key_values = (
 
 @bounded
 @given(st.lists(st.dictionaries(key_members, key_values), max_size=3))
-def test_any_members_of_keys(entries: list[dict[str, Any]]) -> None:
+def test_any_jwk_members_are_accepted_or_rejected(entries: list[dict[str, Any]]) -> None:
     for algorithm in (None, "RS256", "ES256", "EdDSA", "HS256"):
         with suppress(InvalidKey):
             KeySet.from_jwks({"keys": entries}, algorithm=algorithm)
@@ -158,7 +158,7 @@ def test_any_members_of_keys(entries: list[dict[str, Any]]) -> None:
 
 @bounded
 @given(st.text(st.characters(codec=None)), st.sampled_from(["RS256", "ES256", "HS256"]))
-def test_any_key_text(text: str, algorithm: str) -> None:
+def test_any_key_text_is_accepted_or_rejected(text: str, algorithm: str) -> None:
     for form in (text, f"-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----"):
         with suppress(InvalidKey):
             KeySet.from_pems([form], algorithm)
@@ -166,27 +166,27 @@ def test_any_key_text(text: str, algorithm: str) -> None:
 
 @bounded
 @given(st.binary())
-def test_one_text_for_the_same_bytes(data: bytes) -> None:
+def test_base64url_has_one_text_for_the_same_bytes(data: bytes) -> None:
     assert decode_base64url(encode_base64url(data)) == data
 
 
 @bounded
 @given(st.text())
-def test_whatever_decodes_was_canonical(text: str) -> None:
+def test_decoded_base64url_was_canonical(text: str) -> None:
     with suppress(NotStrict):
         assert encode_base64url(decode_base64url(text)) == text
 
 
 @bounded
 @given(st.dictionaries(st.text(), scalars))
-def test_json_that_is_read_is_what_was_written(members: dict[str, Any]) -> None:
+def test_json_round_trip_is_exact(members: dict[str, Any]) -> None:
     with suppress(NotStrict):
         assert parse_object(json.dumps(members).encode()) == members
 
 
 @bounded
 @given(st.text(st.characters(codec=None)), st.sets(st.text()))
-def test_any_scope(text: str, held: set[str]) -> None:
+def test_any_scope_text_is_checked(text: str, held: set[str]) -> None:
     if is_known_scope(text):
         assert is_well_formed(text)
     near = suggest_scope(text)

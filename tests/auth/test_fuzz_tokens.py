@@ -142,7 +142,7 @@ def end(one: Verifier, header: str) -> str:
     return "passed" if rightly(header, principal) else f"wrongly passed: {header}"
 
 
-def test_fuzzed_tokens_give_a_principal_or_the_one_exception() -> None:
+def test_fuzzed_tokens_give_a_principal_or_invalid_token() -> None:
     chance = random.Random(20)
     given = Authorization(algorithm="HS256", verification_keys=(SECRET.decode(),))
     one = Verifier(Settings(authorization=given), clock=lambda: NOW)

@@ -22,7 +22,7 @@ from agentctl.config.settings import Limits, Settings
 from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, compact, ec_pair, ed_pair, es, rs, rsa_pair, token
 from tests.auth.hostile import CASES, CLAIMS, DOORS, OURS, RS, THEIRS, padded, signed
-from tests.auth.hostilesignatures import JWKS, SIGNATURES, SIGNERS, door, high_s, right_block, sets
+from tests.auth.hostile_signatures import JWKS, SIGNATURES, SIGNERS, door, high_s, right_block, sets
 from tests.auth.verifiers import JWT_CHECK_NAMES
 
 TABLE = [*CASES, *SIGNATURES, *dict(sets())]
@@ -53,7 +53,7 @@ def refusal(act: Callable[[], object], text: str) -> InvalidToken:
     return error
 
 
-def test_the_table_is_long_and_its_ids_are_of_all_kinds() -> None:
+def test_table_has_all_groups_of_cases() -> None:
     assert len(TABLE) == len(set(TABLE))
     assert len(TABLE) >= 1_000
     ids = {name.split()[0] for name in TABLE}
@@ -64,21 +64,21 @@ def test_the_table_is_long_and_its_ids_are_of_all_kinds() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_hostile_credentials_are_refused(name: str) -> None:
+def test_hostile_credentials_are_rejected(name: str) -> None:
     case = CASES[name]
     error = refusal(lambda: verifier(case.door).identify_jwt(case.header), case.header)
     assert error.check == case.check
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_hostile_signatures_are_refused(name: str) -> None:
+def test_hostile_signatures_are_rejected(name: str) -> None:
     algorithm, text, check = SIGNATURES[name]
     error = refusal(lambda: verifier(algorithm).identify_jwt(f"Bearer {text}"), text)
     assert error.check == check
 
 
 @pytest.mark.parametrize("name", dict(sets()))
-def test_hostile_names_of_keys_are_refused(name: str) -> None:
+def test_hostile_key_ids_are_rejected(name: str) -> None:
     header, signer, check = dict(sets())[name]
     text = token({**RS, **header}, CLAIMS, rs(rsa_pair(signer)))
     trust = KeySet.from_jwks(JWKS)
@@ -86,23 +86,23 @@ def test_hostile_names_of_keys_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", SIGNERS)
-def test_the_table_is_about_servers_that_accept_good_tokens(algorithm: str) -> None:
+def test_servers_of_the_table_accept_valid_tokens(algorithm: str) -> None:
     text = token({"alg": algorithm, "typ": "JWT"}, {**CLAIMS, "exp": NOW + 60}, SIGNERS[algorithm])
     assert verifier(algorithm).identify_jwt(f"Bearer {text}").subject == "me"
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512"])
-def test_the_paddings_are_about_blocks_that_are_otherwise_right(algorithm: str) -> None:
+def test_correct_padding_is_accepted(algorithm: str) -> None:
     text = right_block(algorithm)
     assert verifier(algorithm).identify_jwt(f"Bearer {text}").subject == "me"
 
 
 @pytest.mark.parametrize("typ", ["JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt"])
-def test_types_of_access_tokens_pass(typ: str) -> None:
+def test_types_of_access_tokens_are_accepted(typ: str) -> None:
     assert verify_token(signed({**RS, "typ": typ}), keys()).header["typ"] == typ
 
 
-def test_both_texts_of_one_token_stand_for_the_same_principal() -> None:
+def test_both_texts_of_a_token_give_the_same_principal() -> None:
     """C05: a text is never an identity; both verify, and both die with the key."""
     for curve, algorithm in (("P-256", "ES256"), ("P-384", "ES384"), ("P-521", "ES512")):
         bits = int(algorithm[2:])
@@ -114,9 +114,7 @@ def test_both_texts_of_one_token_stand_for_the_same_principal() -> None:
 
 
 @pytest.mark.parametrize("name", ["jku", "x5u", "x5c", "x5t", "x5t#S256", "jwk", "unknown"])
-def test_what_a_header_points_at_is_never_followed(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_urls_in_a_header_are_never_fetched(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A09."""
 
     def refuse(*_: object) -> None:
@@ -128,7 +126,7 @@ def test_what_a_header_points_at_is_never_followed(
     assert verify_token(signed({**RS, name: value}), keys()).payload == compact(CLAIMS)
 
 
-def test_the_longest_token_passes_and_one_byte_more_does_not() -> None:
+def test_token_length_limit_is_exact() -> None:
     """J15."""
     text = padded(8_190)
     assert 8_185 < len(text) <= 8_192
@@ -139,11 +137,11 @@ def test_the_longest_token_passes_and_one_byte_more_does_not() -> None:
     )
 
 
-def test_the_longest_token_is_the_configured_one_by_default() -> None:
+def test_default_length_limit_matches_the_configuration() -> None:
     assert MAXIMUM_TOKEN == Limits().token_bytes == 8_192
 
 
-def test_the_signature_of_the_largest_key_verifies() -> None:
+def test_signature_of_the_largest_key_verifies() -> None:
     """8,192 bits of eight primes, which are found sooner than two."""
     private = [rsa_pair(number).private.private_numbers() for number in (1, 2, 3, 4)]
     primes = [prime for numbers in private for prime in (numbers.p, numbers.q)]
@@ -180,7 +178,7 @@ def best(act: Callable[[], object], rounds: int = 30) -> float:
 
 
 @pytest.mark.parametrize("character", [".", "a", "{", "\u00e9"])
-def test_what_is_too_long_costs_next_to_nothing(character: str) -> None:
+def test_rejecting_a_long_token_is_cheap(character: str) -> None:
     """J15: refused before anything is read."""
     junk, trust = character * 1_000_000, keys()
     assert best(lambda: verify_token(junk, trust)) < 50e-6
@@ -205,7 +203,7 @@ def test_what_is_too_long_costs_next_to_nothing(character: str) -> None:
     ],
     ids=range(11),
 )
-def test_no_header_of_the_longest_kind_costs_much(header: bytes) -> None:
+def test_rejecting_any_long_header_is_cheap(header: bytes) -> None:
     """J13: parsers that go over the text once more for each character would take a second."""
     text, trust = signed(header), keys()
     assert len(text) <= 8_192 + 400
@@ -213,12 +211,12 @@ def test_no_header_of_the_longest_kind_costs_much(header: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 1, b"a.b.c", ["a"], {}])
-def test_what_is_no_text_is_refused(value: Any) -> None:
+def test_token_that_is_not_a_string_is_rejected(value: Any) -> None:
     assert refusal(lambda: verify_token(value, keys()), "").check == "form"
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256", "EdDSA", "HS256"])
-def test_a_key_of_the_wrong_kind_verifies_nothing(algorithm: str) -> None:
+def test_key_of_another_type_verifies_nothing(algorithm: str) -> None:
     """A07: no loader makes such a set; if one did, the arithmetic's TypeError is no pass."""
     spec = ALGORITHMS[algorithm]
     for material in (OURS.public, ec_pair().public, ed_pair().public, b"x" * 64):

@@ -24,7 +24,7 @@ from agentctl.errors import InvalidKey
 from tests.auth.forge import SECRET, rsa_pair
 
 
-def test_written_for_the_owner_alone(tmp_path: Path) -> None:
+def test_private_key_file_has_mode_0600(tmp_path: Path) -> None:
     path = tmp_path / "new" / "signing.pem"
     before = os.umask(0)
     try:
@@ -36,7 +36,7 @@ def test_written_for_the_owner_alone(tmp_path: Path) -> None:
     assert read_private_key(path) == b"secret"
 
 
-def test_never_overwritten(tmp_path: Path) -> None:
+def test_key_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "signing.pem"
     write_private_key(path, b"first")
     with pytest.raises(InvalidKey):
@@ -44,7 +44,7 @@ def test_never_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == b"first"
 
 
-def test_a_link_is_not_followed_when_writing(tmp_path: Path) -> None:
+def test_writing_does_not_follow_a_link(tmp_path: Path) -> None:
     path, target = tmp_path / "signing.pem", tmp_path / "elsewhere"
     path.symlink_to(target)
     with pytest.raises(InvalidKey):
@@ -53,7 +53,7 @@ def test_a_link_is_not_followed_when_writing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["file/signing.pem", "file/sub/signing.pem", "x" * 300])
-def test_a_file_that_cannot_be_made(tmp_path: Path, name: str) -> None:
+def test_unwritable_folder_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidKey) as refusal:
         write_private_key(tmp_path / name, b"secret")
@@ -72,7 +72,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_key_that_was_written_in_part_is_removed(tmp_path: Path) -> None:
+def test_incomplete_key_file_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "signing.pem"
     with files_of_at_most(100), pytest.raises(InvalidKey) as refusal:
         write_private_key(path, b"x" * 1_000)
@@ -81,14 +81,14 @@ def test_a_key_that_was_written_in_part_is_removed(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_file_that_breaks_while_it_is_read() -> None:
+def test_read_error_is_reported() -> None:
     """The memory of a process is a regular file, and nothing is mapped at its beginning."""
     with pytest.raises(InvalidKey) as refusal:
         read_key_file(Path("/proc/self/mem"))
     assert refusal.value.cause == os.strerror(errno.EIO)
 
 
-def test_a_file_that_is_larger_than_it_says() -> None:
+def test_growing_file_is_rejected() -> None:
     """The page map of a process claims to be empty and has gigabytes."""
     with pytest.raises(InvalidKey) as refusal:
         read_key_file(Path("/proc/self/pagemap"))
@@ -96,7 +96,7 @@ def test_a_file_that_is_larger_than_it_says() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o700, 0o601, 0o4600])
-def test_a_wider_mode_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+def test_wide_mode_is_rejected_with_a_hint(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "signing.pem"
     write_private_key(path, b"secret")
     path.chmod(mode)
@@ -106,14 +106,14 @@ def test_a_wider_mode_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> N
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_narrow_mode_is_fine(tmp_path: Path, mode: int) -> None:
+def test_narrow_mode_is_accepted(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "signing.pem"
     write_private_key(path, b"secret")
     path.chmod(mode)
     assert read_private_key(path) == b"secret"
 
 
-def test_public_keys_may_be_read_by_all_and_written_by_no_stranger(tmp_path: Path) -> None:
+def test_public_key_file_must_not_be_world_writable(tmp_path: Path) -> None:
     path = tmp_path / "public.pem"
     path.write_text(rsa_pair().pem)
     path.chmod(0o644)
@@ -123,7 +123,7 @@ def test_public_keys_may_be_read_by_all_and_written_by_no_stranger(tmp_path: Pat
         read_public_keys(path, "RS256")
 
 
-def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_readable_secret_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(SECRET)
     path.chmod(0o644)
@@ -159,7 +159,7 @@ def _dangling(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_missing, _folder, _fifo, _large, _loop, _dangling])
-def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path, make: object) -> None:
+def test_fifos_and_folders_are_rejected_at_once(tmp_path: Path, make: object) -> None:
     path = tmp_path / "key"
     make(path)  # type: ignore[operator]
     started = time.monotonic()
@@ -170,18 +170,18 @@ def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path, make: object) ->
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/dev/zero"])
-def test_devices_are_refused(path: str) -> None:
+def test_devices_are_rejected(path: str) -> None:
     with pytest.raises(InvalidKey):
         read_key_file(Path(path))
 
 
-def test_a_link_to_a_key_is_followed_when_reading(tmp_path: Path) -> None:
+def test_reading_follows_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     write_private_key(target, b"secret")
     link.symlink_to(target)
     assert read_private_key(link) == b"secret"
 
 
-def test_a_name_that_no_file_can_have() -> None:
+def test_path_with_nul_is_rejected() -> None:
     with pytest.raises(InvalidKey):
         read_key_file(Path("/tmp/a\0b"))

@@ -210,7 +210,7 @@ REFUSED_TEXTS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED_TEXTS)
-def test_texts_that_are_refused(name: str) -> None:
+def test_weak_and_wrong_key_texts_are_rejected(name: str) -> None:
     text, algorithm = REFUSED_TEXTS[name]
     with pytest.raises(InvalidKey) as refusal:
         KeySet.from_pems([text], algorithm)
@@ -230,7 +230,7 @@ ACCEPTED_TEXTS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED_TEXTS)
-def test_texts_that_are_accepted(name: str) -> None:
+def test_valid_key_texts_are_accepted(name: str) -> None:
     assert KeySet.from_pems([ACCEPTED_TEXTS[name][0]], ACCEPTED_TEXTS[name][1])
 
 
@@ -257,25 +257,25 @@ def test_texts_that_are_accepted(name: str) -> None:
         ("A10 one byte", "a secret that is easy to guess"),
     ],
 )
-def test_a_refusal_says_what_is_wrong(name: str, told: str) -> None:
+def test_error_names_the_problem_of_a_key(name: str, told: str) -> None:
     with pytest.raises(InvalidKey) as refusal:
         KeySet.from_pems([REFUSED_TEXTS[name][0]], REFUSED_TEXTS[name][1])
     assert told in f"{refusal.value.detail} {refusal.value.hint}"
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED_TEXTS if name.startswith("A05")])
-def test_a_key_that_is_given_as_a_secret_is_called_one(name: str) -> None:
+def test_key_used_as_a_secret_is_reported(name: str) -> None:
     with pytest.raises(InvalidKey) as refusal:
         KeySet.from_pems([REFUSED_TEXTS[name][0]], "HS256")
     assert refusal.value.detail == "Key 1 is a key, not a shared secret"
 
 
-def test_no_key_at_all_is_refused() -> None:
+def test_empty_key_set_is_rejected() -> None:
     with pytest.raises(InvalidKey):
         KeySet.from_pems([], "RS256")
 
 
-def test_pem_keys_are_tried_in_turn_and_kid_is_a_hint() -> None:
+def test_pem_keys_are_tried_in_order() -> None:
     keys = KeySet.from_pems([OTHER.pem, RSA.pem], "RS256")
     for pair in (RSA, OTHER):
         assert (
@@ -283,13 +283,13 @@ def test_pem_keys_are_tried_in_turn_and_kid_is_a_hint() -> None:
         )
 
 
-def test_a_file_may_hold_several_keys_and_remarks() -> None:
+def test_pem_text_may_have_several_keys_and_remarks() -> None:
     keys = KeySet.from_pems([f"first\n{OTHER.pem}\r\n# second\n{RSA.pem}\n"], "RS256")
     assert len(keys.keys) == 2
     assert verify_token(token({"alg": "RS256"}, {}, rs(RSA)), keys)
 
 
-def test_a_secret_loses_the_line_ends_at_its_end() -> None:
+def test_line_breaks_at_the_end_of_a_secret_are_removed() -> None:
     keys = KeySet.from_pems([SECRET.decode() + "\r\n"], "HS512")
     assert verify_token(token({"alg": "HS512"}, {}, hs(SECRET, 512)), keys)
 
@@ -353,7 +353,7 @@ REFUSED_SETS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", REFUSED_SETS)
 @pytest.mark.parametrize("algorithm", ["RS256", None])
-def test_sets_that_are_refused(name: str, algorithm: str | None) -> None:
+def test_invalid_jwks_are_rejected(name: str, algorithm: str | None) -> None:
     if (name, algorithm) == ("only another algorithm", None):
         assert KeySet.from_jwks(REFUSED_SETS[name]).spec.name == "PS256"
         return
@@ -377,7 +377,7 @@ def test_sets_that_are_refused(name: str, algorithm: str | None) -> None:
         {"kty": "EC", "crv": "P-256"},
     ],
 )
-def test_curve_points_that_are_refused(entry: dict[str, str]) -> None:
+def test_invalid_curve_points_are_rejected(entry: dict[str, str]) -> None:
     with pytest.raises(InvalidKey):
         KeySet.from_jwks({"keys": [entry]}, algorithm="ES256")
 
@@ -391,12 +391,12 @@ def test_curve_points_that_are_refused(entry: dict[str, str]) -> None:
         {"kty": "OKP", "crv": "Ed25519"},
     ],
 )
-def test_edwards_keys_that_are_refused(entry: dict[str, str]) -> None:
+def test_invalid_ed25519_keys_are_rejected(entry: dict[str, str]) -> None:
     with pytest.raises(InvalidKey):
         KeySet.from_jwks({"keys": [entry]}, algorithm="EdDSA")
 
 
-def test_a_coordinate_has_the_size_of_the_field() -> None:
+def test_coordinate_must_have_the_field_size() -> None:
     """RFC 7518 6.2.1.2: one that begins with a zero byte keeps it, and has no other."""
     keys = (
         ec.derive_private_key(number, ec.SECP256R1()).public_key() for number in range(1, 9_999)
@@ -421,7 +421,7 @@ def test_a_coordinate_has_the_size_of_the_field() -> None:
 
 @pytest.mark.parametrize("name", ["kty", "use", "alg", "kid", "crv", "key_ops"])
 @pytest.mark.parametrize("value", [1, None, ["sig"], {"sig": 1}, True])
-def test_a_member_of_another_type_refuses_the_set_and_not_the_key(name: str, value: Any) -> None:
+def test_member_of_a_wrong_type_rejects_the_set(name: str, value: Any) -> None:
     """Left out in silence, it would be missed only when its tokens come."""
     if (name, value) == ("key_ops", ["sig"]):
         return
@@ -435,19 +435,19 @@ def test_a_member_of_another_type_refuses_the_set_and_not_the_key(name: str, val
 
 
 @pytest.mark.parametrize("operations", [[1], [["verify"]], ["verify", None], [{}]])
-def test_operations_that_are_no_names_refuse_the_set(operations: Any) -> None:
+def test_malformed_key_ops_reject_the_set(operations: Any) -> None:
     entries = [ENTRY, named(OTHER_JWK, "b", key_ops=operations)]
     with pytest.raises(InvalidKey):
         KeySet.from_jwks({"keys": entries}, algorithm="RS256")
 
 
-def test_a_curve_that_contradicts_the_algorithm_refuses_the_set() -> None:
+def test_curve_of_another_algorithm_rejects_the_set() -> None:
     wrong = named(public_jwk(P384.public), "b", alg="ES256")
     with pytest.raises(InvalidKey):
         KeySet.from_jwks({"keys": [named(EC_JWK, "a"), wrong]}, algorithm="ES256")
 
 
-def test_members_that_a_key_type_does_not_have_are_not_read() -> None:
+def test_unknown_jwk_members_are_ignored() -> None:
     """RFC 7517 4: x5c and the like are ignored, whatever they say."""
     more = {"crv": "P-256", "x": "x", "k": "x", "x5c": [b64(OTHER.spki(DER))], "x5u": "http://a/"}
     found = KeySet.from_jwks({"keys": [named(RSA_JWK, "a", **more)]}, algorithm="RS256")
@@ -457,13 +457,13 @@ def test_members_that_a_key_type_does_not_have_are_not_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["d", "p", "q", "dp", "dq", "qi", "oth"])
-def test_every_private_member_is_refused(name: str) -> None:
+def test_private_jwk_members_are_rejected(name: str) -> None:
     with pytest.raises(InvalidKey) as refusal:
         KeySet.from_jwks({"keys": [named(RSA_JWK, "a", **{name: "AQAB"})]})
     assert refusal.value.detail == "JWKS key 1 is a private key"
 
 
-def test_a_coordinate_beyond_the_field_is_refused() -> None:
+def test_coordinate_above_the_field_is_rejected() -> None:
     """One point would be two keys: P-521 leaves seven bits for it."""
     jwk = public_jwk(ec_pair("P-521").public)
     number = int.from_bytes(base64.urlsafe_b64decode(jwk["x"] + "=" * (-len(jwk["x"]) % 4)), "big")
@@ -474,12 +474,12 @@ def test_a_coordinate_beyond_the_field_is_refused() -> None:
 
 
 @pytest.mark.parametrize("k", ["", b64(SECRET[:31]), b64(b"x" * 32), b64(RSA.spki(DER)), 5, "a="])
-def test_secrets_in_a_set_are_held_to_the_same_rules(k: Any) -> None:
+def test_secrets_in_a_jwks_follow_the_same_rules(k: Any) -> None:
     with pytest.raises(InvalidKey):
         KeySet.from_jwks({"keys": [{"kty": "oct", "k": k}]}, algorithm="HS256")
 
 
-def test_what_is_for_something_else_is_left_out_and_listed() -> None:
+def test_entries_for_other_purposes_are_skipped() -> None:
     keys = KeySet.from_jwks(
         {
             "keys": [
@@ -503,19 +503,19 @@ def test_what_is_for_something_else_is_left_out_and_listed() -> None:
     )
 
 
-def test_a_key_without_kid_beside_others_is_left_out() -> None:
+def test_key_without_kid_next_to_others_is_skipped() -> None:
     keys = KeySet.from_jwks({"keys": [ENTRY, OTHER_JWK]}, algorithm="RS256")
     assert [key.kid for key in keys.keys] == ["a"]
     assert keys.skipped == (SkippedKey(None, "it has no kid and the set has several keys"),)
 
 
-def test_another_curve_is_left_out() -> None:
+def test_key_on_another_curve_is_skipped() -> None:
     entries = [named(public_jwk(P384.public), "p384"), named(EC_JWK, "p256")]
     keys = KeySet.from_jwks({"keys": entries}, algorithm="ES256")
     assert keys.skipped == (SkippedKey("p384", "it is on another curve"),)
 
 
-def test_the_kid_chooses() -> None:
+def test_kid_selects_the_key() -> None:
     keys = KeySet.from_jwks({"keys": [named(RSA_JWK, "a"), named(OTHER_JWK, "b")]})
     assert verify_token(token({"alg": "RS256", "kid": "b"}, {}, rs(OTHER)), keys)
     for header in ({"kid": "a"}, {"kid": "c"}, {"kid": ""}, {}, {"kid": "../../dev/null"}):
@@ -523,7 +523,7 @@ def test_the_kid_chooses() -> None:
             verify_token(token({"alg": "RS256", **header}, {}, rs(OTHER)), keys)
 
 
-def test_without_kid_the_only_key_is_used() -> None:
+def test_token_without_kid_uses_the_only_key() -> None:
     for entry in (RSA_JWK, named(RSA_JWK, "a")):
         keys = KeySet.from_jwks({"keys": [entry]})
         assert verify_token(token({"alg": "RS256"}, {}, rs(RSA)), keys)
@@ -531,7 +531,7 @@ def test_without_kid_the_only_key_is_used() -> None:
             verify_token(token({"alg": "RS256", "kid": "b"}, {}, rs(RSA)), keys)
 
 
-def test_pem_keys_beside_a_set() -> None:
+def test_pem_keys_and_a_jwks_verify_together() -> None:
     named_set = KeySet.from_jwks({"keys": [named(RSA_JWK, "a")]})
     keys = named_set.merge(KeySet.from_pems([OTHER.pem], "RS256"))
     for header, pair in (({"kid": "a"}, RSA), ({"kid": "x"}, OTHER), ({}, OTHER), ({}, RSA)):
@@ -547,7 +547,7 @@ def test_pem_keys_beside_a_set() -> None:
     assert {key.kid for key in both.keys} == {"a", "b"}
 
 
-def test_pem_keys_beside_a_set_of_one_nameless_key() -> None:
+def test_pem_keys_and_a_jwks_key_without_kid() -> None:
     both = KeySet.from_jwks({"keys": [RSA_JWK]}).merge(KeySet.from_pems([OTHER.pem], "RS256"))
     for pair in (RSA, OTHER):
         assert verify_token(token({"alg": "RS256"}, {}, rs(pair)), both)
@@ -556,7 +556,7 @@ def test_pem_keys_beside_a_set_of_one_nameless_key() -> None:
         verify_token(token({"alg": "RS256", "kid": "x"}, {}, rs(RSA)), both)
 
 
-def test_joined_sets_keep_everything_of_both() -> None:
+def test_merged_sets_keep_all_keys() -> None:
     one, two = (
         KeySet.from_jwks({"keys": [named(jwk, kid), named(EC_JWK, f"ec {kid}")]}, algorithm="RS256")
         for jwk, kid in ((RSA_JWK, "a"), (OTHER_JWK, "b"))
@@ -568,14 +568,14 @@ def test_joined_sets_keep_everything_of_both() -> None:
     assert len(one.merge(joined).keys) == 3
 
 
-def test_only_the_nameless_ones_of_several_are_left_out() -> None:
+def test_only_keys_without_kid_are_skipped() -> None:
     third = named(public_jwk(rsa_pair(3).public), "c")
     found = KeySet.from_jwks({"keys": [ENTRY, OTHER_JWK, third]}, algorithm="RS256")
     assert [key.kid for key in found.keys] == ["a", "c"]
     assert [entry.kid for entry in found.skipped] == [None]
 
 
-def test_a_refusal_says_which_key_of_a_set() -> None:
+def test_error_names_the_entry_of_a_jwks() -> None:
     for entries, number in (([{}, ENTRY], 1), ([ENTRY, {}], 2)):
         with pytest.raises(InvalidKey) as refusal:
             KeySet.from_jwks({"keys": entries}, algorithm="RS256")
@@ -585,7 +585,7 @@ def test_a_refusal_says_which_key_of_a_set() -> None:
     assert refusal.value.detail == "Key 2 is not a PEM public key"
 
 
-def test_an_empty_set_says_what_is_missing() -> None:
+def test_empty_jwks_error_names_the_algorithm() -> None:
     with pytest.raises(InvalidKey) as refusal:
         KeySet.from_jwks({"keys": []})
     assert refusal.value.detail == "The JWKS has no usable key for RS256"
@@ -606,17 +606,17 @@ def test_an_empty_set_says_what_is_missing() -> None:
         ([named(RSA_JWK, "a"), {**EC_JWK, "crv": "secp256k1"}], "RS256"),
     ],
 )
-def test_the_algorithm_of_a_set_by_itself(entries: list[dict[str, Any]], expected: str) -> None:
+def test_jwks_determines_its_algorithm(entries: list[dict[str, Any]], expected: str) -> None:
     assert KeySet.from_jwks({"keys": entries}).spec.name == expected
 
 
-def test_keys_for_several_algorithms_need_a_choice() -> None:
+def test_keys_for_several_algorithms_are_rejected() -> None:
     with pytest.raises(InvalidKey):
         KeySet.from_jwks({"keys": [named(RSA_JWK, "a"), named(EC_JWK, "b")]})
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_is_generated_is_accepted(algorithm: str) -> None:
+def test_generated_keys_are_accepted(algorithm: str) -> None:
     private = keys.generate_key(algorithm)
     name = keys.signing_key_thumbprint(private, algorithm)
     assert len(name) == 43
@@ -647,12 +647,12 @@ def test_what_is_generated_is_accepted(algorithm: str) -> None:
     ],
     ids=["empty", "x", "public", "encrypted", "EC", "binary", "weak"],
 )
-def test_signing_keys_that_are_refused(data: bytes) -> None:
+def test_invalid_signing_keys_are_rejected(data: bytes) -> None:
     with pytest.raises(InvalidKey):
         keys.signing_key_thumbprint(data, "RS256")
 
 
-def test_the_repr_of_a_secret_does_not_tell_it() -> None:
+def test_repr_hides_the_secret() -> None:
     shown = repr(KeySet.from_pems([SECRET.decode()], "HS256"))
     assert SECRET.decode() not in shown
     assert hashlib.sha256(SECRET).hexdigest() not in shown

@@ -90,7 +90,7 @@ def caller(*scopes: str) -> Principal:
     return Principal("me", frozenset(scopes))
 
 
-def test_the_table_is_that_of_the_contract() -> None:
+def test_policy_matches_the_contract() -> None:
     assert POLICY.keys() == CONTRACT.keys()
 
 
@@ -103,7 +103,7 @@ def allowed(operation: str, principal: Principal | None) -> bool:
 
 
 @pytest.mark.parametrize("operation", CONTRACT)
-def test_who_passes(operation: str) -> None:
+def test_callers_are_allowed_or_denied(operation: str) -> None:
     needs = CONTRACT[operation]
     rule = POLICY[operation]
     assert isinstance(rule, {"-": Public, "+": Authenticated, "!": Admin}.get(needs, NeedsScope))
@@ -114,7 +114,7 @@ def test_who_passes(operation: str) -> None:
 
 
 @pytest.mark.parametrize(("operation", "needs"), SCOPED.items())
-def test_which_scopes_pass(operation: str, needs: str) -> None:
+def test_sufficient_scopes_are_allowed(operation: str, needs: str) -> None:
     resource, *middle, action = needs.split(":")
     passing = {f"{resource}:{action}"}
     if resource not in WHOLE:
@@ -129,7 +129,7 @@ def test_which_scopes_pass(operation: str, needs: str) -> None:
 
 
 @pytest.mark.parametrize(("operation", "needs"), SCOPED.items())
-def test_a_refusal_says_what_would_do(operation: str, needs: str) -> None:
+def test_denial_names_the_required_scopes(operation: str, needs: str) -> None:
     with pytest.raises(Forbidden) as refusal:
         authorize(caller(), operation, PARAMS)
     named = refusal.value.required_scopes
@@ -141,18 +141,18 @@ def test_a_refusal_says_what_would_do(operation: str, needs: str) -> None:
     assert refusal.value.body()["required_scopes"] == list(named)
 
 
-def test_nobody_is_asked_for_credentials_first() -> None:
+def test_unidentified_caller_gets_a_401_first() -> None:
     with pytest.raises(Unauthenticated) as refusal:
         authorize(None, "get_agent", PARAMS)
     assert "error" not in refusal.value.headers()["WWW-Authenticate"]
 
 
-def test_an_operation_without_a_row_never_passes() -> None:
+def test_unknown_operation_is_never_allowed() -> None:
     with pytest.raises(KeyError):
         authorize(anonymous_principal(), "made_up", {})
 
 
-def test_a_missing_path_parameter_asks_for_all() -> None:
+def test_missing_path_parameter_needs_a_general_scope() -> None:
     with pytest.raises(Forbidden):
         authorize(caller("agents:one:run"), "create_agent_run", {})
 
@@ -170,21 +170,21 @@ def test_lists_are_filtered_by_id(kind: ComponentKind) -> None:
     assert refusal.value.required_scopes == (f"{path}:*:read", f"{path}:read")
 
 
-def test_a_list_that_is_not_filtered_needs_the_whole() -> None:
+def test_unfiltered_list_needs_the_general_scope() -> None:
     with pytest.raises(Forbidden):
         allowed_ids(caller("sessions:one:read"), "get_sessions")
     assert allowed_ids(caller("sessions:read"), "get_sessions") is None
     assert required_scopes("get_health", {}) == ()
 
 
-def test_what_is_the_administrators_is_nobody_elses() -> None:
+def test_admin_operations_need_the_admin_scope() -> None:
     with pytest.raises(Forbidden) as refusal:
         allowed_ids(caller("agents:read"), "explain_auth")
     assert refusal.value.required_scopes == ()
     assert allowed_ids(anonymous_principal(), "explain_auth") is None
 
 
-def test_what_a_scope_opens() -> None:
+def test_scope_grants_its_operations() -> None:
     assert list(operations_granted_by("audit:read")) == ["get_audit"]
     assert list(operations_granted_by("agents:x:run")) == [
         "create_agent_run",
@@ -195,7 +195,7 @@ def test_what_a_scope_opens() -> None:
         assert list(operations_granted_by(nothing)) == []
 
 
-def test_operation_ids_of_a_kind() -> None:
+def test_component_kinds_have_operation_ids() -> None:
     assert operation_ids("team") == (
         "get_teams",
         "get_team",
@@ -207,7 +207,7 @@ def test_operation_ids_of_a_kind() -> None:
     )
 
 
-def test_how_callers_are_named() -> None:
+def test_principals_have_names_for_records() -> None:
     assert (anonymous_principal().actor, local_principal("root").actor, caller().actor) == (
         "anonymous",
         "local:root",
@@ -215,6 +215,6 @@ def test_how_callers_are_named() -> None:
     )
 
 
-def test_a_local_caller_may_act_for_a_user() -> None:
+def test_local_caller_may_act_as_a_user() -> None:
     principal = local_principal("root", acting_for="ann")
     assert (principal.subject, principal.admin, principal.sees_all_users) == ("ann", True, False)

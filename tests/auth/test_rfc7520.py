@@ -106,7 +106,7 @@ def keys(alg: str, key: dict[str, Any]) -> KeySet:
 
 
 @_CASES
-def test_the_printed_signature_verifies(
+def test_example_signature_verifies(
     alg: str, key: dict[str, Any], header: str, signature: str
 ) -> None:
     found = verify_token(f"{header}.{PAYLOAD}.{signature}", keys(alg, key))
@@ -116,7 +116,7 @@ def test_the_printed_signature_verifies(
 
 
 @_CASES
-def test_for_another_payload_or_header_it_does_not(
+def test_changed_payload_or_header_is_rejected(
     alg: str, key: dict[str, Any], header: str, signature: str
 ) -> None:
     trust = keys(alg, key)
@@ -145,12 +145,12 @@ def test_for_another_payload_or_header_it_does_not(
         ),
     ],
 )
-def test_the_other_serializations_are_refused(text: str) -> None:
+def test_json_serializations_are_rejected(text: str) -> None:
     with pytest.raises(InvalidToken):
         verify_token(text, keys("HS256", OCT))
 
 
-def test_a_key_of_section_3_is_for_one_algorithm() -> None:
+def test_example_key_verifies_one_algorithm() -> None:
     header, signature = VECTORS["4.2 RSA-PSS"][2:]
     with pytest.raises(InvalidToken):
         verify_token(f"{header}.{PAYLOAD}.{signature}", keys("RS256", RSA))
@@ -167,6 +167,6 @@ def test_a_key_of_section_3_is_for_one_algorithm() -> None:
         ),
     ],
 )
-def test_the_private_keys_of_section_3_are_refused(key: dict[str, Any], alg: str) -> None:
+def test_example_private_keys_are_rejected(key: dict[str, Any], alg: str) -> None:
     with pytest.raises(InvalidKey):
         keys(alg, key)

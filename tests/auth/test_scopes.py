@@ -29,7 +29,7 @@ from agentctl.auth.scopes import (
         "agents:" + "x" * 128 + ":read",
     ],
 )
-def test_well_formed(scope: str) -> None:
+def test_valid_scopes_are_well_formed(scope: str) -> None:
     assert is_well_formed(scope)
 
 
@@ -64,7 +64,7 @@ def test_well_formed(scope: str) -> None:
         "1gents:read",
     ],
 )
-def test_not_well_formed(scope: str) -> None:
+def test_malformed_scopes_are_not_well_formed(scope: str) -> None:
     assert not is_well_formed(scope)
 
 
@@ -90,17 +90,17 @@ def test_not_well_formed(scope: str) -> None:
         (set(), "a1", False),
     ],
 )
-def test_what_a_scope_allows(held: set[str], identifier: str | None, allowed: bool) -> None:
+def test_scope_allows_its_action(held: set[str], identifier: str | None, allowed: bool) -> None:
     assert is_action_allowed(held, "agents", "run", identifier) is allowed
 
 
-def test_system_is_another_name_of_config() -> None:
+def test_system_is_an_alias_of_config() -> None:
     assert is_action_allowed({"system:read"}, "config", "read")
     assert is_action_allowed({"config:read"}, "config", "read")
     assert not is_action_allowed({"config:*:read"}, "config", "read"), "configuration has no ids"
 
 
-def test_the_most_specific_alternative_comes_first() -> None:
+def test_most_specific_scope_comes_first() -> None:
     assert sufficient_scopes("agents", "run", "echo") == (
         "agents:echo:run",
         "agents:*:run",
@@ -111,16 +111,16 @@ def test_the_most_specific_alternative_comes_first() -> None:
 
 
 @pytest.mark.parametrize("identifier", ['x"y', "a\r\nSet-Cookie: x", "a b", "é", "a:b", "*", ""])
-def test_no_path_parameter_reaches_a_header_as_it_came(identifier: str) -> None:
+def test_unsafe_path_parameter_reaches_no_header(identifier: str) -> None:
     assert sufficient_scopes("agents", "run", identifier) == ("agents:*:run", "agents:run")
 
 
-def test_ids_that_are_held_one_by_one() -> None:
+def test_ids_of_scopes_are_collected() -> None:
     held = {"agents:a1:read", "agents:a2:read", "agents:a3:run", "agents:*:read", "teams:t:read"}
     assert ids_in_scopes(held, "agents", "read") == {"a1", "a2"}
 
 
-def test_known_scopes_are_those_that_operations_ask_for() -> None:
+def test_known_scopes_are_those_of_operations() -> None:
     asked = {
         f"{rule.resource}:{rule.action}" for rule in POLICY.values() if isinstance(rule, NeedsScope)
     }
@@ -141,7 +141,7 @@ def test_known_scopes_are_those_that_operations_ask_for() -> None:
         ("agent_os:admin", False),
     ],
 )
-def test_known(scope: str, expected: bool) -> None:
+def test_scopes_of_operations_are_known(scope: str, expected: bool) -> None:
     assert is_known_scope(scope) is expected
 
 
@@ -158,5 +158,5 @@ def test_known(scope: str, expected: bool) -> None:
         ("zzzz", None),
     ],
 )
-def test_nearest(scope: str, expected: str | None) -> None:
+def test_similar_scope_is_suggested(scope: str, expected: str | None) -> None:
     assert suggest_scope(scope) == expected

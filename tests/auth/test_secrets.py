@@ -59,13 +59,13 @@ def test_random_secrets_are_accepted(text: str) -> None:
     assert KeySet.from_pems([text], "HS256")
 
 
-def test_a_secret_has_five_different_bytes() -> None:
+def test_secret_needs_five_different_bytes() -> None:
     assert refusal(some("abcd")) == "Key 1 is a secret that is easy to guess"
     assert refusal(some("abcde")) == ""
 
 
 @pytest.mark.parametrize("piece", ["abcdefgh" * 2, "abcdefghijk", "correct horse battery staple"])
-def test_a_piece_again_and_again(piece: str) -> None:
+def test_repeated_piece_is_rejected(piece: str) -> None:
     for times in (2, 3, 4, 7):
         if len(piece) * times >= 32:
             assert refusal(piece * times) == "Key 1 is a secret that is easy to guess"
@@ -82,7 +82,7 @@ def test_a_piece_again_and_again(piece: str) -> None:
         "404E635266556A586E3272357538782F413F4428472B4B6250645367566B5970",
     ],
 )
-def test_what_is_in_every_tutorial(sample: str) -> None:
+def test_secrets_of_tutorials_are_rejected(sample: str) -> None:
     assert refusal(sample) == "Key 1 is a secret that is easy to guess"
     assert refusal(sample[:-1] + "_") == ""
 
@@ -92,14 +92,14 @@ KEY = "Key 1 is a key, not a shared secret"
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("extra", range(4))
-def test_a_key_in_every_length_of_base64(extra: int, mark: str) -> None:
+def test_base64_key_of_any_length_is_rejected(extra: int, mark: str) -> None:
     data = compact({**EC_JWK, "kid": "k" * extra})
     for text in (data.hex(), b64(data), base64.b64encode(data).decode(), json.dumps(EC_JWK)):
         assert refusal(mark + text) == KEY
 
 
 @pytest.mark.parametrize("curve", ["P-256", "P-384", "P-521"])
-def test_a_point_of_every_curve(curve: str) -> None:
+def test_point_of_every_curve_is_rejected(curve: str) -> None:
     x962, form = serialization.Encoding.X962, serialization.PublicFormat
     point = ec_pair(curve).public.public_bytes(x962, form.UncompressedPoint)
     for data in (point, ec_pair(curve).public.public_bytes(x962, form.CompressedPoint)):
@@ -121,13 +121,13 @@ def number(size: int, first: int, *, factor: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("size", [256, 384, 512, 1024])
-def test_what_could_be_a_modulus(size: int) -> None:
+def test_bytes_like_a_modulus_are_rejected(size: int) -> None:
     assert refusal(b64(number(size, 0x80))) == KEY
     assert refusal(number(size, 0xC1).hex()) == KEY
     assert refusal(b64(b"\0" + number(size, 0x80))) == KEY
 
 
-def test_what_could_not_be_a_modulus() -> None:
+def test_bytes_unlike_a_modulus_are_accepted() -> None:
     others = {
         "a top bit of zero": number(256, 0x7F),
         "a byte more": number(257, 0x80),
@@ -144,7 +144,7 @@ def test_what_could_not_be_a_modulus() -> None:
     assert {name: refusal(b64(data)) for name, data in others.items()} == dict.fromkeys(others, "")
 
 
-def test_a_key_that_cannot_be_read_is_one_all_the_same() -> None:
+def test_unsupported_keys_are_rejected_as_secrets() -> None:
     encrypted = ec_pair().private.private_bytes(
         DER, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
     )
@@ -152,20 +152,20 @@ def test_a_key_that_cannot_be_read_is_one_all_the_same() -> None:
     assert refusal(b64(explicit(ec_pair().spki(DER)))) == KEY
 
 
-def test_deep_nesting_is_no_key() -> None:
+def test_deeply_nested_text_is_accepted() -> None:
     text = "".join(f"[{number}," for number in range(5_000))
     assert refusal(text) == ""
     assert refusal(b64(text.encode())) == ""
 
 
 @pytest.mark.parametrize("end", ["X", "=", " ", "\t", "\u00a0", "\0"])
-def test_only_line_ends_are_cut_off(end: str) -> None:
+def test_only_line_breaks_are_removed(end: str) -> None:
     secret = secrets.token_urlsafe(40) + end
     keys = KeySet.from_pems([secret + "\r\n\n"], "HS256")
     assert verify_token(token({"alg": "HS256"}, {}, hs(secret.encode())), keys)
 
 
-def test_the_key_of_a_pair_in_any_shape() -> None:
+def test_public_key_in_any_encoding_is_rejected() -> None:
     pair = rsa_pair()
     for text in (pair.pem, pair.private_pem, b64(pair.spki(DER)), pair.spki(DER).hex(":")):
         assert refusal(text) == KEY

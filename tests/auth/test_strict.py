@@ -11,7 +11,7 @@ from agentctl.auth.tokens.strict import NotStrict, decode_base64url, encode_base
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
-def test_short_texts_are_as_many_as_short_data() -> None:
+def test_each_short_value_has_one_base64url_text() -> None:
     """Every text of up to three characters: it stands for other bytes than all the others."""
     found: dict[bytes, str] = {}
     for length in (0, 2, 3):
@@ -29,7 +29,7 @@ def test_short_texts_are_as_many_as_short_data() -> None:
 @pytest.mark.parametrize(
     "text", ["A", "AAAAA", "A=", "AA==", "AA=", "AAA=", "AA\n", " AA", "A+/A", ""]
 )
-def test_other_texts(text: str) -> None:
+def test_lax_base64url_is_rejected(text: str) -> None:
     if not text:
         assert decode_base64url(text) == b""
         return
@@ -37,12 +37,12 @@ def test_other_texts(text: str) -> None:
         decode_base64url(text)
 
 
-def test_numbers_keep_their_kind() -> None:
+def test_json_numbers_keep_their_type() -> None:
     members = parse_object(b'{"a":1,"b":1.0,"c":1e2,"d":-0,"e":true}')
     assert [type(value) for value in members.values()] == [int, float, float, int, bool]
 
 
-def test_what_is_refused_is_never_repeated() -> None:
+def test_errors_never_repeat_the_input() -> None:
     for data in (
         b'{"secret":NaN}',
         b'{"secret":1,"secret":2}',

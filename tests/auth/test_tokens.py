@@ -43,7 +43,7 @@ def settings(tmp_path: Path, algorithm: Any = "EdDSA", **given: Any) -> Settings
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_is_minted_is_accepted(tmp_path: Path, algorithm: str) -> None:
+def test_minted_token_is_accepted(tmp_path: Path, algorithm: str) -> None:
     given = settings(tmp_path, algorithm)
     text = mint_token(given, "me", ["agents:run", "sessions:read"], HOUR, session_id="s1")
     principal = Verifier(given).identify_jwt(f"Bearer {text}")
@@ -51,7 +51,7 @@ def test_what_is_minted_is_accepted(tmp_path: Path, algorithm: str) -> None:
     assert principal.scopes == {"agents:run", "sessions:read"}
 
 
-def test_what_a_minted_token_says(tmp_path: Path) -> None:
+def test_minted_token_has_the_claims(tmp_path: Path) -> None:
     given = settings(tmp_path)
     before = int(time.time())
     first, second = (inspect_token(mint_token(given, "me", ["teams:read"], HOUR)) for _ in range(2))
@@ -87,7 +87,7 @@ def test_key_id_audience_and_issuer_follow_the_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "subject", ["", " me", "sa:x", "__system", "m\ne", "\udcff", "x" * 256, "SA:x"]
 )
-def test_a_subject_that_no_server_accepts_is_not_minted(tmp_path: Path, subject: str) -> None:
+def test_unacceptable_subject_is_not_minted(tmp_path: Path, subject: str) -> None:
     with pytest.raises(UsageError) as refusal:
         mint_token(settings(tmp_path), subject)
     assert refusal.value.exit_code == 2
@@ -95,18 +95,18 @@ def test_a_subject_that_no_server_accepts_is_not_minted(tmp_path: Path, subject:
 
 
 @pytest.mark.parametrize("expires_in", [timedelta(0), timedelta(seconds=-5), timedelta(days=10**8)])
-def test_lifetimes_that_make_no_sense(tmp_path: Path, expires_in: timedelta) -> None:
+def test_lifetime_must_be_positive(tmp_path: Path, expires_in: timedelta) -> None:
     with pytest.raises(UsageError):
         mint_token(settings(tmp_path), "me", (), expires_in)
 
 
-def test_a_token_over_the_limit_is_not_minted(tmp_path: Path) -> None:
+def test_token_above_the_limit_is_not_minted(tmp_path: Path) -> None:
     given = replace(settings(tmp_path), limits=Limits(token_bytes=300))
     with pytest.raises(UsageError):
         mint_token(given, "me", [f"agents:a{n}:run" for n in range(20)])
 
 
-def test_a_key_that_others_can_read_does_not_sign(tmp_path: Path) -> None:
+def test_readable_key_file_does_not_sign(tmp_path: Path) -> None:
     given = settings(tmp_path)
     given.signing.key_file.chmod(0o640)
     with pytest.raises(InvalidKey) as refusal:
@@ -114,7 +114,7 @@ def test_a_key_that_others_can_read_does_not_sign(tmp_path: Path) -> None:
     assert str(refusal.value.hint).startswith("chmod 600 ")
 
 
-def test_a_key_of_another_kind_does_not_sign(tmp_path: Path) -> None:
+def test_key_of_another_type_does_not_sign(tmp_path: Path) -> None:
     given = settings(tmp_path)
     with pytest.raises(InvalidKey):
         mint_token(
@@ -132,20 +132,20 @@ def test_a_key_of_another_kind_does_not_sign(tmp_path: Path) -> None:
         ("\x1b[2J", None),
     ],
 )
-def test_unknown_scopes_are_refused_with_the_nearest(scope: str, near: str | None) -> None:
+def test_unknown_scope_is_rejected_with_a_suggestion(scope: str, near: str | None) -> None:
     with pytest.raises(UsageError) as refusal:
         check_mintable_scopes(["agents:run", scope], "agent_os:admin")
     assert "\x1b" not in refusal.value.detail
     assert (near or "agent_os:admin") in str(refusal.value.hint)
 
 
-def test_known_scopes_pass() -> None:
+def test_known_scopes_are_minted() -> None:
     scopes = ["agents:run", "sessions:read", "teams:t1:read", "workflows:*:run", "sessions:s1:read"]
     check_mintable_scopes([*scopes, "agent_os:admin"], "agent_os:admin")
     check_mintable_scopes(["superuser"], "superuser")
 
 
-def test_inspect_reads_what_does_not_verify() -> None:
+def test_inspect_reads_unverified_tokens() -> None:
     shown = inspect_token(token({"alg": "none"}, {"sub": "me", "exp": NOW, "iat": "x"}, fixed(b"")))
     assert shown["header"] == {"alg": "none"}
     assert shown["times"] == {"exp": "2027-01-15T08:00:00.000000Z"}
@@ -154,19 +154,19 @@ def test_inspect_reads_what_does_not_verify() -> None:
 
 
 @pytest.mark.parametrize("exp", [1e308, -1e308, True, "1", 10**30, None, [1]])
-def test_inspect_survives_strange_times(exp: Any) -> None:
+def test_inspect_accepts_odd_times(exp: Any) -> None:
     shown = inspect_token(token({}, {"exp": exp}, fixed(b"x")))
     assert (shown["times"], shown["expired"]) == ({}, None)
 
 
 @pytest.mark.parametrize("text", ["", "x", "a.b.c", "e30.e30", "e30.W10.", "e30.e30.=", "\0.\0.\0"])
-def test_inspect_says_why_something_is_no_token(text: str) -> None:
+def test_inspect_reports_a_malformed_token(text: str) -> None:
     with pytest.raises(InvalidToken) as refusal:
         inspect_token(text)
     assert refusal.value.cause
 
 
-def test_a_report_says_what_counts(tmp_path: Path) -> None:
+def test_report_has_the_valid_claims(tmp_path: Path) -> None:
     given = settings(tmp_path, "HS256")
     secret = generate.read_private_key(given.signing.key_file).strip()
     claims = {"sub": "me", "scopes": ["agent_os:admin", "x y"], "exp": int(time.time()) + 60}
@@ -189,7 +189,7 @@ def test_a_report_says_what_counts(tmp_path: Path) -> None:
         ({"sub": "sa:x"}, None, "the token's sub is a reserved subject"),
     ],
 )
-def test_a_report_says_why_not(
+def test_report_has_cause_and_remedy(
     tmp_path: Path, claims: dict[str, Any], secret: bytes | None, reason: str
 ) -> None:
     given = settings(tmp_path, "HS256")
@@ -201,7 +201,7 @@ def test_a_report_says_why_not(
     assert report["remedy"]
 
 
-def test_minting_does_not_load_what_only_verifying_needs(tmp_path: Path) -> None:
+def test_minting_does_not_import_pyjwt(tmp_path: Path) -> None:
     given = settings(tmp_path)
     script = (
         "import sys; from pathlib import Path; from agentctl.auth.tokens.mint import mint_token;"

@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_who_it_is(clock: Clock) -> None:
+def test_claims_become_a_principal(clock: Clock) -> None:
     claims = {"sub": "me", "scopes": ["agents:read", "x y"], "session_id": "s1"}
     principal = verifier(clock, pem_only()).identify_jwt(bearer(claims))
     assert (principal.subject, principal.session_id) == ("me", "s1")
@@ -37,7 +37,7 @@ def test_who_it_is(clock: Clock) -> None:
     assert (principal.admin, principal.sees_all_users, principal.via) == (False, False, "http")
 
 
-def test_admin_and_isolation(clock: Clock) -> None:
+def test_admin_scope_and_user_isolation_set_the_visibility(clock: Clock) -> None:
     admin = bearer({"sub": "root", "scopes": ["agent_os:admin"]})
     plain = bearer({"sub": "me", "scopes": ["agents:read"]})
     principal = verifier(clock, pem_only()).identify_jwt(admin)
@@ -49,7 +49,7 @@ def test_admin_and_isolation(clock: Clock) -> None:
     assert not verifier(clock, pem_only(admin_scope="other:admin")).identify_jwt(admin).admin
 
 
-def test_no_header_is_told_apart_from_a_bad_one(clock: Clock) -> None:
+def test_missing_header_differs_from_an_invalid_one(clock: Clock) -> None:
     with pytest.raises(Unauthenticated) as refusal:
         verifier(clock, pem_only()).identify_jwt(None)
     assert not isinstance(refusal.value, InvalidToken)
@@ -63,7 +63,7 @@ def test_no_header_is_told_apart_from_a_bad_one(clock: Clock) -> None:
         lambda text: text.replace("Bearer", "BEARER"),
     ],
 )
-def test_the_scheme_in_any_case(clock: Clock, change: Callable[[str], str]) -> None:
+def test_scheme_is_case_insensitive(clock: Clock, change: Callable[[str], str]) -> None:
     assert verifier(clock, pem_only()).identify_jwt(change(bearer({"sub": "me"}))).subject == "me"
 
 
@@ -89,12 +89,12 @@ def test_the_scheme_in_any_case(clock: Clock, change: Callable[[str], str]) -> N
         lambda text: "Bearer " + "é" * 9_000,
     ],
 )
-def test_headers_that_do_not_hold(clock: Clock, change: Callable[[str], str]) -> None:
+def test_malformed_headers_are_rejected(clock: Clock, change: Callable[[str], str]) -> None:
     with pytest.raises(InvalidToken):
         verifier(clock, pem_only()).identify_jwt(change(bearer({"sub": "me"})))
 
 
-def test_the_limit_of_a_token_is_configured(clock: Clock) -> None:
+def test_token_length_limit_is_configured(clock: Clock) -> None:
     header = bearer({"sub": "me"})
     length = len(header) - len("Bearer ")
     assert verifier(clock, pem_only(), Limits(token_bytes=length)).identify_jwt(header)
@@ -102,7 +102,7 @@ def test_the_limit_of_a_token_is_configured(clock: Clock) -> None:
         verifier(clock, pem_only(), Limits(token_bytes=length - 1)).identify_jwt(header)
 
 
-def test_with_authorization_off_everybody_is_an_anonymous_administrator(clock: Clock) -> None:
+def test_authorization_off_gives_an_anonymous_admin(clock: Clock) -> None:
     off = verifier(clock, Authorization(enabled=False))
     off.reload_keys()
     assert (off.mode, off.keys, off.problem) == ("none", None, None)
@@ -111,13 +111,13 @@ def test_with_authorization_off_everybody_is_an_anonymous_administrator(clock: C
         assert (principal.subject, principal.admin, principal.sees_all_users) == (None, True, True)
 
 
-def test_authorization_without_a_key_is_refused(clock: Clock) -> None:
+def test_authorization_without_a_key_is_rejected(clock: Clock) -> None:
     with pytest.raises(InvalidKey) as refusal:
         verifier(clock, Authorization())
     assert "JWT_VERIFICATION_KEY" in str(refusal.value.hint)
 
 
-def test_exp_ends_a_remembered_token_to_the_second(clock: Clock) -> None:
+def test_cached_token_expires_at_exp(clock: Clock) -> None:
     one = verifier(clock, pem_only())
     header = bearer({"sub": "me", "exp": NOW + 20})
     assert one.identify_jwt(header) is one.identify_jwt(header), "remembered"
@@ -128,7 +128,7 @@ def test_exp_ends_a_remembered_token_to_the_second(clock: Clock) -> None:
         one.identify_jwt(header)
 
 
-def test_a_token_is_verified_again_after_30_seconds(clock: Clock) -> None:
+def test_token_is_verified_again_after_30_seconds(clock: Clock) -> None:
     one, header = verifier(clock, pem_only()), bearer({"sub": "me"})
     first = one.identify_jwt(header)
     clock.move(29.9)
@@ -137,14 +137,14 @@ def test_a_token_is_verified_again_after_30_seconds(clock: Clock) -> None:
     assert one.identify_jwt(header) is not first
 
 
-def test_a_wall_clock_that_jumps_back_does_not_prolong_remembering(clock: Clock) -> None:
+def test_clock_jump_does_not_extend_the_cache(clock: Clock) -> None:
     one, header = verifier(clock, pem_only()), bearer({"sub": "me", "exp": NOW + 5})
     first = one.identify_jwt(header)
     clock.steady += 31
     assert one.identify_jwt(header) is not first
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_cache_is_bounded() -> None:
     settings = Settings(
         authorization=Authorization(algorithm="HS256", verification_keys=(SECRET.decode(),))
     )
@@ -159,7 +159,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert one.identify_jwt(headers[0]) is not first, "the oldest made room"
 
 
-def test_a_remembered_token_costs_a_few_microseconds() -> None:
+def test_cached_token_takes_microseconds() -> None:
     one = Verifier(Settings(authorization=pem_only()))
     header = bearer({"sub": "me", "scopes": ["agents:run", "sessions:read", "teams:read"]})
 
@@ -175,18 +175,18 @@ def test_a_remembered_token_costs_a_few_microseconds() -> None:
 @pytest.mark.parametrize(
     "broken", [{"algorithm": "HS256"}, {"algorithm": "ES256"}, {"algorithm": "none"}]
 )
-def test_what_is_refused_at_the_start(clock: Clock, file: Path, broken: dict[str, Any]) -> None:
+def test_invalid_keys_stop_the_start(clock: Clock, file: Path, broken: dict[str, Any]) -> None:
     for given in (pem_only(), Authorization(jwks_file=file)):
         with pytest.raises(InvalidKey):
             verifier(clock, replace(given, **broken))
 
 
-def test_a_missing_file_at_the_start_is_refused(clock: Clock, tmp_path: Path) -> None:
+def test_missing_key_file_stops_the_start(clock: Clock, tmp_path: Path) -> None:
     with pytest.raises(InvalidKey):
         verifier(clock, Authorization(jwks_file=tmp_path / "none.json"))
 
 
-def test_keys_of_two_families_are_refused_by_where_they_come_from(clock: Clock) -> None:
+def test_keys_of_two_types_are_rejected_with_their_source(clock: Clock) -> None:
     """A14: the environment's key is the last of the list."""
     mixed = Authorization(verification_keys=(OLD.pem, SECRET.decode()))
     with pytest.raises(InvalidKey) as refusal:

@@ -46,13 +46,13 @@ def refusal_of(file: Path, environ: dict[str, str]) -> str | None:
 
 @given(st.binary(max_size=60) | texts.map(str.encode))
 @settings(deadline=None)
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_give_settings_or_one_line(data: bytes) -> None:
     answer(data, {})
 
 
 @given(st.sampled_from([*section_keys(), *ENTRY_TABLES]), values)
 @settings(deadline=None)
-def test_any_value_of_any_key(key: str, value: Any) -> None:
+def test_any_value_gives_settings_or_one_line(key: str, value: Any) -> None:
     section, _, name = key.partition(".")
     document = {section: {name: value}} if name else {section: value}
     answer(tomli_w.dumps(document).encode(), {})
@@ -63,11 +63,11 @@ def test_any_value_of_any_key(key: str, value: Any) -> None:
     st.lists(st.dictionaries(keys, values, max_size=4), max_size=3),
 )
 @settings(deadline=None)
-def test_any_entries_of_any_list(name: str, entries: list[dict[str, Any]]) -> None:
+def test_any_entries_give_settings_or_one_line(name: str, entries: list[dict[str, Any]]) -> None:
     answer(tomli_w.dumps({name: entries}).encode(), {})
 
 
 @given(st.sampled_from(section_keys()), st.text(max_size=20))
 @settings(deadline=None)
-def test_any_text_of_any_variable(key: str, text: str) -> None:
+def test_any_variable_gives_settings_or_one_line(key: str, text: str) -> None:
     answer(SAMPLE_CONFIG.encode(), {f"AGENTCTL_{key.replace('.', '__')}".upper(): text})

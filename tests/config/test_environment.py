@@ -32,7 +32,7 @@ GIVEN: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("key", "text", "expected"), GIVEN)
-def test_a_variable_wins_over_file_and_default(
+def test_variable_overrides_file_and_default(
     key: str, text: str, expected: object, reads: Reads
 ) -> None:
     section, _, name = key.partition(".")
@@ -66,19 +66,19 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("given", "expected"), WRONG.items())
-def test_a_wrong_variable_is_one_line_with_its_name(
+def test_error_names_the_wrong_variable(
     given: tuple[str, str], expected: str, refuses: Refuses
 ) -> None:
     assert refuses("", dict([given])) == f"{given[0]}: {expected}"
 
 
-def test_other_variables_are_no_settings(reads: Reads) -> None:
+def test_other_variables_are_ignored(reads: Reads) -> None:
     others = ("CONFIG", "TOKEN", "CONTEXT", "OUTPUT", "NO_INPUT", "TEST_A__B", "PORT", "PORT_80")
     settings = reads("", {f"AGENTCTL_{name}": "tcp://10.0.0.1:80" for name in others})
     assert set(settings.sources.values()) == {"default"}
 
 
-def test_the_verification_key_of_the_environment_is_added(reads: Reads, file: Path) -> None:
+def test_verification_key_variable_is_added(reads: Reads, file: Path) -> None:
     text = '[authorization]\nverification_keys = ["first"]\n'
     settings = reads(text, {"JWT_VERIFICATION_KEY": "second"})
     assert settings.authorization.verification_keys == ("first", "second")
@@ -91,7 +91,7 @@ def test_the_verification_key_of_the_environment_is_added(reads: Reads, file: Pa
     assert again.authorization.verification_keys == ("first",)
 
 
-def test_the_jwks_file_of_the_environment_wins(reads: Reads, file: Path) -> None:
+def test_jwks_file_variable_overrides_the_file(reads: Reads, file: Path) -> None:
     environ = {"JWT_JWKS_FILE": "a.json", "AGENTCTL_AUTHORIZATION__JWKS_FILE": "b.json"}
     settings = reads('[authorization]\njwks_file = "c.json"\n', environ)
     assert settings.authorization.jwks_file == file.parent / "a.json"
@@ -100,7 +100,7 @@ def test_the_jwks_file_of_the_environment_wins(reads: Reads, file: Path) -> None
     assert unset.authorization.jwks_file == file.parent / "c.json"
 
 
-def test_sources_name_every_key_that_is_in_force(reads: Reads, file: Path) -> None:
+def test_sources_cover_every_key(reads: Reads, file: Path) -> None:
     settings = reads("[server]\nport = 1\n" + AGENT)
     assert settings.sources["server.port"] == f"{file}:2"
     assert settings.sources["agents.writer.model"] == f"{file}:11"
@@ -114,7 +114,7 @@ def test_sources_name_every_key_that_is_in_force(reads: Reads, file: Path) -> No
     assert shown == settings.sources.keys()
 
 
-def test_what_is_shown_masks_keys(reads: Reads) -> None:
+def test_effective_settings_mask_keys(reads: Reads) -> None:
     settings = reads("", {"JWT_VERIFICATION_KEY": "hunter2"})
     shown = effective_settings(settings)
     assert shown["authorization"]["verification_keys"] == ["********"]
@@ -122,7 +122,7 @@ def test_what_is_shown_masks_keys(reads: Reads) -> None:
     assert shown["authorization"]["jwks_file"] == ""
 
 
-def test_a_server_with_authorization_needs_a_key(reads: Reads) -> None:
+def test_server_with_authorization_needs_a_key(reads: Reads) -> None:
     with pytest.raises(InvalidConfiguration, match="no verification key is configured") as caught:
         require_verification_key(reads(""))
     assert "JWT_VERIFICATION_KEY" in (caught.value.hint or "")

@@ -18,7 +18,7 @@ def refused(path: Path | None, environ: dict[str, str] | None = None) -> Invalid
     return caught.value
 
 
-def test_the_named_file_wins_then_the_variable_then_here_then_the_users(
+def test_configuration_files_are_searched_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, users = tmp_path / "here", tmp_path / "users" / "agentctl"
@@ -64,7 +64,7 @@ def test_paths_are_relative_to_the_file(
     assert settings.path == tmp_path / "agentctl.toml"
 
 
-def test_an_empty_file_gives_the_defaults_beside_it(tmp_path: Path, reads: Reads) -> None:
+def test_empty_file_gives_the_defaults(tmp_path: Path, reads: Reads) -> None:
     settings = reads("")
     assert [(one.id, one.url) for one in settings.databases] == [
         ("main", f"sqlite:///{tmp_path}/agentctl.db")
@@ -73,21 +73,21 @@ def test_an_empty_file_gives_the_defaults_beside_it(tmp_path: Path, reads: Reads
     assert settings.authorization.jwks_file is None
 
 
-def test_a_file_that_is_not_there_is_named(file: Path) -> None:
+def test_missing_file_is_named_in_the_error(file: Path) -> None:
     error = refused(file)
     assert error.detail == f"{file}: the file does not exist"
     assert "agentctl init" in (error.hint or "")
     assert refused(None, {"AGENTCTL_CONFIG": str(file)}).detail == error.detail
 
 
-def test_a_directory_and_bytes_are_refused(tmp_path: Path, file: Path) -> None:
+def test_folders_and_binary_files_are_rejected(tmp_path: Path, file: Path) -> None:
     assert refused(tmp_path).detail == f"{tmp_path}: must be a file, not a directory"
     file.write_bytes(b"\xff\xfe")
     assert refused(file).detail == f"{file}: must be UTF-8 text"
     assert refused(file / "below").detail == f"{file / 'below'}: cannot be read: Not a directory"
 
 
-def test_a_byte_order_mark_does_no_harm(file: Path) -> None:
+def test_byte_order_mark_is_ignored(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf[server]\r\nport = 1\r\n")
     assert load_settings(file, {}).server.port == 1
 
@@ -103,12 +103,12 @@ def test_a_byte_order_mark_does_no_harm(file: Path) -> None:
         ("a = " + "9" * 5000, ""),
     ],
 )
-def test_a_file_that_does_not_parse_names_the_line(file: Path, text: str, where: str) -> None:
+def test_toml_error_names_the_line(file: Path, text: str, where: str) -> None:
     file.write_text(text)
     assert refused(file).detail == f"{file}: is not valid TOML{where}"
 
 
-def test_a_wrong_key_names_its_line(file: Path) -> None:
+def test_error_names_the_line_of_a_key(file: Path) -> None:
     file.write_text('[server]\nname = """\nport = 5\n"""\n\nport = "x"\n')
     assert refused(file).cause == "line 6 of the file"
     file.write_text('[server]\n"port" = "x"\n')
@@ -126,8 +126,6 @@ def test_a_wrong_key_names_its_line(file: Path) -> None:
         "\n[telemetry]\na = 1",
     ],
 )
-def test_what_is_missing_or_no_table_of_ours_names_the_line_of_its_table(
-    file: Path, text: str
-) -> None:
+def test_missing_key_names_the_line_of_its_table(file: Path, text: str) -> None:
     file.write_text(text)
     assert refused(file).cause == "line 2 of the file"

@@ -141,11 +141,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG.items())
-def test_what_does_not_fit_is_one_line(text: str, expected: str, refuses: Refuses) -> None:
+def test_wrong_reference_is_one_line(text: str, expected: str, refuses: Refuses) -> None:
     assert refuses(text) == expected
 
 
-def test_teams_may_be_members_of_several_teams(reads: Reads) -> None:
+def test_team_may_be_a_member_of_several_teams(reads: Reads) -> None:
     settings = reads(
         AGENT + team("top", "left", "right") + team("left", "base") + team("right", "base")
         + team("base", "writer")
@@ -162,12 +162,12 @@ def test_steps_may_be_written_as_tables(reads: Reads) -> None:
     assert [step.name for step in reads(text).workflows[0].steps] == ["one", "two"]
 
 
-def test_names_and_databases_are_filled_in(reads: Reads) -> None:
+def test_names_and_databases_have_defaults(reads: Reads) -> None:
     text = database("first", "sqlite:///1.db") + database("second", "sqlite:///2.db") + AGENT
     agent = reads(text).agents[0]
     assert (agent.name, agent.database) == ("writer", "first")
 
 
-def test_a_variable_that_is_not_set_is_no_error(reads: Reads) -> None:
+def test_unset_api_key_variable_is_no_error(reads: Reads) -> None:
     text = model("provider = 'openai'\nmodel = 'x'\napi_key_env = 'NOT_SET_ANYWHERE'")
     assert reads(text).models[0].api_key_env == "NOT_SET_ANYWHERE"

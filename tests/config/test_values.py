@@ -122,9 +122,7 @@ WRONG_VALUES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG_VALUES.items())
-def test_a_wrong_value_is_one_line_that_says_what_is_allowed(
-    text: str, expected: str, refuses: Refuses
-) -> None:
+def test_error_names_the_allowed_values(text: str, expected: str, refuses: Refuses) -> None:
     assert refuses(text) == expected
 
 
@@ -144,9 +142,7 @@ UNKNOWN_KEYS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), UNKNOWN_KEYS.items())
-def test_an_unknown_key_gets_the_nearest_one_or_all(
-    text: str, expected: str, refuses: Refuses
-) -> None:
+def test_unknown_key_gets_a_suggestion(text: str, expected: str, refuses: Refuses) -> None:
     assert refuses(text) == expected
 
 
@@ -157,7 +153,7 @@ def test_an_unknown_key_gets_the_nearest_one_or_all(
         'compatibility = "agentos"',
     ],
 )
-def test_keys_of_what_comes_later_are_refused(text: str, refuses: Refuses) -> None:
+def test_keys_of_later_versions_are_rejected(text: str, refuses: Refuses) -> None:
     line = refuses(text)
     assert "this version has no such key" in line
     assert "did you mean" not in line
@@ -180,21 +176,21 @@ def test_keys_of_what_comes_later_are_refused(text: str, refuses: Refuses) -> No
         ),
     ],
 )
-def test_a_refusal_never_repeats_a_secret(text: str, secret: str, refuses: Refuses) -> None:
+def test_errors_never_repeat_a_secret(text: str, secret: str, refuses: Refuses) -> None:
     assert secret not in refuses(text)
 
 
-def test_numbers_may_be_whole_where_fractions_are_allowed(reads: Reads) -> None:
+def test_whole_number_is_accepted_for_a_float(reads: Reads) -> None:
     settings = reads("[server]\ndrain_seconds = 0\nport = 0\n[runs]\ntimeout_seconds = 0.5")
     assert (settings.server.drain_seconds, settings.server.port) == (0, 0)
     assert settings.runs.timeout_seconds == 0.5
 
 
 @pytest.mark.parametrize("host", ["localhost", "0.0.0.0", "::", "::1", "fe80::1%eth0", "a-b.c"])
-def test_hosts_are_names_and_addresses(host: str, reads: Reads) -> None:
+def test_hosts_are_names_or_addresses(host: str, reads: Reads) -> None:
     assert reads(f'[server]\nhost = "{host}"').server.host == host
 
 
-def test_a_value_in_a_message_is_one_short_line(refuses: Refuses) -> None:
+def test_values_in_messages_are_short(refuses: Refuses) -> None:
     line = refuses('[server]\nhost = "a\\n' + "b" * 100 + '"')
     assert line.endswith('not "a\\n' + "b" * 38 + '…"')

@@ -8,7 +8,7 @@ import pytest
 
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.policy.stage import Stage, staged
+from tests.policy.scenario import Stage, staged
 
 __all__ = ["model_endpoint"]
 

@@ -19,7 +19,7 @@ from agentctl.remote.address import parse_address
         ("https://[::1]:8443", "https://[::1]:8443", ""),
     ],
 )
-def test_good_urls(url: str, origin: str, prefix: str) -> None:
+def test_valid_urls_are_parsed(url: str, origin: str, prefix: str) -> None:
     address = parse_address(url)
     assert (address.origin, address.prefix) == (origin, prefix)
 
@@ -35,7 +35,7 @@ def test_good_urls(url: str, origin: str, prefix: str) -> None:
         "http://\udcff", "http://grüße.example",
     ],
 )  # fmt: skip
-def test_bad_urls(url: str) -> None:
+def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(errors.UsageError) as caught:
         RemoteOperations(url, None)
     assert "secret" not in f"{caught.value} {caught.value.cause} {caught.value.hint}"
@@ -44,7 +44,7 @@ def test_bad_urls(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://localhost", "http://a.localhost", "http://127.3.2.1", "http://[::1]"]
 )
-def test_a_token_goes_over_http_to_this_machine(url: str) -> None:
+def test_token_is_sent_over_http_to_this_machine(url: str) -> None:
     RemoteOperations(url, "a.b.c")
 
 
@@ -52,7 +52,7 @@ def test_a_token_goes_over_http_to_this_machine(url: str) -> None:
     "url",
     ["http://example.com", "http://10.0.0.1", "http://localhost.evil.example", "http://127.1"],
 )
-def test_a_token_goes_over_http_to_another_machine_only_when_told(url: str) -> None:
+def test_token_over_http_to_others_needs_the_flag(url: str) -> None:
     with pytest.raises(errors.UsageError, match="plain http") as caught:
         RemoteOperations(url, "a.b.c")
     assert "--insecure-http" in (caught.value.hint or "")
@@ -62,13 +62,13 @@ def test_a_token_goes_over_http_to_another_machine_only_when_told(url: str) -> N
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\nb", "a\r\nX: y", "grüße", "a\0", "\udcff"])
-def test_a_token_that_no_header_carries(token: str) -> None:
+def test_token_with_invalid_characters_is_rejected(token: str) -> None:
     with pytest.raises(errors.UsageError) as caught:
         RemoteOperations("http://localhost", token)
     assert not token or token not in str(caught.value)
 
 
-def test_nothing_shows_the_token() -> None:
+def test_repr_hides_the_token() -> None:
     operations = RemoteOperations("http://localhost:1/x", "s3cret")
     assert repr(operations) == "RemoteOperations('http://localhost:1/x')"
     assert "s3cret" not in repr(operations._connection)

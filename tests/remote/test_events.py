@@ -29,34 +29,34 @@ def _parsed(*chunks: bytes) -> list[ServerEvent]:
     return [event for chunk in chunks for event in parser.feed(chunk)]
 
 
-def test_one_chunk() -> None:
+def test_events_of_one_chunk_are_parsed() -> None:
     assert _parsed(STREAM) == EVENTS
 
 
-def test_byte_by_byte() -> None:
+def test_stream_is_parsed_byte_by_byte() -> None:
     assert _parsed(*(bytes([byte]) for byte in STREAM)) == EVENTS
 
 
 @pytest.mark.parametrize("at", range(len(STREAM)))
-def test_cut_in_two_anywhere(at: int) -> None:
+def test_stream_can_be_cut_anywhere(at: int) -> None:
     assert _parsed(STREAM[:at], b"", STREAM[at:]) == EVENTS
 
 
 @given(st.lists(st.sampled_from([b"data: x", b"id: 3", b"event: e", b"\n", b"\r", b"\r\n", b":"])))
-def test_the_cuts_never_matter(pieces: list[bytes]) -> None:
+def test_chunk_boundaries_do_not_matter(pieces: list[bytes]) -> None:
     whole = b"".join(pieces)
     assert _parsed(whole) == _parsed(*(bytes([byte]) for byte in whole))
 
 
-def test_an_id_with_nul_is_ignored() -> None:
+def test_id_with_nul_is_ignored() -> None:
     assert _parsed(b"id: 1\nid: 2\0\ndata: x\n\n") == [ServerEvent("1", "message", b"x")]
 
 
-def test_bytes_that_are_no_utf8_break_nothing() -> None:
+def test_invalid_utf8_is_accepted() -> None:
     assert _parsed(b"event: \xff\ndata: \xff\n\n") == [ServerEvent(None, "�", b"\xff")]
 
 
-def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_event_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAXIMUM_EVENT_BYTES", 100)
     with pytest.raises(errors.Unavailable):
         _parsed(b"data: " + b"x" * 50 + b"\n", b"data: " + b"x" * 60)

@@ -78,7 +78,7 @@ def _speak(listener: socket.socket, data: bytes, stop: threading.Event) -> None:
                 connection.sendall(data)
 
 
-def test_nothing_listens() -> None:
+def test_refused_connection_has_a_hint() -> None:
     url = f"http://127.0.0.1:{_free_port()}"
     failure = _failure(url)
     assert isinstance(failure, errors.Unavailable)
@@ -88,7 +88,7 @@ def test_nothing_listens() -> None:
     assert failure.exit_code == 7
 
 
-def test_an_unknown_host() -> None:
+def test_unknown_host_is_reported() -> None:
     failure = _failure("https://no-such-host.invalid")
     assert isinstance(failure, errors.Unavailable)
     assert failure.cause == "the host name of https://no-such-host.invalid cannot be resolved"
@@ -97,21 +97,21 @@ def test_an_unknown_host() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"SSH-2.0-Nonsense\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x00\xff" * 99, b"HTTP/1.1 2"]
 )
-def test_no_http(speak: Callable[[bytes], str], data: bytes) -> None:
+def test_server_without_http_is_reported(speak: Callable[[bytes], str], data: bytes) -> None:
     url = speak(data)
     failure = _failure(url)
     assert isinstance(failure, errors.Unavailable)
     assert url in (failure.cause or "")
 
 
-def test_no_tls(speak: Callable[[bytes], str]) -> None:
+def test_server_without_tls_is_reported(speak: Callable[[bytes], str]) -> None:
     url = speak(b"HTTP/1.1 400 Bad Request\r\n\r\n").replace("http", "https")
     failure = _failure(url)
     assert isinstance(failure, errors.Unavailable)
     assert failure.cause == f"{url} does not speak TLS"
 
 
-def test_a_certificate_of_nobody(tmp_path: Any) -> None:
+def test_untrusted_certificate_is_reported(tmp_path: Any) -> None:
     context = _self_signed(tmp_path)
     stop = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -176,14 +176,14 @@ def _handshakes(listener: socket.socket, context: ssl.SSLContext, stop: threadin
                     continue
 
 
-def test_silence(serve: Serve) -> None:
+def test_idle_server_times_out(serve: Serve) -> None:
     server = serve(None)
     failure = _failure(server.url, read_timeout=0.05)
     assert isinstance(failure, errors.Unavailable)
     assert failure.detail == "The server did not respond in time"
 
 
-def test_a_cancel_may_take_its_wait(serve: Serve) -> None:
+def test_cancel_wait_extends_the_timeout(serve: Serve) -> None:
     server = serve(None, answer())
     threading.Timer(0.3, server.release.set).start()
 
@@ -195,7 +195,7 @@ def test_a_cancel_may_take_its_wait(serve: Serve) -> None:
     assert asyncio.run(cancel()) == b"{}"
 
 
-def test_a_run_may_take_its_time_and_its_row_may_not(serve: Serve) -> None:
+def test_foreground_run_has_no_timeout(serve: Serve) -> None:
     server = serve(None, answer())
     request = RunRequest("hi", background=True)
     failure = _failure(server.url, lambda o: o.create_run("agent", "a", request), read_timeout=0.1)
@@ -242,7 +242,7 @@ def test_redirects_are_not_followed(serve: Serve, status: int) -> None:
     ],
 )
 @pytest.mark.parametrize("extra", [b"", b', "error_code": null', b', "error_code": "X", "y": [1]'])
-def test_refusals(
+def test_error_responses_become_errors(
     serve: Serve, status: int, kind: type[errors.AgentctlError], code: int, extra: bytes
 ) -> None:
     server = serve(answer(status, b'{"detail": "No such thing"' + extra + b"}"))
@@ -251,31 +251,31 @@ def test_refusals(
     assert (failure.detail, failure.exit_code) == ("No such thing", code)
 
 
-def test_the_scopes_of_a_403(serve: Serve) -> None:
+def test_denial_has_the_required_scopes(serve: Serve) -> None:
     body = b'{"detail": "No", "error_code": "FORBIDDEN", "required_scopes": ["teams:read"]}'
     failure = _failure(serve(answer(403, body)).url)
     assert isinstance(failure, errors.Forbidden)
     assert failure.required_scopes == ("teams:read",)
 
 
-def test_the_hints_of_a_401(serve: Serve) -> None:
+def test_rejection_has_a_hint(serve: Serve) -> None:
     server = serve(answer(401, b'{"detail": "No"}'))
     assert "AGENTCTL_TOKEN" in (_failure(server.url, token=None).hint or "")
     assert "token inspect" in (_failure(server.url).hint or "")
 
 
-def test_the_request_id_of_a_500(serve: Serve) -> None:
+def test_internal_error_names_the_request_id(serve: Serve) -> None:
     headers = {"X-Request-ID": "abc-1"}
     failure = _failure(serve(answer(500, b'{"detail": "Oh"}', headers=headers)).url)
     assert failure.cause == "the log of the server has details for request abc-1"
 
 
 @pytest.mark.parametrize("body", [b'{"detail": {"a": 1}}', b'{"detail": null}', b"{}"])
-def test_a_refusal_without_a_text(serve: Serve, body: bytes) -> None:
+def test_error_without_detail_has_a_default(serve: Serve, body: bytes) -> None:
     assert _failure(serve(answer(404, body)).url).detail == "The server responded with status 404"
 
 
-def test_control_characters_of_a_refusal_stay_off_the_terminal(serve: Serve) -> None:
+def test_control_characters_of_errors_are_removed(serve: Serve) -> None:
     body = b'{"detail": "a\\u001b[31mb\\nc' + b"x" * 9_000 + b'"}'
     failure = _failure(serve(answer(404, body)).url)
     assert failure.detail.startswith("a [31mb cxxx")
@@ -299,7 +299,9 @@ def test_control_characters_of_a_refusal_stay_off_the_terminal(serve: Serve) -> 
         (304, b"", "text/plain"),
     ],
 )
-def test_some_other_server(serve: Serve, status: int, body: bytes, content_type: str) -> None:
+def test_other_servers_are_recognized(
+    serve: Serve, status: int, body: bytes, content_type: str
+) -> None:
     server = serve(answer(status, body, content_type))
     failure = _failure(server.url)
     assert isinstance(failure, errors.Unavailable)
@@ -317,7 +319,7 @@ def test_some_other_server(serve: Serve, status: int, body: bytes, content_type:
     ("status", "kind"),
     [(401, errors.Unauthenticated), (403, errors.Forbidden), (502, errors.Unavailable)],
 )
-def test_a_proxy_that_speaks_no_json(
+def test_proxy_error_without_json_is_understood(
     serve: Serve, status: int, kind: type[errors.AgentctlError]
 ) -> None:
     failure = _failure(serve(answer(status, b"<html>", "text/html")).url)
@@ -325,7 +327,7 @@ def test_a_proxy_that_speaks_no_json(
     assert failure.detail == f"The server responded with status {status}"
 
 
-def test_json_that_is_none_inside(serve: Serve) -> None:
+def test_malformed_json_body_is_reported(serve: Serve) -> None:
     server = serve(answer(body=b"[nonsense]"))
 
     async def teams() -> Any:
@@ -338,19 +340,19 @@ def test_json_that_is_none_inside(serve: Serve) -> None:
         _ = document.value
 
 
-def test_a_body_that_is_cut_off(serve: Serve) -> None:
+def test_truncated_body_is_reported(serve: Serve) -> None:
     whole = answer(body=b"[" + b"1," * 100 + b"1]")
     failure = _failure(serve(whole[:-20]).url)
     assert isinstance(failure, errors.Unavailable)
     assert "cut off" in (failure.cause or "")
 
 
-def test_a_body_that_is_no_gzip(serve: Serve) -> None:
+def test_invalid_gzip_body_is_reported(serve: Serve) -> None:
     server = serve(answer(body=b"[]", headers={"Content-Encoding": "gzip"}))
     assert isinstance(_failure(server.url), errors.Unavailable)
 
 
-def test_not_ready_is_an_answer(serve: Serve) -> None:
+def test_unready_server_returns_its_record(serve: Serve) -> None:
     raw = b'{"status": "unavailable", "checks": {"main": "failed"}}'
 
     async def ready(url: str) -> bytes:
@@ -364,7 +366,7 @@ def test_not_ready_is_an_answer(serve: Serve) -> None:
     assert failure.detail == "Draining"
 
 
-def test_an_environment_that_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_proxy_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HTTPS_PROXY", "nonsense://x")
@@ -373,7 +375,7 @@ def test_an_environment_that_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> 
     assert "HTTPS_PROXY" in (failure.hint or "")
 
 
-def test_a_proxy_that_refuses(
+def test_refusing_proxy_is_reported(
     speak: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("NO_PROXY", "no_proxy"):
@@ -384,7 +386,7 @@ def test_a_proxy_that_refuses(
     assert failure.cause == "the proxy for https://host.invalid refused the connection"
 
 
-def test_every_failure_of_a_connection_has_a_text_of_ours() -> None:
+def test_every_connection_error_has_its_own_text() -> None:
     import httpx2
 
     address = parse_address("https://example.com")
@@ -397,7 +399,7 @@ def test_every_failure_of_a_connection_has_a_text_of_ours() -> None:
             assert "their words" not in f"{failure} {failure.cause}"
 
 
-def test_a_redirect_to_nowhere(serve: Serve) -> None:
+def test_redirect_without_target_is_reported(serve: Serve) -> None:
     failure = _failure(serve(answer(302, b"", headers={"Location": "http://[nonsense"})).url)
     assert (failure.cause or "").endswith("with 302 to another path")
 
@@ -406,6 +408,6 @@ async def _without_with(url: str) -> None:
     await RemoteOperations(url, None).get_info()
 
 
-def test_outside_of_its_with_it_is_a_fault_of_the_caller() -> None:
+def test_use_outside_of_the_context_raises() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         asyncio.run(_without_with("http://localhost"))

@@ -194,7 +194,7 @@ def _call(url: str, call: Call, token: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize(("call", "target"), READS, ids=[target for _, target in READS])
-def test_reads(serve: Serve, call: Call, target: str) -> None:
+def test_reads_send_the_expected_request(serve: Serve, call: Call, target: str) -> None:
     arrays = ("/models", "/agents", "/teams", "/sessions/s/runs")
     raw = b' [1, "\xc3\xbc"]' if target.partition("?")[0] in arrays else b'{"a" : "\xc3\xbc"}'
     server = serve(answer(body=raw))
@@ -205,7 +205,7 @@ def test_reads(serve: Serve, call: Call, target: str) -> None:
 
 
 @pytest.mark.parametrize(("call", "method", "target", "body"), WRITES)
-def test_writes(
+def test_writes_send_the_expected_request(
     serve: Serve, call: Call, method: str, target: str, body: dict[str, Any] | None
 ) -> None:
     server = serve(answer(204, b"") if method == "DELETE" else answer(201, b'{"id":1}'))
@@ -216,7 +216,7 @@ def test_writes(
     assert (json.loads(seen.body) if seen.body else None) == body
 
 
-def test_a_prefix_and_a_token(serve: Serve) -> None:
+def test_prefix_and_token_are_sent(serve: Serve) -> None:
     server = serve(answer(body=b"[]"))
     _call(server.url + "/mounted/here/", lambda o: o.get_components("team"), "a.b.c")
     (seen,) = server.seen
@@ -225,9 +225,7 @@ def test_a_prefix_and_a_token(serve: Serve) -> None:
     assert seen.headers["user-agent"].startswith("agentctl/")
 
 
-def test_no_proxy_stands_between_this_machine_and_itself(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loopback_requests_use_no_proxy(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy, server = serve(answer(500)), serve(answer())
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name)
@@ -237,7 +235,7 @@ def test_no_proxy_stands_between_this_machine_and_itself(
     assert not proxy.seen
 
 
-def test_every_operation_of_the_port_is_tried_here() -> None:
+def test_every_operation_is_tested() -> None:
     operations: Operations = RemoteOperations("http://localhost", None)
     named = {name for name in vars(Operations) if not name.startswith("_")}
     assert named <= set(dir(operations))

@@ -29,7 +29,7 @@ def _failure(url: str, kind: ComponentKind = "agent", **options: Any) -> errors.
     return caught.value
 
 
-def test_events_arrive_while_the_run_goes_on(serve: Serve) -> None:
+def test_events_arrive_during_the_run(serve: Serve) -> None:
     first = b'id: 0\nevent: RunStarted\ndata: {"run_id": "r"}\n\n'
     server = serve(stream_head(), first, None, b": ping\n\n", END)
 
@@ -51,7 +51,7 @@ def test_events_arrive_while_the_run_goes_on(serve: Serve) -> None:
     assert json.loads(seen.body) == {"message": "hi", "stream": True, "session_id": "s"}
 
 
-def test_cut_at_odd_bytes(serve: Serve) -> None:
+def test_stream_is_parsed_with_odd_chunks(serve: Serve) -> None:
     stream = 'id: 1\r\nevent: RunContent\r\ndata: {"content": "ü"}\r\n\r\n'.encode() + END
     server = serve(stream_head(), *(bytes([byte]) for byte in stream))
     events = asyncio.run(_follow(server.url))
@@ -59,7 +59,7 @@ def test_cut_at_odd_bytes(serve: Serve) -> None:
     assert len(events) == 2
 
 
-def test_a_server_that_numbers_nothing(serve: Serve) -> None:
+def test_unnumbered_events_are_counted(serve: Serve) -> None:
     stream = b"event: RunStarted\ndata: {}\n\nid: x\nevent: RunContent\ndata: {}\n\n"
     huge = b"id: " + b"9" * 5_000 + b"\nevent: RunCompleted\ndata: {}\n\n"
     events = asyncio.run(_follow(serve(stream_head(), stream + huge).url))
@@ -73,7 +73,7 @@ def test_a_server_that_numbers_nothing(serve: Serve) -> None:
         ("team", "TeamRunCompleted"), ("workflow", "WorkflowError"),
     ],
 )  # fmt: skip
-def test_every_end_is_one(serve: Serve, kind: ComponentKind, name: str) -> None:
+def test_every_final_event_ends_the_stream(serve: Serve, kind: ComponentKind, name: str) -> None:
     server = serve(stream_head(), f"event: {name}\ndata: {{}}\n\n".encode())
     assert [event.name for event in asyncio.run(_follow(server.url, kind))] == [name]
 
@@ -81,19 +81,19 @@ def test_every_end_is_one(serve: Serve, kind: ComponentKind, name: str) -> None:
 @pytest.mark.parametrize(
     "stream", [b"", b"event: RunStarted\ndata: {}\n\n", b"event: RunCompleted\ndata: {}\n\n"]
 )
-def test_a_stream_without_its_end(serve: Serve, stream: bytes) -> None:
+def test_stream_without_final_event_is_an_error(serve: Serve, stream: bytes) -> None:
     failure = _failure(serve(stream_head(), stream).url, "team")
     assert isinstance(failure, errors.Unavailable)
     assert failure.detail == "The stream ended before the run did"
 
 
-def test_a_connection_that_breaks(serve: Serve) -> None:
+def test_broken_connection_is_an_error(serve: Serve) -> None:
     head = stream_head().replace(b"Connection: close", b"Transfer-Encoding: chunked")
     failure = _failure(serve(head, b"1a\r\nevent: RunStarted\nda").url)
     assert isinstance(failure, errors.Unavailable)
 
 
-def test_a_stream_that_falls_silent(serve: Serve) -> None:
+def test_idle_stream_times_out(serve: Serve) -> None:
     server = serve(stream_head(), b"event: RunStarted\ndata: {}\n\n", None)
     failure = _failure(server.url, stream_timeout=0.1)
     assert failure.detail == "The server did not respond in time"
@@ -103,7 +103,7 @@ def test_a_stream_that_falls_silent(serve: Serve) -> None:
     ("status", "kind"),
     [(401, errors.Unauthenticated), (404, errors.NotFound), (429, errors.TooManyRequests)],
 )
-def test_refused_before_the_first_event(
+def test_error_response_is_raised_before_events(
     serve: Serve, status: int, kind: type[errors.AgentctlError]
 ) -> None:
     failure = _failure(serve(answer(status, b'{"detail": "No"}')).url)
@@ -114,11 +114,11 @@ def test_refused_before_the_first_event(
 @pytest.mark.parametrize(
     "whole", [answer(), answer(307, b"", headers={"Location": "http://x/"}), answer(200, b"<html>")]
 )
-def test_no_stream_at_all(serve: Serve, whole: bytes) -> None:
+def test_response_without_a_stream_is_an_error(serve: Serve, whole: bytes) -> None:
     assert isinstance(_failure(serve(whole).url), errors.Unavailable)
 
 
-def test_leaving_early_hangs_up(serve: Serve) -> None:
+def test_leaving_early_closes_the_connection(serve: Serve) -> None:
     event = b"event: RunContent\ndata: {}\n\n"
     server = serve(stream_head(), event, None, *[event * 2_000] * 200)
 
@@ -149,7 +149,7 @@ async def _resume(
         (ResumeRequest(after=0), "/agents/a%20b/runs/r/resume?last_event_index=0"),
     ],
 )
-def test_a_stream_is_taken_up_again(serve: Serve, resume: ResumeRequest, target: str) -> None:
+def test_stream_can_be_resumed(serve: Serve, resume: ResumeRequest, target: str) -> None:
     server = serve(stream_head(), b": waiting\n\n", END)
     assert asyncio.run(_resume(server.url, resume)) == [StreamEvent(2, "RunCompleted", b"{}")]
     (seen,) = server.seen
@@ -157,26 +157,26 @@ def test_a_stream_is_taken_up_again(serve: Serve, resume: ResumeRequest, target:
     assert seen.headers["accept"] == "text/event-stream"
 
 
-def test_what_is_taken_up_is_counted_on_where_nothing_is_numbered(serve: Serve) -> None:
+def test_resumed_unnumbered_events_are_counted(serve: Serve) -> None:
     stream = b"event: RunContent\ndata: {}\n\nevent: RunCompleted\ndata: {}\n\n"
     server = serve(stream_head(), stream)
     found = asyncio.run(_resume(server.url, ResumeRequest(after=4)))
     assert [event.seq for event in found] == [5, 6]
 
 
-def test_behind_the_last_event_there_is_nothing_to_come(serve: Serve) -> None:
+def test_resume_after_the_last_event_is_empty(serve: Serve) -> None:
     assert asyncio.run(_resume(serve(stream_head()).url, ResumeRequest(after=4))) == []
 
 
 @pytest.mark.parametrize(
     ("stream", "after"), [(b"", -1), (b"id: 5\nevent: RunContent\ndata: {}\n\n", 4)]
 )
-def test_a_stream_that_is_taken_up_and_cut_off(serve: Serve, stream: bytes, after: int) -> None:
+def test_interrupted_resume_is_an_error(serve: Serve, stream: bytes, after: int) -> None:
     with pytest.raises(errors.Unavailable, match="ended before the run did"):
         asyncio.run(_resume(serve(stream_head(), stream).url, ResumeRequest(after=after)))
 
 
-def test_a_refused_resume(serve: Serve) -> None:
+def test_rejected_resume_is_an_error(serve: Serve) -> None:
     server = serve(answer(404, b'{"detail": "Run not found", "error_code": "NOT_FOUND"}'))
     with pytest.raises(errors.NotFound, match="Run not found"):
         asyncio.run(_resume(server.url, ResumeRequest()))
@@ -193,7 +193,7 @@ async def _ask(url: str, key: str, streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_key_is_sent_with_the_request(serve: Serve, streamed: bool) -> None:
+def test_idempotency_key_is_sent(serve: Serve, streamed: bool) -> None:
     server = serve(*([stream_head(), END] if streamed else [answer()]))
     asyncio.run(_ask(server.url, "!key~", streamed))
     assert server.seen[0].headers["idempotency-key"] == "!key~"
@@ -202,7 +202,7 @@ def test_a_key_is_sent_with_the_request(serve: Serve, streamed: bool) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("key", ["", "a b", "a\r\nx: y", "\xe4", "x" * 256])
-def test_what_is_no_key_is_sent_as_an_empty_one(serve: Serve, key: str, streamed: bool) -> None:
+def test_invalid_idempotency_key_is_sent_empty(serve: Serve, key: str, streamed: bool) -> None:
     """No header field carries it, and the server is to refuse it."""
     detail = b'{"detail": "Idempotency-Key must be", "error_code": "VALIDATION_ERROR"}'
     server = serve(answer(422, detail))

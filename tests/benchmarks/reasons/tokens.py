@@ -17,7 +17,7 @@ from unittest import mock
 import jwt
 
 from agentctl.config.settings import Authorization
-from tests.auth.badclaims import NOW
+from tests.auth.bad_claims import NOW
 from tests.auth.hostile import CASES, DOORS
 
 __all__ = ["accepted", "main"]

@@ -18,12 +18,12 @@ NOT_DEFAULT = {("authorization", "verification_key_files")}
 """What `agentctl init` needs to name: the public half of the key pair that it makes."""
 
 
-def test_the_sample_at_the_top_is_what_init_writes() -> None:
+def test_sample_file_is_a_copy_of_the_packaged_one() -> None:
     assert (TOP / "sample-config.toml").read_text(encoding="utf-8") == SAMPLE_CONFIG
 
 
 @pytest.mark.parametrize("table", ["server", "authorization", "signing", "runs", "limits", "audit"])
-def test_the_sample_shows_every_key_with_its_default(table: str) -> None:
+def test_sample_has_every_key_with_its_default(table: str) -> None:
     shown = tomllib.loads(SAMPLE_CONFIG)[table]
     defaults = dataclasses.asdict(getattr(Settings(), table))
     assert shown.keys() == defaults.keys()
@@ -37,7 +37,7 @@ def test_the_sample_shows_every_key_with_its_default(table: str) -> None:
 @pytest.mark.parametrize(
     ("table", "kind"), [("agents", Agent), ("teams", Team), ("workflows", Workflow)]
 )
-def test_the_sample_shows_every_key_of_a_component(table: str, kind: type) -> None:
+def test_sample_has_every_key_of_a_component(table: str, kind: type) -> None:
     shown = tomllib.loads(SAMPLE_CONFIG)[table][0]
     assert shown.keys() == {field.name for field in dataclasses.fields(kind)}
     for field in dataclasses.fields(kind):
@@ -45,7 +45,7 @@ def test_the_sample_shows_every_key_of_a_component(table: str, kind: type) -> No
             assert shown[field.name] == field.default
 
 
-def test_the_sample_loads_runs_offline_and_finds_the_keys_of_init(tmp_path: Path) -> None:
+def test_sample_loads_with_the_keys_of_init(tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
     file.write_text(SAMPLE_CONFIG, encoding="utf-8")
     settings = load_settings(file, {})
@@ -55,7 +55,7 @@ def test_the_sample_loads_runs_offline_and_finds_the_keys_of_init(tmp_path: Path
     assert {model.provider for model in settings.models} == {"demo"}
 
 
-def test_the_model_in_the_samples_comment_loads(tmp_path: Path) -> None:
+def test_commented_model_of_the_sample_loads(tmp_path: Path) -> None:
     start = SAMPLE_CONFIG.index("# [[models]]")
     commented = SAMPLE_CONFIG[start : SAMPLE_CONFIG.index("\n\n", start)]
     file = tmp_path / "agentctl.toml"
@@ -64,7 +64,7 @@ def test_the_model_in_the_samples_comment_loads(tmp_path: Path) -> None:
     assert (model.provider, model.api_key_env) == ("openai", "OPENAI_API_KEY")
 
 
-def test_the_demonstration_hosts_two_agents_a_team_and_a_workflow(tmp_path: Path) -> None:
+def test_demo_has_two_agents_a_team_and_a_workflow(tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
     file.write_text(DEMO_CONFIG, encoding="utf-8")
     settings = load_settings(file, {})

@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_rotation_of_a_jwks_file(clock: Clock, file: Path) -> None:
+def test_changed_jwks_is_used(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
     old, new = bearer({"sub": "o"}, OLD, kid="old"), bearer({"sub": "n"}, NEW, kid="new")
     assert one.identify_jwt(old)
@@ -69,9 +69,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-def test_a_broken_replacement_keeps_the_last_good_keys(
-    clock: Clock, file: Path, broken: str
-) -> None:
+def test_invalid_file_keeps_the_previous_keys(clock: Clock, file: Path, broken: str) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
     header = bearer({"sub": "me"}, OLD, kid="old")
     file.write_text(broken, encoding="latin-1")
@@ -88,7 +86,7 @@ def test_a_broken_replacement_keeps_the_last_good_keys(
         one.identify_jwt(header)
 
 
-def test_a_file_that_goes_and_comes_back(clock: Clock, file: Path) -> None:
+def test_removed_file_can_return(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
     away = file.with_suffix(".away")
     file.rename(away)
@@ -102,7 +100,7 @@ def test_a_file_that_goes_and_comes_back(clock: Clock, file: Path) -> None:
     assert one.problem is None
 
 
-def test_a_change_under_the_same_size_and_time_is_seen(clock: Clock, file: Path) -> None:
+def test_change_with_equal_size_and_time_is_detected(clock: Clock, file: Path) -> None:
     file.write_text(jwks(("aaa", OLD)))
     one = verifier(clock, Authorization(jwks_file=file))
     found = file.stat()
@@ -114,7 +112,7 @@ def test_a_change_under_the_same_size_and_time_is_seen(clock: Clock, file: Path)
     assert one.identify_jwt(bearer({}, NEW, kid="bbb"))
 
 
-def test_touching_the_file_forgets_nothing(clock: Clock, file: Path) -> None:
+def test_touched_file_keeps_the_cache(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
     header = bearer({"sub": "me"}, OLD, kid="old")
     first = one.identify_jwt(header)
@@ -123,7 +121,7 @@ def test_touching_the_file_forgets_nothing(clock: Clock, file: Path) -> None:
     assert one.identify_jwt(header) is first
 
 
-def test_pem_files_are_watched_too(clock: Clock, tmp_path: Path) -> None:
+def test_pem_files_are_watched(clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "public.pem"
     path.write_text(OLD.pem)
     one = verifier(clock, Authorization(verification_key_files=(path,)))
@@ -136,7 +134,7 @@ def test_pem_files_are_watched_too(clock: Clock, tmp_path: Path) -> None:
         one.identify_jwt(old)
 
 
-def test_all_sources_together(clock: Clock, file: Path, tmp_path: Path) -> None:
+def test_keys_of_all_sources_are_combined(clock: Clock, file: Path, tmp_path: Path) -> None:
     third, path = rsa_pair(3), tmp_path / "public.pem"
     path.write_text(third.pem)
     given = Authorization(
@@ -163,7 +161,7 @@ def kids(one: Verifier) -> set[str | None]:
     return {key.kid for key in one.keys.keys}
 
 
-def test_a_file_that_is_rewritten_slowly_never_counts_by_half(clock: Clock, file: Path) -> None:
+def test_slowly_written_file_is_never_read_by_half(clock: Clock, file: Path) -> None:
     """K08: every state in between is a sound set, of an old key and a new one."""
     before = jwks(("old-1", OLD), ("old-2", NEW))
     after = jwks(("new-1", rsa_pair(3)), ("new-2", rsa_pair(4)))
@@ -182,9 +180,7 @@ def test_a_file_that_is_rewritten_slowly_never_counts_by_half(clock: Clock, file
     assert kids(one) == {"new-1", "new-2"}
 
 
-def test_a_file_that_is_truncated_and_written_anew_says_so_only_when_it_stays(
-    clock: Clock, file: Path
-) -> None:
+def test_truncated_file_is_reported_only_if_it_stays(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
     text = jwks(("new", NEW))
     with file.open("w") as writing:
@@ -200,7 +196,7 @@ def test_a_file_that_is_truncated_and_written_anew_says_so_only_when_it_stays(
     assert (one.problem, kids(one)) == (None, {"new"})
 
 
-def test_a_file_that_never_keeps_still_is_read_all_the_same(clock: Clock, file: Path) -> None:
+def test_constantly_changing_file_is_read(clock: Clock, file: Path) -> None:
     one = verifier(clock, Authorization(jwks_file=file))
     for number in range(MAXIMUM_POLLS + 1):
         assert kids(one) == {"old"}
@@ -210,7 +206,7 @@ def test_a_file_that_never_keeps_still_is_read_all_the_same(clock: Clock, file: 
     assert MAXIMUM_POLLS + 1 < 5, "seconds in which a removed key has to be dead"
 
 
-def test_one_file_that_keeps_changing_does_not_hide_another(
+def test_constantly_changing_file_does_not_hide_another(
     clock: Clock, file: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "public.pem"
@@ -226,7 +222,7 @@ def test_one_file_that_keeps_changing_does_not_hide_another(
     assert refused(one, bearer({}, NEW))
 
 
-def test_no_valid_token_is_refused_during_a_rotation(clock: Clock, file: Path) -> None:
+def test_valid_tokens_pass_during_a_rotation(clock: Clock, file: Path) -> None:
     """K06: add the new key, then remove the old one, with 10,000 requests on the way."""
     third = rsa_pair(3)
     sets = [jwks(("stays", third), (name, pair)) for name, pair in (("old", OLD), ("new", NEW))]
@@ -253,7 +249,7 @@ def test_no_valid_token_is_refused_during_a_rotation(clock: Clock, file: Path) -
         rotating.join()
 
 
-def test_unknown_kids_make_nobody_read_the_file(clock: Clock, file: Path) -> None:
+def test_unknown_kid_does_not_reload_the_file(clock: Clock, file: Path) -> None:
     """K09: the file is broken, and 10,000 requests for other keys do not bring it to light."""
     one = verifier(clock, Authorization(jwks_file=file))
     swap(file, "broken")
@@ -267,9 +263,7 @@ def test_unknown_kids_make_nobody_read_the_file(clock: Clock, file: Path) -> Non
     assert one.problem is not None
 
 
-def test_a_token_that_old_keys_verified_is_not_remembered_for_new_ones(
-    clock: Clock, file: Path
-) -> None:
+def test_cache_is_dropped_with_its_keys(clock: Clock, file: Path) -> None:
     """K12: what is remembered goes with the keys, also when they come back."""
     one = verifier(clock, Authorization(jwks_file=file))
     header = bearer({"sub": "me"}, OLD, kid="old")
@@ -292,9 +286,7 @@ def eventually(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.02)
 
 
-def test_without_a_request_the_files_are_watched(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_are_watched_without_requests(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "agentctl.auth")
     steady = Counted()
     settings = Settings(authorization=Authorization(jwks_file=file))
@@ -317,7 +309,7 @@ def test_without_a_request_the_files_are_watched(
     eventually(lambda: not refused(one, header), 15)
 
 
-def test_requests_leave_the_files_to_the_watch(file: Path) -> None:
+def test_requests_read_no_file_while_a_thread_watches(file: Path) -> None:
     one = Verifier(Settings(authorization=Authorization(jwks_file=file)), monotonic=Ticks())
     header = bearer({"sub": "me"}, OLD, kid="old")
     started = time.monotonic()
@@ -352,7 +344,7 @@ class Ticks:
         return 3_600.0 * next(self.hours)
 
 
-def test_a_log_that_fails_does_not_end_the_watch(file: Path) -> None:
+def test_failing_log_does_not_end_the_watch_thread(file: Path) -> None:
     failed = threading.Event()
 
     def fail(record: logging.LogRecord) -> bool:
@@ -374,13 +366,13 @@ def test_a_log_that_fails_does_not_end_the_watch(file: Path) -> None:
         log.removeFilter(fail)
 
 
-def test_with_authorization_off_there_is_nothing_to_watch() -> None:
+def test_authorization_off_watches_no_file() -> None:
     before = threading.active_count()
     one = Verifier(Settings(authorization=Authorization(enabled=False)))
     with one.watch_key_files():
         assert threading.active_count() == before
 
 
-def test_a_name_that_no_file_can_have_is_refused(clock: Clock, tmp_path: Path) -> None:
+def test_path_with_nul_is_rejected(clock: Clock, tmp_path: Path) -> None:
     with pytest.raises(InvalidKey):
         verifier(clock, Authorization(jwks_file=tmp_path / "a\0b"))

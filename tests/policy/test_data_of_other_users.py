@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentctl.records.routes import ROUTES
-from tests.policy.inside import told
-from tests.policy.stage import ABSENT_RUN, Stage
+from tests.policy.in_process import told
+from tests.policy.scenario import ABSENT_RUN, Stage
 
 CALLERS = ("me", "no sub", "their ids", "account", "account of admin")
 """All of them hold every scope that they need; only `other`, and administrators who are no
@@ -78,16 +78,14 @@ def of_sessions_and_runs() -> Iterator[tuple[str, str]]:
                 yield operation, session
 
 
-def test_every_family_is_asked() -> None:
+def test_every_operation_with_an_id_is_tested() -> None:
     asked = {operation for operation, _ in of_sessions_and_runs()}
     named = {name for name, (_, path) in ROUTES.items() if "session_id" in path or "run_id" in path}
     assert asked == named
 
 
 @pytest.mark.parametrize(("operation", "session"), list(of_sessions_and_runs()))
-def test_what_is_anothers_is_told_as_what_is_not_there(
-    stage: Stage, operation: str, session: str
-) -> None:
+def test_data_of_another_user_looks_missing(stage: Stage, operation: str, session: str) -> None:
     body = BODIES.get(operation)
     for who in CALLERS:
         asked = list(pairs(operation, session, stage.runs[session]))
@@ -114,7 +112,7 @@ LISTED = [
 
 
 @pytest.mark.parametrize(("request_line", "there", "absent"), LISTED)
-def test_lists_do_not_tell_what_is_anothers(
+def test_lists_hide_data_of_another_user(
     stage: Stage, request_line: str, there: str, absent: str
 ) -> None:
     there = stage.runs[there] if "after" in request_line else there
@@ -126,7 +124,7 @@ def test_lists_do_not_tell_what_is_anothers(
         assert one == other, (who, request_line)
 
 
-def test_nothing_of_anothers_is_deleted_with_ones_own(stage: Stage) -> None:
+def test_bulk_delete_keeps_data_of_another_user(stage: Stage) -> None:
     made = stage.ask("me", "POST /sessions", {"session_id": "spare"})
     assert stage.served.answers([made])[0].status_code == 201
     for who in ("me", "account", "account of admin"):
@@ -139,7 +137,7 @@ def test_nothing_of_anothers_is_deleted_with_ones_own(stage: Stage) -> None:
     assert [answer.status_code for answer in stage.served.answers(asks)] == [200, 200]
 
 
-def test_runs_are_not_started_in_what_is_anothers(stage: Stage) -> None:
+def test_runs_do_not_start_in_sessions_of_another_user(stage: Stage) -> None:
     """An id that is free would be taken, so there is nothing to compare with but each other."""
     for who in CALLERS:
         asks = [
@@ -156,7 +154,7 @@ def test_runs_are_not_started_in_what_is_anothers(stage: Stage) -> None:
         assert answers.pop()[0] == 404
 
 
-def test_what_is_anothers_was_left_alone(stage: Stage) -> None:
+def test_data_of_another_user_is_unchanged(stage: Stage) -> None:
     """Asked last, and asked of its owner: everything above tried to change it."""
     kept = [session for session in stage.runs if session.startswith("theirs")]
     asks = [stage.ask("other", f"GET /sessions/{session}") for session in kept]

@@ -84,14 +84,12 @@ _CASES = pytest.mark.parametrize(("key", "token", "payload"), VECTORS.values(), 
 
 
 @_CASES
-def test_the_printed_token_verifies(key: dict[str, Any], token: str, payload: bytes) -> None:
+def test_example_token_verifies(key: dict[str, Any], token: str, payload: bytes) -> None:
     assert verify_token(token, KeySet.from_jwks({"keys": [key]})).payload == payload
 
 
 @_CASES
-def test_one_changed_bit_of_the_payload_does_not(
-    key: dict[str, Any], token: str, payload: bytes
-) -> None:
+def test_changed_payload_is_rejected(key: dict[str, Any], token: str, payload: bytes) -> None:
     first, second, third = token.split(".")
     changed = ("A" if second[0] != "A" else "B") + second[1:]
     with pytest.raises(InvalidToken):
@@ -115,9 +113,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("key", [A1_KEY, A2_KEY, A3_KEY], ids=["oct", "RSA", "EC"])
-def test_printed_examples_that_are_no_signed_tokens_are_refused(
-    text: str, key: dict[str, Any]
-) -> None:
+def test_unsigned_examples_are_rejected(text: str, key: dict[str, Any]) -> None:
     with pytest.raises(InvalidToken):
         verify_token(text, KeySet.from_jwks({"keys": [key]}))
 
@@ -132,7 +128,7 @@ A1_7517 = {
 }
 
 
-def test_the_set_of_rfc_7517() -> None:
+def test_example_jwks_is_loaded() -> None:
     """A.1 has a key to encrypt with and one to verify with."""
     signing = {**A2_KEY, "alg": "RS256", "kid": "2011-04-29"}
     keys = KeySet.from_jwks({"keys": [A1_7517, signing]})
@@ -155,7 +151,7 @@ def test_the_set_of_rfc_7517() -> None:
         ),
     ],
 )
-def test_printed_private_keys_are_refused(key: dict[str, Any]) -> None:
+def test_example_private_keys_are_rejected(key: dict[str, Any]) -> None:
     with pytest.raises(InvalidKey):
         KeySet.from_jwks({"keys": [key]})
 
@@ -181,12 +177,12 @@ def test_printed_private_keys_are_refused(key: dict[str, Any]) -> None:
         pytest.param(ED_KEY, "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k", id="RFC 8037 A.3"),
     ],
 )
-def test_thumbprints(key: dict[str, Any], expected: str) -> None:
+def test_example_thumbprints_are_equal(key: dict[str, Any], expected: str) -> None:
     assert jwk_thumbprint(key) == expected
 
 
 @pytest.mark.parametrize("key", [A1_KEY, A3_KEY, A4_KEY], ids=["oct", "P-256", "P-521"])
-def test_thumbprints_of_types_without_an_example(key: dict[str, Any]) -> None:
+def test_other_key_types_have_thumbprints(key: dict[str, Any]) -> None:
     """RFC 7638 3.2: the required members in the order of their names, without white space."""
     text = ",".join(f'"{name}":"{key[name]}"' for name in sorted(key))
     digest = hashlib.sha256(f"{{{text}}}".encode()).digest()
@@ -194,6 +190,6 @@ def test_thumbprints_of_types_without_an_example(key: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("key", [{}, {"kty": "new"}, {"kty": "RSA", "n": "x"}])
-def test_a_key_that_lacks_members_has_no_thumbprint(key: dict[str, Any]) -> None:
+def test_incomplete_key_has_no_thumbprint(key: dict[str, Any]) -> None:
     with pytest.raises(InvalidKey):
         jwk_thumbprint(key)

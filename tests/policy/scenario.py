@@ -12,7 +12,7 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES
 from agentctl.operations import Grant, NewAccount
 from tests.deployment import ADMIN, Deployment
-from tests.policy.inside import Ask, Inside, inside
+from tests.policy.in_process import Ask, Inside, inside
 from tests.policy.tokens import signed
 
 __all__ = ["ABSENT_RUN", "Stage", "new_account", "staged"]

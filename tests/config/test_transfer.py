@@ -52,7 +52,7 @@ def tables(cls: Any) -> st.SearchStrategy[Any]:
 @pytest.mark.slow
 @given(tables(Settings))
 @settings(deadline=None)
-def test_any_settings_come_back_as_they_were(given: Settings) -> None:
+def test_any_settings_round_trip(given: Settings) -> None:
     text = settings_to_text(given)
     back = settings_from_text(text)
     assert back == given
@@ -61,7 +61,7 @@ def test_any_settings_come_back_as_they_were(given: Settings) -> None:
     assert text.isprintable()
 
 
-def test_what_was_loaded_comes_back_with_its_secrets_and_sources(tmp_path: Path) -> None:
+def test_loaded_settings_round_trip_with_secrets(tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
     file.write_text(SAMPLE_CONFIG, encoding="utf-8")
     loaded = load_settings(file, {"JWT_VERIFICATION_KEY": "a secret", "JWT_JWKS_FILE": "keys.json"})
@@ -72,7 +72,7 @@ def test_what_was_loaded_comes_back_with_its_secrets_and_sources(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Settings)])
-def test_no_table_is_left_out(name: str, tmp_path: Path) -> None:
+def test_every_table_round_trips(name: str, tmp_path: Path) -> None:
     file = tmp_path / "agentctl.toml"
     file.write_text(SAMPLE_CONFIG, encoding="utf-8")
     loaded = load_settings(file, {})

@@ -51,7 +51,7 @@ COVERED = {
 
 
 @pytest.mark.parametrize(("held", "scope"), COVERED)
-def test_covering(held: str, scope: str) -> None:
+def test_scope_covers_equal_and_narrower_scopes(held: str, scope: str) -> None:
     covered = COVERED[held, scope]
     assert is_covered({held}, scope) is covered
     assert find_covering_scope({held}, scope) == (held if covered else None)
@@ -59,7 +59,7 @@ def test_covering(held: str, scope: str) -> None:
     assert not is_covered(set(), scope)
 
 
-def test_what_covers_opens_at_least_as_much() -> None:
+def test_covering_scope_grants_at_least_as_much() -> None:
     forms = [
         *KNOWN_SCOPES,
         *(
@@ -77,7 +77,7 @@ def test_what_covers_opens_at_least_as_much() -> None:
             )
 
 
-def test_the_forms_of_what_an_operation_needs() -> None:
+def test_operations_list_their_scope_forms() -> None:
     forms = {
         "get_agent": ("agents:<agent_id>:read", "agents:*:read", "agents:read"),
         "get_agents": ("agents:*:read", "agents:read"),
@@ -90,7 +90,7 @@ def test_the_forms_of_what_an_operation_needs() -> None:
     assert {name: scope_forms(name) for name in forms} == forms
 
 
-def test_forms_and_requirements_agree() -> None:
+def test_scope_forms_match_the_requirements() -> None:
     for name, rule in POLICY.items():
         if isinstance(rule, NeedsScope) and rule.id_param is not None:
             given = required_scopes(name, {rule.id_param: "x"})
@@ -101,7 +101,7 @@ def test_forms_and_requirements_agree() -> None:
             assert scope_forms(name) == required_scopes(name, {})
 
 
-def test_what_is_for_administrators_has_no_scope() -> None:
+def test_admin_operations_have_no_scope() -> None:
     everything = Principal("me", frozenset(KNOWN_SCOPES))
     admin = Principal("root", admin=True)
     names = [name for name, rule in POLICY.items() if isinstance(rule, Admin)]
@@ -116,7 +116,7 @@ def test_what_is_for_administrators_has_no_scope() -> None:
             assert refusal.value.required_scopes == ()
 
 
-def test_lists_for_whoever_holds_single_ids() -> None:
+def test_scopes_for_single_ids_filter_lists() -> None:
     one = Principal("me", frozenset({"agents:a:read", "sessions:s:read"}))
     assert allowed_ids(one, "get_agents") == {"a"}
     assert allowed_ids(one, "get_me") is None
@@ -141,11 +141,11 @@ def test_lists_for_whoever_holds_single_ids() -> None:
         ("super:x:user", "superuser"),
     ],
 )
-def test_the_nearest_scope(scope: str, expected: str | None) -> None:
+def test_most_similar_scope_is_suggested(scope: str, expected: str | None) -> None:
     assert suggest_scope(scope, "agent_os:admin", "superuser") == expected
 
 
-def test_what_a_scope_for_one_thing_opens() -> None:
+def test_scope_with_an_id_grants_its_operations() -> None:
     assert {"get_agents", "get_agent"} <= set(operations_granted_by("agents:x:read"))
     assert "get_session_by_id" in set(operations_granted_by("sessions:x:read"))
     assert not {"get_sessions", "get_runs", "get_run"} & set(

@@ -50,7 +50,7 @@ def held(act: Callable[[], object], *checks: str) -> None:
 
 @bounded
 @given(any_text)
-def test_transport(text: str) -> None:
+def test_transport_check_accepts_or_rejects_any_text(text: str) -> None:
     for header in (text, f"Bearer {text}"):
         held(lambda header=header: parse_bearer(header, 60), "transport", "length")
     with suppress(InvalidToken):
@@ -59,27 +59,27 @@ def test_transport(text: str) -> None:
 
 @bounded
 @given(any_text, st.integers(0, 40))
-def test_length(text: str, maximum: int) -> None:
+def test_length_check_accepts_or_rejects_any_text(text: str, maximum: int) -> None:
     held(lambda: jws.check_length(text, maximum), "length")
 
 
 @bounded
 @given(any_text)
-def test_form(text: str) -> None:
+def test_form_check_accepts_or_rejects_any_text(text: str) -> None:
     held(lambda: jws.split_segments(text), "form")
     held(lambda: jws.parse_token(text), "form", "header")
 
 
 @bounded
 @given(st.binary())
-def test_header_bytes(data: bytes) -> None:
+def test_header_parser_accepts_or_rejects_any_bytes(data: bytes) -> None:
     held(lambda: jws.parse_header(data), "header")
     held(lambda: claims.parse_claims(data), "claims.form")
 
 
 @bounded
 @given(st.dictionaries(names | st.text(), values))
-def test_header_members_and_key(header: dict[str, Any]) -> None:
+def test_header_and_key_checks_take_any_members(header: dict[str, Any]) -> None:
     for members in (header, {**header, "alg": "HS256"}):
         held(lambda members=members: jws.check_header(members, HMAC.spec), "header")
     if isinstance(header.get("kid", ""), str):
@@ -88,7 +88,9 @@ def test_header_members_and_key(header: dict[str, Any]) -> None:
 
 @bounded
 @given(st.binary(), st.binary(max_size=1_100), st.sampled_from(["RS256", "HS256"]))
-def test_signature(signing_input: bytes, signature: bytes, algorithm: str) -> None:
+def test_signature_check_rejects_any_bytes(
+    signing_input: bytes, signature: bytes, algorithm: str
+) -> None:
     text = OURS.pem if algorithm == "RS256" else SECRET.decode()
     keys = jws.KeySet.from_pems([text], algorithm)
     parts = jws.TokenParts(signing_input, {}, b"{}", signature)
@@ -99,13 +101,13 @@ def test_signature(signing_input: bytes, signature: bytes, algorithm: str) -> No
 
 @bounded
 @given(st.dictionaries(claim_names, values), st.floats(0, 1e12))
-def test_each_claim(members: dict[str, Any], now: float) -> None:
+def test_claim_checks_accept_or_reject_any_value(members: dict[str, Any], now: float) -> None:
     for name, step in CLAIM_STEPS.items():
         for rules in (ClaimRules(), STRICT):
             held(lambda step=step, rules=rules: step(members, rules, now), f"claims.{name}")
 
 
-def test_scopes_are_never_refused() -> None:
+def test_malformed_scopes_are_never_rejected() -> None:
     for value in (None, 1, "x", {}, [None], ["x"] * 999):
         assert claims.check_scopes({"scopes": value}, STRICT, NOW) == frozenset()
 
@@ -146,15 +148,15 @@ def refused_at(header: str, door: str) -> str | None:
     return None
 
 
-def test_step_by_step_a_token_ends_where_the_verifier_ends_it() -> None:
+def test_single_checks_agree_with_the_verifier() -> None:
     ends = {name: refused_at(case.header, case.door) for name, case in CASES.items()}
     assert ends == {name: case.check for name, case in CASES.items()}
 
 
-def test_the_order_is_that_of_the_names() -> None:
+def test_checks_run_in_the_order_of_the_table() -> None:
     assert [name for name, _ in walked("Bearer x", "RS256")] == list(JWT_CHECK_NAMES)
 
 
-def test_the_key_that_verified_is_told() -> None:
+def test_verified_token_has_its_key() -> None:
     keys = jws.KeySet.from_pems([THEIRS.pem, OURS.pem], "RS256")
     assert jws.verify_token(signed(RS), keys).key is keys.keys[1]

@@ -102,7 +102,7 @@ def files(folder: Path) -> set[str]:
 
 
 @every_layout
-def test_a_whole_rotation(layout: Layout, tmp_path: Path) -> None:
+def test_rotation_replaces_the_signing_key(layout: Layout, tmp_path: Path) -> None:
     settings = layout(tmp_path)
     key_file = settings.signing.key_file
     private, before = key_file.read_bytes(), files(tmp_path)
@@ -133,7 +133,7 @@ def test_a_whole_rotation(layout: Layout, tmp_path: Path) -> None:
         assert (rotation.removable, rotation.unfinished) == ({}, False)
 
 
-def test_after_a_key_id_was_removed_the_old_key_keeps_its_name(tmp_path: Path) -> None:
+def test_old_key_keeps_its_kid_without_key_id(tmp_path: Path) -> None:
     settings = jwks_layout(tmp_path, kid="2026")
     signing = replace(settings.signing, key_id="2026")
     old = mint.mint_token(replace(settings, signing=signing), "me")
@@ -144,7 +144,7 @@ def test_after_a_key_id_was_removed_the_old_key_keeps_its_name(tmp_path: Path) -
     assert not holds(settings, old)
 
 
-def test_the_old_private_key_can_be_dropped(tmp_path: Path) -> None:
+def test_old_private_key_can_be_deleted(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     before = files(tmp_path)
     with open_rotation(settings) as rotation:
@@ -153,7 +153,7 @@ def test_the_old_private_key_can_be_dropped(tmp_path: Path) -> None:
     assert files(tmp_path) == before
 
 
-def test_a_new_rsa_key_is_no_smaller(tmp_path: Path) -> None:
+def test_new_rsa_key_has_the_size_of_the_old_one(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path, "RS256")
     private = generate.generate_key("RS256", rsa_bits=3_072)
     settings.signing.key_file.write_bytes(private)
@@ -167,7 +167,7 @@ def test_a_new_rsa_key_is_no_smaller(tmp_path: Path) -> None:
     assert getattr(key, "key_size", None) == 3_072
 
 
-def test_what_else_is_in_a_pem_file_stays(tmp_path: Path) -> None:
+def test_other_content_of_a_pem_file_stays(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     (public,) = settings.authorization.verification_key_files
     other = (
@@ -190,7 +190,7 @@ def test_what_else_is_in_a_pem_file_stays(tmp_path: Path) -> None:
     assert after == f"{new}# ours\n# theirs\r\n{other}# end \udcff"
 
 
-def test_what_else_is_in_a_jwks_stays(tmp_path: Path) -> None:
+def test_other_content_of_a_jwks_stays(tmp_path: Path) -> None:
     settings = jwks_layout(tmp_path)
     jwks = tmp_path / "jwks.json"
     document = json.loads(jwks.read_text())
@@ -222,7 +222,7 @@ STEPS = ("write_with_mode_of", "replace_file", "link_old_file", "move_file")
 
 @every_layout
 @pytest.mark.parametrize("survived", range(9))
-def test_broken_off_anywhere_and_begun_again(
+def test_interrupted_rotation_can_be_repeated(
     layout: Layout, survived: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed ahead of, or behind, any step that changes a file: keys work, and all is completed."""
@@ -276,7 +276,7 @@ def complete(rotation: Rotation) -> None:
     rotation.activate_new_key(keep=True)
 
 
-def test_a_key_that_was_written_by_half_is_made_again(tmp_path: Path) -> None:
+def test_incomplete_new_key_is_generated_again(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     following = tmp_path / "signing.pem.next"
     following.write_bytes(settings.signing.key_file.read_bytes()[:50])
@@ -307,7 +307,7 @@ def test_links_stay_links(tmp_path: Path) -> None:
     assert holds(settings, mint.mint_token(settings, "me"))
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
+def test_concurrent_rotation_is_a_conflict(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     with (
         open_rotation(settings),
@@ -319,7 +319,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_the_last_rotation_has_to_be_finished(tmp_path: Path) -> None:
+def test_unfinished_rotation_is_a_conflict(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     rotate(settings)
     with pytest.raises(Conflict, match="not finished"):
@@ -360,7 +360,9 @@ def named(folder: Path) -> Settings:
         (named, "the kid 'ours' of the old one", "remove key_id"),
     ],
 )
-def test_what_cannot_be_rotated(layout: Layout, told: str, hint: str, tmp_path: Path) -> None:
+def test_unsuitable_configurations_are_rejected(
+    layout: Layout, told: str, hint: str, tmp_path: Path
+) -> None:
     settings = layout(tmp_path)
     before, there = published(settings), files(tmp_path)
     with pytest.raises(InvalidKey, match=told) as refusal:
@@ -369,7 +371,7 @@ def test_what_cannot_be_rotated(layout: Layout, told: str, hint: str, tmp_path: 
     assert (published(settings), files(tmp_path)) == (before, there)
 
 
-def test_a_key_without_a_name_gets_none_beside_it(tmp_path: Path) -> None:
+def test_entry_without_kid_cannot_be_rotated(tmp_path: Path) -> None:
     settings = jwks_layout(tmp_path, kid=None)
     before = published(settings)
     rotation = Rotation(settings)
@@ -380,7 +382,7 @@ def test_a_key_without_a_name_gets_none_beside_it(tmp_path: Path) -> None:
     assert published(settings) == before
 
 
-def test_a_set_that_would_be_refused_is_not_written(tmp_path: Path) -> None:
+def test_invalid_new_set_is_not_written(tmp_path: Path) -> None:
     settings = jwks_layout(tmp_path)
     rotate(settings)
     jwks = tmp_path / "jwks.json"
@@ -392,14 +394,16 @@ def test_a_set_that_would_be_refused_is_not_written(tmp_path: Path) -> None:
     assert json.loads(jwks.read_text()) == document
 
 
-def test_a_mark_that_is_no_time_is_refused(tmp_path: Path) -> None:
+def test_malformed_mark_is_rejected(tmp_path: Path) -> None:
     settings = jwks_layout(tmp_path, **{REMOVE_AFTER_MEMBER: "soon"})
     with pytest.raises(InvalidKey, match="may be removed"):
         Rotation(settings)
 
 
 @pytest.mark.parametrize("step", ["replace_file", "write_with_mode_of", "link_old_file"])
-def test_a_disk_that_fails(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_error_leaves_files_unchanged(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = pem_layout(tmp_path)
     before, private = published(settings), settings.signing.key_file.read_bytes()
     (tmp_path / ".signing.pub.pem.new").mkdir() if step == "replace_file" else None
@@ -418,7 +422,7 @@ def test_a_disk_that_fails(step: str, tmp_path: Path, monkeypatch: pytest.Monkey
         assert published(settings) == before
 
 
-def test_a_stranger_under_the_name_of_the_old_key_stays(tmp_path: Path) -> None:
+def test_existing_backup_file_is_kept(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     rotation = Rotation(settings)
     rotation.publish_new_key(LATER)
@@ -429,13 +433,13 @@ def test_a_stranger_under_the_name_of_the_old_key_stays(tmp_path: Path) -> None:
     assert stranger.read_text() == "precious"
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_folder_is_an_error(tmp_path: Path) -> None:
     settings = Settings(signing=Signing(tmp_path / "none" / "signing.pem"))
     with pytest.raises(InvalidKey, match="cannot be opened"), open_rotation(settings):
         pass
 
 
-def test_files_say_which_keys_they_hold() -> None:
+def test_published_files_list_their_keys() -> None:
     key = load_signing_key(generate.generate_key("ES256"), get_algorithm("ES256"))
     name, text = generate.key_thumbprint(key), generate.encode_public_pem(key)
     assert PemFile(text, key.spec).removal_times() == {name: None}

@@ -56,13 +56,13 @@ def decided(found: Explanation) -> tuple[int, str, str]:
         ({"iat": NOW + 3_900}, "issued in 1 h 5 min, by the clock here"),
     ],
 )
-def test_times_are_told_as_distances(claims: dict[str, float], said: str) -> None:
+def test_failed_times_are_described_as_distances(claims: dict[str, float], said: str) -> None:
     status, _, text = decided(told(signed(**claims)))
     assert status == 401
     assert said in text
 
 
-def test_times_that_hold_are_told_too() -> None:
+def test_valid_times_are_described_as_distances() -> None:
     found = told(signed(exp=NOW + 720, iat=NOW - 60, nbf=NOW - 60))
     assert found.allowed
     steps = {step.name: step.found for step in found.steps}
@@ -71,7 +71,7 @@ def test_times_that_hold_are_told_too() -> None:
     assert told(signed()).steps[9].found == "none: the token never expires"
 
 
-def test_the_word_bearer_and_nothing_behind_it() -> None:
+def test_empty_token_fails_the_transport_check() -> None:
     assert decided(told("")) == (
         401,
         "transport",
@@ -79,7 +79,7 @@ def test_the_word_bearer_and_nothing_behind_it() -> None:
     )
 
 
-def test_what_needs_no_scope_asks_for_any_token() -> None:
+def test_operation_without_scope_needs_any_token() -> None:
     steps = told(None).steps
     assert (steps[-1].name, steps[-1].outcome, steps[-1].found) == (
         "policy",
@@ -98,7 +98,7 @@ class Away:
         raise AssertionError
 
 
-def test_accounts_that_cannot_be_looked_up() -> None:
+def test_unavailable_database_explains_a_503() -> None:
     accounts = AccountTokens(Away(), admin_scope="agent_os:admin")
     found = told(generate_account_token("agentctl"), accounts=accounts)
     assert decided(found) == (503, "account.known", " | The database is not available")
@@ -107,7 +107,7 @@ def test_accounts_that_cannot_be_looked_up() -> None:
     assert (nowhere.status, nowhere.match) == (503, None)
 
 
-def test_keys_that_are_refused_meanwhile(tmp_path: Path) -> None:
+def test_rejected_key_files_are_mentioned(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
     path.write_text(jwks(("old", OLD)))
     settings = Settings(authorization=Authorization(jwks_file=path))
@@ -138,7 +138,7 @@ class Racing(Verifier):
         return KeySet(keys.spec, {}, ())
 
 
-def test_keys_that_change_in_between() -> None:
+def test_changed_keys_leave_the_verdict() -> None:
     """The verdict is the verifier's; there is only less to say."""
     verifier = Racing(SETTINGS, clock=lambda: NOW)
     found = asyncio.run(explain_request(verifier, SETTINGS, "GET", "/auth/me", signed(), now=NOW))
@@ -146,14 +146,14 @@ def test_keys_that_change_in_between() -> None:
     assert {step.name: step.found for step in found.steps}["key"] == ""
 
 
-def test_a_step_that_has_no_words_yet() -> None:
+def test_unknown_check_uses_the_reason() -> None:
     verifier = Verifier(SETTINGS)
     assert verifier.keys is not None
     facts = collect_facts("x", SETTINGS, verifier.keys, stale=False, now=NOW)
     assert diagnose("future", "it fails", facts) == ("", "it fails", "request a new token")
 
 
-def test_isolation_is_told_of_every_caller() -> None:
+def test_authorization_off_skips_the_checks() -> None:
     off = replace(SETTINGS, authorization=replace(SETTINGS.authorization, enabled=False))
     found = told("anything", "/agents", off)
     assert found.principal == Principal(subject=None, admin=True, sees_all_users=True)
@@ -175,19 +175,21 @@ def test_isolation_is_told_of_every_caller() -> None:
         ("x", "", None),
     ],
 )
-def test_small_differences(given: str, wanted: str, said: str | None) -> None:
+def test_similar_texts_have_a_described_difference(
+    given: str, wanted: str, said: str | None
+) -> None:
     found = describe_difference(given, wanted)
     assert found is None if said is None else said in str(found)
 
 
-def test_values_are_shown_in_one_printable_line() -> None:
+def test_values_are_quoted_on_one_line() -> None:
     assert quote_value("ü") == '"ü"'
     assert quote_value("a\u202eb\ud800") == '"a\\u202eb\\ud800"'
     assert quote_value("x" * 200) == '"' + "x" * 99 + "..."
     assert join_some([str(n) for n in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
 
 
-def test_keys_of_different_sizes_are_one_set() -> None:
+def test_keys_of_different_sizes_have_no_signature_size() -> None:
     pems = (rsa_pair(1).pem, rsa_pair(4, 3072).pem)
     settings = Settings(authorization=Authorization(verification_keys=pems))
     given = token({"alg": "RS256"}, {}, lambda data: b"x" * 300)

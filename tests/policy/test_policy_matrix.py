@@ -22,7 +22,7 @@ from agentctl.server.app import create_app
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.auth.forge import fixed, seal
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.policy.inside import Ask, Inside, inside, told
+from tests.policy.in_process import Ask, Inside, inside, told
 from tests.policy.tokens import signed
 
 WITH_IDS = ("agents", "teams", "workflows", "sessions")
@@ -202,7 +202,7 @@ def denials(served: Inside, operation: str) -> int:
 
 
 @pytest.mark.parametrize("operation", ROUTES)
-def test_every_caller_gets_what_the_table_says(
+def test_every_caller_gets_the_expected_status(
     served: Inside, callers: dict[str, Caller], operation: str
 ) -> None:
     before = denials(served, operation)
@@ -230,7 +230,7 @@ GETS = [operation for operation, route in ROUTES.items() if route.method == "GET
 
 
 @pytest.mark.parametrize("operation", GETS)
-def test_head_is_allowed_to_whom_get_is(
+def test_head_is_allowed_like_get(
     served: Inside, callers: dict[str, Caller], operation: str
 ) -> None:
     names = [name for name in callers if not name.startswith(("all but", "account "))]
@@ -243,7 +243,7 @@ def test_head_is_allowed_to_whom_get_is(
 @pytest.mark.parametrize(
     "operation", [name for name, rule in POLICY.items() if isinstance(rule, NeedsScope)]
 )
-def test_what_a_refusal_asks_for_is_enough(served: Inside, operation: str) -> None:
+def test_required_scopes_of_a_denial_are_sufficient(served: Inside, operation: str) -> None:
     """Each of the `required_scopes` by itself, as it is written, in the body and the header."""
     (refused,) = served.answers([asked(operation, signed(served.deployment, "me"))])
     required = refused.json()["required_scopes"]
@@ -255,7 +255,7 @@ def test_what_a_refusal_asks_for_is_enough(served: Inside, operation: str) -> No
 
 
 @pytest.mark.parametrize("admin_scope", ["platform:root", "agents:read"])
-def test_another_admin_scope_takes_the_place_of_the_first(
+def test_configured_admin_scope_replaces_the_default(
     served: Inside, deployment: Deployment, admin_scope: str
 ) -> None:
     """Also one that is the scope of something."""
@@ -279,7 +279,7 @@ def test_another_admin_scope_takes_the_place_of_the_first(
             assert [answer.status_code for answer in answers] == wanted, operation
 
 
-def test_without_authorization_everybody_is_an_administrator(deployment: Deployment) -> None:
+def test_authorization_off_allows_every_caller(deployment: Deployment) -> None:
     """But for what only somebody can do: an account would be nobody's."""
     given = deployment.settings
     settings = replace(given, authorization=replace(given.authorization, enabled=False))

@@ -36,8 +36,8 @@ from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import ROUTES, operation_ids
 from agentctl.service.service import ServiceOperations
-from tests.policy.inside import Ask, told
-from tests.policy.stage import ABSENT_RUN, Stage
+from tests.policy.in_process import Ask, told
+from tests.policy.scenario import ABSENT_RUN, Stage
 
 Call = Callable[[ServiceOperations], Awaitable[Any]]
 
@@ -203,7 +203,7 @@ WITHOUT_A_PORT = {name for name in ROUTES if "docs" in name or "redirect" in nam
 WITHOUT_A_PORT |= {"get_redoc", "get_openapi"}
 
 
-def test_every_operation_is_asked() -> None:
+def test_every_operation_has_a_row() -> None:
     assert {row.operation for row in ROWS} == set(ROUTES) - WITHOUT_A_PORT
 
 
@@ -244,7 +244,9 @@ def over_http(answer: httpx2.Response) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_every_door_has_the_same_rule(stage: Stage, mounted: httpx2.AsyncClient, row: Row) -> None:
+def test_every_backend_has_the_same_rule(
+    stage: Stage, mounted: httpx2.AsyncClient, row: Row
+) -> None:
     asks = {who: stage.ask(who, row.request, row.body) for who in stage.bearers}
     alone = stage.served.answers(list(asks.values()))
     below = stage.served.answers(list(asks.values()), mounted)
@@ -254,7 +256,7 @@ def test_every_door_has_the_same_rule(stage: Stage, mounted: httpx2.AsyncClient,
         assert over_http(one) == here, who
 
 
-def test_between_them_the_rows_have_every_outcome(stage: Stage) -> None:
+def test_rows_have_every_status(stage: Stage) -> None:
     asks = [stage.ask(who, row.request, row.body) for row in ROWS for who in stage.bearers]
     seen = {answer.status_code for answer in stage.served.answers(asks)}
     assert seen == {200, 400, 401, 403, 404, 409, 422}
