@@ -1,4 +1,4 @@
-"""Claims that are refused, with the ids of security.md D01 to D16, and some that are not."""
+"""Invalid claims, with case ids D01 to D16 of docs/security-cases.md, and some valid ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RULES: dict[str, dict[str, Any]] = {
     "exp": {"require_exp": True},
     "sub": {"require_sub": True},
 }
-"""What `[authorization]` demands, by the names that are used below."""
+"""The rules of `[authorization]`, by the names that are used below."""
 
 Claims = Any
 

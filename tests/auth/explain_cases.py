@@ -1,6 +1,6 @@
-"""Requests that are refused, each in a way of its own: what explain says of them.
+"""Requests that are rejected for different reasons, with the expected explanations.
 
-The same request is made of the server, which has to answer what explain says.
+The tests send each request to the server too, whose response must match the explanation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ from tests.auth.forge import (
     token,
 )
 
-__all__ = ["ALL", "CASES", "CONFIGURATIONS", "Case", "Place", "configured", "signed", "signed_for"]
+__all__ = [
+    "ALL",
+    "CASES",
+    "CONFIGURATIONS",
+    "Case",
+    "Place",
+    "signed",
+    "signed_for",
+    "write_configuration",
+]
 
 FIRST, SECOND, STRANGER, LARGE = rsa_pair(1), rsa_pair(2), rsa_pair(3), rsa_pair(4, 3072)
 ALL = [
@@ -77,8 +86,8 @@ model = "echo"
 """
 
 
-def configured(folder: Path, name: str) -> Path:
-    """Write a configuration with its keys; the path of its file."""
+def write_configuration(folder: Path, name: str) -> Path:
+    """Write a configuration with its keys, and return the path of the file."""
     encryption = public_jwk(STRANGER.public) | {"kid": "enc", "use": "enc"}
     keys = [_jwk("k1", FIRST), _jwk("k2", SECOND), encryption]
     (folder / "jwks.json").write_text(json.dumps({"keys": keys}))
@@ -96,7 +105,7 @@ def _jwk(kid: str, pair: Pair) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Place:
-    """What cases may name: ids of a running server. Empty where it has none."""
+    """Ids and accounts of a running server, which cases name; empty without a server."""
 
     ids: dict[str, str] = field(default_factory=dict)
     accounts: dict[str, str] = field(default_factory=dict)
@@ -107,14 +116,14 @@ Make = Callable[[Place], str | None]
 
 @dataclass(frozen=True)
 class Case:
-    """A request, and what is said of it.
+    """A request and its expected explanation.
 
     Attributes:
-        request: method and path; `{name}` stands for an id of the place.
-        token: makes the credential; None for none.
-        status: that is answered; 200 for any success.
-        by: the step that decides.
-        told: what cause, remedy or findings of that step must say.
+        request: method and path; `{name}` is replaced with an id of the place.
+        token: builds the credential; it returns None for no credential.
+        status: the expected status; 200 for any success.
+        by: the check that decides.
+        expected_texts: parts of the found value, the cause or the remedy of that check.
         where: the configuration.
     """
 
@@ -122,11 +131,11 @@ class Case:
     token: Make
     status: int = 200
     by: str = "data"
-    told: tuple[str, ...] = ()
+    expected_texts: tuple[str, ...] = ()
     where: str = "jwks"
 
     def asked(self, place: Place) -> tuple[str, str]:
-        """Method and path."""
+        """Return method and path."""
         text = self.request
         for name, value in place.ids.items():
             text = text.replace(f"{{{name}}}", value)
@@ -146,7 +155,7 @@ def signed(
     scopes: Any = ALL,
     **header: Any,
 ) -> str:
-    """A good token of `me`, but for what is given; a None takes a member away."""
+    """Return a valid token of `me` with these changes; None removes a member."""
     members = {"sub": "me", "exp": int(NOW) + 3_600, "scopes": scopes, **(claims or {})}
     kept = {name: value for name, value in members.items() if value is not None}
     head = {name: value for name, value in {**HEADER, **header}.items() if value is not None}
@@ -154,7 +163,7 @@ def signed(
 
 
 def signed_for(where: str, claims: dict[str, Any]) -> str:
-    """A token with these claims that holds by the keys of a configuration."""
+    """Return a token with these claims that verifies with the keys of a configuration."""
     if where == "es":
         return token({"alg": "ES256"}, claims, es(ec_pair()))
     if where == "hs":
@@ -164,19 +173,19 @@ def signed_for(where: str, claims: dict[str, Any]) -> str:
     return signed(claims)
 
 
-def made(*args: Any, **kwargs: Any) -> Make:
-    """What makes such a token."""
+def with_token(*args: Any, **kwargs: Any) -> Make:
+    """Return a builder of a token with these changes."""
     text = signed(*args, **kwargs)
     return lambda _: text
 
 
 def text(value: str | None) -> Make:
-    """The credential as it stands."""
+    """Return a builder of exactly this credential."""
     return lambda _: value
 
 
 def account(name: str) -> Make:
-    """The token of a service account of the server."""
+    """Return a builder of the token of a service account of the server."""
     return lambda place: place.accounts[name]
 
 
@@ -186,93 +195,107 @@ AGENT = "GET /agents/echo"
 
 
 def _credentials() -> Iterator[Case]:
-    def no(make: Make, by: str, *told: str) -> Case:
-        return Case(AGENT, make, 401, by, told)
+    def rejected(make: Make, by: str, *expected_texts: str) -> Case:
+        return Case(AGENT, make, 401, by, expected_texts)
 
-    yield no(text(None), "credential", "no credential", "Authorization: Bearer")
-    yield no(text(f"Bearer {GOOD}"), "transport", "starts with Bearer")
-    yield no(text(f"{ONE} {TWO}.{THREE}"), "transport", "white space")
-    yield no(text("b\u00e9\u00e9.b.c"), "transport", "ASCII")
-    yield no(text("x" * 8_193), "length", "limits.token_bytes", "8192")
-    yield no(text("opaque"), "form", "opaque token", "naming an audience")
-    yield no(text(f"{ONE}.{TWO}"), "form", "three segments", "cut off")
-    yield no(text(f"{ONE}.{TWO}.{THREE}.x.y"), "form", "encrypted", "JWE")
-    yield no(text(f'"{GOOD}"'), "form", "quotation marks")
-    yield no(text(f"{ONE}.{TWO}=.{THREE}"), "form", "padded")
-    yield no(text(f"{ONE}.{TWO}.ab+/"), "form", "base64url")
-    yield no(text(f"{ONE}.{TWO}.a*b"), "form", "base64url", "copy the whole token again")
-    yield no(
+    yield rejected(text(None), "credential", "no credential", "Authorization: Bearer")
+    yield rejected(text(f"Bearer {GOOD}"), "transport", "starts with Bearer")
+    yield rejected(text(f"{ONE} {TWO}.{THREE}"), "transport", "white space")
+    yield rejected(text("b\u00e9\u00e9.b.c"), "transport", "ASCII")
+    yield rejected(text("x" * 8_193), "length", "limits.token_bytes", "8192")
+    yield rejected(text("opaque"), "form", "opaque token", "naming an audience")
+    yield rejected(text(f"{ONE}.{TWO}"), "form", "three segments", "cut off")
+    yield rejected(text(f"{ONE}.{TWO}.{THREE}.x.y"), "form", "encrypted", "JWE")
+    yield rejected(text(f'"{GOOD}"'), "form", "quotation marks")
+    yield rejected(text(f"{ONE}.{TWO}=.{THREE}"), "form", "padded")
+    yield rejected(text(f"{ONE}.{TWO}.ab+/"), "form", "base64url")
+    yield rejected(text(f"{ONE}.{TWO}.a*b"), "form", "base64url", "copy the whole token again")
+    yield rejected(
         text(generate_account_token("agentctl")),
         "account.known",
         "no service account",
         "accounts list",
     )
-    yield no(
+    yield rejected(
         text(generate_account_token("agentctl")[:-1] + "!"), "account.form", "cut off or mistyped"
     )
-    yield no(text(generate_account_token("other")), "form", "another deployment", "agentctl_pat_")
-    yield no(account("revoked"), "account.revoked", "revoked", "accounts create")
+    yield rejected(
+        text(generate_account_token("other")), "form", "another deployment", "agentctl_pat_"
+    )
+    yield rejected(account("revoked"), "account.revoked", "revoked", "accounts create")
     yield Case(
         AGENT, text(generate_account_token("agentctl")), 401, "form", ("acme_pat_",), "strict"
     )
 
 
 def _headers() -> Iterator[Case]:
-    def no(make: Make, by: str, *told: str, where: str = "jwks") -> Case:
-        return Case(AGENT, make, 401, by, told, where)
+    def rejected(make: Make, by: str, *expected_texts: str, where: str = "jwks") -> Case:
+        return Case(AGENT, make, 401, by, expected_texts, where)
 
     sign = rs(FIRST)
-    yield no(text(token(b"nonsense", {}, sign)), "header", "JSON")
-    yield no(text(token({**HEADER, "alg": "none"}, {}, fixed(b""))), "header", "not signed")
-    yield no(text(token({**HEADER, "alg": "HS256"}, {}, hs(SECRET))), "header", '"HS256"')
-    yield no(made(alg="rs256"), "header", "upper and lower case differ")
-    yield no(made(alg="RS512"), "header", 'set authorization.algorithm = "RS512"')
-    yield no(made(alg=None), "header", "RS256")
-    yield no(made(crit=["exp"]), "header", "crit", "omit that header member")
-    yield no(made(typ="logout+jwt"), "header", "logout+jwt", "another purpose")
-    yield no(made(kid=7), "header", "kid is not a string")
-    yield no(made(kid="k3"), "key", '"k1", "k2"', "authorization.jwks_file")
-    yield no(made(kid="K1"), "key", 'similar to "k1"', "case")
-    yield no(made(kid="enc", pair=STRANGER), "key", "skipped", '"k1"')
-    yield no(made(kid=None), "key", "no kid", "put the kid")
-    yield no(made(pair=SECOND), "signature", "another key", 'kid "k1"')
+    yield rejected(text(token(b"nonsense", {}, sign)), "header", "JSON")
+    yield rejected(text(token({**HEADER, "alg": "none"}, {}, fixed(b""))), "header", "not signed")
+    yield rejected(text(token({**HEADER, "alg": "HS256"}, {}, hs(SECRET))), "header", '"HS256"')
+    yield rejected(with_token(alg="rs256"), "header", "upper and lower case differ")
+    yield rejected(with_token(alg="RS512"), "header", 'set authorization.algorithm = "RS512"')
+    yield rejected(with_token(alg=None), "header", "RS256")
+    yield rejected(with_token(crit=["exp"]), "header", "crit", "omit that header member")
+    yield rejected(with_token(typ="logout+jwt"), "header", "logout+jwt", "another purpose")
+    yield rejected(with_token(kid=7), "header", "kid is not a string")
+    yield rejected(with_token(kid="k3"), "key", '"k1", "k2"', "authorization.jwks_file")
+    yield rejected(with_token(kid="K1"), "key", 'similar to "k1"', "case")
+    yield rejected(with_token(kid="enc", pair=STRANGER), "key", "skipped", '"k1"')
+    yield rejected(with_token(kid=None), "key", "no kid", "put the kid")
+    yield rejected(with_token(pair=SECOND), "signature", "another key", 'kid "k1"')
     short = seal(f"{ONE}.{TWO}", lambda data: rs(FIRST)(data)[:-1])
-    yield no(text(short), "signature", "255 bytes", "256 bytes", "cut off")
-    yield no(text(f"{ONE}.{TWO}."), "signature", "not signed")
+    yield rejected(text(short), "signature", "255 bytes", "256 bytes", "cut off")
+    yield rejected(text(f"{ONE}.{TWO}."), "signature", "not signed")
     changed = b64(b'{"sub":"you"}')
-    yield no(text(f"{ONE}.{changed}.{THREE}"), "signature", "changed afterwards")
-    yield no(made(pair=STRANGER, kid=None), "signature", "another key", where="pem")
+    yield rejected(text(f"{ONE}.{changed}.{THREE}"), "signature", "changed afterwards")
+    yield rejected(with_token(pair=STRANGER, kid=None), "signature", "another key", where="pem")
     es_header = {"alg": "ES256"}
-    yield no(text(token(es_header, {}, es_der(ec_pair()))), "signature", "DER", where="es")
-    yield no(text(token(es_header, {}, es(ec_pair("P-384")))), "signature", "64 b", where="es")
-    yield no(text(token({"alg": "HS256"}, {}, hs(SECRET[1:]))), "signature", "secret", where="hs")
-    yield no(text(token({"alg": "EdDSA"}, {}, fixed(b"x" * 64))), "signature", "key", where="ed")
-    yield no(text(token({"alg": "EdDSA"}, {}, fixed(b"x" * 63))), "signature", "64", where="ed")
+    yield rejected(text(token(es_header, {}, es_der(ec_pair()))), "signature", "DER", where="es")
+    yield rejected(
+        text(token(es_header, {}, es(ec_pair("P-384")))), "signature", "64 b", where="es"
+    )
+    yield rejected(
+        text(token({"alg": "HS256"}, {}, hs(SECRET[1:]))), "signature", "secret", where="hs"
+    )
+    yield rejected(
+        text(token({"alg": "EdDSA"}, {}, fixed(b"x" * 64))), "signature", "key", where="ed"
+    )
+    yield rejected(
+        text(token({"alg": "EdDSA"}, {}, fixed(b"x" * 63))), "signature", "64", where="ed"
+    )
 
 
 def _claims() -> Iterator[Case]:
-    def no(make: Make, by: str, *told: str, where: str = "jwks") -> Case:
-        return Case(AGENT, make, 401, f"claims.{by}", told, where)
+    def rejected(make: Make, by: str, *expected_texts: str, where: str = "jwks") -> Case:
+        return Case(AGENT, make, 401, f"claims.{by}", expected_texts, where)
 
-    yield no(text(token(HEADER, [], rs(FIRST))), "form", "object")
-    yield no(made({"exp": int(NOW) - 4 * DAY}), "exp", "expired 4 d ago", "token mint")
-    yield no(made({"exp": "tomorrow"}), "exp", "not a number", '"tomorrow"')
-    yield no(made({"exp": int(NOW) * 1_000_000}), "exp", "seconds since 1970", "milliseconds")
-    yield no(made({"exp": True}), "exp", "true")
-    yield no(made({"nbf": int(NOW) + 2 * DAY}), "nbf", "another 2 d", "leeway_seconds is 10")
-    yield no(made({"nbf": -5}), "nbf", "1970")
-    yield no(made({"iat": int(NOW) + 3 * DAY}), "iat", "in 3 d", "clocks")
-    yield no(made({"iat": []}), "iat", "[]")
-    yield no(made({"sub": "SA:1"}), "sub", "reserved", "another sub")
-    yield no(made({"sub": ""}), "sub", "1 to 255")
-    yield no(made({"sub": "a\u202eb"}), "sub", "invisible")
-    yield no(made({"sub": 7}), "sub", "not a string")
-    yield no(made({"session_id": "a b"}), "session_id", "1 to 128")
-    yield no(made({"aud": 7}), "aud", "string")
+    yield rejected(text(token(HEADER, [], rs(FIRST))), "form", "object")
+    yield rejected(with_token({"exp": int(NOW) - 4 * DAY}), "exp", "expired 4 d ago", "token mint")
+    yield rejected(with_token({"exp": "tomorrow"}), "exp", "not a number", '"tomorrow"')
+    yield rejected(
+        with_token({"exp": int(NOW) * 1_000_000}), "exp", "seconds since 1970", "milliseconds"
+    )
+    yield rejected(with_token({"exp": True}), "exp", "true")
+    yield rejected(
+        with_token({"nbf": int(NOW) + 2 * DAY}), "nbf", "another 2 d", "leeway_seconds is 10"
+    )
+    yield rejected(with_token({"nbf": -5}), "nbf", "1970")
+    yield rejected(with_token({"iat": int(NOW) + 3 * DAY}), "iat", "in 3 d", "clocks")
+    yield rejected(with_token({"iat": []}), "iat", "[]")
+    yield rejected(with_token({"sub": "SA:1"}), "sub", "reserved", "another sub")
+    yield rejected(with_token({"sub": ""}), "sub", "1 to 255")
+    yield rejected(with_token({"sub": "a\u202eb"}), "sub", "invisible")
+    yield rejected(with_token({"sub": 7}), "sub", "not a string")
+    yield rejected(with_token({"session_id": "a b"}), "session_id", "1 to 128")
+    yield rejected(with_token({"aud": 7}), "aud", "string")
 
-    def strict(by: str, claims: dict[str, Any], *told: str) -> Case:
+    def strict(by: str, claims: dict[str, Any], *expected_texts: str) -> Case:
         good = {"iss": "https://id.example/", "aud": "here"}
-        return no(made({**good, **claims}), by, *told, where="strict")
+        return rejected(with_token({**good, **claims}), by, *expected_texts, where="strict")
 
     yield strict("exp", {"exp": None}, "authorization.require_exp")
     yield strict("sub", {"sub": None}, "authorization.require_sub")
@@ -290,94 +313,104 @@ def _claims() -> Iterator[Case]:
 
 
 def _policies() -> Iterator[Case]:
-    def no(request: str, scopes: Any, *told: str, where: str = "jwks", **claims: Any) -> Case:
-        return Case(request, made(claims, scopes=scopes), 403, "policy", told, where)
+    def rejected(
+        request: str, scopes: Any, *expected_texts: str, where: str = "jwks", **claims: Any
+    ) -> Case:
+        return Case(
+            request, with_token(claims, scopes=scopes), 403, "policy", expected_texts, where
+        )
 
-    yield no(AGENT, None, "has no scopes", "agents:echo:read or agents:*:read or agents:read")
-    yield no(AGENT, "agents:read sessions:read", "is a text", '["agents:read", "sessions:read"]')
-    yield no(AGENT, None, "scope", "not read", "array named scopes", scope="agents:read")
-    yield no(AGENT, [], "scp", "not read", scp=["agents:read"])
-    yield no(AGENT, None, "realm_access.roles", realm_access={"roles": ["agents:read"]})
-    spaced = made({"https://x/scopes": ["agents:read"]}, scopes=None)
+    yield rejected(AGENT, None, "has no scopes", "agents:echo:read or agents:*:read or agents:read")
+    yield rejected(
+        AGENT, "agents:read sessions:read", "is a text", '["agents:read", "sessions:read"]'
+    )
+    yield rejected(AGENT, None, "scope", "not read", "array named scopes", scope="agents:read")
+    yield rejected(AGENT, [], "scp", "not read", scp=["agents:read"])
+    yield rejected(AGENT, None, "realm_access.roles", realm_access={"roles": ["agents:read"]})
+    spaced = with_token({"https://x/scopes": ["agents:read"]}, scopes=None)
     yield Case(AGENT, spaced, 403, "policy", ("https://x/scopes",))
-    yield no(AGENT, None, "permissions", permissions=["agents:read"])
-    yield no(AGENT, ["sessions:read"], "not read: roles", roles=["x"])
-    yield no(AGENT, ["sessions:read"], "none of its scopes allows it")
-    yield no(AGENT, ["agents:writer:read"], "for another agent", '"echo"')
-    yield no(AGENT, ["agents:Echo:read"], "upper and lower case")
-    yield no(AGENT, ["agents:echo:run"], "allows run, not read")
-    yield no(AGENT, ["agents:*"], "* is allowed in the middle only", "agents:*:read")
-    yield no(AGENT, ["agents:read:*"], "* is allowed in the middle only")
-    yield no(AGENT, ["Agents:read"], "upper and lower case")
-    yield no(AGENT, [" agents:read"], "white space")
-    yield no(AGENT, ["read:agents"], "wrong order")
-    yield no(AGENT, ["agents.read"], "one : separates")
-    yield no(AGENT, ["agents read"], "one : separates")
-    yield no(AGENT, ["sessions:read agents:read"], "a separate entry")
-    yield no(AGENT, ["agent:read"], 'did you mean "agents:read"?')
-    yield no(AGENT, ["agent_os:ADMIN"], "admin scope", "agent_os:admin")
-    yield no(AGENT, ["*"], "admin scope")
-    yield no(AGENT, ["!", "a b:c"], "none of its scopes allows it")
+    yield rejected(AGENT, None, "permissions", permissions=["agents:read"])
+    yield rejected(AGENT, ["sessions:read"], "not read: roles", roles=["x"])
+    yield rejected(AGENT, ["sessions:read"], "none of its scopes allows it")
+    yield rejected(AGENT, ["agents:writer:read"], "for another agent", '"echo"')
+    yield rejected(AGENT, ["agents:Echo:read"], "upper and lower case")
+    yield rejected(AGENT, ["agents:echo:run"], "allows run, not read")
+    yield rejected(AGENT, ["agents:*"], "* is allowed in the middle only", "agents:*:read")
+    yield rejected(AGENT, ["agents:read:*"], "* is allowed in the middle only")
+    yield rejected(AGENT, ["Agents:read"], "upper and lower case")
+    yield rejected(AGENT, [" agents:read"], "white space")
+    yield rejected(AGENT, ["read:agents"], "wrong order")
+    yield rejected(AGENT, ["agents.read"], "one : separates")
+    yield rejected(AGENT, ["agents read"], "one : separates")
+    yield rejected(AGENT, ["sessions:read agents:read"], "a separate entry")
+    yield rejected(AGENT, ["agent:read"], 'did you mean "agents:read"?')
+    yield rejected(AGENT, ["agent_os:ADMIN"], "admin scope", "agent_os:admin")
+    yield rejected(AGENT, ["*"], "admin scope")
+    yield rejected(AGENT, ["!", "a b:c"], "none of its scopes allows it")
     many = ["agents:read", *(f"agents:a{n}:read" for n in range(300))]
-    yield no(AGENT, many, "more than 256", "fewer")
-    yield no("GET /sessions", ["sessions:s1:read"], "one session", "all of them")
-    yield no("GET /sessions/mine", ["sessions:other:read"], "another session")
-    yield no("POST /agents/echo/runs", ["agents:read"], "allows read, not run")
-    yield no("GET /config", ["agents:read"], "config:read or system:read")
-    yield no("POST /auth/explain", ALL, "agent_os:admin", "authorization.admin_scope")
-    yield no("GET /audit", ALL, "audit:read")
-    yield no("DELETE /sessions/mine?cancel=true", ["sessions:write"], "allows write, not delete")
+    yield rejected(AGENT, many, "more than 256", "fewer")
+    yield rejected("GET /sessions", ["sessions:s1:read"], "one session", "all of them")
+    yield rejected("GET /sessions/mine", ["sessions:other:read"], "another session")
+    yield rejected("POST /agents/echo/runs", ["agents:read"], "allows read, not run")
+    yield rejected("GET /config", ["agents:read"], "config:read or system:read")
+    yield rejected("POST /auth/explain", ALL, "agent_os:admin", "authorization.admin_scope")
+    yield rejected("GET /audit", ALL, "audit:read")
+    yield rejected(
+        "DELETE /sessions/mine?cancel=true", ["sessions:write"], "allows write, not delete"
+    )
     default = ["agent_os:admin"]
     good = {"iss": "https://id.example/", "aud": "here"}
-    yield no("GET /teams", default, '"own:admin" here', where="strict", **good)
+    yield rejected("GET /teams", default, '"own:admin" here', where="strict", **good)
     yield Case("GET /teams", account("reader"), 403, "policy", ('"agents:read"', "teams:read"))
 
 
 def _routes() -> Iterator[Case]:
-    def lost(request: str, *told: str, status: int = 404) -> Case:
-        return Case(request, text(GOOD), status, "route", told)
+    def not_found(request: str, *expected_texts: str, status: int = 404) -> Case:
+        return Case(request, text(GOOD), status, "route", expected_texts)
 
-    yield lost("GET /nothing", "no path is similar")
-    yield lost("GET /agents/", "no slash at the end")
-    yield lost("GET /agents//echo", "one slash")
-    yield lost("GET /agents%2Fecho", "%2F")
-    yield lost("GET /Agents/echo", "lower case")
-    yield lost("GET /api/v1/agents/echo", '"/agents/echo" is known', "root_path")
-    yield lost("GET /agent", "did you mean /agents?")
-    yield lost("POST /agents", "GET, HEAD", "use GET or HEAD", status=405)
-    yield lost("PUT /sessions/mine", "PATCH", status=405)
-    yield lost("DELETE /runs/x", "GET", status=405)
+    yield not_found("GET /nothing", "no path is similar")
+    yield not_found("GET /agents/", "no slash at the end")
+    yield not_found("GET /agents//echo", "one slash")
+    yield not_found("GET /agents%2Fecho", "%2F")
+    yield not_found("GET /Agents/echo", "lower case")
+    yield not_found("GET /api/v1/agents/echo", '"/agents/echo" is known', "root_path")
+    yield not_found("GET /agent", "did you mean /agents?")
+    yield not_found("POST /agents", "GET, HEAD", "use GET or HEAD", status=405)
+    yield not_found("PUT /sessions/mine", "PATCH", status=405)
+    yield not_found("DELETE /runs/x", "GET", status=405)
     yield Case("GET /nothing", text(None), 401, "credential")
     yield Case("POST /agents", text("a.b"), 401, "form")
 
 
 def _data() -> Iterator[Case]:
-    def lost(request: str, *told: str, status: int = 404, where: str = "jwks") -> Case:
-        return Case(request, text(GOOD), status, "data", told, where)
+    def not_found(
+        request: str, *expected_texts: str, status: int = 404, where: str = "jwks"
+    ) -> Case:
+        return Case(request, text(GOOD), status, "data", expected_texts, where)
 
-    yield lost("GET /agents/unknown", "Agent not found", "echo, writer", "[[agents]]")
-    yield lost("POST /agents/unknown/runs", "echo, writer")
-    yield lost("GET /sessions/unknown", "no user has a session", "sessions list")
-    yield lost("GET /sessions/theirs", 'belongs to "other"', 'only data that belongs to "me"')
-    yield lost("PATCH /sessions/theirs", 'belongs to "other"')
-    yield lost("DELETE /sessions/theirs", 'belongs to "other"')
-    yield lost("GET /sessions/theirs/runs", 'belongs to "other"')
-    yield lost("GET /sessions/ownerless", "has no owner", "without sub")
-    yield lost("GET /sessions/mine?type=team", "type agent", "remove type")
-    yield lost("GET /sessions/mine?user_id=other", 'belongs to "me"')
-    yield lost("GET /sessions/mine?db_id=none", "main", "db_id")
+    yield not_found("GET /agents/unknown", "Agent not found", "echo, writer", "[[agents]]")
+    yield not_found("POST /agents/unknown/runs", "echo, writer")
+    yield not_found("GET /sessions/unknown", "no user has a session", "sessions list")
+    yield not_found("GET /sessions/theirs", 'belongs to "other"', 'only data that belongs to "me"')
+    yield not_found("PATCH /sessions/theirs", 'belongs to "other"')
+    yield not_found("DELETE /sessions/theirs", 'belongs to "other"')
+    yield not_found("GET /sessions/theirs/runs", 'belongs to "other"')
+    yield not_found("GET /sessions/ownerless", "has no owner", "without sub")
+    yield not_found("GET /sessions/mine?type=team", "type agent", "remove type")
+    yield not_found("GET /sessions/mine?user_id=other", 'belongs to "me"')
+    yield not_found("GET /sessions/mine?db_id=none", "main", "db_id")
     for listed in ("GET /sessions", "GET /runs", "POST /sessions"):
-        yield lost(f"{listed}?db_id=none", "main")
-    yield lost("GET /sessions/mine?table=x", "sessions")
-    yield lost("GET /runs/{their_run}", 'belongs to "other"')
-    yield lost("GET /runs/unknown", "no user has a run")
-    yield lost("GET /agents/writer/runs/{my_run}", "agent echo in session mine")
-    yield lost("GET /agents/echo/runs/{my_run}?session_id=other", "agent echo in session mine")
-    yield lost("GET /agents/echo/runs/{their_run}", 'belongs to "other"')
-    yield lost("GET /sessions/mine/runs/{their_run}", 'belongs to "other"')
-    yield lost("POST /agents/echo/runs/{my_run}/cancel", "session_id", status=400)
-    yield lost("POST /agents/echo/runs/{my_run}/resume", "session_id", status=400)
-    yield lost("POST /agents/echo/runs/{their_run}/cancel?session_id=theirs", 'to "other"')
+        yield not_found(f"{listed}?db_id=none", "main")
+    yield not_found("GET /sessions/mine?table=x", "sessions")
+    yield not_found("GET /runs/{their_run}", 'belongs to "other"')
+    yield not_found("GET /runs/unknown", "no user has a run")
+    yield not_found("GET /agents/writer/runs/{my_run}", "agent echo in session mine")
+    yield not_found("GET /agents/echo/runs/{my_run}?session_id=other", "agent echo in session mine")
+    yield not_found("GET /agents/echo/runs/{their_run}", 'belongs to "other"')
+    yield not_found("GET /sessions/mine/runs/{their_run}", 'belongs to "other"')
+    yield not_found("POST /agents/echo/runs/{my_run}/cancel", "session_id", status=400)
+    yield not_found("POST /agents/echo/runs/{my_run}/resume", "session_id", status=400)
+    yield not_found("POST /agents/echo/runs/{their_run}/cancel?session_id=theirs", 'to "other"')
     for part in ("a%00b", "%ff", "a%7f"):
         yield Case(f"GET /agents/{part}", text(GOOD), 404, "parameters", ("no id can be so",))
     admin = signed(scopes=["agent_os:admin"])
@@ -389,32 +422,34 @@ def _data() -> Iterator[Case]:
 
 
 def _allowed() -> Iterator[Case]:
-    def yes(request: str, scopes: Any, *told: str, by: str = "policy", **claims: Any) -> Case:
-        return Case(request, made(claims, scopes=scopes), 200, by, told)
+    def allowed(
+        request: str, scopes: Any, *expected_texts: str, by: str = "policy", **claims: Any
+    ) -> Case:
+        return Case(request, with_token(claims, scopes=scopes), 200, by, expected_texts)
 
-    yield yes(AGENT, ["agents:read"], "granted by agents:read")
-    yield yes(AGENT, ["agents:*:read"], "agents:*:read")
-    yield yes("HEAD /agents/echo", ["agents:echo:read"], "agents:echo:read")
-    yield yes("GET /agents", ["agents:echo:read"], "in part, for echo")
-    yield yes("GET /ag%65nts/ech%6F?x=%2F#y", ["agents:read"])
-    yield yes("GET /sessions/mine", ALL)
-    yield yes("GET /sessions/theirs", ["agent_os:admin"], "administrator")
-    yield yes("GET /sessions/ownerless", ALL, sub=None)
-    yield yes("GET /service-accounts", ["agent_os:admin"], "administrator")
-    yield yes("GET /auth/me", [], "every valid token")
-    yield yes("GET /config", ["system:read"], "system:read")
-    yield yes("GET /runs/{my_run}", ALL)
-    yield yes("GET /agents/echo/runs/{my_run}?session_id=mine", ALL)
-    yield yes("GET /agents/echo/runs/{their_run}", ["agent_os:admin"])
-    yield yes("GET /sessions/mine/runs/{my_run}", ALL)
-    yield yes("POST /agents/echo/runs/{my_run}/cancel?session_id=mine", ALL)
-    yield yes("POST /agents/echo/runs/{my_run}/cancel", ALL, session_id="mine")
-    yield yes("GET /agents/echo", ["agents:read"], exp=None)
+    yield allowed(AGENT, ["agents:read"], "granted by agents:read")
+    yield allowed(AGENT, ["agents:*:read"], "agents:*:read")
+    yield allowed("HEAD /agents/echo", ["agents:echo:read"], "agents:echo:read")
+    yield allowed("GET /agents", ["agents:echo:read"], "in part, for echo")
+    yield allowed("GET /ag%65nts/ech%6F?x=%2F#y", ["agents:read"])
+    yield allowed("GET /sessions/mine", ALL)
+    yield allowed("GET /sessions/theirs", ["agent_os:admin"], "administrator")
+    yield allowed("GET /sessions/ownerless", ALL, sub=None)
+    yield allowed("GET /service-accounts", ["agent_os:admin"], "administrator")
+    yield allowed("GET /auth/me", [], "every valid token")
+    yield allowed("GET /config", ["system:read"], "system:read")
+    yield allowed("GET /runs/{my_run}", ALL)
+    yield allowed("GET /agents/echo/runs/{my_run}?session_id=mine", ALL)
+    yield allowed("GET /agents/echo/runs/{their_run}", ["agent_os:admin"])
+    yield allowed("GET /sessions/mine/runs/{my_run}", ALL)
+    yield allowed("POST /agents/echo/runs/{my_run}/cancel?session_id=mine", ALL)
+    yield allowed("POST /agents/echo/runs/{my_run}/cancel", ALL, session_id="mine")
+    yield allowed("GET /agents/echo", ["agents:read"], exp=None)
     for credential in (None, "nonsense", GOOD):
         yield Case("GET /health", text(credential), 200, "policy", ("public",))
     yield Case(AGENT, account("reader"), 200, "policy", ("granted by agents:read",))
     yield Case(AGENT, text(signed(kid=None, pair=LARGE)), where="pem", by="policy")
-    yield Case("GET /sessions/none", made(), 404, "data", ("all users",), "pem")
+    yield Case("GET /sessions/none", with_token(), 404, "data", ("all users",), "pem")
     for make in (text(None), text("nonsense")):
         yield Case(AGENT, make, 200, "policy", ("administrator",), "off")
         yield Case("GET /nothing", make, 404, "route", (), "off")

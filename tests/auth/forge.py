@@ -1,4 +1,4 @@
-"""Tokens of any shape, signed outside the code under test."""
+"""Build tokens of any shape, without the code under test."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def compact(value: Any) -> bytes:
 
 
 def token(header: Any, payload: Any, sign: Signer) -> str:
-    """A compact JWS; bytes go in as they are, other values as JSON."""
+    """Build a compact JWS from bytes, or from other values as JSON."""
     first = header if isinstance(header, bytes) else compact(header)
     second = payload if isinstance(payload, bytes) else compact(payload)
     return seal(f"{b64(first)}.{b64(second)}", sign)
 
 
 def seal(signing_input: str, sign: Signer) -> str:
-    """Sign ready-made segments, whatever is in them."""
+    """Sign segments with any content."""
     return f"{signing_input}.{b64(sign(signing_input.encode('utf-8', 'surrogatepass')))}"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A private key and what is published of it."""
+    """A private key with its public key."""
 
     private: Any
 
@@ -119,5 +119,5 @@ def hs(secret: bytes, bits: int = 256) -> Signer:
 
 
 def fixed(signature: bytes) -> Signer:
-    """Not a signature: always the same bytes."""
+    """Return a signer that always returns these bytes."""
     return lambda _: signature

@@ -1,7 +1,7 @@
-"""Hostile credentials: each with the id that security.md A6 has for it, and a step that refuses it.
+"""Hostile credentials, each with a case id of docs/security-cases.md and the check that must fail.
 
-`CASES` maps a name to the header that is sent, to the configuration that it is sent to, and to the
-`check` at which it ends. Everything is signed with the real key unless that is the point.
+`CASES` maps a name to the sent header, the configuration of the server, and the failed check. Every
+token is signed with the real key, except where the case is about the signature.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.auth.forge import (
     token,
 )
 
-__all__ = ["CASES", "CLAIMS", "DOORS", "GOOD", "OURS", "RS", "THEIRS", "Case", "padded", "signed"]
+__all__ = ["CASES", "CLAIMS", "GOOD", "OURS", "RS", "SERVERS", "THEIRS", "Case", "padded", "signed"]
 
 PEM, DER = serialization.Encoding.PEM, serialization.Encoding.DER
 OURS, THEIRS = rsa_pair(1), rsa_pair(2)
@@ -39,26 +39,26 @@ GOOD = rs(OURS)
 
 
 class Case(NamedTuple):
-    """What is sent, where to, and where it ends."""
+    """A header, the server that receives it, and the check that must fail."""
 
     header: str
-    door: str
+    server: str
     check: str
 
 
 def signed(header: Any, payload: Any = CLAIMS, sign: Signer = GOOD) -> str:
-    """A token of any shape, by default with the key that is trusted."""
+    """Build a token of any shape, by default signed with the trusted key."""
     return token(header, payload, sign)
 
 
-DOORS: dict[str, Authorization] = {
+SERVERS: dict[str, Authorization] = {
     "RS256": Authorization(verification_keys=(OURS.pem,)),
     **{
         f"RS256 {name}": Authorization(verification_keys=(OURS.pem,), **given)
         for name, given in RULES.items()
     },
 }
-"""Configurations by name; those of other algorithms are added by `hostilesignatures`."""
+"""Configurations by name; those of other algorithms are added by `hostile_signatures`."""
 
 Texts = Iterator[tuple[str, str]]
 
@@ -162,7 +162,7 @@ def lengths() -> Texts:
 
 
 def shapes() -> Texts:
-    """J01 to J03, J08 to J10, J15, K04: what is no compact JWS in canonical base64url."""
+    """J01 to J03, J08 to J10, J15, K04: texts that are not a compact JWS in canonical base64url."""
     good = signed(RS)
     first, second, third = good.split(".")
     for text in (".", "...", "....", first, f"{first}.{second}", f"{good}.", f".{good}"):
@@ -244,7 +244,7 @@ def strange() -> Texts:
 
 
 def headers() -> Texts:
-    """J01, J04 to J07, J11 to J14, J16, K11: what the header says."""
+    """J01, J04 to J07, J11 to J14, J16, K11: malformed and foreign headers."""
     _, second, third = signed(RS).split(".")
     yield "J01 dots only", ".."
     yield "J01 no header", f".{second}.{third}"
@@ -351,7 +351,7 @@ def signatures() -> Texts:
 
 
 def transports() -> Iterator[tuple[str, str]]:
-    """T02, T03: what is not the word Bearer, one space and one token."""
+    """T02, T03: headers that are not the word Bearer, one space and one token."""
     good = signed(RS)
     for before in ("", " ", "Bearer", "Bearer:", "Bearer  ", "Bearer\t", " Bearer ", "Basic ",
                    "Token ", "JWT ", "Bear er ", "Bearer\n", "Bearer\u00a0", "bearer=",

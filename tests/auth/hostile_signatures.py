@@ -1,7 +1,7 @@
-"""Signatures at the edges of RSA, ECDSA, EdDSA and HMAC, made here with the real keys.
+"""Almost valid signatures of RSA, ECDSA, EdDSA and HMAC, built with the real keys.
 
-The same as public collections try: paddings that are almost right, salts of other lengths, values
-of r and s beyond their range, other forms of the same value (security.md C01 to C05).
+They try the same as public collections: paddings with one mistake, salts of other lengths, values
+of r and s out of range, other encodings of the same value (docs/security-cases.md C01 to C05).
 """
 
 from __future__ import annotations
@@ -38,7 +38,16 @@ from tests.auth.forge import (
     token,
 )
 
-__all__ = ["JWKS", "SIGNATURES", "SIGNERS", "Signature", "door", "high_s", "right_block", "sets"]
+__all__ = [
+    "JWKS",
+    "SIGNATURES",
+    "SIGNERS",
+    "Signature",
+    "correct_block",
+    "high_s",
+    "server",
+    "sets",
+]
 
 RSA = rsa_pair(1)
 CLAIMS = {"sub": "me"}
@@ -48,10 +57,10 @@ JWKS = {
         for number, kid in ((1, "one"), (2, "two"))
     ]
 }
-"""Two keys with names."""
+"""Two keys with a `kid`."""
 
 Signature = tuple[str, str, str]
-"""An algorithm that a server is set to, a token for it, and the `check` that refuses it."""
+"""The algorithm of a server, a token for it, and the check that must fail."""
 
 
 def _bits(alg: str) -> int:
@@ -77,11 +86,11 @@ def _signer(alg: str) -> Signer:
 
 
 SIGNERS: dict[str, Signer] = {alg: _signer(alg) for alg in ALGORITHMS}
-"""What signs rightly, by algorithm."""
+"""Signers of valid signatures, by algorithm."""
 
 
-def door(alg: Any) -> Authorization:
-    """A configuration that trusts the key of `SIGNERS`."""
+def server(alg: Any) -> Authorization:
+    """Return a configuration that trusts the key of `SIGNERS`."""
     text = SECRET.decode() if alg.startswith("HS") else _pair(alg).pem
     return Authorization(algorithm=alg, verification_keys=(text,))
 
@@ -90,14 +99,14 @@ def _input(alg: str) -> bytes:
     return f"{b64(compact({'alg': alg}))}.{b64(compact(CLAIMS))}".encode()
 
 
-def _with(alg: str, edits: dict[str, bytes], rule: str) -> Iterator[tuple[str, Signature]]:
+def _cases_of(alg: str, edits: dict[str, bytes], rule: str) -> Iterator[tuple[str, Signature]]:
     for name, signature in edits.items():
         text = token({"alg": alg}, CLAIMS, fixed(signature))
         yield f"{rule} {alg} {name}", (alg, text, "signature")
 
 
-def crossed() -> Iterator[tuple[str, Signature]]:
-    """A06, A07: every algorithm's token at the server of every other."""
+def crossed_algorithms() -> Iterator[tuple[str, Signature]]:
+    """A06, A07: the token of every algorithm at the server of every other one."""
     for alg in ALGORITHMS:
         for other in ALGORITHMS:
             if other != alg:
@@ -116,7 +125,7 @@ _DIGEST_INFO = {
 
 
 def _raw_rsa(block: bytes) -> bytes:
-    """A block as it is, under the private key."""
+    """Apply the private key to an unchanged block."""
     numbers = RSA.private.private_numbers()
     value = pow(int.from_bytes(block, "big"), numbers.d, numbers.public_numbers.n)
     return value.to_bytes(256, "big")
@@ -128,15 +137,15 @@ def _block(info: bytes, digest: bytes, *, kind: int = 1, fill: bytes = b"\xff") 
     return bytes([0, kind]) + (fill * room)[:room] + rest
 
 
-def right_block(alg: str) -> str:
-    """A good token, made the way that the paddings below are."""
+def correct_block(alg: str) -> str:
+    """Return a valid token that is built like the paddings below."""
     data = _input(alg)
     digest = hashlib.new(f"sha{_bits(alg)}", data).digest()
     return f"{data.decode()}.{b64(_raw_rsa(_block(_DIGEST_INFO[_bits(alg)], digest)))}"
 
 
 def paddings() -> Iterator[tuple[str, Signature]]:
-    """C03: PKCS #1 v1.5 paddings that are almost right."""
+    """C03: PKCS #1 v1.5 paddings with one mistake."""
     for alg in ("RS256", "RS384", "RS512"):
         bits = _bits(alg)
         info, digest = _DIGEST_INFO[bits], hashlib.new(f"sha{bits}", _input(alg)).digest()
@@ -165,7 +174,7 @@ def paddings() -> Iterator[tuple[str, Signature]]:
             "first byte not zero": b"\1" + _block(info, digest)[1:],
             "only the digest": bytes(256 - len(digest)) + digest,
         }
-        yield from _with(alg, {name: _raw_rsa(block) for name, block in blocks.items()}, "C03")
+        yield from _cases_of(alg, {name: _raw_rsa(block) for name, block in blocks.items()}, "C03")
 
 
 def salts() -> Iterator[tuple[str, Signature]]:
@@ -195,7 +204,7 @@ def salts() -> Iterator[tuple[str, Signature]]:
             "zero": bytes(256),
             "n - 1": (modulus - 1).to_bytes(256, "big"),
         }
-        yield from _with(alg, made, "C04")
+        yield from _cases_of(alg, made, "C04")
 
 
 def _hash(bits: int) -> Any:
@@ -248,7 +257,7 @@ def curves() -> Iterator[tuple[str, Signature]]:
         if 2 ** (8 * size) > 2 * order:
             made["r + n"] = (r + order).to_bytes(size, "big") + right[size:]
             made["s + n"] = right[:size] + (s + order).to_bytes(size, "big")
-        yield from _with(alg, made, "C02")
+        yield from _cases_of(alg, made, "C02")
 
 
 def _der(r: int, s: int) -> bytes:
@@ -294,7 +303,7 @@ def edwards() -> Iterator[tuple[str, Signature]]:
         "empty": b"",
         "prehashed": ed_pair().private.sign(hashlib.sha512(_input("EdDSA")).digest()),
     }
-    yield from _with("EdDSA", made, "C05")
+    yield from _cases_of("EdDSA", made, "C05")
 
 
 def macs() -> Iterator[tuple[str, Signature]]:
@@ -321,7 +330,7 @@ def macs() -> Iterator[tuple[str, Signature]]:
             "SHA-3": hmac.new(SECRET, data, f"sha3_{bits}").digest(),
             "no HMAC": hashlib.new(f"sha{bits}", SECRET + data).digest(),
         }
-        yield from _with(alg, made, "C01")
+        yield from _cases_of(alg, made, "C01")
 
 
 def sets() -> Iterator[tuple[str, tuple[dict[str, Any], int, str]]]:
@@ -340,7 +349,7 @@ def sets() -> Iterator[tuple[str, tuple[dict[str, Any], int, str]]]:
 
 SIGNATURES: dict[str, Signature] = {
     name: case
-    for group in (crossed, paddings, salts, curves, edwards, macs)
+    for group in (crossed_algorithms, paddings, salts, curves, edwards, macs)
     for name, case in group()
 }
 

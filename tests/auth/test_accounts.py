@@ -1,4 +1,4 @@
-"""Service accounts: their tokens, who is behind one, and who may grant what (K01 to K05, F10)."""
+"""Service accounts: tokens, look-ups and grants (docs/security-cases.md K01 to K05, F10)."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ def test_token_is_stored_as_its_sha256() -> None:
     assert hash_token(token) == hash_token(token) != hash_token(generate_account_token("agentctl"))
 
 
-# Looking up
+# Look-ups
 
 
-class Stored:
-    """Accounts in memory, that count how often they are asked."""
+class MemoryStore:
+    """A store of accounts in memory that counts its queries."""
 
     def __init__(self) -> None:
         self.accounts = dict[str, StoredAccount]()
@@ -176,12 +176,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def stored() -> Stored:
-    return Stored()
+def stored() -> MemoryStore:
+    return MemoryStore()
 
 
 @pytest.fixture
-def tokens(stored: Stored, clock: Clock) -> AccountTokens:
+def tokens(stored: MemoryStore, clock: Clock) -> AccountTokens:
     return AccountTokens(
         stored,
         admin_scope=ADMIN,
@@ -194,8 +194,8 @@ def ask(tokens: AccountTokens, token: str) -> Principal:
     return asyncio.run(tokens.identify(token))
 
 
-def refused(tokens: AccountTokens, token: str) -> str:
-    """The check that the token fails; its text is in nothing that is told."""
+def failed_check(tokens: AccountTokens, token: str) -> str:
+    """Return the check that a token fails; no message contains the token."""
     with pytest.raises(InvalidToken) as refusal:
         ask(tokens, token)
     assert token[13:] not in f"{refusal.value.reason}{refusal.value.detail}{refusal.value!r}"
@@ -203,45 +203,45 @@ def refused(tokens: AccountTokens, token: str) -> str:
     return refusal.value.check
 
 
-def test_account_becomes_a_principal(tokens: AccountTokens, stored: Stored) -> None:
+def test_account_becomes_a_principal(tokens: AccountTokens, stored: MemoryStore) -> None:
     token = stored.add(id="x")
     expected = Principal(subject="sa:x", scopes=frozenset({"agents:read"}))
     assert ask(tokens, token) == expected
     assert (expected.admin, expected.sees_all_users, expected.session_id) == (False, False, None)
 
 
-def test_admin_account_sees_only_its_data(tokens: AccountTokens, stored: Stored) -> None:
+def test_admin_account_sees_only_its_data(tokens: AccountTokens, stored: MemoryStore) -> None:
     principal = ask(tokens, stored.add(scopes=frozenset({ADMIN})))
     assert (principal.admin, principal.sees_all_users) == (True, False)
 
 
-def test_wrong_checksum_is_not_looked_up(tokens: AccountTokens, stored: Stored) -> None:
+def test_wrong_checksum_is_not_looked_up(tokens: AccountTokens, stored: MemoryStore) -> None:
     token = stored.add()
-    assert refused(tokens, token[:-1] + ("a" if token[-1] != "a" else "b")) == "account.form"
+    assert failed_check(tokens, token[:-1] + ("a" if token[-1] != "a" else "b")) == "account.form"
     assert stored.asked == []
 
 
 def test_unknown_token_is_looked_up_once_per_second(
-    tokens: AccountTokens, stored: Stored, clock: Clock
+    tokens: AccountTokens, stored: MemoryStore, clock: Clock
 ) -> None:
     token = generate_account_token("agentctl")
     for _ in range(3):
-        assert refused(tokens, token) == "account.known"
+        assert failed_check(tokens, token) == "account.known"
     assert len(stored.asked) == 1
     clock.move(1)
-    assert refused(tokens, token) == "account.known"
+    assert failed_check(tokens, token) == "account.known"
     assert len(stored.asked) == 2
 
 
-def test_account_with_another_hash_is_rejected(tokens: AccountTokens, stored: Stored) -> None:
+def test_account_with_another_hash_is_rejected(tokens: AccountTokens, stored: MemoryStore) -> None:
     """The comparison after the look-up (K02): a database may compare otherwise than we do."""
     token = stored.add()
     stored.change(token, token_hash=hash_token(token).upper())
-    assert refused(tokens, token) == "account.known"
+    assert failed_check(tokens, token) == "account.known"
 
 
 def test_found_account_is_cached_for_one_second(
-    tokens: AccountTokens, stored: Stored, clock: Clock
+    tokens: AccountTokens, stored: MemoryStore, clock: Clock
 ) -> None:
     token = stored.add()
     for _ in range(5):
@@ -251,23 +251,25 @@ def test_found_account_is_cached_for_one_second(
     clock.move(0.99)
     ask(tokens, token)
     clock.move(0.01)
-    assert refused(tokens, token) == "account.revoked"
-    assert refused(tokens, token) == "account.revoked"
+    assert failed_check(tokens, token) == "account.revoked"
+    assert failed_check(tokens, token) == "account.revoked"
     assert len(stored.asked) == 2
 
 
-def test_revocation_is_immediate_in_the_same_process(tokens: AccountTokens, stored: Stored) -> None:
+def test_revocation_is_immediate_in_the_same_process(
+    tokens: AccountTokens, stored: MemoryStore
+) -> None:
     token, other = stored.add(), stored.add()
     ask(tokens, token), ask(tokens, other)
     stored.change(token, revoked_at=1)
     tokens.forget("a0")
-    assert refused(tokens, token) == "account.revoked"
+    assert failed_check(tokens, token) == "account.revoked"
     ask(tokens, other)
     assert len(stored.asked) == 3
 
 
 def test_result_older_than_a_revocation_is_not_cached(
-    tokens: AccountTokens, stored: Stored
+    tokens: AccountTokens, stored: MemoryStore
 ) -> None:
     token = stored.add()
 
@@ -278,27 +280,30 @@ def test_result_older_than_a_revocation_is_not_cached(
 
     stored.meanwhile = revoke
     ask(tokens, token)
-    assert refused(tokens, token) == "account.revoked"
+    assert failed_check(tokens, token) == "account.revoked"
 
 
 def test_cached_account_expires_by_the_wall_clock(
-    tokens: AccountTokens, stored: Stored, clock: Clock
+    tokens: AccountTokens, stored: MemoryStore, clock: Clock
 ) -> None:
     token = stored.add(expires_at=int((clock.wall + 0.5) * 1_000_000))
     ask(tokens, token)
     clock.move(0.49)
     ask(tokens, token)
     clock.move(0.01)
-    assert refused(tokens, token) == "account.expired"
+    assert failed_check(tokens, token) == "account.expired"
     assert len(stored.asked) == 1
 
 
 def test_only_accepted_tokens_count_as_use(
-    tokens: AccountTokens, stored: Stored, clock: Clock
+    tokens: AccountTokens, stored: MemoryStore, clock: Clock
 ) -> None:
     good, gone, old = stored.add(), stored.add(revoked_at=1), stored.add(expires_at=1)
     ask(tokens, good), ask(tokens, good)
-    assert (refused(tokens, gone), refused(tokens, old)) == ("account.revoked", "account.expired")
+    assert (failed_check(tokens, gone), failed_check(tokens, old)) == (
+        "account.revoked",
+        "account.expired",
+    )
     assert stored.noted == ["a0"]
     clock.move(1)
     ask(tokens, good)
@@ -306,7 +311,7 @@ def test_only_accepted_tokens_count_as_use(
 
 
 def test_unavailable_database_is_not_a_rejection(
-    tokens: AccountTokens, stored: Stored, clock: Clock
+    tokens: AccountTokens, stored: MemoryStore, clock: Clock
 ) -> None:
     token = stored.add()
     stored.failure = Unavailable("The database is not available")
@@ -323,38 +328,40 @@ def test_unavailable_database_is_not_a_rejection(
 
 
 def test_rate_limit_applies_to_unknown_tokens_only(
-    tokens: AccountTokens, stored: Stored, clock: Clock
+    tokens: AccountTokens, stored: MemoryStore, clock: Clock
 ) -> None:
     known = stored.add()
     ask(tokens, known)
     for _ in range(100):
-        assert refused(tokens, generate_account_token("agentctl")) == "account.known"
+        assert failed_check(tokens, generate_account_token("agentctl")) == "account.known"
     assert len(stored.asked) == 1 + UNKNOWN_LOOKUPS_PER_SECOND
     fresh = stored.add()
-    assert refused(tokens, fresh) == "account.known"
+    assert failed_check(tokens, fresh) == "account.known"
     clock.move(0.999)
     ask(tokens, known)
     clock.move(0.001)
     ask(tokens, known)
     asked = len(stored.asked)
     for _ in range(100):
-        refused(tokens, generate_account_token("agentctl"))
+        failed_check(tokens, generate_account_token("agentctl"))
     assert len(stored.asked) == asked + UNKNOWN_LOOKUPS_PER_SECOND
     clock.move(0.06)
     ask(tokens, fresh)
     clock.move(60)
     asked = len(stored.asked)
     for _ in range(100):
-        refused(tokens, generate_account_token("agentctl"))
+        failed_check(tokens, generate_account_token("agentctl"))
     assert len(stored.asked) == asked + UNKNOWN_LOOKUPS_PER_SECOND
 
 
-def test_new_accounts_do_not_use_the_rate_limit(tokens: AccountTokens, stored: Stored) -> None:
+def test_new_accounts_do_not_use_the_rate_limit(tokens: AccountTokens, stored: MemoryStore) -> None:
     for _ in range(UNKNOWN_LOOKUPS_PER_SECOND * 3):
         ask(tokens, stored.add())
 
 
-def test_concurrent_unknown_tokens_are_rate_limited(tokens: AccountTokens, stored: Stored) -> None:
+def test_concurrent_unknown_tokens_are_rate_limited(
+    tokens: AccountTokens, stored: MemoryStore
+) -> None:
     async def all_at_once() -> list[Any]:
         wild = (tokens.identify(generate_account_token("agentctl")) for _ in range(100))
         return await asyncio.gather(*wild, return_exceptions=True)
@@ -363,7 +370,7 @@ def test_concurrent_unknown_tokens_are_rate_limited(tokens: AccountTokens, store
     assert len(stored.asked) == UNKNOWN_LOOKUPS_PER_SECOND
 
 
-def test_caches_are_bounded(tokens: AccountTokens, stored: Stored, clock: Clock) -> None:
+def test_caches_are_bounded(tokens: AccountTokens, stored: MemoryStore, clock: Clock) -> None:
     many = [stored.add() for _ in range(MAXIMUM_CACHED + 10)]
 
     async def each() -> None:
@@ -373,7 +380,7 @@ def test_caches_are_bounded(tokens: AccountTokens, stored: Stored, clock: Clock)
     asyncio.run(each())
     for _ in range(MAXIMUM_CACHED_UNKNOWN + 10):
         clock.move(0.1)
-        refused(tokens, generate_account_token("agentctl"))
+        failed_check(tokens, generate_account_token("agentctl"))
     assert (len(tokens._found), len(tokens._unknown)) == (MAXIMUM_CACHED, MAXIMUM_CACHED_UNKNOWN)
 
 
@@ -386,54 +393,56 @@ def verifier(tokens: AccountTokens, clock: Clock) -> Verifier:
     return Verifier(settings, tokens, clock=lambda: clock.wall, monotonic=lambda: clock.steady)
 
 
-def identified(verifier: Verifier, authorization: str | None) -> Principal:
+def identify(verifier: Verifier, authorization: str | None) -> Principal:
     return asyncio.run(verifier.identify(authorization))
 
 
-def test_jwt_and_account_token_are_distinguished(verifier: Verifier, stored: Stored) -> None:
-    assert identified(verifier, f"bearer {stored.add()}").subject == "sa:a0"
-    assert identified(verifier, bearer({"sub": "me"})).subject == "me"
+def test_jwt_and_account_token_are_distinguished(verifier: Verifier, stored: MemoryStore) -> None:
+    assert identify(verifier, f"bearer {stored.add()}").subject == "sa:a0"
+    assert identify(verifier, bearer({"sub": "me"})).subject == "me"
     assert verifier.identify_jwt(bearer({"sub": "me"})).subject == "me"
     with pytest.raises(Unauthenticated) as refusal:
-        identified(verifier, None)
+        identify(verifier, None)
     assert not isinstance(refusal.value, InvalidToken)
 
 
-def test_account_token_is_never_parsed_as_a_jwt(verifier: Verifier, stored: Stored) -> None:
+def test_account_token_is_never_parsed_as_a_jwt(verifier: Verifier, stored: MemoryStore) -> None:
     jwt = bearer({"sub": "me"}).partition(" ")[2]
     with pytest.raises(InvalidToken) as refusal:
-        identified(verifier, f"Bearer agentctl_pat_{jwt}")
+        identify(verifier, f"Bearer agentctl_pat_{jwt}")
     assert refusal.value.check == "account.form"
     assert stored.asked == []
 
 
 @pytest.mark.parametrize("prefix", ["other", "agentct", "agentctll", "Agentctl"])
-def test_jwt_is_never_looked_up(verifier: Verifier, stored: Stored, prefix: str) -> None:
+def test_jwt_is_never_looked_up(verifier: Verifier, stored: MemoryStore, prefix: str) -> None:
     token = generate_account_token(prefix)
     stored.accounts[hash_token(token)] = StoredAccount(
         "x", hash_token(token), frozenset({ADMIN}), None, None, None
     )
     with pytest.raises(InvalidToken) as refusal:
-        identified(verifier, f"Bearer {token}")
+        identify(verifier, f"Bearer {token}")
     assert refusal.value.check == "form"
     assert stored.asked == []
 
 
-def test_account_token_needs_the_database(verifier: Verifier, stored: Stored, clock: Clock) -> None:
+def test_account_token_needs_the_database(
+    verifier: Verifier, stored: MemoryStore, clock: Clock
+) -> None:
     token = stored.add()
     alone = Verifier(Settings(authorization=Authorization(verification_keys=(OLD.pem,))))
-    for ask_for in (verifier.identify_jwt, alone.identify_jwt, lambda it: identified(alone, it)):
+    for ask_for in (verifier.identify_jwt, alone.identify_jwt, lambda it: identify(alone, it)):
         with pytest.raises(InvalidToken) as refusal:
             ask_for(f"Bearer {token}")
         assert refusal.value.check == "form"
     assert stored.asked == []
 
 
-def test_authorization_off_ignores_account_tokens(stored: Stored) -> None:
+def test_authorization_off_ignores_account_tokens(stored: MemoryStore) -> None:
     tokens = AccountTokens(stored, admin_scope=ADMIN)
     off = Verifier(Settings(authorization=Authorization(enabled=False)), tokens)
-    assert identified(off, f"Bearer {stored.add()}").subject is None
-    assert identified(off, None).admin
+    assert identify(off, f"Bearer {stored.add()}").subject is None
+    assert identify(off, None).admin
     assert stored.asked == []
 
 
@@ -479,7 +488,7 @@ SCOPES = st.one_of(
 
 @given(held=st.frozensets(SCOPES, max_size=4), scope=SCOPES)
 def test_covered_scope_grants_nothing_more(held: frozenset[str], scope: str) -> None:
-    """Whatever an account may do with a granted scope, who granted it may do too."""
+    """A caller that grants a scope can do everything that the scope allows."""
     if not is_covered(held, scope):
         return
     for rule in POLICY.values():

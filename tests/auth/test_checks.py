@@ -1,4 +1,4 @@
-"""The steps by themselves: whatever goes into one, its value or InvalidToken with its name."""
+"""Single checks: for any input each returns a value or raises InvalidToken with its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentctl.auth.verifier import parse_bearer
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, SECRET
-from tests.auth.hostile import CASES, DOORS, OURS, RS, THEIRS, signed
+from tests.auth.hostile import CASES, OURS, RS, SERVERS, THEIRS, signed
 from tests.auth.test_fuzz import claim_names, names, values
 from tests.auth.verifiers import JWT_CHECK_NAMES
 
@@ -37,8 +37,8 @@ CLAIM_STEPS: dict[str, Callable[[dict[str, Any], ClaimRules, float], object]] = 
 }
 
 
-def held(act: Callable[[], object], *checks: str) -> None:
-    """It gives a value, or refuses under one of these names."""
+def check_outcome(act: Callable[[], object], *checks: str) -> None:
+    """Assert that `act` returns a value or fails one of these checks."""
     try:
         act()
     except InvalidToken as refusal:
@@ -52,7 +52,7 @@ def held(act: Callable[[], object], *checks: str) -> None:
 @given(any_text)
 def test_transport_check_accepts_or_rejects_any_text(text: str) -> None:
     for header in (text, f"Bearer {text}"):
-        held(lambda header=header: parse_bearer(header, 60), "transport", "length")
+        check_outcome(lambda header=header: parse_bearer(header, 60), "transport", "length")
     with suppress(InvalidToken):
         assert parse_bearer(f"Bearer {text}", 60) == text
 
@@ -60,30 +60,30 @@ def test_transport_check_accepts_or_rejects_any_text(text: str) -> None:
 @bounded
 @given(any_text, st.integers(0, 40))
 def test_length_check_accepts_or_rejects_any_text(text: str, maximum: int) -> None:
-    held(lambda: jws.check_length(text, maximum), "length")
+    check_outcome(lambda: jws.check_length(text, maximum), "length")
 
 
 @bounded
 @given(any_text)
 def test_form_check_accepts_or_rejects_any_text(text: str) -> None:
-    held(lambda: jws.split_segments(text), "form")
-    held(lambda: jws.parse_token(text), "form", "header")
+    check_outcome(lambda: jws.split_segments(text), "form")
+    check_outcome(lambda: jws.parse_token(text), "form", "header")
 
 
 @bounded
 @given(st.binary())
 def test_header_parser_accepts_or_rejects_any_bytes(data: bytes) -> None:
-    held(lambda: jws.parse_header(data), "header")
-    held(lambda: claims.parse_claims(data), "claims.form")
+    check_outcome(lambda: jws.parse_header(data), "header")
+    check_outcome(lambda: claims.parse_claims(data), "claims.form")
 
 
 @bounded
 @given(st.dictionaries(names | st.text(), values))
 def test_header_and_key_checks_take_any_members(header: dict[str, Any]) -> None:
     for members in (header, {**header, "alg": "HS256"}):
-        held(lambda members=members: jws.check_header(members, HMAC.spec), "header")
+        check_outcome(lambda members=members: jws.check_header(members, HMAC.spec), "header")
     if isinstance(header.get("kid", ""), str):
-        held(lambda: jws.find_candidate_keys(header, HMAC), "key")
+        check_outcome(lambda: jws.find_candidate_keys(header, HMAC), "key")
 
 
 @bounded
@@ -104,7 +104,9 @@ def test_signature_check_rejects_any_bytes(
 def test_claim_checks_accept_or_reject_any_value(members: dict[str, Any], now: float) -> None:
     for name, step in CLAIM_STEPS.items():
         for rules in (ClaimRules(), STRICT):
-            held(lambda step=step, rules=rules: step(members, rules, now), f"claims.{name}")
+            check_outcome(
+                lambda step=step, rules=rules: step(members, rules, now), f"claims.{name}"
+            )
 
 
 def test_malformed_scopes_are_never_rejected() -> None:
@@ -112,9 +114,9 @@ def test_malformed_scopes_are_never_rejected() -> None:
         assert claims.check_scopes({"scopes": value}, STRICT, NOW) == frozenset()
 
 
-def walked(header: str, door: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The steps one after the other, as whoever explains a refusal goes through them."""
-    given_settings = Settings(authorization=DOORS[door])
+def each_check(header: str, server: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the checks in order, as an explanation runs them."""
+    given_settings = Settings(authorization=SERVERS[server])
     rules, keys = (
         ClaimRules.from_settings(given_settings),
         jws.KeySet.from_pems([OURS.pem], "RS256"),
@@ -139,8 +141,8 @@ def walked(header: str, door: str) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield keep(f"claims.{name}", lambda step=step: step(found["claims.form"], rules, NOW))
 
 
-def refused_at(header: str, door: str) -> str | None:
-    for _, run in walked(header, door):
+def failed_check(header: str, server: str) -> str | None:
+    for _, run in each_check(header, server):
         try:
             run()
         except InvalidToken as refusal:
@@ -149,12 +151,12 @@ def refused_at(header: str, door: str) -> str | None:
 
 
 def test_single_checks_agree_with_the_verifier() -> None:
-    ends = {name: refused_at(case.header, case.door) for name, case in CASES.items()}
+    ends = {name: failed_check(case.header, case.server) for name, case in CASES.items()}
     assert ends == {name: case.check for name, case in CASES.items()}
 
 
 def test_checks_run_in_the_order_of_the_table() -> None:
-    assert [name for name, _ in walked("Bearer x", "RS256")] == list(JWT_CHECK_NAMES)
+    assert [name for name, _ in each_check("Bearer x", "RS256")] == list(JWT_CHECK_NAMES)
 
 
 def test_verified_token_has_its_key() -> None:

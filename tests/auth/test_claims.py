@@ -1,4 +1,4 @@
-"""Claims, with the clock at a fixed second."""
+"""Checks of claims, with a fixed clock."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def rules_of(name: str) -> ClaimRules:
     return ClaimRules.from_settings(Settings(authorization=Authorization(**RULES[name])))
 
 
-def checked(claims: Any, rules: ClaimRules, now: float = NOW) -> Claims:
+def check_members(claims: Any, rules: ClaimRules, now: float = NOW) -> Claims:
     return check_claims(claims if isinstance(claims, bytes) else compact(claims), rules, now)
 
 
 def passes(claims: Any, rules: ClaimRules = PLAIN, now: float = NOW) -> bool:
     try:
-        checked(claims, rules, now)
+        check_members(claims, rules, now)
     except InvalidToken:
         return False
     return True
@@ -42,14 +42,14 @@ def passes(claims: Any, rules: ClaimRules = PLAIN, now: float = NOW) -> bool:
 @pytest.mark.parametrize("name", FINE)
 def test_valid_claims_are_accepted(name: str) -> None:
     claims, rules = FINE[name]
-    assert checked(claims, rules_of(rules))
+    assert check_members(claims, rules_of(rules))
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_invalid_claims_are_rejected(name: str) -> None:
     claims, rules, step = BAD[name]
     with pytest.raises(InvalidToken) as refusal:
-        checked(claims, rules_of(rules))
+        check_members(claims, rules_of(rules))
     assert refusal.value.check == step
     assert step in JWT_CHECK_NAMES
 
@@ -121,7 +121,7 @@ def test_rules_come_from_the_settings() -> None:
 
 
 def test_absent_claims_are_none() -> None:
-    claims = checked({}, PLAIN)
+    claims = check_members({}, PLAIN)
     assert claims == Claims(None, frozenset(), None, None, None)
 
 

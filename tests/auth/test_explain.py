@@ -1,4 +1,4 @@
-"""Explain and the server agree: on every way to fail, each made over HTTP too."""
+"""Explanations match the responses of the server, for every reason to fail."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tests.auth.explain_cases import (
     CONFIGURATIONS,
     Case,
     Place,
-    configured,
     signed,
     signed_for,
+    write_configuration,
 )
 from tests.deployment import Deployment
 from tests.server.hosts import Host, hosting
@@ -40,14 +40,14 @@ ALLOWED = 200
 
 @dataclass(frozen=True)
 class Server:
-    """A running server with sessions, runs and accounts in it."""
+    """A running server with sessions, runs and accounts."""
 
     host: Host
     file: Path
     place: Place
 
     def answer(self, case: Case) -> httpx2.Response:
-        """The request itself."""
+        """Send the request of a case."""
         method, path = case.asked(self.place)
         token = case.token(self.place)
         return self.host.client.request(
@@ -55,13 +55,13 @@ class Server:
         )
 
     def explain(self, case: Case) -> dict[str, Any]:
-        """What explain says of it over HTTP."""
+        """Return the explanation of a case, over HTTP."""
         method, path = case.asked(self.place)
         body = {"method": method, "path": path, "token": case.token(self.place) or ""}
         answer = self.host.client.post("/auth/explain", json=body, headers=admin(case.where))
         assert answer.status_code == 200, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
+        explanation: dict[str, Any] = answer.json()
+        return explanation
 
 
 def bearer(token: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def bearer(token: str) -> dict[str, Any]:
 
 
 def admin(where: str) -> dict[str, Any]:
-    """Header fields of an administrator of a configuration."""
+    """Return the headers of an administrator of a configuration."""
     scope = "own:admin" if where == "strict" else "agent_os:admin"
     return bearer(signed_for(where, {**ADMIN, "scopes": [scope]}))
 
@@ -80,7 +80,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
         found: dict[str, Server] = {}
         for name in CONFIGURATIONS:
             folder = tmp_path_factory.mktemp(name)
-            file = configured(folder, name)
+            file = write_configuration(folder, name)
             host = stack.enter_context(
                 hosting(Deployment(folder), create_app(load_settings(file, {})))
             )
@@ -89,15 +89,15 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
 
 
 def fill(host: Host) -> Place:
-    """Sessions of three owners, with runs, and service accounts."""
+    """Create sessions of three owners with runs, and service accounts."""
     ids, accounts = {}, {}
     owners = {"mine": ("me", "my_run"), "theirs": ("other", "their_run"), "ownerless": (None, "")}
     for session_id, (owner, run) in owners.items():
         body = {"message": "hello", "session_id": session_id, "stream": False}
         headers = bearer(signed({"sub": owner}))
-        made = host.client.post("/agents/echo/runs", json=body, headers=headers)
-        assert made.status_code == 200, made.text
-        ids[run or "their_own"] = made.json()["run_id"]
+        response = host.client.post("/agents/echo/runs", json=body, headers=headers)
+        assert response.status_code == 200, response.text
+        ids[run or "their_own"] = response.json()["run_id"]
     for name, scope in {"reader": "agents:read", "sessions": "sessions:read"}.items():
         accounts[name] = new_account(host, name, scope)["token"]
     gone = new_account(host, "gone", "agents:read")
@@ -109,9 +109,9 @@ def fill(host: Host) -> Place:
 
 def new_account(host: Host, name: str, scope: str) -> dict[str, Any]:
     body = {"name": name, "scopes": [{"scope": scope}]}
-    made = host.client.post("/service-accounts", json=body, headers=admin("jwks"))
-    assert made.status_code == 201, made.text
-    answer: dict[str, Any] = made.json()
+    response = host.client.post("/service-accounts", json=body, headers=admin("jwks"))
+    assert response.status_code == 201, response.text
+    answer: dict[str, Any] = response.json()
     return {"id": answer.get("id"), **answer}
 
 
@@ -124,60 +124,62 @@ def test_cases_cover_every_check() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.by} {case.request}")
 def test_explanation_matches_the_response(servers: dict[str, Server], case: Case) -> None:
     server = servers[case.where]
-    told = server.explain(case)
+    explanation = server.explain(case)
     answer = server.answer(case)
-    assert told["status"] == case.status, told
-    check_answer(answer, told)
-    check_steps(told)
-    decided = next(step for step in told["steps"] if step["name"] == told["decided_by"])
+    assert explanation["status"] == case.status, explanation
+    check_answer(answer, explanation)
+    check_steps(explanation)
+    decided = next(
+        step for step in explanation["steps"] if step["name"] == explanation["decided_by"]
+    )
     if case.status != ALLOWED:
-        assert told["decided_by"] == case.by
+        assert explanation["decided_by"] == case.by
         said = " ".join(filter(None, (decided["found"], decided["cause"], decided["remedy"])))
     else:
-        said = " ".join(step["found"] for step in told["steps"])
-    for text in case.told:
+        said = " ".join(step["found"] for step in explanation["steps"])
+    for text in case.expected_texts:
         assert text in said
 
 
-def check_answer(answer: httpx2.Response, told: dict[str, Any]) -> None:
-    """The server answers what explain says; behind the checks come parameters and bodies."""
-    if not told["allowed"]:
-        assert answer.status_code == told["status"], answer.text
+def check_answer(answer: httpx2.Response, explanation: dict[str, Any]) -> None:
+    """Assert that a response matches; after the checks, parameters and bodies may fail."""
+    if not explanation["allowed"]:
+        assert answer.status_code == explanation["status"], answer.text
         return
     assert answer.status_code not in (401, 403, 404, 405), answer.text
 
 
-def check_steps(told: dict[str, Any]) -> None:
-    """A chain: at most one link breaks, nothing is passed behind it, and that one is explained."""
-    outcomes = [step["outcome"] for step in told["steps"]]
-    failed = [step for step in told["steps"] if step["outcome"] == "failed"]
+def check_steps(explanation: dict[str, Any]) -> None:
+    """Assert that at most one check fails, is explained, and is the last that ran."""
+    outcomes = [step["outcome"] for step in explanation["steps"]]
+    failed = [step for step in explanation["steps"] if step["outcome"] == "failed"]
     assert len(failed) <= 1
-    for step in told["steps"]:
+    for step in explanation["steps"]:
         explained = step["cause"] and step["remedy"]
         assert bool(explained) == (step["outcome"] == "failed"), step
-    if told["allowed"]:
-        assert told["status"] == ALLOWED
+    if explanation["allowed"]:
+        assert explanation["status"] == ALLOWED
         return
-    assert failed[0]["name"] == told["decided_by"]
-    behind = told["steps"][outcomes.index("failed") + 1 :]
+    assert failed[0]["name"] == explanation["decided_by"]
+    behind = explanation["steps"][outcomes.index("failed") + 1 :]
     passed = {step["name"] for step in behind if step["outcome"] == "passed"}
-    assert passed <= ({"route"} if told["operation"] else set())
+    assert passed <= ({"route"} if explanation["operation"] else set())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.by} {case.request}")
 def test_explanation_never_contains_the_credential(servers: dict[str, Server], case: Case) -> None:
     server = servers[case.where]
     token = case.token(server.place) or ""
-    told = json.dumps(server.explain(case))
+    explanation = json.dumps(server.explain(case))
     for part in token.split("."):
         if len(part) >= 16:
-            assert part not in told
-            assert part[:16] not in told
+            assert part not in explanation
+            assert part[:16] not in explanation
 
 
 @pytest.mark.parametrize("where", CONFIGURATIONS)
 def test_local_explanation_matches_the_server(servers: dict[str, Server], where: str) -> None:
-    """By the configuration and the database, without the server."""
+    """The local backend explains from the configuration and the database."""
     server = servers[where]
 
     async def explained() -> list[dict[str, Any]]:
@@ -199,14 +201,14 @@ def request(server: Server, case: Case) -> ExplainRequest:
     return ExplainRequest(*case.asked(server.place), case.token(server.place) or "")
 
 
-def verdict(told: dict[str, Any]) -> Any:
-    """All but findings, which have times in them."""
-    steps = [(step["name"], step["outcome"], step["remedy"]) for step in told["steps"]]
-    return {**told, "steps": steps}
+def verdict(explanation: dict[str, Any]) -> Any:
+    """Return an explanation without the found values, which contain times."""
+    steps = [(step["name"], step["outcome"], step["remedy"]) for step in explanation["steps"]]
+    return {**explanation, "steps": steps}
 
 
 def test_missing_database_skips_the_data_check(tmp_path: Path) -> None:
-    settings = load_settings(configured(tmp_path, "jwks"), {})
+    settings = load_settings(write_configuration(tmp_path, "jwks"), {})
 
     async def explained(path: str) -> dict[str, Any]:
         async with Service.open(settings) as service:
@@ -214,17 +216,17 @@ def test_missing_database_skips_the_data_check(tmp_path: Path) -> None:
             asked = ExplainRequest("GET", path, signed(scopes=ALL))
             return dict((await port.explain_auth(asked)).value)
 
-    told = asyncio.run(explained("/sessions/mine"))
-    assert told["allowed"]
-    assert told["steps"][-1]["outcome"] == "skipped"
-    assert "cannot be read" in told["steps"][-1]["found"]
+    explanation = asyncio.run(explained("/sessions/mine"))
+    assert explanation["allowed"]
+    assert explanation["steps"][-1]["outcome"] == "skipped"
+    assert "cannot be read" in explanation["steps"][-1]["found"]
     assert not asyncio.run(explained("/agents/unknown"))["allowed"]
     assert not list(tmp_path.glob("*.db*"))
 
 
 def test_hostile_tokens_are_explained(tmp_path: Path) -> None:
-    """A verdict for each, and no exception; the step is the one that the verifier names."""
-    settings = load_settings(configured(tmp_path, "jwks"), {})
+    """Each token gets a verdict with one failed check, and no exception is raised."""
+    settings = load_settings(write_configuration(tmp_path, "jwks"), {})
 
     async def explained() -> dict[str, dict[str, Any]]:
         async with Service.open(settings) as service:
@@ -236,13 +238,13 @@ def test_hostile_tokens_are_explained(tmp_path: Path) -> None:
                 found[name] = dict((await port.explain_auth(asked)).value)
             return found
 
-    for name, told in asyncio.run(explained()).items():
-        assert (told["status"], told["allowed"]) == (401, False), name
-        check_steps(told)
+    for name, explanation in asyncio.run(explained()).items():
+        assert (explanation["status"], explanation["allowed"]) == (401, False), name
+        check_steps(explanation)
 
 
 def test_rejected_keys_are_an_error(servers: dict[str, Server], tmp_path: Path) -> None:
-    file = configured(tmp_path, "jwks")
+    file = write_configuration(tmp_path, "jwks")
     (tmp_path / "jwks.json").write_text("{}")
 
     async def explained() -> None:

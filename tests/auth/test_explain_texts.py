@@ -1,4 +1,4 @@
-"""What explain says where no server is brought to it: clocks, races, a database that is away."""
+"""Texts of explanations for clocks, races and an unavailable database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = Settings(
 )
 
 
-def told(
+def explain(
     given: str | None, path: str = "/auth/me", settings: Settings = SETTINGS, **more: Any
 ) -> Explanation:
     verifier = Verifier(settings, clock=lambda: NOW, **more)
@@ -40,7 +40,7 @@ def signed(**claims: Any) -> str:
     return token({"alg": "HS256"}, claims, hs(SECRET))
 
 
-def decided(found: Explanation) -> tuple[int, str, str]:
+def deciding_check(found: Explanation) -> tuple[int, str, str]:
     step = next(step for step in found.steps if step.name == found.decided_by)
     return found.status, step.name, f"{step.found} | {step.cause}"
 
@@ -57,22 +57,22 @@ def decided(found: Explanation) -> tuple[int, str, str]:
     ],
 )
 def test_failed_times_are_described_as_distances(claims: dict[str, float], said: str) -> None:
-    status, _, text = decided(told(signed(**claims)))
+    status, _, text = deciding_check(explain(signed(**claims)))
     assert status == 401
     assert said in text
 
 
 def test_valid_times_are_described_as_distances() -> None:
-    found = told(signed(exp=NOW + 720, iat=NOW - 60, nbf=NOW - 60))
+    found = explain(signed(exp=NOW + 720, iat=NOW - 60, nbf=NOW - 60))
     assert found.allowed
     steps = {step.name: step.found for step in found.steps}
     assert steps["claims.exp"].endswith("Z, in 12 min")
     assert steps["claims.iat"].endswith("Z, 1 min ago")
-    assert told(signed()).steps[9].found == "none: the token never expires"
+    assert explain(signed()).steps[9].found == "none: the token never expires"
 
 
 def test_empty_token_fails_the_transport_check() -> None:
-    assert decided(told("")) == (
+    assert deciding_check(explain("")) == (
         401,
         "transport",
         "not Bearer and one token | no token follows the word Bearer",
@@ -80,7 +80,7 @@ def test_empty_token_fails_the_transport_check() -> None:
 
 
 def test_operation_without_scope_needs_any_token() -> None:
-    steps = told(None).steps
+    steps = explain(None).steps
     assert (steps[-1].name, steps[-1].outcome, steps[-1].found) == (
         "policy",
         "skipped",
@@ -88,8 +88,8 @@ def test_operation_without_scope_needs_any_token() -> None:
     )
 
 
-class Away:
-    """Accounts whose database does not answer."""
+class UnavailableStore:
+    """A store of accounts whose database is not available."""
 
     async def find(self, token_hash: str) -> StoredAccount | None:
         raise Unavailable("The database is not available")
@@ -99,11 +99,11 @@ class Away:
 
 
 def test_unavailable_database_explains_a_503() -> None:
-    accounts = AccountTokens(Away(), admin_scope="agent_os:admin")
-    found = told(generate_account_token("agentctl"), accounts=accounts)
-    assert decided(found) == (503, "account.known", " | The database is not available")
-    assert told("anything", "/health", accounts=accounts).allowed
-    nowhere = told(generate_account_token("agentctl"), "/nothing", accounts=accounts)
+    accounts = AccountTokens(UnavailableStore(), admin_scope="agent_os:admin")
+    found = explain(generate_account_token("agentctl"), accounts=accounts)
+    assert deciding_check(found) == (503, "account.known", " | The database is not available")
+    assert explain("anything", "/health", accounts=accounts).allowed
+    nowhere = explain(generate_account_token("agentctl"), "/nothing", accounts=accounts)
     assert (nowhere.status, nowhere.match) == (503, None)
 
 
@@ -128,8 +128,8 @@ def test_rejected_key_files_are_mentioned(tmp_path: Path) -> None:
     assert str(tmp_path) not in str(ask("new").record())
 
 
-class Racing(Verifier):
-    """One whose keys changed between a look at them and the verification."""
+class ChangingVerifier(Verifier):
+    """A verifier whose keys change during an explanation."""
 
     @property
     def keys(self) -> KeySet | None:
@@ -139,8 +139,8 @@ class Racing(Verifier):
 
 
 def test_changed_keys_leave_the_verdict() -> None:
-    """The verdict is the verifier's; there is only less to say."""
-    verifier = Racing(SETTINGS, clock=lambda: NOW)
+    """The verifier decides; only the description is missing."""
+    verifier = ChangingVerifier(SETTINGS, clock=lambda: NOW)
     found = asyncio.run(explain_request(verifier, SETTINGS, "GET", "/auth/me", signed(), now=NOW))
     assert found.allowed
     assert {step.name: step.found for step in found.steps}["key"] == ""
@@ -155,7 +155,7 @@ def test_unknown_check_uses_the_reason() -> None:
 
 def test_authorization_off_skips_the_checks() -> None:
     off = replace(SETTINGS, authorization=replace(SETTINGS.authorization, enabled=False))
-    found = told("anything", "/agents", off)
+    found = explain("anything", "/agents", off)
     assert found.principal == Principal(subject=None, admin=True, sees_all_users=True)
     outcomes = {step.name: step.outcome for step in found.steps}
     assert (outcomes["authorization"], outcomes["signature"]) == ("passed", "skipped")
@@ -193,6 +193,6 @@ def test_keys_of_different_sizes_have_no_signature_size() -> None:
     pems = (rsa_pair(1).pem, rsa_pair(4, 3072).pem)
     settings = Settings(authorization=Authorization(verification_keys=pems))
     given = token({"alg": "RS256"}, {}, lambda data: b"x" * 300)
-    status, check, said = decided(told(given, settings=settings))
+    status, check, said = deciding_check(explain(given, settings=settings))
     assert (status, check) == (401, "signature")
     assert "signed with another key" in said

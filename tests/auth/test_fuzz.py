@@ -1,4 +1,4 @@
-"""Whatever goes in, a result or InvalidToken comes out."""
+"""Any input gives a result or InvalidToken."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ claim_names = st.sampled_from(
 segments = st.text(st.characters(codec=None)) | st.binary(max_size=60).map(encode_base64url)
 
 
-def sealed(header: Any, payload: Any) -> str:
+def signed_bytes(header: Any, payload: Any) -> str:
     return token(header, payload, hs(SECRET))
 
 
-def tried(text: str) -> None:
+def check_outcome(text: str) -> None:
     with suppress(InvalidToken):
         verify_token(text, KEYS)
     with suppress(InvalidToken):
@@ -66,19 +66,19 @@ def tried(text: str) -> None:
 @given(st.text(st.characters(codec=None)))
 @example("\ud800.\ud800.\ud800")
 def test_any_text_is_rejected(text: str) -> None:
-    tried(text)
+    check_outcome(text)
 
 
 @bounded
 @given(st.lists(segments, min_size=3, max_size=3))
 def test_any_three_segments_are_rejected(parts: list[str]) -> None:
-    tried(".".join(parts))
+    check_outcome(".".join(parts))
 
 
 @bounded
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_any_signed_bytes_give_claims_or_a_rejection(header: bytes, payload: bytes) -> None:
-    tried(sealed(header, payload))
+    check_outcome(signed_bytes(header, payload))
     with suppress(InvalidToken):
         check_claims(payload, ClaimRules(), NOW)
 
@@ -86,8 +86,8 @@ def test_any_signed_bytes_give_claims_or_a_rejection(header: bytes, payload: byt
 @bounded
 @given(st.dictionaries(names | st.text(), values))
 def test_any_signed_header_is_accepted_or_rejected(header: dict[str, Any]) -> None:
-    tried(sealed(header, {}))
-    tried(sealed({**header, "alg": "HS256"}, {}))
+    check_outcome(signed_bytes(header, {}))
+    check_outcome(signed_bytes({**header, "alg": "HS256"}, {}))
 
 
 @bounded
@@ -99,13 +99,13 @@ def test_any_claims_are_accepted_or_rejected(claims: dict[str, Any]) -> None:
             found = check_claims(payload, rules, NOW)
             assert all(is_well_formed(scope) for scope in found.scopes)
             assert found.expires_at is None or found.expires_at > NOW
-    tried(sealed({"alg": "HS256"}, payload))
+    check_outcome(signed_bytes({"alg": "HS256"}, payload))
 
 
 @bounded
 @given(st.integers(min_value=0), st.integers(0, 255))
 def test_any_change_of_a_valid_token_is_rejected(position: int, value: int) -> None:
-    good = sealed({"alg": "HS256"}, {"sub": "me"})
+    good = signed_bytes({"alg": "HS256"}, {"sub": "me"})
     index = position % len(good)
     changed = good[:index] + chr(value) + good[index + 1 :]
     if changed == good:

@@ -1,8 +1,8 @@
-"""Tokens that are broken at random, at every layer; a million of them with AGENTCTL_TEST_LONG=1.
+"""Tokens with random changes at every layer; a million of them with AGENTCTL_TEST_LONG=1.
 
-What goes in is a header of `hostile.CASES` or a good one, changed in its text, in the bytes under
-its base64url, in its JSON, or by parts of another, and signed anew or not. What passes is held
-against a check of its own that shares no code with the verifier.
+A header of `hostile.CASES` or a valid one is changed in its text, in the bytes of its base64url, in
+its JSON, or with parts of another one, and signed again or not. `is_valid` checks each accepted
+token without the code of the verifier.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def changed_members(chance: random.Random, members: dict[str, Any]) -> bytes:
     return text
 
 
-def made(chance: random.Random) -> str:
+def random_token(chance: random.Random) -> str:
     """A token of changed parts, mostly signed rightly."""
     header, payload = (
         changed_members(chance, part) if chance.random() < 0.7 else compact(part)
@@ -100,7 +100,7 @@ def made(chance: random.Random) -> str:
 def any_header(chance: random.Random) -> str:
     kind = chance.random()
     if kind < 0.5:
-        text = made(chance)
+        text = random_token(chance)
     elif kind < 0.7:
         text = "Bearer " + token(HEADER, PAYLOAD, hs(SECRET))
     else:
@@ -111,8 +111,8 @@ def any_header(chance: random.Random) -> str:
     return changed_text(chance, text) if kind < 0.8 else spliced(chance, text)
 
 
-def rightly(header: str, principal: Principal) -> bool:
-    """Whether a header that passed may, looked at in another way."""
+def is_valid(header: str, principal: Principal) -> bool:
+    """Return True if an accepted header is valid, by independent code."""
     scheme, text = header.split(" ")
     first, second, third = text.split(".")
     padded = (part + "=" * (-len(part) % 4) for part in (first, second, third))
@@ -133,20 +133,20 @@ def rightly(header: str, principal: Principal) -> bool:
     )
 
 
-def end(one: Verifier, header: str) -> str:
+def outcome(one: Verifier, header: str) -> str:
     """The step that a header fails, or `passed`; any other exception is a failure of the test."""
     try:
         principal = one.identify_jwt(header)
     except InvalidToken as refusal:
         return refusal.check if len(refusal.reason) < 100 else refusal.reason
-    return "passed" if rightly(header, principal) else f"wrongly passed: {header}"
+    return "passed" if is_valid(header, principal) else f"wrongly passed: {header}"
 
 
 def test_fuzzed_tokens_give_a_principal_or_invalid_token() -> None:
     chance = random.Random(20)
     given = Authorization(algorithm="HS256", verification_keys=(SECRET.decode(),))
     one = Verifier(Settings(authorization=given), clock=lambda: NOW)
-    ends = Counter(end(one, any_header(chance)) for _ in range(TOKENS))
+    ends = Counter(outcome(one, any_header(chance)) for _ in range(TOKENS))
     assert ends.keys() <= {*JWT_CHECK_NAMES, "passed"}
     assert ends["passed"] > TOKENS // 100
     # With one secret there is always a key, no issuer is set, and no scope is an error.

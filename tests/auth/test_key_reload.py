@@ -1,4 +1,4 @@
-"""Key files that change under a running verifier (security.md K06 to K12)."""
+"""Changes of key files during verification (docs/security-cases.md K06 to K12)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import b64, compact, rsa_pair
-from tests.auth.verifiers import NEW, OLD, Clock, bearer, jwks, swap, verifier
+from tests.auth.verifiers import NEW, OLD, Clock, bearer, jwks, replace_file, verifier
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def test_changed_jwks_is_used(clock: Clock, file: Path) -> None:
     with pytest.raises(InvalidToken):
         one.identify_jwt(new)
 
-    swap(file, jwks(("old", OLD), ("new", NEW)))
+    replace_file(file, jwks(("old", OLD), ("new", NEW)))
     clock.move(1)
     assert one.identify_jwt(old)
     assert one.identify_jwt(new)
 
-    swap(file, jwks(("new", NEW)))
+    replace_file(file, jwks(("new", NEW)))
     clock.move(0.9)
     assert one.identify_jwt(old), "looked at once a second at most"
     clock.move(0.1)
@@ -79,7 +79,7 @@ def test_invalid_file_keeps_the_previous_keys(clock: Clock, file: Path, broken: 
         assert one.identify_jwt(header).subject == "me"
         assert one.problem is not None
         assert str(file) in one.problem
-    swap(file, jwks(("new", NEW)))
+    replace_file(file, jwks(("new", NEW)))
     one.reload_keys()
     assert one.problem is None
     with pytest.raises(InvalidToken):
@@ -127,7 +127,7 @@ def test_pem_files_are_watched(clock: Clock, tmp_path: Path) -> None:
     one = verifier(clock, Authorization(verification_key_files=(path,)))
     old, new = bearer({"sub": "o"}, OLD), bearer({"sub": "n"}, NEW)
     assert one.identify_jwt(old)
-    swap(path, NEW.pem)
+    replace_file(path, NEW.pem)
     clock.move(1)
     assert one.identify_jwt(new)
     with pytest.raises(InvalidToken):
@@ -147,8 +147,8 @@ def test_keys_of_all_sources_are_combined(clock: Clock, file: Path, tmp_path: Pa
         assert one.identify_jwt(bearer({"sub": "me"}, pair, **header))
 
 
-def refused(one: Verifier, header: str) -> bool:
-    """Whether a token is refused, and nothing else."""
+def is_rejected(one: Verifier, header: str) -> bool:
+    """Return True if a token is rejected with InvalidToken."""
     try:
         one.identify_jwt(header)
     except InvalidToken:
@@ -214,12 +214,12 @@ def test_constantly_changing_file_does_not_hide_another(
     given = Authorization(verification_key_files=(path,), jwks_file=file)
     one = verifier(clock, given)
     third = rsa_pair(3)
-    swap(path, third.pem)
+    replace_file(path, third.pem)
     for number in range(MAXIMUM_POLLS + 1):
         file.write_text(jwks(("old", OLD)) + " " * number)
         one.reload_keys()
-    assert not refused(one, bearer({}, third))
-    assert refused(one, bearer({}, NEW))
+    assert not is_rejected(one, bearer({}, third))
+    assert is_rejected(one, bearer({}, NEW))
 
 
 def test_valid_tokens_pass_during_a_rotation(clock: Clock, file: Path) -> None:
@@ -235,7 +235,7 @@ def test_valid_tokens_pass_during_a_rotation(clock: Clock, file: Path) -> None:
         for number in itertools.count(1):
             if done.is_set():
                 return
-            swap(file, sets[number % 2])
+            replace_file(file, sets[number % 2])
             one.reload_keys()
 
     rotating = threading.Thread(target=rotate)
@@ -252,26 +252,26 @@ def test_valid_tokens_pass_during_a_rotation(clock: Clock, file: Path) -> None:
 def test_unknown_kid_does_not_reload_the_file(clock: Clock, file: Path) -> None:
     """K09: the file is broken, and 10,000 requests for other keys do not bring it to light."""
     one = verifier(clock, Authorization(jwks_file=file))
-    swap(file, "broken")
+    replace_file(file, "broken")
     first, second, third = bearer({}, kid="old").removeprefix("Bearer ").split(".")
     for number in range(10_000):
         header = b64(compact({"alg": "RS256", "kid": f"k{number}"}))
-        assert refused(one, f"Bearer {header}.{second}.{third}")
+        assert is_rejected(one, f"Bearer {header}.{second}.{third}")
     assert one.problem is None
     clock.move(1)
-    assert refused(one, f"Bearer {first}.{second}.{second}")
+    assert is_rejected(one, f"Bearer {first}.{second}.{second}")
     assert one.problem is not None
 
 
 def test_cache_is_dropped_with_its_keys(clock: Clock, file: Path) -> None:
-    """K12: what is remembered goes with the keys, also when they come back."""
+    """K12: the cache is dropped with the keys, also if they return."""
     one = verifier(clock, Authorization(jwks_file=file))
     header = bearer({"sub": "me"}, OLD, kid="old")
     first = one.identify_jwt(header)
-    swap(file, jwks(("new", NEW)))
+    replace_file(file, jwks(("new", NEW)))
     one.reload_keys()
-    assert refused(one, header)
-    swap(file, jwks(("old", OLD)))
+    assert is_rejected(one, header)
+    replace_file(file, jwks(("old", OLD)))
     one.reload_keys()
     again = one.identify_jwt(header)
     assert again == first
@@ -288,33 +288,33 @@ def eventually(condition: Callable[[], bool], seconds: float) -> None:
 
 def test_files_are_watched_without_requests(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "agentctl.auth")
-    steady = Counted()
+    steady = CountedReads()
     settings = Settings(authorization=Authorization(jwks_file=file))
     one = Verifier(settings, monotonic=steady)
     header = bearer({"sub": "me"}, OLD, kid="old")
     assert one.identify_jwt(header)
     with one.watch_key_files():
-        swap(file, "broken")
+        replace_file(file, "broken")
         eventually(lambda: one.problem is not None, 15)
         assert one.identify_jwt(header), "the last good keys stay in force"
         seen = steady.asked
         eventually(lambda: steady.asked > seen + 1, 15)
-        swap(file, jwks(("new", NEW)))
+        replace_file(file, jwks(("new", NEW)))
         eventually(lambda: kids(one) == {"new"}, 15)
-        assert refused(one, header)
+        assert is_rejected(one, header)
     assert one.problem is None
     told = [record.getMessage() for record in caplog.records if record.name == "agentctl.auth"]
     assert [str(file) in line for line in told] == [True, False, False], "a failure is told once"
-    swap(file, jwks(("old", OLD)))
-    eventually(lambda: not refused(one, header), 15)
+    replace_file(file, jwks(("old", OLD)))
+    eventually(lambda: not is_rejected(one, header), 15)
 
 
 def test_requests_read_no_file_while_a_thread_watches(file: Path) -> None:
-    one = Verifier(Settings(authorization=Authorization(jwks_file=file)), monotonic=Ticks())
+    one = Verifier(Settings(authorization=Authorization(jwks_file=file)), monotonic=ManualTicks())
     header = bearer({"sub": "me"}, OLD, kid="old")
     started = time.monotonic()
     with one.watch_key_files():
-        swap(file, "broken")
+        replace_file(file, "broken")
         for _ in range(5):
             assert one.identify_jwt(header)
         unseen = one.problem is None
@@ -323,7 +323,7 @@ def test_requests_read_no_file_while_a_thread_watches(file: Path) -> None:
     assert one.problem is not None
 
 
-class Counted:
+class CountedReads:
     """A steady clock that counts how often it is asked."""
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ class Counted:
         return time.monotonic()
 
 
-class Ticks:
+class ManualTicks:
     """A clock on which each look is an hour after the one before."""
 
     def __init__(self) -> None:
@@ -358,9 +358,9 @@ def test_failing_log_does_not_end_the_watch_thread(file: Path) -> None:
     log.addFilter(fail)
     try:
         with one.watch_key_files():
-            swap(file, "broken")
+            replace_file(file, "broken")
             assert failed.wait(15)
-            swap(file, jwks(("new", NEW)))
+            replace_file(file, jwks(("new", NEW)))
             eventually(lambda: kids(one) == {"new"}, 15)
     finally:
         log.removeFilter(fail)

@@ -1,4 +1,4 @@
-"""A rotation step by step: in every layout, broken off anywhere, and what cannot be rotated."""
+"""Rotations: in every layout, interrupted at each step, and of unsuitable configurations."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ LAYOUTS: dict[str, Layout] = {
 every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 
 
-def holds(settings: Settings, token: str) -> bool:
-    """Whether a server that starts now takes the token."""
+def is_accepted(settings: Settings, token: str) -> bool:
+    """Return True if a server that starts now accepts the token."""
     try:
         Verifier(settings).identify_jwt(f"Bearer {token}")
     except InvalidToken:
@@ -112,22 +112,22 @@ def test_rotation_replaces_the_signing_key(layout: Layout, tmp_path: Path) -> No
         assert (rotation.unfinished, rotation.removable) == (False, {})
         new = rotation.publish_new_key(LATER)
         assert key_file.read_bytes() == private
-        assert holds(settings, old)
-        assert holds(settings, mint.mint_token(settings, "me"))
+        assert is_accepted(settings, old)
+        assert is_accepted(settings, mint.mint_token(settings, "me"))
         aside = rotation.activate_new_key(keep=True)
     assert aside is not None
     assert aside.read_bytes() == private
     assert key_file.read_bytes() != private
     assert {stat.S_IMODE(path.stat().st_mode) for path in (aside, key_file)} == {0o600}
     second = mint.mint_token(settings, "me")
-    assert holds(settings, old)
-    assert holds(settings, second)
+    assert is_accepted(settings, old)
+    assert is_accepted(settings, second)
     with open_rotation(settings) as rotation:
         assert (rotation.old_thumbprint, rotation.unfinished) == (new, False)
         assert list(rotation.removable.values()) == [LATER]
         rotation.remove_old_keys()
-    assert holds(settings, second)
-    assert not holds(settings, old)
+    assert is_accepted(settings, second)
+    assert not is_accepted(settings, old)
     assert files(tmp_path) == before | {aside.name}
     with open_rotation(settings) as rotation:
         assert (rotation.removable, rotation.unfinished) == ({}, False)
@@ -138,10 +138,10 @@ def test_old_key_keeps_its_kid_without_key_id(tmp_path: Path) -> None:
     signing = replace(settings.signing, key_id="2026")
     old = mint.mint_token(replace(settings, signing=signing), "me")
     rotate(settings)
-    assert holds(settings, old)
-    assert holds(settings, mint.mint_token(settings, "me"))
+    assert is_accepted(settings, old)
+    assert is_accepted(settings, mint.mint_token(settings, "me"))
     Rotation(settings).remove_old_keys()
-    assert not holds(settings, old)
+    assert not is_accepted(settings, old)
 
 
 def test_old_private_key_can_be_deleted(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ STEPS = ("write_with_mode_of", "replace_file", "link_old_file", "move_file")
 def test_interrupted_rotation_can_be_repeated(
     layout: Layout, survived: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed ahead of, or behind, any step that changes a file: keys work, and all is completed."""
+    """Killed before or after any change of a file, the keys work and a repeat completes."""
     settings = layout(tmp_path)
     old = mint.mint_token(settings, "me")
     left = survived
@@ -248,8 +248,8 @@ def test_interrupted_rotation_can_be_repeated(
             done = True
         except Killed:
             done = False
-    assert holds(settings, old)
-    assert holds(settings, mint.mint_token(settings, "me"))
+    assert is_accepted(settings, old)
+    assert is_accepted(settings, mint.mint_token(settings, "me"))
     if not done:
         with open_rotation(settings) as rotation:
             if not rotation.removable:
@@ -261,8 +261,8 @@ def test_interrupted_rotation_can_be_repeated(
         assert not rotation.unfinished
         rotation.remove_old_keys()
     last = mint.mint_token(settings, "me")
-    assert holds(settings, last)
-    assert not holds(settings, old)
+    assert is_accepted(settings, last)
+    assert not is_accepted(settings, old)
     assert len([name for name in files(tmp_path) if name.endswith((".new", ".next"))]) == 0
 
 
@@ -287,7 +287,7 @@ def test_incomplete_new_key_is_generated_again(tmp_path: Path) -> None:
         rotation.publish_new_key(LATER)
         rotation.activate_new_key(keep=False)
     assert files(tmp_path) == {"signing.pem", "signing.pub.pem"}
-    assert holds(settings, mint.mint_token(settings, "me"))
+    assert is_accepted(settings, mint.mint_token(settings, "me"))
 
 
 def test_links_stay_links(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_links_stay_links(tmp_path: Path) -> None:
     rotate(linked)
     assert private.is_symlink()
     assert public.is_symlink()
-    assert holds(settings, mint.mint_token(settings, "me"))
+    assert is_accepted(settings, mint.mint_token(settings, "me"))
 
 
 def test_concurrent_rotation_is_a_conflict(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Key files: who may read them, and what is no file at all."""
+"""Key files: modes, links, and paths that are not regular files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_unwritable_folder_is_an_error(tmp_path: Path, name: str) -> None:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """What a disk that becomes full does to whoever writes."""
+    """Limit the size of written files, to simulate a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,4 +1,4 @@
-"""Keys that are refused when they are loaded, and sets that are left with what can be used."""
+"""Keys that are rejected when they are loaded, and key sets with skipped entries."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def test_coordinate_must_have_the_field_size() -> None:
 @pytest.mark.parametrize("name", ["kty", "use", "alg", "kid", "crv", "key_ops"])
 @pytest.mark.parametrize("value", [1, None, ["sig"], {"sig": 1}, True])
 def test_member_of_a_wrong_type_rejects_the_set(name: str, value: Any) -> None:
-    """Left out in silence, it would be missed only when its tokens come."""
+    """If the key were skipped, its tokens would fail without an explanation."""
     if (name, value) == ("key_ops", ["sig"]):
         return
     for algorithm in ("RS256", None):
@@ -448,7 +448,7 @@ def test_curve_of_another_algorithm_rejects_the_set() -> None:
 
 
 def test_unknown_jwk_members_are_ignored() -> None:
-    """RFC 7517 4: x5c and the like are ignored, whatever they say."""
+    """RFC 7517 4: x5c and other members are ignored."""
     more = {"crv": "P-256", "x": "x", "k": "x", "x5c": [b64(OTHER.spki(DER))], "x5u": "http://a/"}
     found = KeySet.from_jwks({"keys": [named(RSA_JWK, "a", **more)]}, algorithm="RS256")
     assert verify_token(token({"alg": "RS256", "kid": "a"}, {}, rs(RSA)), found)

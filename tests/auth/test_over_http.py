@@ -1,4 +1,4 @@
-"""What a server answers to credentials that do not hold, and to keys that change on disk."""
+"""Responses of a server to invalid credentials, and to keys that change on disk."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.server import create_app
 from tests.auth.forge import rs, token
 from tests.auth.hostile import CASES, CLAIMS, OURS, RS, signed
-from tests.auth.verifiers import NEW, OLD, bearer, jwks, swap
+from tests.auth.verifiers import NEW, OLD, bearer, jwks, replace_file
 from tests.deployment import Deployment
 from tests.server.hosts import Host, hosting
 
 
-def served(folder: Path, given: Authorization) -> Settings:
+def serve(folder: Path, given: Authorization) -> Settings:
     database = Database(id="main", url=f"sqlite:///{folder}/main.db")
     return Settings(authorization=given, databases=(database,))
 
@@ -26,13 +26,13 @@ def served(folder: Path, given: Authorization) -> Settings:
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     folder = tmp_path_factory.mktemp("hostile")
-    settings = served(folder, Authorization(verification_keys=(OURS.pem,)))
+    settings = serve(folder, Authorization(verification_keys=(OURS.pem,)))
     with hosting(Deployment(folder), create_app(settings)) as running:
         yield running
 
 
-def sendable(header: str) -> bool:
-    """Whether HTTP carries it as it is, and as one credential: two of them are a 400 (T04)."""
+def is_sendable(header: str) -> bool:
+    """Return True if HTTP transports the header unchanged; two credentials are a 400 (T04)."""
     one = ", " not in header
     return one and header.isascii() and header.isprintable() and header == header.strip()
 
@@ -40,7 +40,7 @@ def sendable(header: str) -> bool:
 SENT = {
     name: case.header
     for name, case in CASES.items()
-    if case.door == "RS256" and sendable(case.header) and len(case.header) < 12_000
+    if case.server == "RS256" and is_sendable(case.header) and len(case.header) < 12_000
 }
 
 
@@ -102,7 +102,7 @@ def test_changed_keys_are_used_without_a_restart(tmp_path: Path) -> None:
     """K06, K07: nothing but `/ready` is asked until the change is there."""
     path = tmp_path / "jwks.json"
     path.write_text(jwks(("old", OLD)))
-    settings = served(tmp_path, Authorization(jwks_file=path))
+    settings = serve(tmp_path, Authorization(jwks_file=path))
     old, new = (
         bearer({"scopes": ["teams:read"]}, pair, kid=kid)
         for pair, kid in ((OLD, "old"), (NEW, "new"))
@@ -120,7 +120,7 @@ def test_changed_keys_are_used_without_a_restart(tmp_path: Path) -> None:
         within(15, lambda: state() == (200, "ready", "stale"))
         assert ask(host, old).status_code == 200, "the last good keys stay in force"
         assert str(tmp_path) not in host.client.get("/ready").text
-        swap(path, jwks(("new", NEW)))
+        replace_file(path, jwks(("new", NEW)))
         within(15, lambda: state() == (200, "ready", None))
         assert ask(host, old).status_code == 401, "also when it was remembered"
         assert ask(host, new).status_code == 200

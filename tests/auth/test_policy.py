@@ -1,4 +1,4 @@
-"""The policy table, decided for callers of every sort."""
+"""Decisions of the policy for all kinds of callers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from agentctl.auth.principal import Principal, anonymous_principal, local_princi
 from agentctl.errors import Forbidden, Unauthenticated
 from agentctl.records.kinds import KINDS, ComponentKind
 
-# contract.md 1, written out: what a caller needs, "-" for public, "+" for any identified caller,
-# "!" for administrators.
+# docs/contract.md "Routes", written out: the required scope, "-" for public operations, "+" for
+# any identified caller, "!" for administrators.
 CONTRACT = {
     "get_api": "-",
     "get_health": "-",
@@ -74,7 +74,7 @@ CONTRACT = {
     "get_audit": "audit:read",
 }
 WHOLE = {"config", "service_accounts", "audit"}
-"""Resources whose scopes name no single thing."""
+"""Resources whose scopes have no id."""
 
 PARAMS = {
     "agent_id": "one",

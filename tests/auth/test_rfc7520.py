@@ -1,4 +1,4 @@
-"""RFC 7520 section 4: signatures by the keys of section 3, as printed there."""
+"""The signatures of RFC 7520 section 4, by the keys of its section 3."""
 
 from __future__ import annotations
 

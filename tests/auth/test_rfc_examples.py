@@ -1,4 +1,4 @@
-"""The examples of the RFCs hold as printed there."""
+"""The examples of RFC 7515, 7517, 7519, 7638 and 8037 verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which scope allows all that another allows, and what the table says of each operation."""
+"""Scopes that cover other scopes, and the scope forms of each operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forms of scopes, and what each of them allows."""
+"""The forms of scopes, and the actions that they allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a shared secret, and what only looks like one (security.md A05, A10, A13)."""
+"""Valid and invalid shared secrets (docs/security-cases.md A05, A10, A13)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DER = serialization.Encoding.DER
 
 
 def refusal(text: str) -> str:
-    """Why a text is no secret; empty: it is one."""
+    """Return the error of a secret, or an empty text if it is valid."""
     try:
         KeySet.from_pems([text], "HS256")
     except InvalidKey as failure:
@@ -28,7 +28,7 @@ def refusal(text: str) -> str:
     return ""
 
 
-def some(alphabet: str, length: int = 40) -> str:
+def random_bytes_like(alphabet: str, length: int = 40) -> str:
     """The same text every time, of all of the alphabet."""
     chance = random.Random(7)
     rest = chance.choices(alphabet, k=length - len(alphabet))
@@ -60,8 +60,8 @@ def test_random_secrets_are_accepted(text: str) -> None:
 
 
 def test_secret_needs_five_different_bytes() -> None:
-    assert refusal(some("abcd")) == "Key 1 is a secret that is easy to guess"
-    assert refusal(some("abcde")) == ""
+    assert refusal(random_bytes_like("abcd")) == "Key 1 is a secret that is easy to guess"
+    assert refusal(random_bytes_like("abcde")) == ""
 
 
 @pytest.mark.parametrize("piece", ["abcdefgh" * 2, "abcdefghijk", "correct horse battery staple"])

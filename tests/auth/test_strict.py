@@ -1,4 +1,4 @@
-"""Base64url and JSON as strangers send them, where every value has one text."""
+"""Strict base64url and JSON: each value has one text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
 def test_each_short_value_has_one_base64url_text() -> None:
-    """Every text of up to three characters: it stands for other bytes than all the others."""
+    """Each text of up to three characters decodes to different bytes."""
     found: dict[bytes, str] = {}
     for length in (0, 2, 3):
         for characters in itertools.product(ALPHABET, repeat=length):

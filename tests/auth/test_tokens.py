@@ -1,4 +1,4 @@
-"""Minting, and what the two commands that look at tokens say."""
+"""Minting, inspecting and verifying tokens."""
 
 from __future__ import annotations
 

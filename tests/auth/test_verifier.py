@@ -1,4 +1,4 @@
-"""From the header to a principal: parsing and remembering."""
+"""The verifier: parsing of headers, and the cache of verified tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifiers with clocks that tests move, and headers for them."""
+"""Verifiers with clocks that tests control, and headers for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OLD, NEW = rsa_pair(1), rsa_pair(2)
 
 
 class Clock:
-    """Both clocks, moved by hand."""
+    """A wall clock and a monotonic clock that tests move."""
 
     def __init__(self) -> None:
         self.wall = float(NOW)
@@ -48,11 +48,11 @@ def jwks(*named: tuple[str, Pair]) -> str:
     return json.dumps({"keys": [{**public_jwk(pair.public), "kid": kid} for kid, pair in named]})
 
 
-def swap(path: Path, text: str) -> None:
-    """As careful operators do: written beside, then renamed."""
-    beside = path.with_suffix(".new")
-    beside.write_text(text)
-    beside.replace(path)
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file by a rename."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
 
 
 JWT_CHECK_NAMES = tuple(check.name for check in JWT_CHECKS)

@@ -1,4 +1,4 @@
-"""A configuration written for one test."""
+"""Fixtures that load a configuration text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ model = "echo"
 id = "writer"
 model = "fast"
 """
-"""The least that hosts anything."""
+"""The smallest configuration with an agent."""
 
 
 class Reads(Protocol):
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reads(file: Path) -> Reads:
-    """Load a text; the environment is empty unless given."""
+    """Load a text, with an empty environment by default."""
 
     def read(text: str, environ: Mapping[str, str] | None = None) -> Settings:
         file.write_text(text, encoding="utf-8")
@@ -50,7 +50,7 @@ def reads(file: Path) -> Reads:
 
 @pytest.fixture
 def refuses(reads: Reads, file: Path) -> Refuses:
-    """Load a text that is refused, and give the line that says why, without the file's name."""
+    """Load an invalid text, and return its error without the name of the file."""
 
     def refuse(text: str, environ: Mapping[str, str] | None = None) -> str:
         with pytest.raises(InvalidConfiguration) as caught:

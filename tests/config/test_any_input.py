@@ -1,4 +1,4 @@
-"""Whatever stands in the file, the answer is settings or one line: never another failure."""
+"""Any content of the file gives settings or a one-line error, never another exception."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ values = st.recursive(
 )
 
 
-def answer(data: bytes, environ: dict[str, str]) -> None:
-    """Load; a refusal must be one line."""
+def check_load(data: bytes, environ: dict[str, str]) -> None:
+    """Load a file, and assert that an error has one line."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "agentctl.toml"
         file.write_bytes(data)
-        detail = refusal_of(file, environ)
+        detail = error_of(file, environ)
         assert detail is None or detail.isprintable()
 
 
-def refusal_of(file: Path, environ: dict[str, str]) -> str | None:
+def error_of(file: Path, environ: dict[str, str]) -> str | None:
     try:
         effective_settings(load_settings(file, environ))
     except InvalidConfiguration as refusal:
@@ -47,7 +47,7 @@ def refusal_of(file: Path, environ: dict[str, str]) -> str | None:
 @given(st.binary(max_size=60) | texts.map(str.encode))
 @settings(deadline=None)
 def test_any_bytes_give_settings_or_one_line(data: bytes) -> None:
-    answer(data, {})
+    check_load(data, {})
 
 
 @given(st.sampled_from([*section_keys(), *ENTRY_TABLES]), values)
@@ -55,7 +55,7 @@ def test_any_bytes_give_settings_or_one_line(data: bytes) -> None:
 def test_any_value_gives_settings_or_one_line(key: str, value: Any) -> None:
     section, _, name = key.partition(".")
     document = {section: {name: value}} if name else {section: value}
-    answer(tomli_w.dumps(document).encode(), {})
+    check_load(tomli_w.dumps(document).encode(), {})
 
 
 @given(
@@ -64,10 +64,10 @@ def test_any_value_gives_settings_or_one_line(key: str, value: Any) -> None:
 )
 @settings(deadline=None)
 def test_any_entries_give_settings_or_one_line(name: str, entries: list[dict[str, Any]]) -> None:
-    answer(tomli_w.dumps({name: entries}).encode(), {})
+    check_load(tomli_w.dumps({name: entries}).encode(), {})
 
 
 @given(st.sampled_from(section_keys()), st.text(max_size=20))
 @settings(deadline=None)
 def test_any_variable_gives_settings_or_one_line(key: str, text: str) -> None:
-    answer(SAMPLE_CONFIG.encode(), {f"AGENTCTL_{key.replace('.', '__')}".upper(): text})
+    check_load(SAMPLE_CONFIG.encode(), {f"AGENTCTL_{key.replace('.', '__')}".upper(): text})

@@ -1,4 +1,4 @@
-"""Environment over file over default, and where each value came from."""
+"""Precedence of environment, file and default, and the source of each value."""
 
 from __future__ import annotations
 

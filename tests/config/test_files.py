@@ -1,4 +1,4 @@
-"""Which file is read, and what a file that cannot be read is told."""
+"""Search of the configuration file, and errors of unreadable files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentctl.errors import InvalidConfiguration
 from tests.config.conftest import Reads
 
 
-def refused(path: Path | None, environ: dict[str, str] | None = None) -> InvalidConfiguration:
+def error_of(path: Path | None, environ: dict[str, str] | None = None) -> InvalidConfiguration:
     with pytest.raises(InvalidConfiguration) as caught:
         load_settings(path, environ or {})
     assert "\n" not in caught.value.detail
@@ -27,7 +27,7 @@ def test_configuration_files_are_searched_in_order(
     monkeypatch.chdir(here)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "users"))
 
-    error = refused(None)
+    error = error_of(None)
     assert str(here / "agentctl.toml") in error.detail
     assert "agentctl init" in (error.hint or "")
 
@@ -74,17 +74,17 @@ def test_empty_file_gives_the_defaults(tmp_path: Path, reads: Reads) -> None:
 
 
 def test_missing_file_is_named_in_the_error(file: Path) -> None:
-    error = refused(file)
+    error = error_of(file)
     assert error.detail == f"{file}: the file does not exist"
     assert "agentctl init" in (error.hint or "")
-    assert refused(None, {"AGENTCTL_CONFIG": str(file)}).detail == error.detail
+    assert error_of(None, {"AGENTCTL_CONFIG": str(file)}).detail == error.detail
 
 
 def test_folders_and_binary_files_are_rejected(tmp_path: Path, file: Path) -> None:
-    assert refused(tmp_path).detail == f"{tmp_path}: must be a file, not a directory"
+    assert error_of(tmp_path).detail == f"{tmp_path}: must be a file, not a directory"
     file.write_bytes(b"\xff\xfe")
-    assert refused(file).detail == f"{file}: must be UTF-8 text"
-    assert refused(file / "below").detail == f"{file / 'below'}: cannot be read: Not a directory"
+    assert error_of(file).detail == f"{file}: must be UTF-8 text"
+    assert error_of(file / "below").detail == f"{file / 'below'}: cannot be read: Not a directory"
 
 
 def test_byte_order_mark_is_ignored(file: Path) -> None:
@@ -105,16 +105,16 @@ def test_byte_order_mark_is_ignored(file: Path) -> None:
 )
 def test_toml_error_names_the_line(file: Path, text: str, where: str) -> None:
     file.write_text(text)
-    assert refused(file).detail == f"{file}: is not valid TOML{where}"
+    assert error_of(file).detail == f"{file}: is not valid TOML{where}"
 
 
 def test_error_names_the_line_of_a_key(file: Path) -> None:
     file.write_text('[server]\nname = """\nport = 5\n"""\n\nport = "x"\n')
-    assert refused(file).cause == "line 6 of the file"
+    assert error_of(file).cause == "line 6 of the file"
     file.write_text('[server]\n"port" = "x"\n')
-    assert refused(file).cause == "line 1 of the file"
+    assert error_of(file).cause == "line 1 of the file"
     file.write_text('server.port = "x"\n')
-    assert refused(file).cause == "line 1 of the file"
+    assert error_of(file).cause == "line 1 of the file"
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_error_names_the_line_of_a_key(file: Path) -> None:
 )
 def test_missing_key_names_the_line_of_its_table(file: Path, text: str) -> None:
     file.write_text(text)
-    assert refused(file).cause == "line 2 of the file"
+    assert error_of(file).cause == "line 2 of the file"

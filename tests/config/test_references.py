@@ -1,4 +1,4 @@
-"""What holds between tables: ids, references, steps and members."""
+"""Rules between tables: ids, references, steps and members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sample and the demonstration: they load, and say what is true."""
+"""The sample and demo configurations load and match the defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentctl.config.settings import Agent, Settings, Team, Workflow
 TOP = Path(__file__).parents[2]
 
 NOT_DEFAULT = {("authorization", "verification_key_files")}
-"""What `agentctl init` needs to name: the public half of the key pair that it makes."""
+"""The key that `agentctl init` needs: the public key of the generated pair."""
 
 
 def test_sample_file_is_a_copy_of_the_packaged_one() -> None:

@@ -1,4 +1,4 @@
-"""Settings as a text and back: nothing is lost on the way to another process."""
+"""Settings round-trip through the text for other processes."""
 
 from __future__ import annotations
 

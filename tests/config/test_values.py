@@ -1,4 +1,4 @@
-"""Wrong keys, types and values: one line each."""
+"""One-line errors of wrong keys, types and values."""
 
 from __future__ import annotations
 

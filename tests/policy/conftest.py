@@ -1,4 +1,4 @@
-"""One application for the tests that need sessions and runs."""
+"""An application for tests that need sessions and runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.policy.scenario import Stage, staged
+from tests.policy.scenario import Scenario, open_scenario
 
 __all__ = ["model_endpoint"]
 
 
 @pytest.fixture(scope="module")
-def stage(
+def scenario_data(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[Stage]:
-    """An application with sessions of several users in it."""
+) -> Iterator[Scenario]:
+    """Open an application with sessions of several users."""
     deployment = create_deployment(tmp_path_factory.mktemp("stage"), model_endpoint.base_url)
-    with staged(deployment) as made:
+    with open_scenario(deployment) as made:
         yield made

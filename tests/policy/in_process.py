@@ -1,4 +1,4 @@
-"""An application in this process, asked without a socket, many requests at once."""
+"""An application in this process that serves concurrent requests without a socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentctl.server.app import create_app
 from agentctl.service.service import Service
 from tests.deployment import Deployment
 
-__all__ = ["Ask", "Inside", "inside", "told"]
+__all__ = ["HttpRequest", "InProcessServer", "comparable", "serve_in_process"]
 
 T = TypeVar("T")
 
@@ -27,8 +27,8 @@ VARYING = ("date", "x-request-id")
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A request. `bearer`: what follows `Bearer `; None: no credential is sent."""
+class HttpRequest:
+    """A request. `bearer` is the token; None sends no credential."""
 
     method: str
     path: str
@@ -42,15 +42,15 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Inside:
-    """A running application, seen from a test.
+class InProcessServer:
+    """A running application.
 
     Attributes:
-        world: of whose key its tokens are.
+        deployment: the deployment whose key signs its tokens.
         app: the application.
-        service: what it serves.
-        client: asks it; lives in the portal's event loop.
-        portal: the way into that loop.
+        service: the service of the application.
+        client: its client, in the event loop of the portal.
+        portal: runs coroutines in that event loop.
     """
 
     deployment: Deployment
@@ -60,41 +60,45 @@ class Inside:
     portal: BlockingPortal
 
     def answers(
-        self, asks: Sequence[Ask], client: httpx2.AsyncClient | None = None
+        self, requests: Sequence[HttpRequest], client: httpx2.AsyncClient | None = None
     ) -> list[httpx2.Response]:
-        """What is answered, in the order of the requests."""
-        return self.portal.call(self._all, asks, client or self.client)
+        """Return the responses, in the order of the requests."""
+        return self.portal.call(self._all, requests, client or self.client)
 
     def call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of a coroutine in the application's event loop."""
+        """Return the result of a coroutine in the event loop of the application."""
         return self.portal.call(work)
 
-    async def _all(self, asks: Sequence[Ask], client: httpx2.AsyncClient) -> list[httpx2.Response]:
-        room = asyncio.Semaphore(AT_ONCE)
+    async def _all(
+        self, requests: Sequence[HttpRequest], client: httpx2.AsyncClient
+    ) -> list[httpx2.Response]:
+        limit = asyncio.Semaphore(AT_ONCE)
 
-        async def one(ask: Ask) -> httpx2.Response:
-            async with room:
+        async def send_one(request: HttpRequest) -> httpx2.Response:
+            async with limit:
                 return await client.request(
-                    ask.method, ask.path, headers=ask.headers, content=ask.body
+                    request.method, request.path, headers=request.headers, content=request.body
                 )
 
-        return list(await asyncio.gather(*map(one, asks)))
+        return list(await asyncio.gather(*map(send_one, requests)))
 
     @contextlib.contextmanager
     def through(self, app: ASGIApp, base: str) -> Iterator[httpx2.AsyncClient]:
-        """A client for another application around this one."""
+        """Yield a client of another application that contains this one."""
         with self.portal.wrap_async_context_manager(_client(app, base)) as client:
             yield client
 
 
-def told(answer: httpx2.Response) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
-    """All that an answer says, without what differs between any two."""
+def comparable(answer: httpx2.Response) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+    """Return status, headers and body without the headers that always differ."""
     fields = tuple(field for field in answer.headers.multi_items() if field[0] not in VARYING)
     return answer.status_code, fields, answer.content
 
 
 @contextlib.contextmanager
-def inside(deployment: Deployment, app: FastAPI | None = None) -> Iterator[Inside]:
+def serve_in_process(
+    deployment: Deployment, app: FastAPI | None = None
+) -> Iterator[InProcessServer]:
     """Run an application of the world, or this one of it, in a thread's event loop."""
     running_app = create_app(deployment.settings) if app is None else app
     with (
@@ -102,7 +106,9 @@ def inside(deployment: Deployment, app: FastAPI | None = None) -> Iterator[Insid
         portal.wrap_async_context_manager(running(running_app)),
         portal.wrap_async_context_manager(_client(running_app, "http://inside")) as client,
     ):
-        yield Inside(deployment, running_app, running_app.state.agentctl.service, client, portal)
+        yield InProcessServer(
+            deployment, running_app, running_app.state.agentctl.service, client, portal
+        )
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""Sessions, runs and callers that the tests of this folder speak of."""
+"""The sessions, runs and callers of the tests in this folder."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES
 from agentctl.operations import Grant, NewAccount
 from tests.deployment import ADMIN, Deployment
-from tests.policy.in_process import Ask, Inside, inside
+from tests.policy.in_process import HttpRequest, InProcessServer, serve_in_process
 from tests.policy.tokens import signed
 
-__all__ = ["ABSENT_RUN", "Stage", "new_account", "staged"]
+__all__ = ["ABSENT_RUN", "Scenario", "new_account", "open_scenario"]
 
 ABSENT_RUN = "01900000-0000-7000-8000-000000000000"
 
@@ -27,32 +27,32 @@ RUNS = (
     ("other", "agents/hang", "theirs-live"),
     ("no sub", "agents/echo", "nobodys"),
 )
-"""Who has made which session, by a run of what. The run of `hang` does not end."""
+"""User, component and id of each session. The run of `hang` does not end."""
 
 
 @dataclass(frozen=True)
-class Stage:
-    """An application with something in it.
+class Scenario:
+    """An application with sessions and callers.
 
     Attributes:
         served: the application.
         runs: the id of the run in each session.
-        bearers: the credential of each sort of caller.
+        bearers: the token of each kind of caller.
     """
 
-    served: Inside
+    served: InProcessServer
     runs: dict[str, str]
     bearers: dict[str, str | None]
 
-    def ask(self, who: str, request: str, body: Any = None) -> Ask:
-        """A request such as `GET /agents`, as one of the callers."""
+    def ask(self, who: str, request: str, body: Any = None) -> HttpRequest:
+        """Build a request such as `GET /agents` of one of the callers."""
         method, _, path = request.partition(" ")
         content = None if body is None else json.dumps(body).encode()
-        return Ask(method, path, self.bearers[who], content)
+        return HttpRequest(method, path, self.bearers[who], content)
 
 
-def new_account(served: Inside, name: str, *scopes: str) -> str:
-    """The token of a new service account."""
+def new_account(served: InProcessServer, name: str, *scopes: str) -> str:
+    """Create a service account and return its token."""
     boss = served.service.operations_for(Principal("boss", admin=True, sees_all_users=True))
     new = NewAccount(name, tuple(map(Grant, scopes)), allow_privileged_scopes=True)
     document = served.call(lambda: boss.create_service_account(new))
@@ -60,24 +60,24 @@ def new_account(served: Inside, name: str, *scopes: str) -> str:
 
 
 @contextmanager
-def staged(deployment: Deployment) -> Iterator[Stage]:
+def open_scenario(deployment: Deployment) -> Iterator[Scenario]:
     """Run the world's application, with sessions of several users in it."""
-    with inside(deployment) as served:
+    with serve_in_process(deployment) as served:
         bearers = _bearers(served)
         runs = {session: "" for _, _, session in RUNS}
-        stage = Stage(served, runs, bearers)
+        scenario_data = Scenario(served, runs, bearers)
         asks = []
         for who, component, session in RUNS:
             body = {"message": "echo", "session_id": session, "stream": False}
             body["background"] = session == "theirs-live"
-            asks.append(stage.ask(who, f"POST /{component}/runs", body))
+            asks.append(scenario_data.ask(who, f"POST /{component}/runs", body))
         for session, answer in zip(runs, served.answers(asks), strict=True):
             assert answer.status_code in (200, 202), answer.text
             runs[session] = answer.json()["run_id"]
-        yield stage
+        yield scenario_data
 
 
-def _bearers(served: Inside) -> dict[str, str | None]:
+def _bearers(served: InProcessServer) -> dict[str, str | None]:
     deployment, everything = served.deployment, KNOWN_SCOPES
     here = ("theirs", "theirs-team", "theirs-flow", "theirs-live", "absent")
     narrow = [f"sessions:{one}:{act}" for one in here for act in ("read", "write", "delete")]

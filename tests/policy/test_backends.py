@@ -1,4 +1,4 @@
-"""One rule through every door: HTTP, the same mounted in another application, and the port here."""
+"""One policy for all backends: HTTP, a mounted application, and the local backend."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import ROUTES, operation_ids
 from agentctl.service.service import ServiceOperations
-from tests.policy.in_process import Ask, told
-from tests.policy.scenario import ABSENT_RUN, Stage
+from tests.policy.in_process import HttpRequest, comparable
+from tests.policy.scenario import ABSENT_RUN, Scenario
 
 Call = Callable[[ServiceOperations], Awaitable[Any]]
 
@@ -46,13 +46,13 @@ COMPONENTS: dict[ComponentKind, str] = {"agent": "echo", "team": "crew", "workfl
 
 @dataclass(frozen=True)
 class Row:
-    """An operation, asked for over HTTP and at the port.
+    """An operation over HTTP and in the local backend.
 
     Attributes:
         operation: its id.
         request: method and path with query.
-        call: the same at the port.
-        body: the body that is sent, as JSON.
+        call: the same operation in the local backend.
+        body: the JSON body.
     """
 
     operation: str
@@ -64,41 +64,43 @@ class Row:
         return f"{self.operation} {self.request.partition(' ')[2]}"
 
 
-def system() -> Iterator[Row]:
-    yield Row("get_api", "GET /", lambda port: port.get_api())
-    yield Row("get_health", "GET /health", lambda port: port.get_health())
-    yield Row("get_readiness", "GET /ready", lambda port: port.get_readiness())
-    yield Row("get_info", "GET /info", lambda port: port.get_info())
-    yield Row("get_config", "GET /config", lambda port: port.get_config())
-    yield Row("get_models", "GET /models", lambda port: port.get_models())
-    yield Row("get_me", "GET /auth/me", lambda port: port.get_me())
+def system_rows() -> Iterator[Row]:
+    yield Row("get_api", "GET /", lambda operations: operations.get_api())
+    yield Row("get_health", "GET /health", lambda operations: operations.get_health())
+    yield Row("get_readiness", "GET /ready", lambda operations: operations.get_readiness())
+    yield Row("get_info", "GET /info", lambda operations: operations.get_info())
+    yield Row("get_config", "GET /config", lambda operations: operations.get_config())
+    yield Row("get_models", "GET /models", lambda operations: operations.get_models())
+    yield Row("get_me", "GET /auth/me", lambda operations: operations.get_me())
     explain = ExplainRequest("GET", "/agents", "a.b")
     yield Row(
         "explain_auth",
         "POST /auth/explain",
-        lambda port: port.explain_auth(explain),
+        lambda operations: operations.explain_auth(explain),
         {"method": "GET", "path": "/agents", "token": "a.b"},
     )
     wanted = AuditFilter(operation="rename_session", limit=1)
     path = "GET /audit?operation=rename_session&limit=1"
-    yield Row("get_audit", path, lambda port: port.get_audit(wanted))
+    yield Row("get_audit", path, lambda operations: operations.get_audit(wanted))
 
 
-def families() -> Iterator[Row]:
+def component_rows() -> Iterator[Row]:
     for kind, name in COMPONENTS.items():
         ids, path = operation_ids(kind), f"/{KINDS[kind].path}"
-        yield Row(ids.list, f"GET {path}", lambda port, k=kind: port.get_components(k))
+        yield Row(ids.list, f"GET {path}", lambda operations, k=kind: operations.get_components(k))
         for one in (name, "apart", "absent"):
-            yield from of_component(kind, one, f"{path}/{one}")
+            yield from rows_of_component(kind, one, f"{path}/{one}")
 
 
-def of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row]:
+def rows_of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row]:
     ids, run = operation_ids(kind), f"{path}/runs/{ABSENT_RUN}"
-    yield Row(ids.get, f"GET {path}", lambda port: port.get_component(kind, name))
+    yield Row(ids.get, f"GET {path}", lambda operations: operations.get_component(kind, name))
     yield Row(
         ids.list_runs,
         f"GET {path}/runs?session_id=absent",
-        lambda port: port.list_component_runs(kind, name, RunFilter(session_id="absent")),
+        lambda operations: operations.list_component_runs(
+            kind, name, RunFilter(session_id="absent")
+        ),
     )
     yield Row(ids.get_run, f"GET {run}", lambda p: p.get_component_run(kind, name, ABSENT_RUN))
     of_another_kind = "theirs" if kind == "workflow" else "theirs-flow"
@@ -107,7 +109,7 @@ def of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row]:
         yield Row(
             ids.create_run,
             f"POST {path}/runs",
-            lambda port, request=request: port.create_run(kind, name, request),
+            lambda operations, request=request: operations.create_run(kind, name, request),
             {"message": "x", "session_id": session, "stream": False},
         )
     for query, session_id in (("?session_id=theirs", "theirs"), ("", None)):
@@ -115,45 +117,55 @@ def of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row]:
         yield Row(
             ids.cancel_run,
             f"POST {run}/cancel{query}",
-            lambda port, cancel=cancel: port.cancel_run(kind, name, ABSENT_RUN, cancel),
+            lambda operations, cancel=cancel: operations.cancel_run(kind, name, ABSENT_RUN, cancel),
         )
         yield Row(
             ids.resume_run,
             f"POST {run}/resume{query}",
-            lambda port, resume=resume: first(port.resume_run(kind, name, ABSENT_RUN, resume)),
+            lambda operations, resume=resume: first_event(
+                operations.resume_run(kind, name, ABSENT_RUN, resume)
+            ),
         )
 
 
-async def first(events: AsyncIterator[Any]) -> Any:
+async def first_event(events: AsyncIterator[Any]) -> Any:
     return await anext(events)
 
 
-def sessions() -> Iterator[Row]:
+def session_rows() -> Iterator[Row]:
     here = SessionFilter(SessionLocator(type="team"))
-    yield Row("get_sessions", "GET /sessions?type=team", lambda port: port.get_sessions(here))
+    yield Row(
+        "get_sessions", "GET /sessions?type=team", lambda operations: operations.get_sessions(here)
+    )
     bad = SessionFilter(page=Page(limit=0))
-    yield Row("get_sessions", "GET /sessions?limit=0", lambda port: port.get_sessions(bad))
+    yield Row(
+        "get_sessions", "GET /sessions?limit=0", lambda operations: operations.get_sessions(bad)
+    )
     taken = NewSession(session_id="theirs")
     yield Row(
         "create_session",
         "POST /sessions",
-        lambda port: port.create_session(taken),
+        lambda operations: operations.create_session(taken),
         {"session_id": "theirs"},
     )
     several = BulkDeletion(("absent", "mine"))
     yield Row(
         "delete_sessions",
         "DELETE /sessions",
-        lambda port: port.delete_sessions(several),
+        lambda operations: operations.delete_sessions(several),
         {"session_ids": ["absent", "mine"]},
     )
     for name in ("mine", "theirs", "nobodys", "absent"):
-        yield from of_session(name, f"/sessions/{name}")
+        yield from rows_of_session(name, f"/sessions/{name}")
 
 
-def of_session(name: str, path: str) -> Iterator[Row]:
-    yield Row("get_session_by_id", f"GET {path}", lambda port: port.get_session_by_id(name))
-    yield Row("get_session_runs", f"GET {path}/runs", lambda port: port.get_session_runs(name))
+def rows_of_session(name: str, path: str) -> Iterator[Row]:
+    yield Row(
+        "get_session_by_id", f"GET {path}", lambda operations: operations.get_session_by_id(name)
+    )
+    yield Row(
+        "get_session_runs", f"GET {path}/runs", lambda operations: operations.get_session_runs(name)
+    )
     run = f"{path}/runs/{ABSENT_RUN}"
     yield Row("get_session_run", f"GET {run}", lambda p: p.get_session_run(name, ABSENT_RUN))
     long = "x" * 256
@@ -161,69 +173,79 @@ def of_session(name: str, path: str) -> Iterator[Row]:
     yield Row(
         "update_session",
         f"PATCH {path}",
-        lambda port: port.update_session(name, patch),
+        lambda operations: operations.update_session(name, patch),
         {"session_name": long},
     )
     yield Row(
         "rename_session",
         f"POST {path}/rename",
-        lambda port: port.rename_session(name, long),
+        lambda operations: operations.rename_session(name, long),
         {"session_name": long},
     )
     nowhere = SessionLocator(db_id="nowhere")
     yield Row(
         "delete_session",
         f"DELETE {path}?db_id=nowhere",
-        lambda port: port.delete_session(name, nowhere),
+        lambda operations: operations.delete_session(name, nowhere),
     )
 
 
-def others() -> Iterator[Row]:
+def other_rows() -> Iterator[Row]:
     absent = RunFilter(session_id="absent")
-    yield Row("get_runs", "GET /runs?session_id=absent", lambda port: port.get_runs(absent))
-    yield Row("get_run", f"GET /runs/{ABSENT_RUN}", lambda port: port.get_run(ABSENT_RUN))
+    yield Row(
+        "get_runs", "GET /runs?session_id=absent", lambda operations: operations.get_runs(absent)
+    )
+    yield Row(
+        "get_run", f"GET /runs/{ABSENT_RUN}", lambda operations: operations.get_run(ABSENT_RUN)
+    )
     path, named = "GET /service-accounts?name=one", AccountFilter("one")
-    yield Row("list_service_accounts", path, lambda port: port.list_service_accounts(named))
+    yield Row(
+        "list_service_accounts", path, lambda operations: operations.list_service_accounts(named)
+    )
     path = "DELETE /service-accounts/absent"
-    yield Row("revoke_service_account", path, lambda port: port.revoke_service_account("absent"))
+    yield Row(
+        "revoke_service_account",
+        path,
+        lambda operations: operations.revoke_service_account("absent"),
+    )
     for scope in ("agents:read", "sessions:write", "agent_os:admin", "agents:reed"):
         account = NewAccount("one", (Grant(scope),))
         yield Row(
             "create_service_account",
             "POST /service-accounts",
-            lambda port, account=account: port.create_service_account(account),
+            lambda operations, account=account: operations.create_service_account(account),
             {"name": "one", "scopes": [{"scope": scope}]},
         )
 
 
-ROWS = [*system(), *families(), *sessions(), *others()]
-"""Nothing in here changes anything, whoever asks."""
+ROWS = [*system_rows(), *component_rows(), *session_rows(), *other_rows()]
+"""Requests that change nothing, for any caller."""
 
-WITHOUT_A_PORT = {name for name in ROUTES if "docs" in name or "redirect" in name}
-WITHOUT_A_PORT |= {"get_redoc", "get_openapi"}
+WITHOUT_A_METHOD = {name for name in ROUTES if "docs" in name or "redirect" in name}
+WITHOUT_A_METHOD |= {"get_redoc", "get_openapi"}
 
 
 def test_every_operation_has_a_row() -> None:
-    assert {row.operation for row in ROWS} == set(ROUTES) - WITHOUT_A_PORT
+    assert {row.operation for row in ROWS} == set(ROUTES) - WITHOUT_A_METHOD
 
 
 @pytest.fixture(scope="module")
-def mounted(stage: Stage) -> Iterator[httpx2.AsyncClient]:
-    """A client of an application that has ours below a path, itself served below another one."""
-    inner = stage.served.app
+def mounted(scenario_data: Scenario) -> Iterator[httpx2.AsyncClient]:
+    """Yield a client of an application that mounts ours below a path, behind a proxy path."""
+    inner = scenario_data.served.app
     outside = Starlette(routes=[Mount("/api/v1", app=inner)])
 
     async def proxied(scope: Any, receive: Any, send: Any) -> None:
         path = "/proxy" + scope["path"]
         await outside({**scope, "root_path": "/proxy", "path": path}, receive, send)
 
-    with stage.served.through(proxied, "http://inside/api/v1") as client:
+    with scenario_data.served.through(proxied, "http://inside/api/v1") as client:
         yield client
 
 
-async def locally(stage: Stage, ask: Ask, row: Row) -> tuple[int, Any]:
-    """What the port answers whom the server would take the caller for: a status and the body."""
-    service = stage.served.service
+async def call_locally(scenario_data: Scenario, ask: HttpRequest, row: Row) -> tuple[int, Any]:
+    """Return status and body of the local backend for the principal of a request."""
+    service = scenario_data.served.service
     header = ask.headers.get("Authorization")
     try:
         try:
@@ -238,25 +260,29 @@ async def locally(stage: Stage, ask: Ask, row: Row) -> tuple[int, Any]:
     return 200, answer.raw if isinstance(answer, Document) else answer
 
 
-def over_http(answer: httpx2.Response) -> tuple[int, Any]:
+def http_result(answer: httpx2.Response) -> tuple[int, Any]:
     failed = answer.status_code >= 400
     return answer.status_code, json.loads(answer.content) if failed else answer.content
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_every_backend_has_the_same_rule(
-    stage: Stage, mounted: httpx2.AsyncClient, row: Row
+    scenario_data: Scenario, mounted: httpx2.AsyncClient, row: Row
 ) -> None:
-    asks = {who: stage.ask(who, row.request, row.body) for who in stage.bearers}
-    alone = stage.served.answers(list(asks.values()))
-    below = stage.served.answers(list(asks.values()), mounted)
+    asks = {who: scenario_data.ask(who, row.request, row.body) for who in scenario_data.bearers}
+    alone = scenario_data.served.answers(list(asks.values()))
+    below = scenario_data.served.answers(list(asks.values()), mounted)
     for (who, ask), one, other in zip(asks.items(), alone, below, strict=True):
-        assert told(one) == told(other), who
-        here = stage.served.call(lambda ask=ask: locally(stage, ask, row))
-        assert over_http(one) == here, who
+        assert comparable(one) == comparable(other), who
+        here = scenario_data.served.call(lambda ask=ask: call_locally(scenario_data, ask, row))
+        assert http_result(one) == here, who
 
 
-def test_rows_have_every_status(stage: Stage) -> None:
-    asks = [stage.ask(who, row.request, row.body) for row in ROWS for who in stage.bearers]
-    seen = {answer.status_code for answer in stage.served.answers(asks)}
+def test_rows_have_every_status(scenario_data: Scenario) -> None:
+    asks = [
+        scenario_data.ask(who, row.request, row.body)
+        for row in ROWS
+        for who in scenario_data.bearers
+    ]
+    seen = {answer.status_code for answer in scenario_data.served.answers(asks)}
     assert seen == {200, 400, 401, 403, 404, 409, 422}

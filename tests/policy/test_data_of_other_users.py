@@ -1,4 +1,4 @@
-"""What belongs to another reads, byte for byte, as what is not there (contract.md 2)."""
+"""Data of another user looks missing, byte for byte (docs/contract.md "Errors")."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from agentctl.records.routes import ROUTES
-from tests.policy.in_process import told
-from tests.policy.scenario import ABSENT_RUN, Stage
+from tests.policy.in_process import comparable
+from tests.policy.scenario import ABSENT_RUN, Scenario
 
 CALLERS = ("me", "no sub", "their ids", "account", "account of admin")
-"""All of them hold every scope that they need; only `other`, and administrators who are no
-account, see what is theirs."""
+"""Callers with all required scopes that do not see the data of the user `other`."""
 
 COMPONENTS = {
     "theirs": {"agent_id": "echo"},
@@ -22,7 +21,7 @@ COMPONENTS = {
     "theirs-flow": {"workflow_id": "line"},
     "theirs-live": {"agent_id": "hang"},
 }
-"""The sessions of `other`, and of what their runs are."""
+"""The sessions of `other`, with the component of their runs."""
 
 BODIES: dict[str, Any] = {
     "update_session": {"metadata": {"mine": True}},
@@ -49,16 +48,16 @@ QUERIES = {
 }  # fmt: skip
 
 
-def queries(operation: str) -> tuple[str, ...]:
-    """The queries to ask with: of the operation, or of the families' like it."""
+def queries_of(operation: str) -> tuple[str, ...]:
+    """Return the queries to try, by operation or by its action."""
     by_action = QUERIES.get(operation.partition("_")[0], ("",))
     return QUERIES.get(operation, by_action)
 
 
-def pairs(operation: str, session: str, run: str) -> Iterator[tuple[str, str]]:
-    """Requests that name what is another's, each with the same one for what is not there."""
+def request_pairs(operation: str, session: str, run: str) -> Iterator[tuple[str, str]]:
+    """Yield requests for data of another user, each with the same request for missing data."""
     method, template = ROUTES[operation]
-    for query in queries(operation):
+    for query in queries_of(operation):
         whole = template + query
         there = COMPONENTS[session] | {"session_id": session, "run_id": run}
         absent = there | {"session_id": "absent", "run_id": ABSENT_RUN}
@@ -68,7 +67,7 @@ def pairs(operation: str, session: str, run: str) -> Iterator[tuple[str, str]]:
             yield f"{method} {one}", f"{method} {other}"
 
 
-def of_sessions_and_runs() -> Iterator[tuple[str, str]]:
+def operations_with_ids() -> Iterator[tuple[str, str]]:
     for operation, route in ROUTES.items():
         names = set(re.findall(r"\{(\w+)\}", route.template))
         if not names & {"session_id", "run_id"}:
@@ -79,20 +78,22 @@ def of_sessions_and_runs() -> Iterator[tuple[str, str]]:
 
 
 def test_every_operation_with_an_id_is_tested() -> None:
-    asked = {operation for operation, _ in of_sessions_and_runs()}
+    asked = {operation for operation, _ in operations_with_ids()}
     named = {name for name, (_, path) in ROUTES.items() if "session_id" in path or "run_id" in path}
     assert asked == named
 
 
-@pytest.mark.parametrize(("operation", "session"), list(of_sessions_and_runs()))
-def test_data_of_another_user_looks_missing(stage: Stage, operation: str, session: str) -> None:
+@pytest.mark.parametrize(("operation", "session"), list(operations_with_ids()))
+def test_data_of_another_user_looks_missing(
+    scenario_data: Scenario, operation: str, session: str
+) -> None:
     body = BODIES.get(operation)
     for who in CALLERS:
-        asked = list(pairs(operation, session, stage.runs[session]))
-        both = [stage.ask(who, request, body) for pair in asked for request in pair]
+        asked = list(request_pairs(operation, session, scenario_data.runs[session]))
+        both = [scenario_data.ask(who, request, body) for pair in asked for request in pair]
         if ROUTES[operation].method == "GET":
-            both += [stage.ask(who, f"HEAD{one[3:]}") for pair in asked for one in pair]
-        answers = [told(answer) for answer in stage.served.answers(both)]
+            both += [scenario_data.ask(who, f"HEAD{one[3:]}") for pair in asked for one in pair]
+        answers = [comparable(answer) for answer in scenario_data.served.answers(both)]
         for ask, theirs, absent in zip(both[::2], answers[::2], answers[1::2], strict=True):
             assert theirs == absent, (who, ask)
             assert theirs[0] >= 400, (who, ask)
@@ -113,35 +114,35 @@ LISTED = [
 
 @pytest.mark.parametrize(("request_line", "there", "absent"), LISTED)
 def test_lists_hide_data_of_another_user(
-    stage: Stage, request_line: str, there: str, absent: str
+    scenario_data: Scenario, request_line: str, there: str, absent: str
 ) -> None:
-    there = stage.runs[there] if "after" in request_line else there
+    there = scenario_data.runs[there] if "after" in request_line else there
     for who in ("account", "account of admin", "me"):
         if who == "me" and "session_name" in request_line:
             continue  # has a session of that name
-        asks = [stage.ask(who, request_line.format(one)) for one in (there, absent)]
-        one, other = map(told, stage.served.answers(asks))
+        asks = [scenario_data.ask(who, request_line.format(one)) for one in (there, absent)]
+        one, other = map(comparable, scenario_data.served.answers(asks))
         assert one == other, (who, request_line)
 
 
-def test_bulk_delete_keeps_data_of_another_user(stage: Stage) -> None:
-    made = stage.ask("me", "POST /sessions", {"session_id": "spare"})
-    assert stage.served.answers([made])[0].status_code == 201
+def test_bulk_delete_keeps_data_of_another_user(scenario_data: Scenario) -> None:
+    made = scenario_data.ask("me", "POST /sessions", {"session_id": "spare"})
+    assert scenario_data.served.answers([made])[0].status_code == 201
     for who in ("me", "account", "account of admin"):
         lists = (["theirs"], ["absent"], ["spare", "theirs-team"], ["spare", "absent"])
-        asks = [stage.ask(who, "DELETE /sessions", {"session_ids": ids}) for ids in lists]
-        answers = set(map(told, stage.served.answers(asks)))
+        asks = [scenario_data.ask(who, "DELETE /sessions", {"session_ids": ids}) for ids in lists]
+        answers = set(map(comparable, scenario_data.served.answers(asks)))
         assert len(answers) == 1
         assert answers.pop()[0] == 404
-    asks = [stage.ask("me", f"GET /sessions/{name}") for name in ("spare", "mine")]
-    assert [answer.status_code for answer in stage.served.answers(asks)] == [200, 200]
+    asks = [scenario_data.ask("me", f"GET /sessions/{name}") for name in ("spare", "mine")]
+    assert [answer.status_code for answer in scenario_data.served.answers(asks)] == [200, 200]
 
 
-def test_runs_do_not_start_in_sessions_of_another_user(stage: Stage) -> None:
+def test_runs_do_not_start_in_sessions_of_another_user(scenario_data: Scenario) -> None:
     """An id that is free would be taken, so there is nothing to compare with but each other."""
     for who in CALLERS:
         asks = [
-            stage.ask(
+            scenario_data.ask(
                 who,
                 "POST /agents/echo/runs",
                 {"message": "x", "session_id": session, "user_id": "other", "stream": stream},
@@ -149,19 +150,19 @@ def test_runs_do_not_start_in_sessions_of_another_user(stage: Stage) -> None:
             for session in ("theirs", "theirs-live", "theirs-team")
             for stream in (True, False)
         ]
-        answers = set(map(told, stage.served.answers(asks)))
+        answers = set(map(comparable, scenario_data.served.answers(asks)))
         assert len(answers) == 1, who
         assert answers.pop()[0] == 404
 
 
-def test_data_of_another_user_is_unchanged(stage: Stage) -> None:
+def test_data_of_another_user_is_unchanged(scenario_data: Scenario) -> None:
     """Asked last, and asked of its owner: everything above tried to change it."""
-    kept = [session for session in stage.runs if session.startswith("theirs")]
-    asks = [stage.ask("other", f"GET /sessions/{session}") for session in kept]
-    for session, answer in zip(kept, stage.served.answers(asks), strict=True):
+    kept = [session for session in scenario_data.runs if session.startswith("theirs")]
+    asks = [scenario_data.ask("other", f"GET /sessions/{session}") for session in kept]
+    for session, answer in zip(kept, scenario_data.served.answers(asks), strict=True):
         assert answer.status_code == 200, session
         assert (answer.json()["session_name"], answer.json()["metadata"]) == ("echo", None)
-    runs = stage.served.answers([stage.ask("other", "GET /runs")])[0].json()["data"]
+    runs = scenario_data.served.answers([scenario_data.ask("other", "GET /runs")])[0].json()["data"]
     assert {run["session_id"] for run in runs if run["parent_run_id"] is None} == set(kept)
     (live,) = (run for run in runs if run["session_id"] == "theirs-live")
     assert (live["status"], live["cancel_requested_at"]) == ("RUNNING", None)

@@ -1,7 +1,6 @@
-"""Who gets what: every route, every sort of caller, computed from the table and compared.
+"""Every route for every kind of caller, compared with a computed status.
 
-The rule here is written anew, from the words of contract.md 1 and 6: it shares nothing with the
-policy's own code but the table.
+The computation follows docs/contract.md "Scopes" and shares only the table with the policy.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from agentctl.server.app import create_app
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.auth.forge import fixed, seal
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.policy.in_process import Ask, Inside, inside, told
+from tests.policy.in_process import HttpRequest, InProcessServer, comparable, serve_in_process
 from tests.policy.tokens import signed
 
 WITH_IDS = ("agents", "teams", "workflows", "sessions")
@@ -35,11 +34,11 @@ IDS = {
     "account_id": "nothing",
     "name": "docs.js",
 }
-"""The ids in the paths. Components are there; nothing that could be changed is."""
+"""The ids in the paths: components exist, sessions and runs do not."""
 
 SCOPED_IDS = {"agents": "echo", "teams": "crew", "workflows": "line", "sessions": "nothing"}
 
-WORTHLESS = (
+INVALID_SCOPES = (
     "agents", "agents:", ":read", "agents::read", "agents:*", "*:read", "*:*:read", "*:*:*", "*",
     "AGENTS:read", "Agents:Read", "agents:READ", " agents:read", "agents:read ", "agents:echo:rea",
     "agents:echo:read:x", "agents:echo:*", "agents:ec*:read", "agents:%65cho:read", "agent:read",
@@ -49,32 +48,32 @@ WORTHLESS = (
     "agent_os:admin:", "agent_os:*:admin", "agent_os:Admin", "agent_os:*", "admin",
     "agents\u200b:read",
 )  # fmt: skip
-"""What looks like a scope and grants nothing."""
+"""Texts that resemble scopes and grant nothing."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A sort of caller.
+    """A kind of caller.
 
     Attributes:
-        bearer: its credential.
-        scopes: that the credential grants; None: it holds for nobody.
+        bearer: its token.
+        scopes: the granted scopes; None for an invalid token.
     """
 
     bearer: str | None
     scopes: frozenset[str] | None
 
 
-def forms(scope: str) -> list[str]:
-    """A known scope as it stands, and for all, the right and another thing."""
+def scope_forms(scope: str) -> list[str]:
+    """Return a scope and its forms for all ids, the correct id and another id."""
     resource, action = scope.split(":")
     if resource not in WITH_IDS:
         return [scope]
     return [scope, *(f"{resource}:{one}:{action}" for one in ("*", SCOPED_IDS[resource], "other"))]
 
 
-def opens(scope: str, rule: NeedsScope, path: Mapping[str, str]) -> bool:
-    """Whether one scope is enough (contract.md 1 and 6)."""
+def is_sufficient(scope: str, rule: NeedsScope, path: Mapping[str, str]) -> bool:
+    """Return True if one scope is sufficient (docs/contract.md "Scopes")."""
     resource, *middle, action = scope.split(":")
     if resource == "system":
         resource = "config"
@@ -85,8 +84,8 @@ def opens(scope: str, rule: NeedsScope, path: Mapping[str, str]) -> bool:
     return rule.filters_list or (rule.id_param is not None and path[rule.id_param] == middle[0])
 
 
-def expected(operation: str, caller: Caller, admin_scope: str = ADMIN) -> int:
-    """The status that the table demands: 0 where the policy lets the caller pass."""
+def expected_status(operation: str, caller: Caller, admin_scope: str = ADMIN) -> int:
+    """Return the status that the table demands, 0 if the caller is allowed."""
     rule = POLICY[operation]
     if isinstance(rule, Public):
         return 0
@@ -96,43 +95,43 @@ def expected(operation: str, caller: Caller, admin_scope: str = ADMIN) -> int:
         return 0
     if isinstance(rule, Admin):
         return 403
-    return 0 if any(opens(scope, rule, IDS) for scope in caller.scopes) else 403
+    return 0 if any(is_sufficient(scope, rule, IDS) for scope in caller.scopes) else 403
 
 
-def behind(operation: str) -> int:
-    """What is answered to who passes: our paths name what is not there, our bodies lack a part."""
+def allowed_status(operation: str) -> int:
+    """Return the status for an allowed caller: 404 for missing ids, 422 for the body."""
     method, template = ROUTES[operation]
     if any(name in template for name in ("{session_id}", "{run_id}", "{account_id}")):
         return 404
     return 200 if method == "GET" else 422
 
 
-def asked(operation: str, bearer: str | None, method: str | None = None) -> Ask:
+def build_request(operation: str, bearer: str | None, method: str | None = None) -> HttpRequest:
     given, template = ROUTES[operation]
     body = None if given == "GET" else b'{"unknown": 1}'
     query = "?session_id=nothing" if template.endswith(("/cancel", "/resume")) else ""
-    return Ask(method or given, template.format(**IDS) + query, bearer, body)
+    return HttpRequest(method or given, template.format(**IDS) + query, bearer, body)
 
 
-def identified(deployment: Deployment) -> Iterator[tuple[str, Caller]]:
-    """Bearers of tokens of the world: one for each scope, and those that hold several or none."""
+def identified_callers(deployment: Deployment) -> Iterator[tuple[str, Caller]]:
+    """Yield callers with valid tokens: with one scope, with several scopes, with none."""
     for known in KNOWN_SCOPES:
-        for scope in forms(known):
+        for scope in scope_forms(known):
             yield scope, Caller(signed(deployment, "me", scope), frozenset({scope}))
     everything = frozenset(KNOWN_SCOPES)
     for known in KNOWN_SCOPES:
         rest = everything - {known} - ({"system:read"} if known == "config:read" else set())
         yield f"all but {known}", Caller(signed(deployment, "me", *rest), rest)
     yield "no scopes", Caller(signed(deployment, "me"), frozenset())
-    yield "worthless scopes", Caller(signed(deployment, "me", *WORTHLESS), frozenset())
+    yield "worthless scopes", Caller(signed(deployment, "me", *INVALID_SCOPES), frozenset())
     yield "all scopes", Caller(signed(deployment, "me", *everything), everything)
     yield "another user", Caller(signed(deployment, "other", *everything), everything)
     yield "no sub", Caller(signed(deployment, None, *everything), everything)
     yield "admin", Caller(signed(deployment, "boss", ADMIN), frozenset({ADMIN}))
 
 
-def strangers(deployment: Deployment) -> Iterator[tuple[str, Caller]]:
-    """Credentials that hold for nobody, and none."""
+def unidentified_callers(deployment: Deployment) -> Iterator[tuple[str, Caller]]:
+    """Yield callers with an invalid credential or none."""
     good = signed(deployment, "boss", ADMIN)
     yield "no token", Caller(None, None)
     for name, token in {
@@ -147,8 +146,8 @@ def strangers(deployment: Deployment) -> Iterator[tuple[str, Caller]]:
         yield name, Caller(token, None)
 
 
-def accounts(served: Inside) -> Iterator[tuple[str, Caller]]:
-    """Service accounts: with every scope, with all but one, with one thing's, with the admin's."""
+def account_callers(served: InProcessServer) -> Iterator[tuple[str, Caller]]:
+    """Yield service accounts with all scopes, all but one, one id, or the admin scope."""
     everything = frozenset(KNOWN_SCOPES)
     held = {"account": everything, "account of admin": frozenset({ADMIN})}
     held |= {f"account but {scope}": everything - {scope} for scope in KNOWN_SCOPES[::3]}
@@ -157,11 +156,11 @@ def accounts(served: Inside) -> Iterator[tuple[str, Caller]]:
         for resource, one in SCOPED_IDS.items()
     }
     for number, (name, scopes) in enumerate(held.items()):
-        yield name, Caller(made(served, f"a{number}", scopes), scopes)
+        yield name, Caller(create_account(served, f"a{number}", scopes), scopes)
 
 
-def made(served: Inside, name: str, scopes: frozenset[str]) -> str:
-    """The token of a new account."""
+def create_account(served: InProcessServer, name: str, scopes: frozenset[str]) -> str:
+    """Create a service account and return its token."""
     port = served.service.operations_for(Principal("boss", admin=True, sees_all_users=True))
     grants = tuple(map(Grant, sorted(scopes)))
     new = NewAccount(name, grants, allow_privileged_scopes=True)
@@ -175,22 +174,22 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 
 @pytest.fixture(scope="module")
-def served(deployment: Deployment) -> Iterator[Inside]:
-    with inside(deployment) as application:
+def served(deployment: Deployment) -> Iterator[InProcessServer]:
+    with serve_in_process(deployment) as application:
         yield application
 
 
 @pytest.fixture(scope="module")
-def callers(served: Inside) -> dict[str, Caller]:
+def callers(served: InProcessServer) -> dict[str, Caller]:
     return {
-        **dict(strangers(served.deployment)),
-        **dict(identified(served.deployment)),
-        **dict(accounts(served)),
+        **dict(unidentified_callers(served.deployment)),
+        **dict(identified_callers(served.deployment)),
+        **dict(account_callers(served)),
     }
 
 
-def denials(served: Inside, operation: str) -> int:
-    """How many rows of denials the audit has."""
+def count_denials(served: InProcessServer, operation: str) -> int:
+    """Return the number of denials in the audit log."""
     found = Sql("SELECT count(*) FROM audit_log WHERE outcome = 'denied' AND operation = :name")
 
     @unit
@@ -203,22 +202,27 @@ def denials(served: Inside, operation: str) -> int:
 
 @pytest.mark.parametrize("operation", ROUTES)
 def test_every_caller_gets_the_expected_status(
-    served: Inside, callers: dict[str, Caller], operation: str
+    served: InProcessServer, callers: dict[str, Caller], operation: str
 ) -> None:
-    before = denials(served, operation)
-    answers = served.answers([asked(operation, who.bearer) for who in callers.values()])
-    wanted = {name: expected(operation, who) or behind(operation) for name, who in callers.items()}
+    before = count_denials(served, operation)
+    answers = served.answers([build_request(operation, who.bearer) for who in callers.values()])
+    wanted = {
+        name: expected_status(operation, who) or allowed_status(operation)
+        for name, who in callers.items()
+    }
     got = {name: answer.status_code for name, answer in zip(callers, answers, strict=True)}
     assert got == wanted
     refused = sum(status == 403 for status in wanted.values())
-    assert denials(served, operation) - before == refused, "each denial is in the audit"
+    assert count_denials(served, operation) - before == refused, "each denial is in the audit"
     for status in (401, 403):
-        check_refusals(dict(zip(callers, answers, strict=True)), status)
+        check_denials(dict(zip(callers, answers, strict=True)), status)
 
 
-def check_refusals(answers: dict[str, httpx2.Response], status: int) -> None:
-    """All who are refused are told the same; who sent no credential, that one is needed."""
-    said = {name: told(answer) for name, answer in answers.items() if answer.status_code == status}
+def check_denials(answers: dict[str, httpx2.Response], status: int) -> None:
+    """Assert that all rejections are equal, except for requests without a credential."""
+    said = {
+        name: comparable(answer) for name, answer in answers.items() if answer.status_code == status
+    }
     without = said.pop("no token", None)
     assert len(set(said.values())) <= 1
     if without is not None:
@@ -231,11 +235,16 @@ GETS = [operation for operation, route in ROUTES.items() if route.method == "GET
 
 @pytest.mark.parametrize("operation", GETS)
 def test_head_is_allowed_like_get(
-    served: Inside, callers: dict[str, Caller], operation: str
+    served: InProcessServer, callers: dict[str, Caller], operation: str
 ) -> None:
     names = [name for name in callers if not name.startswith(("all but", "account "))]
-    answers = served.answers([asked(operation, callers[name].bearer, "HEAD") for name in names])
-    wanted = {name: expected(operation, callers[name]) or behind(operation) for name in names}
+    answers = served.answers(
+        [build_request(operation, callers[name].bearer, "HEAD") for name in names]
+    )
+    wanted = {
+        name: expected_status(operation, callers[name]) or allowed_status(operation)
+        for name in names
+    }
     assert {name: a.status_code for name, a in zip(names, answers, strict=True)} == wanted
     assert {answer.content for answer in answers} == {b""}
 
@@ -243,20 +252,22 @@ def test_head_is_allowed_like_get(
 @pytest.mark.parametrize(
     "operation", [name for name, rule in POLICY.items() if isinstance(rule, NeedsScope)]
 )
-def test_required_scopes_of_a_denial_are_sufficient(served: Inside, operation: str) -> None:
+def test_required_scopes_of_a_denial_are_sufficient(
+    served: InProcessServer, operation: str
+) -> None:
     """Each of the `required_scopes` by itself, as it is written, in the body and the header."""
-    (refused,) = served.answers([asked(operation, signed(served.deployment, "me"))])
+    (refused,) = served.answers([build_request(operation, signed(served.deployment, "me"))])
     required = refused.json()["required_scopes"]
     assert required
     assert f'scope="{" ".join(required)}"' in refused.headers["www-authenticate"]
     tokens = [signed(served.deployment, "me", scope) for scope in required]
-    answers = served.answers([asked(operation, token) for token in tokens])
-    assert {answer.status_code for answer in answers} == {behind(operation)}
+    answers = served.answers([build_request(operation, token) for token in tokens])
+    assert {answer.status_code for answer in answers} == {allowed_status(operation)}
 
 
 @pytest.mark.parametrize("admin_scope", ["platform:root", "agents:read"])
 def test_configured_admin_scope_replaces_the_default(
-    served: Inside, deployment: Deployment, admin_scope: str
+    served: InProcessServer, deployment: Deployment, admin_scope: str
 ) -> None:
     """Also one that is the scope of something."""
     given = deployment.settings
@@ -269,26 +280,30 @@ def test_configured_admin_scope_replaces_the_default(
             "like it": "x" + admin_scope,
         }.items()
     }
-    with inside(deployment, create_app(settings)) as other:
+    with serve_in_process(deployment, create_app(settings)) as other:
         for operation in ROUTES:
-            answers = other.answers([asked(operation, who.bearer) for who in callers.values()])
+            answers = other.answers(
+                [build_request(operation, who.bearer) for who in callers.values()]
+            )
             wanted = [
-                expected(operation, who, admin_scope) or behind(operation)
+                expected_status(operation, who, admin_scope) or allowed_status(operation)
                 for who in callers.values()
             ]
             assert [answer.status_code for answer in answers] == wanted, operation
 
 
 def test_authorization_off_allows_every_caller(deployment: Deployment) -> None:
-    """But for what only somebody can do: an account would be nobody's."""
+    """All operations are allowed, except those of service accounts."""
     given = deployment.settings
     settings = replace(given, authorization=replace(given.authorization, enabled=False))
     somebodys = {name for name in ROUTES if "service_account" in name}
-    with inside(deployment, create_app(settings)) as other:
+    with serve_in_process(deployment, create_app(settings)) as other:
         for bearer in (None, "not.a.token"):
-            asks = {name: asked(name, bearer) for name in ROUTES}
+            asks = {name: build_request(name, bearer) for name in ROUTES}
             new = b'{"name": "x", "scopes": [{"scope": "agents:read"}]}'
             asks["create_service_account"] = replace(asks["create_service_account"], body=new)
             answers = other.answers(list(asks.values()))
             got = {name: answer.status_code for name, answer in zip(asks, answers, strict=True)}
-            assert got == {name: 403 if name in somebodys else behind(name) for name in ROUTES}
+            assert got == {
+                name: 403 if name in somebodys else allowed_status(name) for name in ROUTES
+            }

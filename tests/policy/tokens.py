@@ -1,4 +1,4 @@
-"""Tokens with the key of a world, made without asking the code under test."""
+"""Tokens that are signed with the key of a deployment, without the code under test."""
 
 from __future__ import annotations
 

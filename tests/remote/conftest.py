@@ -1,4 +1,4 @@
-"""A small real HTTP server that answers with the very bytes that a test wrote down."""
+"""A small HTTP server that sends the exact bytes of a test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it arrived."""
+    """A received request."""
 
     method: str
     target: str
@@ -23,7 +23,7 @@ class Seen:
 
 @dataclass
 class Scripted:
-    """A server with one answer for everything, written in pieces."""
+    """A server that sends one response, in pieces, to each request."""
 
     url: str
     seen: list[Seen] = field(default_factory=list)
@@ -41,7 +41,7 @@ def answer(
     content_type: str = "application/json",
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A whole HTTP answer."""
+    """Return a complete HTTP response."""
     lines = [f"HTTP/1.1 {status} Whatever", f"Content-Type: {content_type}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
@@ -49,7 +49,7 @@ def answer(
 
 
 def stream_head(content_type: str = "text/event-stream") -> bytes:
-    """The head of an answer that ends when the connection does."""
+    """Return the header of a response that ends with the connection."""
     return f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nConnection: close\r\n\r\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""URLs of servers: what is one, what its origin is, and where a token may go."""
+"""URLs of servers: parsing, origins, and where a token may be sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events: the framing, wherever the chunks are cut."""
+"""Parsing of server-sent events, with chunks that are cut anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server, or something that is none, can answer instead of what was asked for."""
+"""Errors of connections and of unexpected responses."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def _free_port() -> int:
 
 
 @pytest.fixture
-def speak() -> Iterator[Callable[[bytes], str]]:
-    """A listener that says some bytes to everyone, whatever it hears, and hangs up."""
+def serve_bytes() -> Iterator[Callable[[bytes], str]]:
+    """Listen, send the same bytes to every client, and close the connection."""
     stop = threading.Event()
     threads = []
 
     def start(data: bytes) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
         listener.settimeout(0.02)
-        thread = threading.Thread(target=_speak, args=(listener, data, stop))
+        thread = threading.Thread(target=_send_bytes, args=(listener, data, stop))
         thread.start()
         threads.append(thread)
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -66,7 +66,7 @@ def speak() -> Iterator[Callable[[bytes], str]]:
         thread.join()
 
 
-def _speak(listener: socket.socket, data: bytes, stop: threading.Event) -> None:
+def _send_bytes(listener: socket.socket, data: bytes, stop: threading.Event) -> None:
     with listener:
         while not stop.is_set():
             try:
@@ -97,15 +97,15 @@ def test_unknown_host_is_reported() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"SSH-2.0-Nonsense\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x00\xff" * 99, b"HTTP/1.1 2"]
 )
-def test_server_without_http_is_reported(speak: Callable[[bytes], str], data: bytes) -> None:
-    url = speak(data)
+def test_server_without_http_is_reported(serve_bytes: Callable[[bytes], str], data: bytes) -> None:
+    url = serve_bytes(data)
     failure = _failure(url)
     assert isinstance(failure, errors.Unavailable)
     assert url in (failure.cause or "")
 
 
-def test_server_without_tls_is_reported(speak: Callable[[bytes], str]) -> None:
-    url = speak(b"HTTP/1.1 400 Bad Request\r\n\r\n").replace("http", "https")
+def test_server_without_tls_is_reported(serve_bytes: Callable[[bytes], str]) -> None:
+    url = serve_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n").replace("http", "https")
     failure = _failure(url)
     assert isinstance(failure, errors.Unavailable)
     assert failure.cause == f"{url} does not speak TLS"
@@ -116,7 +116,7 @@ def test_untrusted_certificate_is_reported(tmp_path: Any) -> None:
     stop = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(0.02)
-    thread = threading.Thread(target=_handshakes, args=(listener, context, stop))
+    thread = threading.Thread(target=_fail_handshakes, args=(listener, context, stop))
     thread.start()
     try:
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
@@ -162,7 +162,9 @@ def _self_signed(folder: Any) -> ssl.SSLContext:
     return context
 
 
-def _handshakes(listener: socket.socket, context: ssl.SSLContext, stop: threading.Event) -> None:
+def _fail_handshakes(
+    listener: socket.socket, context: ssl.SSLContext, stop: threading.Event
+) -> None:
     with listener:
         while not stop.is_set():
             try:
@@ -376,11 +378,13 @@ def test_invalid_proxy_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_refusing_proxy_is_reported(
-    speak: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
+    serve_bytes: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HTTPS_PROXY", speak(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"))
+    monkeypatch.setenv(
+        "HTTPS_PROXY", serve_bytes(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+    )
     failure = _failure("https://host.invalid")
     assert isinstance(failure, errors.Unavailable)
     assert failure.cause == "the proxy for https://host.invalid refused the connection"
@@ -404,10 +408,10 @@ def test_redirect_without_target_is_reported(serve: Serve) -> None:
     assert (failure.cause or "").endswith("with 302 to another path")
 
 
-async def _without_with(url: str) -> None:
+async def _use_without_context(url: str) -> None:
     await RemoteOperations(url, None).get_info()
 
 
 def test_use_outside_of_the_context_raises() -> None:
     with pytest.raises(RuntimeError, match="async with"):
-        asyncio.run(_without_with("http://localhost"))
+        asyncio.run(_use_without_context("http://localhost"))

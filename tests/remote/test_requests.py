@@ -1,4 +1,4 @@
-"""Every operation is the request that the interface names (contract.md 1), and no more."""
+"""Each operation sends exactly the request of docs/contract.md "Routes"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is followed: events as they arrive, refusals before the first, endings told."""
+"""Event streams: events during a run, errors before the first event, and final events."""
 
 from __future__ import annotations
 

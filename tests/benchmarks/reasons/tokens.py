@@ -18,7 +18,7 @@ import jwt
 
 from agentctl.config.settings import Authorization
 from tests.auth.bad_claims import NOW
-from tests.auth.hostile import CASES, DOORS
+from tests.auth.hostile import CASES, SERVERS
 
 __all__ = ["accepted", "main"]
 
@@ -59,7 +59,7 @@ def accepted() -> tuple[Counter[str], Counter[str], int]:
         count += 1
         text = case.header.removeprefix("Bearer ")
         try:
-            decode(text, DOORS[case.door])
+            decode(text, SERVERS[case.server])
         except jwt.InvalidTokenError:
             continue
         except Exception as error:
