@@ -232,7 +232,7 @@ def test_huge_header_costs_no_memory(deployment: Deployment) -> None:
     )
     cases = [*((sent, 431) for sent in HUGE_HEADERS.values()), (extension, 400)]
     with serve_config(deployment.path) as served:
-        port, pid = int(served.url.rpartition(":")[2]), served.process.pid
+        port, pid = port_of(served.url), served.process.pid
         for sent, status in 3 * cases:  # The peak of a server that has started completely.
             send_until_rejected(port, sent, 200_000, status)
         before = peak_memory(pid)
@@ -242,11 +242,15 @@ def test_huge_header_costs_no_memory(deployment: Deployment) -> None:
 
 
 def test_rejected_credential_is_reported_before_a_huge_extension(deployment: Deployment) -> None:
-    with serve_config(deployment.path) as served, wire(int(served.url.rpartition(":")[2])) as connection:
+    with serve_config(deployment.path) as served, wire(port_of(served.url)) as connection:
         connection.send(CHUNKED + b"5;")
         check_refusal(connection.answer(), 401)
         connection.send(*itertools.repeat(b"a" * 6_000, 1_000))
         assert connection.ended()
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
 
 
 def send_until_rejected(port: int, start: bytes, size: int, status: int) -> None:
@@ -266,7 +270,7 @@ def test_the_limits_are_those_of_the_configuration(deployment: Deployment) -> No
     )
     deployment.path.write_text(f"{text}\n{limits}")
     with serve_config(deployment.path) as served:
-        port = int(served.url.rpartition(":")[2])
+        port = port_of(served.url)
         for sent in (b"GET / HTTP/1.1\r\nX: " + b"a" * 8_192, GET[:-2] + b"X: a\r\n" * 8 + b"\r\n"):
             with wire(port) as connection:
                 connection.send(sent)
