@@ -20,7 +20,9 @@ from tests.store.made import a_session
 
 
 @contextlib.asynccontextmanager
-async def two(shared: SharedDatabases) -> AsyncIterator[tuple[DatabaseChanges, Database, Database]]:
+async def two_processes(
+    shared: SharedDatabases,
+) -> AsyncIterator[tuple[DatabaseChanges, Database, Database]]:
     """Open one file as two processes; yield the notifications of the first one."""
     async with shared.open() as ours, shared.open() as theirs:
         yield DatabaseChanges(), ours["main"], theirs["main"]
@@ -31,9 +33,9 @@ async def write(database: Database, name: str = "s1") -> None:
 
 
 async def test_write_of_another_process_wakes_waiter(shared: SharedDatabases) -> None:
-    async with two(shared) as (changes, ours, theirs):
-        look = changes.track(ours)
-        waiting = asyncio.create_task(look.wait_for_change(10))
+    async with two_processes(shared) as (changes, ours, theirs):
+        tracker = changes.track(ours)
+        waiting = asyncio.create_task(tracker.wait_for_change(10))
         await asyncio.sleep(0.05)
         started = time.monotonic()
         await write(theirs)
@@ -42,18 +44,18 @@ async def test_write_of_another_process_wakes_waiter(shared: SharedDatabases) ->
 
 
 async def test_write_before_the_wait_is_not_missed(shared: SharedDatabases) -> None:
-    async with two(shared) as (changes, ours, theirs):
-        look = changes.track(ours)
+    async with two_processes(shared) as (changes, ours, theirs):
+        tracker = changes.track(ours)
         await write(theirs)
-        assert await look.wait_for_change(10)
-        assert not await look.wait_for_change(0.05)
+        assert await tracker.wait_for_change(10)
+        assert not await tracker.wait_for_change(0.05)
 
 
 async def test_one_poller_wakes_all_waiters(shared: SharedDatabases) -> None:
-    async with two(shared) as (changes, ours, theirs):
-        looks = [changes.track(ours) for _ in range(50)]
+    async with two_processes(shared) as (changes, ours, theirs):
+        trackers = [changes.track(ours) for _ in range(50)]
         before = len(asyncio.all_tasks())
-        waiting = [asyncio.create_task(look.wait_for_change(10)) for look in looks]
+        waiting = [asyncio.create_task(tracker.wait_for_change(10)) for tracker in trackers]
         await asyncio.sleep(0.03)
         assert len(asyncio.all_tasks()) == before + len(waiting) + 1
         await write(theirs)
@@ -62,7 +64,7 @@ async def test_one_poller_wakes_all_waiters(shared: SharedDatabases) -> None:
 
 
 async def test_cancelled_wait_stops_the_poller(shared: SharedDatabases) -> None:
-    async with two(shared) as (changes, ours, _):
+    async with two_processes(shared) as (changes, ours, _):
         waiting = asyncio.create_task(changes.track(ours).wait_for_change(10))
         await asyncio.sleep(0.03)
         waiting.cancel()
@@ -74,7 +76,7 @@ async def test_unavailable_database_raises_for_waiters(
     shared: SharedDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    async with two(shared) as (changes, ours, _):
+    async with two_processes(shared) as (changes, ours, _):
         waiting = asyncio.create_task(changes.track(ours).wait_for_change(10))
         await asyncio.sleep(0.03)
         await ours.close()

@@ -17,7 +17,7 @@ from tests.store.made import an_end
 HOUR = 3_600_000_000
 
 
-async def ended(databases: Databases, database: str, run_id: str, hours: int) -> None:
+async def create_ended_run(databases: Databases, database: str, run_id: str, hours: int) -> None:
     """Create a run with events that ended some hours ago; its id sorts like that of an old run."""
     place = databases[database]
     run = await create_live_run(place, "w1", run_id)
@@ -32,8 +32,8 @@ async def has_events(databases: Databases, database: str, run_id: str) -> bool:
 async def test_events_are_deleted_a_day_after_the_end(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         for database in ("main", "second"):
-            await ended(databases, database, "0-old", 25)
-            await ended(databases, database, "0-new", 23)
+            await create_ended_run(databases, database, "0-old", 25)
+            await create_ended_run(databases, database, "0-new", 23)
             run = await create_live_run(databases[database], "w1", "0-live")
             await store_events(databases[database], run, "hello")
         await sweep.delete_expired(databases)

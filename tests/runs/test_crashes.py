@@ -36,7 +36,7 @@ def server(deployment: Deployment, name: str) -> Iterator[ServerProcess]:
 
 
 @contextlib.contextmanager
-def asking(deployment: Deployment, served: ServerProcess) -> Iterator[httpx2.Client]:
+def open_client(deployment: Deployment, served: ServerProcess) -> Iterator[httpx2.Client]:
     headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
     with httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client:
         yield client
@@ -86,7 +86,7 @@ def live(client: httpx2.Client) -> list[str]:
 def test_restarted_server_ends_its_own_orphaned_runs(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
-    with server(deployment, "first") as first, asking(deployment, first) as client:
+    with server(deployment, "first") as first, open_client(deployment, first) as client:
         crew = in_background(client, "/teams/jam/runs")
         stuck = in_background(client, "/workflows/stuck/runs")
         body = {"message": "hello", "session_id": "s1"}
@@ -101,7 +101,7 @@ def test_restarted_server_ends_its_own_orphaned_runs(
             first.process.wait()
             delivered += following
     run_id = delivered[0][2]["run_id"]
-    with server(deployment, "second") as second, asking(deployment, second) as client:
+    with server(deployment, "second") as second, open_client(deployment, second) as client:
         assert live(client) == []
         for lost in (crew, stuck, run_id):
             run = client.get(f"/runs/{lost}").json()
@@ -135,9 +135,9 @@ def test_another_server_ends_the_runs_of_a_killed_server(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
     with server(deployment, "first") as first, server(deployment, "second") as second:
-        with asking(deployment, first) as client:
+        with open_client(deployment, first) as client:
             ours = in_background(client, "/agents/hang/runs")
-        with asking(deployment, second) as client:
+        with open_client(deployment, second) as client:
             theirs = in_background(client, "/agents/trickle/runs")
             first.process.kill()
             first.process.wait()

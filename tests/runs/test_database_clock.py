@@ -35,15 +35,15 @@ async def test_command_compares_heartbeats_with_the_database_clock(
         system = databases.system
         await system.write(workers.register(FAR))
         await system.write(workers.register(replace(FAR, worker_id="old")))
-        observer = WorkerMonitor(databases, dead_after_seconds=0.5)
-        assert await observer.check_all() == {"far": None, "old": None}
+        monitor = WorkerMonitor(databases, dead_after_seconds=0.5)
+        assert await monitor.check_all() == {"far": None, "old": None}
         began = await system.clock()
         while await system.clock() - began < 600_000:
             await system.write(workers.record_heartbeat("far", 0))
-        assert await observer.check_all() == {"far": None, "old": WorkerDeath.NO_HEARTBEAT}
-        assert await observer.check_owner("old") is WorkerDeath.NO_HEARTBEAT
-        lasting = WorkerMonitor(databases, dead_after_seconds=DEAD_AFTER_SECONDS)
-        lasting.is_long_lived = True
-        assert await lasting.check_all() == {"far": None, "old": None}
+        assert await monitor.check_all() == {"far": None, "old": WorkerDeath.NO_HEARTBEAT}
+        assert await monitor.check_owner("old") is WorkerDeath.NO_HEARTBEAT
+        long_lived = WorkerMonitor(databases, dead_after_seconds=DEAD_AFTER_SECONDS)
+        long_lived.is_long_lived = True
+        assert await long_lived.check_all() == {"far": None, "old": None}
     finally:
         await databases.close()

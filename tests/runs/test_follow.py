@@ -26,21 +26,21 @@ from tests.service.doors import collect, data, hosted, running, started, user
 
 
 @contextlib.asynccontextmanager
-async def two(deployment: Deployment) -> AsyncIterator[tuple[Service, Service]]:
+async def two_services(deployment: Deployment) -> AsyncIterator[tuple[Service, Service]]:
     """Open two services on the same files, like two processes."""
     async with hosted(deployment) as owner, hosted(deployment) as other:
         yield owner, other
 
 
 @contextlib.asynccontextmanager
-async def hanging(service: Service) -> AsyncIterator[str]:
+async def start_hanging_run(service: Service) -> AsyncIterator[str]:
     """Start a run that continues until it is stopped; yield its id."""
     port = user(service)
     async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
         yield run["run_id"]
 
 
-async def resumed(
+async def resume(
     port: ServiceOperations,
     run_id: str,
     after: int = -1,
@@ -53,17 +53,17 @@ async def resumed(
     return [event async for event in port.resume_run(kind, component_id, run_id, request)]
 
 
-async def cancelled(port: ServiceOperations, run_id: str, component_id: str = "trickle") -> None:
+async def cancel_run(port: ServiceOperations, run_id: str, component_id: str = "trickle") -> None:
     answer = await port.cancel_run("agent", component_id, run_id, CancelRequest("s1", 10))
     assert answer.value["cancel"] == "stopped"
 
 
-def followed(service: Service, run_id: str, after: int = -1) -> AsyncIterator[StreamEvent]:
+def follow(service: Service, run_id: str, after: int = -1) -> AsyncIterator[StreamEvent]:
     hosting = service.hosting
-    return follow_run(hosting.engine, main(service), hosting.changes, run_id, after)
+    return follow_run(hosting.engine, main_database(service), hosting.changes, run_id, after)
 
 
-def main(service: Service) -> Database:
+def main_database(service: Service) -> Database:
     return service.hosting.databases["main"]
 
 
@@ -72,18 +72,18 @@ def check_numbers(found: list[StreamEvent]) -> None:
 
 
 async def test_follower_in_another_process_gets_the_same_events(deployment: Deployment) -> None:
-    async with two(deployment) as (owner, other):
+    async with two_services(deployment) as (owner, other):
         port = user(owner)
         async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
             run_id = run["run_id"]
             follows = [
-                asyncio.create_task(resumed(user(service), run_id, component_id="trickle"))
+                asyncio.create_task(resume(user(service), run_id, component_id="trickle"))
                 for service in (owner, other, other)
             ]
             live = owner.hosting.engine.find_run(run_id)
             assert live is not None
             await wait_until(lambda: live.stream.next > 20)
-            await cancelled(user(other), run_id)
+            await cancel_run(user(other), run_id)
             first, *rest = await asyncio.gather(told, *follows)
             assert all(one == first for one in rest)
             check_numbers(first)
@@ -91,22 +91,20 @@ async def test_follower_in_another_process_gets_the_same_events(deployment: Depl
 
 
 async def test_stored_stream_resumes_after_any_event(deployment: Deployment) -> None:
-    async with two(deployment) as (owner, other):
+    async with two_services(deployment) as (owner, other):
         whole = await collect(user(owner), "team", "crew", message="ask echo", session_id="s1")
         run_id = str(data(whole[0])["run_id"])
         for service in (owner, other):
             for after in range(-1, len(whole) + 1):
-                found = await resumed(
-                    user(service), run_id, after, kind="team", component_id="crew"
-                )
+                found = await resume(user(service), run_id, after, kind="team", component_id="crew")
                 assert found == whole[after + 1 :]
     async with hosted(deployment) as later:
-        found = await resumed(user(later), run_id, 2, kind="team", component_id="crew")
+        found = await resume(user(later), run_id, 2, kind="team", component_id="crew")
         assert found == whole[3:]
 
 
 async def test_live_stream_resumes_after_any_event(deployment: Deployment) -> None:
-    async with two(deployment) as (owner, other):
+    async with two_services(deployment) as (owner, other):
         port = user(owner)
         async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
             live = owner.hosting.engine.find_run(run["run_id"])
@@ -114,13 +112,13 @@ async def test_live_stream_resumes_after_any_event(deployment: Deployment) -> No
             await wait_until(lambda: live.stream.next > 10)
             follows = [
                 asyncio.create_task(
-                    resumed(user(service), run["run_id"], after, component_id="trickle")
+                    resume(user(service), run["run_id"], after, component_id="trickle")
                 )
                 for service in (owner, other)
                 for after in (-1, 0, 3, 9, 14)
             ]
             await wait_until(lambda: live.stream.next > 25)
-            await cancelled(port, run["run_id"])
+            await cancel_run(port, run["run_id"])
             whole = await told
             for found in await asyncio.gather(*follows):
                 assert found == whole[found[0].seq :]
@@ -141,7 +139,7 @@ async def test_slow_follower_reads_stored_events(
         async for event in slow:
             found.append(event)
             if event.seq == 40:
-                await cancelled(port, live.run_id)
+                await cancel_run(port, live.run_id)
         check_numbers(found)
         assert found[-1].name == "RunCancelled"
         assert live.stream.events_from(0) is None
@@ -149,15 +147,15 @@ async def test_slow_follower_reads_stored_events(
 
 async def test_long_stream_is_read_in_portions(deployment: Deployment) -> None:
     words = " ".join(f"word{number}" for number in range(1_500))
-    async with two(deployment) as (owner, other):
+    async with two_services(deployment) as (owner, other):
         whole = await collect(user(owner), "agent", "echo", message=words, session_id="s1")
         assert sum(len(event.data) for event in whole) > 4 * PORTION_BYTES
         check_numbers(whole)
         said = "".join(data(event)["content"] for event in whole[1:-1])
         assert said == data(whole[-1])["content"] == words
         run_id = str(data(whole[0])["run_id"])
-        assert await resumed(user(other), run_id) == whole
-        assert await resumed(user(other), run_id, 700) == whole[701:]
+        assert await resume(user(other), run_id) == whole
+        assert await resume(user(other), run_id, 700) == whole[701:]
 
 
 async def test_run_that_ends_between_two_reads_loses_no_events(deployment: Deployment) -> None:
@@ -168,23 +166,23 @@ async def test_run_that_ends_between_two_reads_loses_no_events(deployment: Deplo
         run = (await port.create_run("agent", "echo", request)).value
         await asyncio.sleep(chance.random() * 0.1)
         for follower in (elsewhere, port):
-            found = await resumed(follower, run["run_id"])
+            found = await resume(follower, run["run_id"])
             check_numbers(found)
             assert [event.name for event in found if "Content" not in event.name] == [
                 "RunStarted", "RunCompleted",
             ]  # fmt: skip
 
-    async with two(deployment) as (owner, other):
+    async with two_services(deployment) as (owner, other):
         await asyncio.gather(*(one(user(owner), user(other)) for _ in range(40)))
 
 
 async def test_run_without_stored_events_has_content_and_end(
     deployment: Deployment,
 ) -> None:
-    async with two(deployment) as (owner, other):
+    async with two_services(deployment) as (owner, other):
         run = (await user(owner).create_run("agent", "echo", RunRequest("hello", "s1"))).value
         for service in (owner, other):
-            found = await resumed(user(service), run["run_id"])
+            found = await resume(user(service), run["run_id"])
             assert [(event.seq, event.name) for event in found] == [
                 (0, "RunContent"), (1, "RunCompleted"),
             ]  # fmt: skip
@@ -192,20 +190,20 @@ async def test_run_without_stored_events_has_content_and_end(
             assert content["content"] == end["content"] == "hello"
             assert end["metrics"] == run["metrics"]
             assert content["agent_name"] == "Echo"
-            assert await resumed(user(service), run["run_id"], 0) == found[1:]
-            assert await resumed(user(service), run["run_id"], 1) == []
+            assert await resume(user(service), run["run_id"], 0) == found[1:]
+            assert await resume(user(service), run["run_id"], 1) == []
 
 
 @pytest.mark.parametrize("here", [True, False])
 async def test_follower_waits_for_a_live_run_without_stored_events(
     deployment: Deployment, here: bool
 ) -> None:
-    async with two(deployment) as (owner, other):
+    async with two_services(deployment) as (owner, other):
         port = user(owner)
         waiting = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x", "s1")))
         run_id = (await running(port))["run_id"]
         follower = user(owner if here else other)
-        told = asyncio.create_task(resumed(follower, run_id, component_id="hang"))
+        told = asyncio.create_task(resume(follower, run_id, component_id="hang"))
         await asyncio.sleep(0.05)
         assert not told.done()
         await port.cancel_run("agent", "hang", run_id, CancelRequest("s1", 10, "enough"))
@@ -220,7 +218,7 @@ async def test_member_run_has_content_and_end(deployment: Deployment) -> None:
         port = user(service)
         whole = await collect(port, "team", "crew", message="ask echo", session_id="s1")
         member = next(data(event) for event in whole if event.name == "RunCompleted")
-        found = await resumed(port, member["run_id"])
+        found = await resume(port, member["run_id"])
         assert [event.name for event in found] == ["RunContent", "RunCompleted"]
         assert data(found[1])["parent_run_id"] == data(whole[0])["run_id"]
         assert data(found[1])["agent_name"] == "echo"
@@ -229,11 +227,11 @@ async def test_member_run_has_content_and_end(deployment: Deployment) -> None:
 async def test_deleted_events_are_rebuilt_from_the_row(
     deployment: Deployment,
 ) -> None:
-    async with two(deployment) as (owner, other):
+    async with two_services(deployment) as (owner, other):
         whole = await collect(user(owner), "agent", "http-500", message="x", session_id="s1")
         run_id = str(data(whole[0])["run_id"])
-        assert await main(owner).write(events.delete_older(now() + 1))
-        (end,) = await resumed(user(other), run_id, component_id="http-500")
+        assert await main_database(owner).write(events.delete_older(now() + 1))
+        (end,) = await resume(user(other), run_id, component_id="http-500")
         assert (end.seq, end.name) == (1, "RunError")
         assert data(end)["error"] == data(whole[-1])["error"]
 
@@ -242,11 +240,11 @@ async def test_end_of_an_orphaned_run_follows_delivered_events(
     deployment: Deployment,
 ) -> None:
     async with hosted(deployment) as service:
-        database = main(service)
+        database = main_database(service)
         run = await create_live_run(database, "dead", component_id="echo")
         last = await store_events(database, run, "one ", "two") - 1
-        late = asyncio.create_task(resumed(user(service, run.user_id), "r1", last + 3))
-        early = asyncio.create_task(resumed(user(service, run.user_id), "r1"))
+        late = asyncio.create_task(resume(user(service, run.user_id), "r1", last + 3))
+        early = asyncio.create_task(resume(user(service, run.user_id), "r1"))
         await asyncio.sleep(0.05)
         assert await recover_runs(database, "dead") == ["r1"]
         found = await early
@@ -260,36 +258,38 @@ async def test_following_an_unknown_run_raises_not_found(deployment: Deployment)
     async with hosted(deployment) as service:
         hosting = service.hosting
         with pytest.raises(errors.NotFound):
-            await anext(followed(service, "nothing"))
+            await anext(follow(service, "nothing"))
         with pytest.raises(errors.NotFound):
-            await wait_until_final(hosting.engine, main(service), hosting.changes, "nothing")
+            await wait_until_final(
+                hosting.engine, main_database(service), hosting.changes, "nothing"
+            )
 
 
 async def test_stream_of_a_deleted_run_stops_without_last_event(deployment: Deployment) -> None:
-    async with two(deployment) as (owner, other), hanging(owner) as run_id:
-        found = followed(other, run_id)
+    async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
+        found = follow(other, run_id)
         assert (await anext(found)).name == "RunStarted"
-        behind = asyncio.create_task(collected(followed(other, run_id, 0)))
+        behind = asyncio.create_task(collect_events(follow(other, run_id, 0)))
         await asyncio.sleep(0.05)
-        await main(owner).write(sessions.delete("s1"))
+        await main_database(owner).write(sessions.delete("s1"))
         assert [event async for event in found] == []
         with pytest.raises(errors.NotFound):
             await behind
 
 
-async def collected(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]:
+async def collect_events(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]:
     return [event async for event in found]
 
 
 async def test_shutdown_releases_followers_of_other_processes(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as owner, hanging(owner) as run_id:
+    async with hosted(deployment) as owner, start_hanging_run(owner) as run_id:
         async with hosted(deployment) as other:
             hosting = other.hosting
-            following = asyncio.create_task(resumed(user(other), run_id, component_id="hang"))
+            following = asyncio.create_task(resume(user(other), run_id, component_id="hang"))
             waiting = asyncio.create_task(
-                wait_until_final(hosting.engine, main(other), hosting.changes, run_id)
+                wait_until_final(hosting.engine, main_database(other), hosting.changes, run_id)
             )
             await asyncio.sleep(0.05)
             await other.stop_runs()
@@ -300,9 +300,9 @@ async def test_shutdown_releases_followers_of_other_processes(
 
 
 async def test_shutdown_sends_the_last_event_to_followers(deployment: Deployment) -> None:
-    async with two(deployment) as (owner, other), hanging(owner) as run_id:
+    async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
         follows = [
-            asyncio.create_task(resumed(user(service), run_id, component_id="hang"))
+            asyncio.create_task(resume(user(service), run_id, component_id="hang"))
             for service in (owner, other)
         ]
         await asyncio.sleep(0.05)
@@ -312,7 +312,7 @@ async def test_shutdown_sends_the_last_event_to_followers(deployment: Deployment
 
 
 async def test_leaving_a_resumed_stream_does_not_stop_the_run(deployment: Deployment) -> None:
-    async with two(deployment) as (owner, other), hanging(owner) as run_id:
+    async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
         for service in (owner, other):
             follower = user(service)
             found = follower.resume_run("agent", "hang", run_id, ResumeRequest("s1"))

@@ -42,14 +42,14 @@ LEFT = ("blocked", "stubborn")
 
 
 @pytest.fixture(autouse=True)
-def shut() -> Iterator[None]:
+def held_tools() -> Iterator[None]:
     """Hold the tools during a test, and release them afterwards."""
     hanging_tools.opened.clear()
     yield
     hanging_tools.opened.set()
 
 
-def a_world(folder: Path, endpoint: ModelEndpoint, extra: str = "") -> Deployment:
+def create_hanging_deployment(folder: Path, endpoint: ModelEndpoint, extra: str = "") -> Deployment:
     """Create a deployment with an agent for each hanging tool, and a team with one of them."""
     drip = _model("drip", "drip", endpoint) + _agent("drip")
     tools = "".join(
@@ -74,14 +74,14 @@ def _agent(name: str, more: str = "") -> str:
 
 
 @contextlib.asynccontextmanager
-async def prepared(deployment: Deployment) -> AsyncIterator[Service]:
+async def open_prepared_service(deployment: Deployment) -> AsyncIterator[Service]:
     """Open a prepared service: its runs need no import, which takes seconds on a busy machine."""
     async with hosted(deployment) as service:
         await service.prepare()
         yield service
 
 
-async def under_way(service: Service, agent: str) -> str:
+async def start_hanging_run(service: Service, agent: str) -> str:
     """Start a run in the session s1, wait until it hangs, and return its id."""
     port = user(service)
     request = RunRequest("x", session_id="s1", background=True)
@@ -97,30 +97,30 @@ async def under_way(service: Service, agent: str) -> str:
     return str(run_id)
 
 
-async def record(port: ServiceOperations, run_id: str) -> dict[str, Any]:
+async def read_record(port: ServiceOperations, run_id: str) -> dict[str, Any]:
     return dict((await port.get_run(run_id)).value)
 
 
-async def final(port: ServiceOperations, run_id: str) -> dict[str, Any]:
+async def wait_until_final(port: ServiceOperations, run_id: str) -> dict[str, Any]:
     """Return the run once it has a final status."""
     found: dict[str, Any] = {}
 
     async def ended() -> bool:
-        found.update(await record(port, run_id))
+        found.update(await read_record(port, run_id))
         return found["finished_at"] is not None
 
     await wait_until(ended, SOON)
     return found
 
 
-async def stops_late(port: ServiceOperations, before: dict[str, Any]) -> None:
+async def check_stops_late(port: ServiceOperations, before: dict[str, Any]) -> None:
     """Check that abandoned work continues until its release, and that only its stop is recorded."""
     assert (before["stopped_at"], before["late_result"]) == (None, None)
     hanging_tools.opened.set()
     after: dict[str, Any] = {}
 
     async def stopped() -> bool:
-        after.update(await record(port, before["run_id"]))
+        after.update(await read_record(port, before["run_id"]))
         return after["stopped_at"] is not None
 
     await wait_until(stopped, SOON)
@@ -129,7 +129,7 @@ async def stops_late(port: ServiceOperations, before: dict[str, Any]) -> None:
     assert {**after, "stopped_at": None, "late_result": None} == before
 
 
-async def the_session_goes_on(port: ServiceOperations, *roles: str) -> None:
+async def check_session_continues(port: ServiceOperations, *roles: str) -> None:
     """Check that a later run of the session gets all messages and answers."""
     answer = (await port.create_run("agent", "history", RunRequest("and?", "s1"))).value
     assert answer["status"] == "COMPLETED"
@@ -141,9 +141,11 @@ async def the_session_goes_on(port: ServiceOperations, *roles: str) -> None:
 async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
-    async with prepared(a_world(tmp_path, model_endpoint)) as service:
+    async with open_prepared_service(
+        create_hanging_deployment(tmp_path, model_endpoint)
+    ) as service:
         port = user(service)
-        run_id = await under_way(service, agent)
+        run_id = await start_hanging_run(service, agent)
         asked = time.monotonic()
         request = CancelRequest("s1", wait=SOON, reason="enough")
         answer = (await port.cancel_run("agent", agent, run_id, request)).value
@@ -152,20 +154,20 @@ async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
 
         if agent in MODELS:
             await asyncio.to_thread(model_endpoint.wait_for_open, 0)
-        run = await record(port, run_id)
+        run = await read_record(port, run_id)
         said = {"half": "one two three", "trickle": run["content"]}.get(agent, "")
         assert run["content"] == said
         if agent in TOOLS:
             assert run["metrics"]["total_tokens"] > 0
             assert [call["result"] for call in run["tools"]] == ["cancelled"]
-            await the_session_goes_on(port, "user", "assistant", "tool")
+            await check_session_continues(port, "user", "assistant", "tool")
         elif said:
             assert run["metrics"]["total_tokens"] == (8 if agent == "half" else 0)
-            await the_session_goes_on(port, "user", "assistant")
+            await check_session_continues(port, "user", "assistant")
         else:
-            await the_session_goes_on(port, "user")
+            await check_session_continues(port, "user")
         if agent in LEFT:
-            await stops_late(port, await record(port, run_id))
+            await check_stops_late(port, await read_record(port, run_id))
         else:
             assert (run["stopped_at"], run["late_result"]) == (run["finished_at"], None)
 
@@ -174,16 +176,18 @@ async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
 async def test_run_exceeds_its_time_limit(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
-    deployment = a_world(tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n")
-    async with prepared(deployment) as service:
+    deployment = create_hanging_deployment(
+        tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n"
+    )
+    async with open_prepared_service(deployment) as service:
         port = user(service)
-        run_id = await under_way(service, agent)
-        run = await final(port, run_id)
+        run_id = await start_hanging_run(service, agent)
+        run = await wait_until_final(port, run_id)
         assert run["status"] == "ERROR"
         assert run["error"]["code"] == "RUN_TIMEOUT"
         assert (run["content"] != "") is (agent == "trickle")
         if agent in LEFT:
-            await stops_late(port, run)
+            await check_stops_late(port, run)
         else:
             assert run["stopped_at"] == run["finished_at"]
 
@@ -192,14 +196,16 @@ async def test_run_exceeds_its_time_limit(
 async def test_run_continues_after_a_tool_timeout(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
-    deployment = a_world(tmp_path, model_endpoint, "[runs]\ntool_timeout_seconds = 0.1\n")
-    async with prepared(deployment) as service:
+    deployment = create_hanging_deployment(
+        tmp_path, model_endpoint, "[runs]\ntool_timeout_seconds = 0.1\n"
+    )
+    async with open_prepared_service(deployment) as service:
         port = user(service)
         run = dict((await port.create_run("agent", agent, RunRequest("x", "s1"))).value)
         assert run["status"] == "COMPLETED"
         assert run["content"] == f"The tool {agent} did not end within 0.1 seconds"
         if agent in LEFT:
-            await stops_late(port, run)
+            await check_stops_late(port, run)
         else:
             assert (run["stopped_at"], run["late_result"]) == (run["finished_at"], None)
 
@@ -207,7 +213,9 @@ async def test_run_continues_after_a_tool_timeout(
 async def test_unstopped_work_is_recorded_for_the_member_run(
     tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:
-    async with prepared(a_world(tmp_path, model_endpoint)) as service:
+    async with open_prepared_service(
+        create_hanging_deployment(tmp_path, model_endpoint)
+    ) as service:
         port = user(service)
         request = RunRequest("x", session_id="s1", background=True)
         run_id = (await port.create_run("team", "pair", request)).value["run_id"]
@@ -217,9 +225,9 @@ async def test_unstopped_work_is_recorded_for_the_member_run(
         await wait_until(lambda: live.transcript.tools)
         await port.cancel_run("team", "pair", run_id, CancelRequest("s1", wait=SOON))
 
-        team = await record(port, run_id)
+        team = await read_record(port, run_id)
         assert team["stopped_at"] == team["finished_at"]
-        await stops_late(port, await record(port, member["run_id"]))
+        await check_stops_late(port, await read_record(port, member["run_id"]))
 
 
 @pytest.mark.parametrize("agent", LEFT)
@@ -228,9 +236,9 @@ async def test_closing_service_does_not_wait_for_hanging_work(
 ) -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
-    deployment = a_world(tmp_path, model_endpoint)
-    async with prepared(deployment) as service:
-        run_id = await under_way(service, agent)
+    deployment = create_hanging_deployment(tmp_path, model_endpoint)
+    async with open_prepared_service(deployment) as service:
+        run_id = await start_hanging_run(service, agent)
         live = service.hosting.engine.find_run(run_id)
         assert live is not None
         closing = time.monotonic()
@@ -241,12 +249,12 @@ async def test_closing_service_does_not_wait_for_hanging_work(
 
     assert complaints == []
     async with hosted(deployment) as service:
-        run = await record(user(service), run_id)
+        run = await read_record(user(service), run_id)
     assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
 
 
 @contextlib.asynccontextmanager
-async def locked(deployment: Deployment) -> AsyncIterator[None]:
+async def lock_database(deployment: Deployment) -> AsyncIterator[None]:
     """Hold the write lock of the default database in another program."""
     holder = apsw.Connection(str(deployment.folder / "main.db"))
     holder.set_busy_timeout(5_000)
@@ -262,22 +270,24 @@ async def test_work_that_stops_before_the_end_is_stored_has_stopped_at(
 ) -> None:
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
-    deployment = a_world(tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n")
-    async with prepared(deployment) as service:
+    deployment = create_hanging_deployment(
+        tmp_path, model_endpoint, f"[runs]\ntimeout_seconds = {RUN_SECONDS}\n"
+    )
+    async with open_prepared_service(deployment) as service:
         port = user(service)
-        run_id = await under_way(service, "blocked")
+        run_id = await start_hanging_run(service, "blocked")
         live = service.hosting.engine.find_run(run_id)
         assert live is not None
-        async with locked(deployment):
+        async with lock_database(deployment):
             await wait_until(lambda: live.transcript.unstopped.pending)
             # The end waits for the lock; it records that the work continues.
             await wait_until(lambda: live.transcript.tools[0]["result"] == "cancelled")
             hanging_tools.opened.set()
             await wait_until(lambda: not live.transcript.unstopped.pending)
-        run = await final(port, run_id)
+        run = await wait_until_final(port, run_id)
         await wait_until(lambda: _stopped(port, run_id), SOON)
         assert run["error"]["code"] == "RUN_TIMEOUT"
 
 
 async def _stopped(port: ServiceOperations, run_id: str) -> bool:
-    return (await record(port, run_id))["stopped_at"] is not None
+    return (await read_record(port, run_id))["stopped_at"] is not None

@@ -36,14 +36,14 @@ class Clock:
         return self.now
 
 
-def elsewhere(worker_id: str = "far", **given: object) -> WorkerRow:
+def build_remote_worker(worker_id: str = "far", **given: object) -> WorkerRow:
     """Build the row of a worker on another machine, of which only the heartbeat is visible."""
     row = WorkerRow(worker_id, "far", "boot/1", 1, 1, beat=1, started_at=1)
     return replace(row, **given)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def beating(databases: Databases) -> AsyncIterator[Worker]:
+async def register_worker(databases: Databases) -> AsyncIterator[Worker]:
     """Register a worker of this process; its heartbeats show that the database accepts writes."""
     worker = Worker(databases, heartbeat_seconds=0.03)
     await worker.register()
@@ -54,27 +54,27 @@ async def beating(databases: Databases) -> AsyncIterator[Worker]:
 async def test_live_worker_is_not_dead(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         other = shared.start_worker()
-        observer = WorkerMonitor(databases)
-        assert await observer.check_owner(other.worker_id) is None
-        assert await observer.check_all() == {other.worker_id: None}
+        monitor = WorkerMonitor(databases)
+        assert await monitor.check_owner(other.worker_id) is None
+        assert await monitor.check_all() == {other.worker_id: None}
 
 
 async def test_missing_owner_and_worker_without_row_are_dead(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
-        observer = WorkerMonitor(databases)
-        assert await observer.check_owner(None) is WorkerDeath.EXITED
-        assert await observer.check_owner("unknown") is WorkerDeath.EXITED
+        monitor = WorkerMonitor(databases)
+        assert await monitor.check_owner(None) is WorkerDeath.EXITED
+        assert await monitor.check_owner("unknown") is WorkerDeath.EXITED
 
 
 async def test_killed_worker_is_dead_at_once(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
-        observer = WorkerMonitor(databases)
+        monitor = WorkerMonitor(databases)
         for reap in (True, False):
             other = shared.start_worker()
             other.kill(reap=reap)
             if not reap:
                 os.waitid(os.P_PID, other.process.pid, os.WEXITED | os.WNOWAIT)
-            assert await observer.check_owner(other.worker_id) is WorkerDeath.EXITED
+            assert await monitor.check_owner(other.worker_id) is WorkerDeath.EXITED
 
 
 async def test_unregistered_worker_is_dead_and_leaves_no_lock(shared: SharedDatabases) -> None:
@@ -113,10 +113,10 @@ async def test_free_lock_shows_death_of_a_process_in_another_container(
         await databases.system.write(workers.remove(row.worker_id))
         far = replace(row, host="container", boot_id="boot/2", pid=1)
         await databases.system.write(workers.register(far))
-        observer = WorkerMonitor(databases)
-        assert await observer.check_owner(other.worker_id) is None
+        monitor = WorkerMonitor(databases)
+        assert await monitor.check_owner(other.worker_id) is None
         other.kill()
-        assert await observer.check_owner(other.worker_id) is WorkerDeath.EXITED
+        assert await monitor.check_owner(other.worker_id) is WorkerDeath.EXITED
 
 
 async def test_pid_decides_without_a_lock_file(shared: SharedDatabases) -> None:
@@ -125,45 +125,45 @@ async def test_pid_decides_without_a_lock_file(shared: SharedDatabases) -> None:
         for number, start in (("same", here.process_start), ("reused", here.process_start + 1)):
             row = WorkerRow(number, *here._replace(process_start=start), beat=1, started_at=1)
             await databases.system.write(workers.register(row))
-        observer = WorkerMonitor(databases)
-        assert await observer.check_owner("same") is None
-        assert await observer.check_owner("reused") is WorkerDeath.EXITED
+        monitor = WorkerMonitor(databases)
+        assert await monitor.check_owner("same") is None
+        assert await monitor.check_owner("reused") is WorkerDeath.EXITED
 
 
 async def test_suspended_worker_has_no_heartbeat_until_it_resumes(
     shared: SharedDatabases,
 ) -> None:
-    async with shared.open() as databases, beating(databases):
-        observer = WorkerMonitor(databases, dead_after_seconds=DEATH)
+    async with shared.open() as databases, register_worker(databases):
+        monitor = WorkerMonitor(databases, dead_after_seconds=DEATH)
         other = shared.start_worker(heartbeat_seconds=0.03)
         await wait_for_heartbeats(databases, other.worker_id)
         other.stop()
         began = time.monotonic()
-        await wait_until(lambda: _is(observer, other.worker_id, WorkerDeath.NO_HEARTBEAT))
+        await wait_until(lambda: _is_judged(monitor, other.worker_id, WorkerDeath.NO_HEARTBEAT))
         assert time.monotonic() - began > DEATH * 0.9
         other.resume()
-        await wait_until(lambda: _is(observer, other.worker_id, None))
+        await wait_until(lambda: _is_judged(monitor, other.worker_id, None))
 
 
-async def _is(observer: WorkerMonitor, owner: str, death: WorkerDeath | None) -> bool:
-    return await observer.check_owner(owner) is death
+async def _is_judged(monitor: WorkerMonitor, owner: str, death: WorkerDeath | None) -> bool:
+    return await monitor.check_owner(owner) is death
 
 
 async def test_monitor_measures_heartbeats_on_its_own_clock(shared: SharedDatabases) -> None:
     """Clocks that differ or jump have no effect, for any value of the heartbeat."""
     clock = Clock()
     async with shared.open() as databases:
-        observer = WorkerMonitor(databases, clock=clock)
-        await databases.system.write(workers.register(elsewhere()))
+        monitor = WorkerMonitor(databases, clock=clock)
+        await databases.system.write(workers.register(build_remote_worker()))
         for beat in (10**18, 5, 7_000_000_000, 6):
             assert await databases.system.write(workers.record_heartbeat("far", beat))
             for _ in range(3):
-                assert await observer.check_owner("far") is None
+                assert await monitor.check_owner("far") is None
                 clock.now += 4
-                await _something_written(databases)
+                await _write_something(databases)
         seconds = 0
-        while await observer.check_owner("far") is None:
-            await _something_written(databases)
+        while await monitor.check_owner("far") is None:
+            await _write_something(databases)
             clock.now += 1
             seconds += 1
         assert seconds <= DEAD_AFTER_SECONDS
@@ -172,55 +172,55 @@ async def test_monitor_measures_heartbeats_on_its_own_clock(shared: SharedDataba
 async def test_suspended_monitor_declares_no_worker_dead(shared: SharedDatabases) -> None:
     clock = Clock()
     async with shared.open() as databases:
-        observer = WorkerMonitor(databases, clock=clock)
-        await databases.system.write(workers.register(elsewhere()))
-        assert await observer.check_all() == {"far": None}
+        monitor = WorkerMonitor(databases, clock=clock)
+        await databases.system.write(workers.register(build_remote_worker()))
+        assert await monitor.check_all() == {"far": None}
         clock.now += 3600
-        await _something_written(databases)
-        assert await observer.check_all() == {"far": None}
+        await _write_something(databases)
+        assert await monitor.check_all() == {"far": None}
 
 
 async def test_locked_database_makes_no_worker_dead(shared: SharedDatabases) -> None:
     """If no worker has a heartbeat, the database is the cause."""
     clock = Clock()
     async with shared.open() as databases:
-        observer = WorkerMonitor(databases, clock=clock)
-        await databases.system.write(workers.register(elsewhere()))
-        assert await observer.check_all() == {"far": None}
+        monitor = WorkerMonitor(databases, clock=clock)
+        await databases.system.write(workers.register(build_remote_worker()))
+        assert await monitor.check_all() == {"far": None}
         holder = apsw.Connection(str(shared.folder / "main.db"))
         holder.set_busy_timeout(5_000)
         holder.execute("BEGIN IMMEDIATE")
         for _ in range(60):
             clock.now += 2
-            assert await observer.check_all() == {"far": None}
+            assert await monitor.check_all() == {"far": None}
         holder.execute("ROLLBACK")
         holder.close()
-        await _something_written(databases)
-        assert await observer.check_all() == {"far": None}
+        await _write_something(databases)
+        assert await monitor.check_all() == {"far": None}
         clock.now += 2
         # The lock is free again, and the worker writes its heartbeat.
         assert await databases.system.write(workers.record_heartbeat("far", 2))
-        assert await observer.check_all() == {"far": None}
+        assert await monitor.check_all() == {"far": None}
 
 
 async def test_monitor_forgets_workers_without_a_row(shared: SharedDatabases) -> None:
     clock = Clock()
     async with shared.open() as databases:
-        observer = WorkerMonitor(databases, clock=clock)
-        await databases.system.write(workers.register(elsewhere()))
+        monitor = WorkerMonitor(databases, clock=clock)
+        await databases.system.write(workers.register(build_remote_worker()))
         for _ in range(5):
-            await observer.check_all()
+            await monitor.check_all()
             clock.now += 4
-            await _something_written(databases)
-        assert await observer.check_all() == {"far": WorkerDeath.NO_HEARTBEAT}
+            await _write_something(databases)
+        assert await monitor.check_all() == {"far": WorkerDeath.NO_HEARTBEAT}
         await databases.system.write(workers.remove("far"))
-        assert await observer.check_all() == {}
-        await databases.system.write(workers.register(elsewhere()))
-        assert await observer.check_all() == {"far": None}
+        assert await monitor.check_all() == {}
+        await databases.system.write(workers.register(build_remote_worker()))
+        assert await monitor.check_all() == {"far": None}
 
 
-async def _something_written(databases: Databases) -> None:
+async def _write_something(databases: Databases) -> None:
     """Write like other processes do all the time."""
-    await databases.system.write(workers.register(elsewhere("other")))
+    await databases.system.write(workers.register(build_remote_worker("other")))
     await databases.system.write(workers.remove("other"))
     await asyncio.sleep(0)

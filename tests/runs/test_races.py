@@ -49,7 +49,7 @@ TOGETHER = 200 if LONG else 40
 SECONDS = 60.0
 
 
-class Place(NamedTuple):
+class TwoServices(NamedTuple):
     """Two services on one file, and a checker of its invariants."""
 
     one: Service
@@ -62,19 +62,19 @@ class Place(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def two_services(folder: Path) -> AsyncIterator[Place]:
+async def two_services(folder: Path) -> AsyncIterator[TwoServices]:
     settings = build_settings(folder / "main.db")
     checker = InvariantChecker(folder / "main.db")
     try:
         async with Service.open(settings) as one, Service.open(settings) as two:
             await one.prepare()
             await two.prepare()
-            yield Place(one, two, checker)
+            yield TwoServices(one, two, checker)
     finally:
         checker.close()
 
 
-class Asking(NamedTuple):
+class AnsweredCancel(NamedTuple):
     """A cancel with its response.
 
     Attributes:
@@ -89,19 +89,19 @@ class Asking(NamedTuple):
     own: bool
 
 
-class Racing:
+class RaceRound:
     """One round of races.
 
     Attributes:
         lap: approximate duration of a run on this machine, in seconds.
     """
 
-    def __init__(self, place: Place, random: Random) -> None:
+    def __init__(self, place: TwoServices, random: Random) -> None:
         self.place = place
         self.random = random
         self.laps: deque[float] = deque([0.05], maxlen=50)
         self.seen: Counter[str] = Counter()
-        self.answers: dict[str, list[Asking]] = {}
+        self.answers: dict[str, list[AnsweredCancel]] = {}
         self.told: dict[str, list[StreamEvent]] = {}
 
     @property
@@ -154,7 +154,7 @@ class Racing:
         assert behind is not None
         at_once = answer["cancel"] == "requested" and is_final(behind.status)
         assert not (at_once and wait == 5.0), "it was waited for, and yet its end not told"
-        self.answers[run_id].append(Asking(before, dict(answer), at_once, own))
+        self.answers[run_id].append(AnsweredCancel(before, dict(answer), at_once, own))
 
     def judge(self) -> None:
         """Compare every response with the row."""
@@ -174,7 +174,7 @@ class Racing:
                 assert is_end(run_id, self.told[run_id][-1])
                 assert self.told[run_id][-1].name.endswith(run.status.title()), run
 
-    def count(self, asking: Asking, run: RunRow) -> None:
+    def count(self, asking: AnsweredCancel, run: RunRow) -> None:
         when = "later" if is_final(asking.before.status) else "first"
         self.seen[f"{asking.answer['cancel']} {when} {'own' if asking.own else 'other'}"] += 1
         self.seen["at once"] += asking.at_once
@@ -184,12 +184,12 @@ class Racing:
     async def go(self) -> None:
         for first in range(0, RACES, AT_ONCE):
             await asyncio.gather(*(self.race(first + number) for number in range(AT_ONCE)))
-            await all_final(self.place.checker)
+            await wait_until_all_final(self.place.checker)
             self.judge()
             self.answers.clear()
 
 
-async def all_final(checker: InvariantChecker) -> None:
+async def wait_until_all_final(checker: InvariantChecker) -> None:
     def over() -> bool:
         checker.check()
         return not checker.live_runs()
@@ -203,7 +203,7 @@ async def test_cancel_that_races_the_end_returns_the_stored_status(tmp_path: Pat
         folder = tmp_path / str(number)
         folder.mkdir()
         async with two_services(folder) as place:
-            racing = Racing(place, Random(number))
+            racing = RaceRound(place, Random(number))
             await racing.go()
         seen += racing.seen
     for who in ("own", "other"):
@@ -231,7 +231,7 @@ async def test_concurrent_runs_in_one_session_keep_their_order(tmp_path: Path) -
             answers = [answer.value for answer in await asyncio.gather(*runs)]
             assert [answer["input"] for answer in answers] == asked
             waves.append(set(asked))
-        await all_final(place.checker)
+        await wait_until_all_final(place.checker)
         stored = sorted(place.checker.runs.values(), key=lambda run: run.seq)
         assert [run.seq for run in stored] == list(range(1, 2 * TOGETHER + 1))
         assert {run.input for run in stored[:TOGETHER]} == waves[0]
@@ -280,7 +280,7 @@ async def test_run_that_starts_while_its_worker_is_declared_dead_stops(tmp_path:
     try:
         for process in (judge, judged):
             await process.run(process.open())
-        await _begun_and_judged(judge, judged, 40 if LONG else 8)
+        await _start_and_declare_dead(judge, judged, 40 if LONG else 8)
         engine = judged.service.hosting.engine
         await wait_until(
             lambda: all(run.worker_id == engine.worker_id for run in engine.live_runs())
@@ -302,29 +302,29 @@ async def test_followers_get_the_end_that_another_process_stored(
         request = RunRequest("slowly", session_id="s", background=True)
         run_id = (await judged.operations.create_run("agent", "slow", request)).value["run_id"]
         told = [
-            asyncio.create_task(collected(process, "agent", "slow", run_id))
+            asyncio.create_task(collect(process, "agent", "slow", run_id))
             for process in (judged, judge)
         ]
         await wait_until(lambda: judged.service.hosting.engine.root_runs()[0].stream.next > 2)
-        await _judge(judge, judged)
+        await _declare_dead(judge, judged)
         here, there = await asyncio.gather(*told)
         assert here[-1] == there[-1]
         assert here[-1].name == "RunError"
         assert [event.seq for event in here[:-1]] == list(range(len(here) - 1))
-        assert await collected(judge, "agent", "slow", run_id, here[-2].seq) == here[-1:]
+        assert await collect(judge, "agent", "slow", run_id, here[-2].seq) == here[-1:]
     finally:
         await judge.kill()
         await judged.kill()
 
 
-async def collected(
+async def collect(
     process: Process, kind: ComponentKind, component_id: str, run_id: str, after: int = -1
 ) -> list[StreamEvent]:
     events = process.operations.resume_run(kind, component_id, run_id, ResumeRequest("s", after))
     return [event async for event in events]
 
 
-async def _judge(judge: Process, judged: Process) -> None:
+async def _declare_dead(judge: Process, judged: Process) -> None:
     """Declare a live process dead, and wait until it has detected that."""
     database = judge.service.hosting.databases.system
     owner = judged.service.hosting.engine.worker_id
@@ -333,7 +333,7 @@ async def _judge(judge: Process, judged: Process) -> None:
     await wait_until(lambda: judged.service.hosting.engine.worker_id != owner)
 
 
-async def _begun_and_judged(judge: Process, judged: Process, verdicts: int) -> None:
+async def _start_and_declare_dead(judge: Process, judged: Process, verdicts: int) -> None:
     """Start runs in one process as fast as possible while another one declares it dead."""
     ready = asyncio.Event()
 
@@ -344,6 +344,6 @@ async def _begun_and_judged(judge: Process, judged: Process, verdicts: int) -> N
 
     begun = [asyncio.create_task(begin()) for _ in range(8)]
     for _ in range(verdicts):
-        await _judge(judge, judged)
+        await _declare_dead(judge, judged)
     ready.set()
     await asyncio.gather(*begun)

@@ -29,11 +29,11 @@ from tests.runs.shared_databases import (
 QUICK = 0.03
 
 
-async def swept(databases: Databases, own: str = "own") -> list[str]:
+async def sweep(databases: Databases, own: str = "own") -> list[str]:
     return await sweep_dead_workers(databases, WorkerMonitor(databases), own)
 
 
-async def killed_with_a_run(
+async def start_and_kill_worker(
     shared: SharedDatabases, run_id: str = "r1", *places: str
 ) -> WorkerProcess:
     """Start a worker, claim a run in some databases (default `main`), and kill the worker."""
@@ -49,14 +49,14 @@ async def test_runs_of_a_killed_worker_are_ended_and_its_row_removed(
     shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with shared.open() as databases:
-        other = await killed_with_a_run(shared)
+        other = await start_and_kill_worker(shared)
         assert shared.lock_names == [f"{other.worker_id}.lock"]
-        assert await swept(databases) == ["r1"]
+        assert await sweep(databases) == ["r1"]
         assert (await read_run(databases["main"])).error_code == "WORKER_LOST"
         assert await list_workers(databases) == []
         assert shared.lock_names == []
         assert f"worker {other.worker_id} is dead (exited); 1 of its runs" in caplog.text
-        assert await swept(databases) == []
+        assert await sweep(databases) == []
 
 
 async def test_live_workers_and_own_worker_are_kept(shared: SharedDatabases) -> None:
@@ -67,11 +67,11 @@ async def test_live_workers_and_own_worker_are_kept(shared: SharedDatabases) -> 
         worker = Worker(databases)
         await worker.register()
         await create_live_run(databases["main"], worker.id, "mine")
-        assert await swept(databases, worker.id) == []
+        assert await sweep(databases, worker.id) == []
         assert len(await list_workers(databases)) == len(shared.lock_names) == 2
         # The own worker is not judged, even without a row.
         await databases.system.write(workers.remove(worker.id))
-        assert await swept(databases, worker.id) == []
+        assert await sweep(databases, worker.id) == []
         await worker.unregister()
 
 
@@ -80,18 +80,18 @@ async def test_runs_of_an_owner_without_a_row_are_ended(shared: SharedDatabases)
         await create_live_run(databases["main"], "unknown", "r1")
         await create_live_run(databases["main"], None, "r2")
         await create_live_run(databases["second"], "unknown", "r3")
-        assert sorted(await swept(databases)) == ["r1", "r2", "r3"]
+        assert sorted(await sweep(databases)) == ["r1", "r2", "r3"]
 
 
 async def test_all_databases_are_swept_before_the_worker_is_removed(
     shared: SharedDatabases,
 ) -> None:
     async with shared.open():
-        other = await killed_with_a_run(shared, "r1", "main", "second")
+        other = await start_and_kill_worker(shared, "r1", "main", "second")
     # Only the databases that this process has used are open.
     async with shared.open(create=False, all=False) as databases:
         assert databases.system is databases["main"]
-        assert await swept(databases) == ["r1", "r1"]
+        assert await sweep(databases) == ["r1", "r1"]
         for name in ("main", "second"):
             assert (await read_run(databases[name])).status == "ERROR"
         assert other.worker_id not in {row.worker_id for row in await list_workers(databases)}
@@ -101,19 +101,19 @@ async def test_unavailable_database_keeps_the_worker_row(
     shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with shared.open():
-        other = await killed_with_a_run(shared, "r1", "main", "second")
+        other = await start_and_kill_worker(shared, "r1", "main", "second")
     away = shared.folder / "away.db"
     (shared.folder / "second.db").rename(away)
     async with shared.open(create=False, all=False) as databases:
-        observer = WorkerMonitor(databases)
+        monitor = WorkerMonitor(databases)
         assert databases.system.id == "main"
-        assert await sweep_dead_workers(databases, observer, "own") == ["r1"]
-        assert await sweep_dead_workers(databases, observer, "own") == []
+        assert await sweep_dead_workers(databases, monitor, "own") == ["r1"]
+        assert await sweep_dead_workers(databases, monitor, "own") == []
         assert "database second could not be recovered" in caplog.text
         assert [row.worker_id for row in await list_workers(databases)] == [other.worker_id]
         assert shared.lock_names == [f"{other.worker_id}.lock"]
         away.rename(shared.folder / "second.db")
-        assert await sweep_dead_workers(databases, observer, "own") == ["r1"]
+        assert await sweep_dead_workers(databases, monitor, "own") == ["r1"]
         assert await list_workers(databases) == []
 
 
@@ -123,11 +123,11 @@ async def test_failing_database_is_logged(
     async with shared.open() as databases:
         await create_live_run(databases["main"], "unknown")
         await databases["second"].close()
-        assert await swept(databases) == ["r1"]
+        assert await sweep(databases) == ["r1"]
         assert "second could not be read: The database is closed" in caplog.text
         await databases["main"].close()
         with pytest.raises(errors.Unavailable):
-            await swept(databases)
+            await sweep(databases)
 
 
 async def test_concurrent_sweeps_end_each_run_once(shared: SharedDatabases) -> None:
@@ -137,7 +137,7 @@ async def test_concurrent_sweeps_end_each_run_once(shared: SharedDatabases) -> N
         for name in names:
             await create_live_run(one["main"], other.worker_id, name)
         other.kill()
-        found = await asyncio.gather(swept(one, "one"), swept(two, "two"))
+        found = await asyncio.gather(sweep(one, "one"), sweep(two, "two"))
         assert sorted(found[0] + found[1]) == names
         assert {(await read_run(one["main"], name)).attempt for name in names} == {2}
         assert await list_workers(one) == []
@@ -151,8 +151,8 @@ async def test_suspended_process_resumes_with_a_new_worker_id(
         worker = Worker(databases, heartbeat_seconds=QUICK)
         await worker.register()
         stack.push_async_callback(worker.unregister)
-        observer = WorkerMonitor(databases, dead_after_seconds=0.6)
-        watch = asyncio.create_task(watch_workers(databases, observer, worker, sweep_seconds=QUICK))
+        monitor = WorkerMonitor(databases, dead_after_seconds=0.6)
+        watch = asyncio.create_task(watch_workers(databases, monitor, worker, sweep_seconds=QUICK))
         stack.callback(watch.cancel)
         other = shared.start_worker(heartbeat_seconds=QUICK)
         other.send("run r1 main")
@@ -188,8 +188,8 @@ async def test_watch_continues_after_any_failure(
     async with shared.open(create=False, all=False) as databases:
         worker = Worker(databases)
         options = {"sweep_seconds": 0.005, "cleanup_seconds": 0.005}
-        observer = WorkerMonitor(databases)
-        watch = asyncio.create_task(watch_workers(databases, observer, worker, **options))
+        monitor = WorkerMonitor(databases)
+        watch = asyncio.create_task(watch_workers(databases, monitor, worker, **options))
         try:
             async with shared.open():
                 # Open the second database, and remove the first one.
@@ -197,7 +197,7 @@ async def test_watch_continues_after_any_failure(
                 (shared.folder / "main.db").rename(shared.folder / "away.db")
                 await wait_until(lambda: "the sweep for dead workers failed" in caplog.text)
                 (shared.folder / "away.db").rename(shared.folder / "main.db")
-                other = await killed_with_a_run(shared)
+                other = await start_and_kill_worker(shared)
                 await wait_until(lambda: _status(databases, "ERROR"))
                 await wait_until(lambda: other.worker_id not in str(shared.lock_names))
                 lines = [
@@ -216,13 +216,13 @@ async def test_idle_sweep_needs_few_reads(
     async with shared.open() as databases:
         worker = Worker(databases)
         await worker.register()
-        observer = WorkerMonitor(databases)
+        monitor = WorkerMonitor(databases)
         for number in range(50):
             await create_live_run(databases["main"], worker.id, f"r{number}")
         times = []
         for _ in range(50):
             began = time.perf_counter()
-            assert await sweep_dead_workers(databases, observer, worker.id) == []
+            assert await sweep_dead_workers(databases, monitor, worker.id) == []
             times.append(time.perf_counter() - began)
         caplog.set_level(logging.INFO)
         logging.getLogger("tests").info("sweep: %.0f us", sorted(times)[25] * 1e6)
@@ -234,9 +234,9 @@ async def test_idle_sweep_needs_few_reads(
 async def test_files_and_rows_of_earlier_boots_are_removed(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         for number in range(5):
-            await killed_with_a_run(shared, f"r{number}")
+            await start_and_kill_worker(shared, f"r{number}")
         row = WorkerRow("old", "here", "another boot/1", 1, 1, beat=1, started_at=1)
         await databases.system.write(workers.register(row))
-        await swept(databases)
+        await sweep(databases)
         assert shared.lock_names == []
         assert [left.worker_id for left in await list_workers(databases)] == ["old"]

@@ -14,7 +14,7 @@ from tests.runtime import sample_tools
 from tests.runtime.fake_context import attempt, run, served, settings
 
 
-def newsroom(
+def build_team(
     endpoint: ModelEndpoint,
     mode: Any,
     *,
@@ -35,7 +35,9 @@ def newsroom(
 
 
 def test_leader_coordinates(model_endpoint: ModelEndpoint) -> None:
-    ended = run(newsroom(model_endpoint, "coordinate"), "ask editor", kind="team", component="news")
+    ended = run(
+        build_team(model_endpoint, "coordinate"), "ask editor", kind="team", component="news"
+    )
 
     assert ended.transcript.content == ended.joined_deltas == "ask editor"
     (call,) = ended.transcript.tools
@@ -52,7 +54,7 @@ def test_leader_coordinates(model_endpoint: ModelEndpoint) -> None:
 def test_leader_gets_instructions_duty_and_members(
     model_endpoint: ModelEndpoint,
 ) -> None:
-    ended = run(newsroom(model_endpoint, "coordinate"), "go", kind="team", component="news")
+    ended = run(build_team(model_endpoint, "coordinate"), "go", kind="team", component="news")
 
     system = ended.transcript.messages[0]["content"]
     assert system.startswith("Be brief.\n\nYou lead a team.")
@@ -61,7 +63,7 @@ def test_leader_gets_instructions_duty_and_members(
 
 
 def test_team_metrics_exclude_members(model_endpoint: ModelEndpoint) -> None:
-    ended = run(newsroom(model_endpoint, "coordinate"), "go", kind="team", component="news")
+    ended = run(build_team(model_endpoint, "coordinate"), "go", kind="team", component="news")
 
     own = [message["metrics"] for message in ended.transcript.messages if "metrics" in message]
     total = sum(metrics["total_tokens"] for metrics in own)
@@ -80,7 +82,7 @@ def test_team_metrics_exclude_members(model_endpoint: ModelEndpoint) -> None:
 def test_failure_of_a_member_is_a_tool_result(
     model_endpoint: ModelEndpoint, mode: str, member: str, told: str
 ) -> None:
-    configured = newsroom(model_endpoint, mode, member=member)
+    configured = build_team(model_endpoint, mode, member=member)
 
     ended, failure = attempt(configured, "go", kind="team", component="news")
 
@@ -93,7 +95,7 @@ def test_failure_of_a_member_is_a_tool_result(
 def test_cancel_of_a_member_is_a_tool_result(
     model_endpoint: ModelEndpoint,
 ) -> None:
-    configured = newsroom(model_endpoint, "coordinate")
+    configured = build_team(model_endpoint, "coordinate")
 
     ended, failure = attempt(configured, "go", kind="team", component="news", cancels_members=True)
 
@@ -102,7 +104,7 @@ def test_cancel_of_a_member_is_a_tool_result(
 
 
 def test_leader_may_have_its_own_tools(model_endpoint: ModelEndpoint) -> None:
-    configured = newsroom(
+    configured = build_team(
         model_endpoint, "coordinate", leader="tool:shout", tools=(f"{sample_tools.TOOLS}:shout",)
     )
 
@@ -126,7 +128,7 @@ def test_leader_may_have_its_own_tools(model_endpoint: ModelEndpoint) -> None:
 def test_invalid_delegation_is_reported_to_the_leader(
     model_endpoint: ModelEndpoint, arguments: dict[str, Any], told: str
 ) -> None:
-    configured = newsroom(model_endpoint, "coordinate", leader="tool:delegate_task_to_member")
+    configured = build_team(model_endpoint, "coordinate", leader="tool:delegate_task_to_member")
 
     ended = run(configured, f"go {json.dumps(arguments)}", kind="team", component="news")
 
@@ -136,7 +138,9 @@ def test_invalid_delegation_is_reported_to_the_leader(
 
 def test_member_answers_a_routed_message(model_endpoint: ModelEndpoint) -> None:
     model_endpoint.forget()
-    ended = run(newsroom(model_endpoint, "route"), "ask the editor", kind="team", component="news")
+    ended = run(
+        build_team(model_endpoint, "route"), "ask the editor", kind="team", component="news"
+    )
 
     assert ended.transcript.content == ended.joined_deltas == "ask the editor"
     (call,) = ended.transcript.tools
@@ -150,7 +154,7 @@ def test_member_answers_a_routed_message(model_endpoint: ModelEndpoint) -> None:
 
 
 def test_message_is_routed_to_one_member_only(model_endpoint: ModelEndpoint) -> None:
-    configured = newsroom(model_endpoint, "route", leader="tools:route_to_member")
+    configured = build_team(model_endpoint, "route", leader="tools:route_to_member")
 
     ended = run(configured, 'go {"member_id": "writer"}', kind="team", component="news")
 
@@ -161,7 +165,7 @@ def test_message_is_routed_to_one_member_only(model_endpoint: ModelEndpoint) -> 
 
 
 def test_leader_without_routing_answers_itself(model_endpoint: ModelEndpoint) -> None:
-    configured = newsroom(model_endpoint, "route", leader="echo")
+    configured = build_team(model_endpoint, "route", leader="echo")
 
     ended = run(configured, "hello there", kind="team", component="news")
 
@@ -172,7 +176,7 @@ def test_leader_without_routing_answers_itself(model_endpoint: ModelEndpoint) ->
 
 def test_broadcast_runs_all_members_concurrently(model_endpoint: ModelEndpoint) -> None:
     model_endpoint.forget()
-    configured = newsroom(model_endpoint, "broadcast", leader="echo", member="history")
+    configured = build_team(model_endpoint, "broadcast", leader="echo", member="history")
 
     ended = run(configured, "what now", kind="team", component="news")
 
@@ -189,7 +193,7 @@ def test_broadcast_runs_all_members_concurrently(model_endpoint: ModelEndpoint) 
 
 
 def test_broadcast_leader_gets_failures_of_members(model_endpoint: ModelEndpoint) -> None:
-    configured = newsroom(model_endpoint, "broadcast", leader="echo", member="http-401")
+    configured = build_team(model_endpoint, "broadcast", leader="echo", member="http-401")
 
     ended = run(configured, "what now", kind="team", component="news")
 
@@ -199,7 +203,7 @@ def test_broadcast_leader_gets_failures_of_members(model_endpoint: ModelEndpoint
 
 
 def test_team_may_be_a_member(model_endpoint: ModelEndpoint) -> None:
-    inner = newsroom(model_endpoint, "coordinate")
+    inner = build_team(model_endpoint, "coordinate")
     outer = Team("company", "lead", ("news",))
     configured = Settings(
         databases=inner.databases,
@@ -217,7 +221,7 @@ def test_team_may_be_a_member(model_endpoint: ModelEndpoint) -> None:
 
 
 def test_failing_leader_ends_the_run(model_endpoint: ModelEndpoint) -> None:
-    configured = newsroom(model_endpoint, "coordinate", leader="http-401")
+    configured = build_team(model_endpoint, "coordinate", leader="http-401")
 
     _, failure = attempt(configured, "go", kind="team", component="news")
 
@@ -228,7 +232,7 @@ def test_failing_leader_ends_the_run(model_endpoint: ModelEndpoint) -> None:
 def test_tool_named_like_the_delegation_tool_is_refused(
     model_endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
-    configured = newsroom(
+    configured = build_team(
         model_endpoint, "coordinate", tools=(f"{sample_tools.TOOLS}:delegate_task_to_member",)
     )
 

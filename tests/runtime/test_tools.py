@@ -18,7 +18,7 @@ def tool(name: str) -> Tool:
     return loaded
 
 
-def refusal(*references: str, folder: Path | None = None) -> InvalidConfiguration:
+def load_error(*references: str, folder: Path | None = None) -> InvalidConfiguration:
     with pytest.raises(InvalidConfiguration) as refused:
         load_tools("agent writer", references, folder)
     return refused.value
@@ -100,7 +100,7 @@ def test_coroutine_functions_are_detected() -> None:
     ],
 )
 def test_unusable_reference_is_refused_in_one_line(reference: str, told: str) -> None:
-    refused = refusal(reference)
+    refused = load_error(reference)
 
     assert refused.detail.startswith(f"The agent writer cannot use the tool {reference!r}: ")
     assert told in refused.detail
@@ -108,7 +108,7 @@ def test_unusable_reference_is_refused_in_one_line(reference: str, told: str) ->
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    refused = refusal(f"{sample_tools.TOOLS}:add", f"{sample_tools.TOOLS}:add")
+    refused = load_error(f"{sample_tools.TOOLS}:add", f"{sample_tools.TOOLS}:add")
 
     assert refused.detail.endswith("it has two tools named add")
 
@@ -118,19 +118,20 @@ def test_module_with_an_import_error_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken_tools_two.py").write_text("raise SystemExit('bye\\nbye')\n")
     (tmp_path / "broken_tools_three.py").write_text("def half(:\n")
 
-    one = refusal("broken_tools_one:f", folder=tmp_path)
+    one = load_error("broken_tools_one:f", folder=tmp_path)
     assert "(ModuleNotFoundError: No module named 'no_such_library')" in one.detail
     assert "beside" not in str(one.hint)
-    two = refusal("broken_tools_two:f", folder=tmp_path)
+    two = load_error("broken_tools_two:f", folder=tmp_path)
     assert two.detail.endswith("(SystemExit: bye)")
-    assert "SyntaxError" in refusal("broken_tools_three:f", folder=tmp_path).detail
+    assert "SyntaxError" in load_error("broken_tools_three:f", folder=tmp_path).detail
 
 
 def test_missing_module_has_a_hint() -> None:
     assert (
-        refusal("shopp:price").hint == "put shopp.py next to the configuration file, or install it"
+        load_error("shopp:price").hint
+        == "put shopp.py next to the configuration file, or install it"
     )
-    assert str(refusal("shopp.tea:price").hint).startswith("put the package shopp next to ")
+    assert str(load_error("shopp.tea:price").hint).startswith("put the package shopp next to ")
 
 
 def test_configuration_folder_is_first_on_the_path_during_import_only(

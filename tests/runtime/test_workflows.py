@@ -10,7 +10,7 @@ from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import attempt, run, served, settings
 
 
-def publishing(endpoint: ModelEndpoint, *, second: str = "echo") -> Settings:
+def build_workflow(endpoint: ModelEndpoint, *, second: str = "echo") -> Settings:
     """Build the workflow `publish`: an agent, a team, and an agent with the model `second`."""
     steps = (
         Step("draft", agent="writer"),
@@ -32,7 +32,7 @@ def publishing(endpoint: ModelEndpoint, *, second: str = "echo") -> Settings:
 
 
 def test_step_gets_the_output_of_the_previous_step(model_endpoint: ModelEndpoint) -> None:
-    ended = run(publishing(model_endpoint), "hello", kind="workflow", component="publish")
+    ended = run(build_workflow(model_endpoint), "hello", kind="workflow", component="publish")
 
     made = '[["user", "hello"]]'
     assert ended.transcript.content == made
@@ -50,7 +50,7 @@ def test_step_gets_the_output_of_the_previous_step(model_endpoint: ModelEndpoint
 def test_workflow_has_no_messages_and_no_usage(
     model_endpoint: ModelEndpoint,
 ) -> None:
-    ended = run(publishing(model_endpoint), "hello", kind="workflow", component="publish")
+    ended = run(build_workflow(model_endpoint), "hello", kind="workflow", component="publish")
 
     assert ended.transcript.messages == []
     assert ended.transcript.tools == []
@@ -67,7 +67,7 @@ def test_workflow_has_no_messages_and_no_usage(
 def test_failing_step_ends_the_run(
     model_endpoint: ModelEndpoint, second: str, code: str, why: str
 ) -> None:
-    configured = publishing(model_endpoint, second=second)
+    configured = build_workflow(model_endpoint, second=second)
 
     ended, failure = attempt(configured, "hello", kind="workflow", component="publish")
 
@@ -80,7 +80,7 @@ def test_failing_step_ends_the_run(
 
 def test_cancelled_step_ends_the_run(model_endpoint: ModelEndpoint) -> None:
     _, failure = attempt(
-        publishing(model_endpoint),
+        build_workflow(model_endpoint),
         "hello",
         kind="workflow",
         component="publish",
