@@ -1,6 +1,6 @@
-"""Two doors to one port, the service here and a server process over HTTP: on both engines.
+"""The local backend and a server process for the remote backend, on both database engines.
 
-A server is started once for each engine and kind of doors; what a test leaves is removed.
+A server starts once for each engine; the rows of a test are removed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.doors import Doors
-from tests.contract.places import Places, empty
+from tests.contract.backends import Backends
+from tests.contract.engines import Engine, empty
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
@@ -23,15 +23,15 @@ __all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
 
 @pytest.fixture(scope="session", params=["sqlite", "postgres"])
-def places(request: pytest.FixtureRequest) -> Places:
-    """Where the databases of both doors are."""
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """The database engine of both backends."""
     named = request.param == "postgres"
-    return Places(request.getfixturevalue("postgres_url") if named else None)
+    return Engine(request.getfixturevalue("postgres_url") if named else None)
 
 
 @pytest.fixture(scope="session")
-def told() -> dict[str, Any]:
-    """What was told through any doors, by what was asked."""
+def results() -> dict[str, Any]:
+    """Results of both engines by name."""
     return {}
 
 
@@ -39,40 +39,40 @@ def told() -> dict[str, Any]:
 def shared(
     tmp_path_factory: pytest.TempPathFactory,
     model_endpoint: ModelEndpoint,
-    places: Places,
-    told: dict[str, Any],
-) -> Iterator[Doors]:
-    """Both doors to the same state."""
+    engine: Engine,
+    results: dict[str, Any],
+) -> Iterator[Backends]:
+    """Both backends on the same data."""
     folder = tmp_path_factory.mktemp("shared")
-    with places.databases() as databases:
+    with engine.databases() as databases:
         deployment = create_deployment(folder, model_endpoint.base_url, databases=databases)
         with serve_config(deployment.path) as server:
-            yield Doors(deployment, deployment, server.url, places.engine, told)
+            yield Backends(deployment, deployment, server.url, engine.name, results)
 
 
 @pytest.fixture(scope="session")
-def _apart(
+def _separate(
     tmp_path_factory: pytest.TempPathFactory,
     model_endpoint: ModelEndpoint,
-    places: Places,
-    told: dict[str, Any],
-) -> Iterator[Doors]:
+    engine: Engine,
+    results: dict[str, Any],
+) -> Iterator[Backends]:
     with contextlib.ExitStack() as stack:
         here, there = (
             create_deployment(
                 tmp_path_factory.mktemp(name),
                 model_endpoint.base_url,
-                databases=stack.enter_context(places.databases()),
+                databases=stack.enter_context(engine.databases()),
             )
             for name in ("here", "there")
         )
         server = stack.enter_context(serve_config(there.path))
-        yield Doors(here, there, server.url, places.engine, told)
+        yield Backends(here, there, server.url, engine.name, results)
 
 
 @pytest.fixture
-def twins(_apart: Doors) -> Doors:
-    """Each door to an empty state of its own."""
-    empty(_apart.here)
-    empty(_apart.there)
-    return _apart
+def separate(_separate: Backends) -> Backends:
+    """Each backend on its own empty databases."""
+    empty(_separate.here)
+    empty(_separate.there)
+    return _separate

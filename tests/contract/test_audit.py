@@ -1,4 +1,4 @@
-"""What every story leaves in the audit: the same through both doors, but for ids, times and via."""
+"""Audit entries of both backends: equal except ids, times and `via`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from agentctl.operations import AuditFilter, Operations
-from tests.contract.doors import Doors, Outcome, asked, normal
+from tests.contract.backends import Backends, Outcome, call_operation, normalize
 from tests.contract.test_changes import (
     WRITER,
     Story,
@@ -29,58 +29,60 @@ STORIES: tuple[Story, ...] = (
     cancel_story,
     resume_story,
 )
-"""One after the other, each on what the ones before it have left."""
+"""The stories in order; each starts with the data of the previous ones."""
 
 CALLERS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "writer": (WRITER, {"allowed", "failed"}),
     "administrator": ((ADMIN,), {"allowed", "failed"}),
     "powerless": ((), {"denied"}),
 }
-"""Scopes, and the outcomes that there must be."""
+"""Scopes and the required outcomes."""
 
 
-async def _audit(port: Operations) -> list[dict[str, Any]]:
-    """All rows, oldest first, without what tells one door from the other."""
+async def _read_entries(operations: Operations) -> list[dict[str, Any]]:
+    """Return all entries, oldest first, without `via`."""
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
-        page = (await port.get_audit(AuditFilter(limit=100, cursor=cursor))).value
+        page = (await operations.get_audit(AuditFilter(limit=100, cursor=cursor))).value
         found += [{k: v for k, v in row.items() if k not in _OF_THE_DOOR} for row in page["data"]]
         cursor = page["meta"]["next_cursor"]
         if cursor is None:
             return found[::-1]
 
 
-async def _left(doors: Doors, scopes: tuple[str, ...]) -> list[list[dict[str, Any]]]:
-    """What the stories leave behind each door."""
-    # Who may not start a run has none to cancel.
+async def _entries_of_stories(
+    backends: Backends, scopes: tuple[str, ...]
+) -> list[list[dict[str, Any]]]:
+    """Return the entries of all stories for each backend."""
+    # A caller that may not start a run has none to cancel.
     stories = [story for story in STORIES if scopes or story is not cancel_story]
     for story in stories:
-        async with doors.local(doors.here.token("me", *scopes)) as port:
-            await story(port)
-        async with doors.remote(doors.there.token("me", *scopes)) as port:
-            await story(port)
-    async with doors.local(doors.here.token("eve", "audit:read")) as port:
-        here = await _audit(port)
-    async with doors.remote(doors.there.token("eve", "audit:read")) as port:
-        return [here, await _audit(port)]
+        async with backends.local(backends.here.token("me", *scopes)) as operations:
+            await story(operations)
+        async with backends.remote(backends.there.token("me", *scopes)) as operations:
+            await story(operations)
+    async with backends.local(backends.here.token("eve", "audit:read")) as operations:
+        here = await _read_entries(operations)
+    async with backends.remote(backends.there.token("eve", "audit:read")) as operations:
+        return [here, await _read_entries(operations)]
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-async def test_both_doors_leave_the_same_rows(twins: Doors, caller: str) -> None:
+async def test_both_backends_write_the_same_entries(separate: Backends, caller: str) -> None:
     scopes, outcomes = CALLERS[caller]
-    here, there = await _left(twins, scopes)
+    here, there = await _entries_of_stories(separate, scopes)
     assert len(here) == len(there)
     for one, other in zip(here, there, strict=True):
-        assert normal(("row", orjson.dumps(one))) == normal(("row", orjson.dumps(other)))
-    whole = [normal(("rows", [orjson.dumps(row) for row in rows])) for rows in (here, there)]
+        assert normalize(("row", orjson.dumps(one))) == normalize(("row", orjson.dumps(other)))
+    whole = [normalize(("rows", [orjson.dumps(row) for row in rows])) for rows in (here, there)]
     assert whole[0] == whole[1]
-    twins.hold(f"the audit of what {caller} did", whole[0])
+    separate.compare_engines(f"the audit of what {caller} did", whole[0])
     assert {row["outcome"] for row in here} == outcomes
 
 
-async def test_both_doors_page_and_refuse_alike(twins: Doors) -> None:
-    async def story(port: Operations) -> list[Outcome]:
+async def test_both_backends_page_and_reject_alike(separate: Backends) -> None:
+    async def story(operations: Operations) -> list[Outcome]:
         wrong = (
             AuditFilter(limit=0),
             AuditFilter(cursor="x"),
@@ -88,10 +90,13 @@ async def test_both_doors_page_and_refuse_alike(twins: Doors) -> None:
             AuditFilter(since=4_000_000_000_000_001),
             AuditFilter(operation="none", outcome="denied", principal="é"),
         )
-        return [await asked(port, lambda p, given=given: p.get_audit(given)) for given in wrong]
+        return [
+            await call_operation(operations, lambda p, given=given: p.get_audit(given))
+            for given in wrong
+        ]
 
     for scopes in (("audit:read",), (ADMIN,), ("sessions:read",)):
-        async with twins.local(twins.here.token("eve", *scopes)) as port:
-            here = await story(port)
-        async with twins.remote(twins.there.token("eve", *scopes)) as port:
-            assert await story(port) == here
+        async with separate.local(separate.here.token("eve", *scopes)) as operations:
+            here = await story(operations)
+        async with separate.remote(separate.there.token("eve", *scopes)) as operations:
+            assert await story(operations) == here

@@ -1,4 +1,4 @@
-"""Every change, through each door on an empty state of its own: the same, but for ids and times."""
+"""Changes on both backends, each with its own data: equal except ids and times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agentctl.operations import (
     SessionPatch,
 )
 from agentctl.records.kinds import ComponentKind
-from tests.contract.doors import Ask, Doors, Outcome, asked, normal
+from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 from tests.loops import wait_until
 
@@ -37,9 +37,9 @@ WRITER = (
 Story = Callable[[Operations], Awaitable[list[Outcome]]]
 
 
-async def sessions_story(port: Operations) -> list[Outcome]:
-    """Sessions made, changed and removed, with every wrong turn."""
-    asks: list[Ask] = [
+async def sessions_story(operations: Operations) -> list[Outcome]:
+    """Create, change and delete sessions, with every error."""
+    calls: list[OperationCall] = [
         lambda p: p.create_session(NewSession(session_id="s1", session_name="One")),
         lambda p: p.create_session(NewSession(session_id="s1")),
         lambda p: p.create_session(NewSession(type="team", session_id="s2", component_id="crew")),
@@ -67,12 +67,12 @@ async def sessions_story(port: Operations) -> list[Outcome]:
         lambda p: p.delete_sessions(BulkDeletion(())),
         lambda p: p.get_sessions(SessionFilter()),
     ]
-    return [await asked(port, ask) for ask in asks]
+    return [await call_operation(operations, call) for call in calls]
 
 
-async def runs_story(port: Operations) -> list[Outcome]:
-    """Runs of every kind, whole and failing, and their sessions afterwards."""
-    asks: list[Ask] = [
+async def runs_story(operations: Operations) -> list[Outcome]:
+    """Execute runs of every kind, with failures, and read their sessions."""
+    calls: list[OperationCall] = [
         lambda p: p.create_run("agent", "echo", RunRequest("hello", "s1")),
         lambda p: p.create_run("agent", "tool-add", RunRequest('{"a": 1, "b": 2}', "s1")),
         lambda p: p.create_run("agent", "http-500", RunRequest("x", "s1")),
@@ -88,61 +88,65 @@ async def runs_story(port: Operations) -> list[Outcome]:
         lambda p: p.get_session_runs("t1"),
         lambda p: p.get_session_runs("w1"),
         lambda p: p.get_session_by_id("w2"),
-        lambda p: streamed(p, "agent", "echo", RunRequest("a b c", "s2")),
-        lambda p: streamed(p, "agent", "http-401", RunRequest("a", "s2")),
-        lambda p: streamed(p, "agent", "missing", RunRequest("a", "s2")),
-        lambda p: streamed(p, "team", "crew", RunRequest("ask echo", "t1")),
-        lambda p: streamed(p, "workflow", "line", RunRequest("go", "w1")),
+        lambda p: stream_events(p, "agent", "echo", RunRequest("a b c", "s2")),
+        lambda p: stream_events(p, "agent", "http-401", RunRequest("a", "s2")),
+        lambda p: stream_events(p, "agent", "missing", RunRequest("a", "s2")),
+        lambda p: stream_events(p, "team", "crew", RunRequest("ask echo", "t1")),
+        lambda p: stream_events(p, "workflow", "line", RunRequest("go", "w1")),
     ]
-    return [await asked(port, ask) for ask in asks]
+    return [await call_operation(operations, call) for call in calls]
 
 
-async def streamed(
-    port: Operations, kind: ComponentKind, component: str, request: RunRequest
+async def stream_events(
+    operations: Operations, kind: ComponentKind, component: str, request: RunRequest
 ) -> Any:
-    """All events of a run: number, name and data of each."""
+    """Return number, name and data of all events of a run."""
     return [
         b"%d %s %b" % (event.seq, event.name.encode(), event.data)
-        async for event in port.stream_run(kind, component, request)
+        async for event in operations.stream_run(kind, component, request)
     ]
 
 
-async def resumed(
-    port: Operations, kind: ComponentKind, component: str, run_id: str, request: ResumeRequest
+async def resume_events(
+    operations: Operations, kind: ComponentKind, component: str, run_id: str, request: ResumeRequest
 ) -> Any:
-    """The events behind some event of a run."""
+    """Return the events of a run after a position."""
     return [
         b"%d %s %b" % (event.seq, event.name.encode(), event.data)
-        async for event in port.resume_run(kind, component, run_id, request)
+        async for event in operations.resume_run(kind, component, run_id, request)
     ]
 
 
-async def resume_story(port: Operations) -> list[Outcome]:
-    """Streams taken up again: of runs with events and without, whole, in part, and wrongly."""
-    first = await asked(port, lambda p: streamed(p, "team", "crew", RunRequest("ask echo", "s1")))
-    run = str(_data(first)["run_id"])
-    plain = await asked(port, lambda p: p.create_run("agent", "echo", RunRequest("x", "s2")))
+async def resume_story(operations: Operations) -> list[Outcome]:
+    """Resume streams of runs with and without events, at valid and invalid positions."""
+    first = await call_operation(
+        operations, lambda p: stream_events(p, "team", "crew", RunRequest("ask echo", "s1"))
+    )
+    run = str(_first_event_data(first)["run_id"])
+    plain = await call_operation(
+        operations, lambda p: p.create_run("agent", "echo", RunRequest("x", "s2"))
+    )
     other = orjson.loads(plain[1])["run_id"] if plain[0] == "answered" else "none"  # type: ignore[arg-type]
-    asks: list[Ask] = [
-        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1")),
-        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1", 0)),
-        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1", 3)),
-        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1", 10**6)),
-        lambda p: resumed(p, "team", "crew", run, ResumeRequest()),
-        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s2")),
-        lambda p: resumed(p, "team", "desk", run, ResumeRequest("s1")),
-        lambda p: resumed(p, "team", "missing", run, ResumeRequest("s1")),
-        lambda p: resumed(p, "team", "crew", "missing", ResumeRequest("s1")),
-        lambda p: resumed(p, "team", "crew", run, ResumeRequest("s1", -2)),
-        lambda p: resumed(p, "agent", "echo", other, ResumeRequest("s2")),
-        lambda p: resumed(p, "agent", "echo", other, ResumeRequest("s2", 0)),
-        lambda p: resumed(p, "agent", "echo", other, ResumeRequest("s2", 1)),
+    calls: list[OperationCall] = [
+        lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1")),
+        lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1", 0)),
+        lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1", 3)),
+        lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1", 10**6)),
+        lambda p: resume_events(p, "team", "crew", run, ResumeRequest()),
+        lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s2")),
+        lambda p: resume_events(p, "team", "desk", run, ResumeRequest("s1")),
+        lambda p: resume_events(p, "team", "missing", run, ResumeRequest("s1")),
+        lambda p: resume_events(p, "team", "crew", "missing", ResumeRequest("s1")),
+        lambda p: resume_events(p, "team", "crew", run, ResumeRequest("s1", -2)),
+        lambda p: resume_events(p, "agent", "echo", other, ResumeRequest("s2")),
+        lambda p: resume_events(p, "agent", "echo", other, ResumeRequest("s2", 0)),
+        lambda p: resume_events(p, "agent", "echo", other, ResumeRequest("s2", 1)),
     ]
-    return [first, plain, *[await asked(port, ask) for ask in asks]]
+    return [first, plain, *[await call_operation(operations, call) for call in calls]]
 
 
-def _data(outcome: Outcome) -> dict[str, Any]:
-    """The data of the first event of a stream; of a refused one, nothing to be found."""
+def _first_event_data(outcome: Outcome) -> dict[str, Any]:
+    """Return the data of the first event of a stream; empty values after an error."""
     if outcome[0] == "failed":
         return {"run_id": "none"}
     lines: Any = outcome[1]
@@ -150,44 +154,44 @@ def _data(outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-async def repeated_story(port: Operations) -> list[Outcome]:
-    """Requests made again, with their key, with another's, and with none that is one."""
+async def repeated_story(operations: Operations) -> list[Outcome]:
+    """Repeat requests with the same, another and an invalid key."""
 
     def keyed(message: str, key: str, session: str = "s1", background: bool = False) -> RunRequest:
         return RunRequest(message, session, background=background, idempotency_key=key)
 
-    asks: list[Ask] = [
+    calls: list[OperationCall] = [
         lambda p: p.create_run("agent", "echo", keyed("x", "one")),
         lambda p: p.create_run("agent", "echo", keyed("x", "one")),
         lambda p: p.create_run("agent", "echo", keyed("y", "one")),
         lambda p: p.create_run("agent", "echo", keyed("x", "one", background=True)),
         lambda p: p.create_run("agent", "echo", keyed("x", "two")),
-        lambda p: streamed(p, "agent", "echo", keyed("x y", "three")),
-        lambda p: streamed(p, "agent", "echo", keyed("x y", "three")),
-        lambda p: streamed(p, "agent", "echo", keyed("x", "one")),
+        lambda p: stream_events(p, "agent", "echo", keyed("x y", "three")),
+        lambda p: stream_events(p, "agent", "echo", keyed("x y", "three")),
+        lambda p: stream_events(p, "agent", "echo", keyed("x", "one")),
         lambda p: p.create_run("agent", "echo", keyed("x", "")),
         lambda p: p.create_run("agent", "echo", keyed("x", "a b")),
-        lambda p: streamed(p, "agent", "echo", keyed("x", "x" * 256)),
+        lambda p: stream_events(p, "agent", "echo", keyed("x", "x" * 256)),
         lambda p: p.create_run("agent", "echo", keyed("x", "four", "s2")),
         lambda p: p.delete_session("s2"),
         lambda p: p.create_run("agent", "echo", keyed("x", "four", "s2")),
         lambda p: p.get_session_runs("s1"),
     ]
-    return [await asked(port, ask) for ask in asks]
+    return [await call_operation(operations, call) for call in calls]
 
 
-async def accounts_story(port: Operations) -> list[Outcome]:
-    """Service accounts made, listed and revoked, with every wrong turn."""
+async def accounts_story(operations: Operations) -> list[Outcome]:
+    """Create, list and revoke service accounts, with every error."""
 
     def named(name: str, *scopes: str, **given: Any) -> NewAccount:
         return NewAccount(name, tuple(Grant(scope) for scope in scopes), **given)
 
-    def making(account: NewAccount) -> Ask:
+    def making(account: NewAccount) -> OperationCall:
         return lambda p: p.create_service_account(account)
 
-    first = await asked(port, making(named("ci", "agents:echo:read", "agents:read")))
+    first = await call_operation(operations, making(named("ci", "agents:echo:read", "agents:read")))
     made = str(orjson.loads(first[1])["id"]) if first[0] == "answered" else "none"  # type: ignore[arg-type]
-    asks: list[Ask] = [
+    calls: list[OperationCall] = [
         making(named("ci", "agents:read")),
         making(named("long", "agents:read", expires_in_days=3650)),
         making(named("ever", "agents:read", never_expires=True)),
@@ -212,16 +216,18 @@ async def accounts_story(port: Operations) -> list[Outcome]:
         making(named("ci", "agents:read")),
         lambda p: p.list_service_accounts(AccountFilter("ci", Page(sort_order="asc"))),
     ]
-    return [first, *[await asked(port, ask) for ask in asks]]
+    return [first, *[await call_operation(operations, call) for call in calls]]
 
 
-async def cancel_story(port: Operations) -> list[Outcome]:
-    """A run that hangs, stopped; and every cancel that stops nothing."""
+async def cancel_story(operations: Operations) -> list[Outcome]:
+    """Cancel a hanging run, and send every cancel that stops nothing."""
     task = asyncio.create_task(
-        asked(port, lambda p: streamed(p, "agent", "hang", RunRequest("x", "s1")))
+        call_operation(
+            operations, lambda p: stream_events(p, "agent", "hang", RunRequest("x", "s1"))
+        )
     )
-    run_id = await _running(port)
-    asks: list[Ask] = [
+    run_id = await _wait_for_running(operations)
+    calls: list[OperationCall] = [
         lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest()),
         lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s2")),
         lambda p: p.cancel_run("agent", "echo", run_id, CancelRequest("s1")),
@@ -234,15 +240,15 @@ async def cancel_story(port: Operations) -> list[Outcome]:
         lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1")),
         lambda p: p.get_run(run_id),
     ]
-    outcomes = [await asked(port, ask) for ask in asks]
+    outcomes = [await call_operation(operations, call) for call in calls]
     return [*outcomes, await task]
 
 
-async def _running(port: Operations) -> str:
+async def _wait_for_running(operations: Operations) -> str:
     found: list[str] = []
 
     async def look() -> bool:
-        page = (await port.get_runs(RunFilter(status="RUNNING"))).raw
+        page = (await operations.get_runs(RunFilter(status="RUNNING"))).raw
         found[:] = [run["run_id"] for run in orjson.loads(page)["data"]]
         return bool(found)
 
@@ -250,77 +256,79 @@ async def _running(port: Operations) -> str:
     return found[0]
 
 
-async def _both(doors: Doors, story: Story, *scopes: str) -> tuple[list[Outcome], list[Outcome]]:
-    async with doors.local(doors.here.token("me", *scopes)) as local:
-        here = [normal(outcome) for outcome in await story(local)]
-    async with doors.remote(doors.there.token("me", *scopes)) as remote:
-        there = [normal(outcome) for outcome in await story(remote)]
+async def _run_on_both(
+    backends: Backends, story: Story, *scopes: str
+) -> tuple[list[Outcome], list[Outcome]]:
+    async with backends.local(backends.here.token("me", *scopes)) as local:
+        here = [normalize(outcome) for outcome in await story(local)]
+    async with backends.remote(backends.there.token("me", *scopes)) as remote:
+        there = [normalize(outcome) for outcome in await story(remote)]
     return here, there
 
 
-async def _compare(doors: Doors, story: Story, *scopes: str) -> list[Outcome]:
-    here, there = await _both(doors, story, *scopes)
+async def _compare_backends(backends: Backends, story: Story, *scopes: str) -> list[Outcome]:
+    here, there = await _run_on_both(backends, story, *scopes)
     for number, (one, other) in enumerate(zip(here, there, strict=True)):
         assert one == other, f"step {number} of {story.__name__}"
-        doors.hold(f"step {number} of {story.__name__} with {scopes}", one)
+        backends.compare_engines(f"step {number} of {story.__name__} with {scopes}", one)
     return here
 
 
-async def test_sessions_change_alike(twins: Doors) -> None:
-    told = await _compare(twins, sessions_story, *WRITER)
-    assert [kind for kind, _ in told].count("answered") > 12
+async def test_session_changes_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, sessions_story, *WRITER)
+    assert [kind for kind, _ in outcomes].count("answered") > 12
 
 
-async def test_runs_go_alike(twins: Doors) -> None:
-    told = await _compare(twins, runs_story, *WRITER)
-    assert [kind for kind, _ in told].count("answered") > 12
+async def test_runs_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, runs_story, *WRITER)
+    assert [kind for kind, _ in outcomes].count("answered") > 12
 
 
-async def test_streams_are_taken_up_alike(twins: Doors) -> None:
-    told = await _compare(twins, resume_story, *WRITER)
-    assert told[2] == told[0]
-    assert [kind for kind, _ in told] == [
+async def test_resumed_streams_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, resume_story, *WRITER)
+    assert outcomes[2] == outcomes[0]
+    assert [kind for kind, _ in outcomes] == [
         *["answered"] * 6, *["failed"] * 6, *["answered"] * 3,
     ]  # fmt: skip
 
 
-async def test_an_administrator_takes_streams_up_alike(twins: Doors) -> None:
-    told = await _compare(twins, resume_story, ADMIN)
-    assert told[6] == told[0]
+async def test_resumed_streams_of_an_administrator_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, resume_story, ADMIN)
+    assert outcomes[6] == outcomes[0]
 
 
-async def test_requests_are_made_again_alike(twins: Doors) -> None:
-    told = await _compare(twins, repeated_story, *WRITER)
-    assert told[0] == told[1]
-    assert told[5] == told[6]
-    assert [number for number, (kind, _) in enumerate(told) if kind == "failed"] == [
+async def test_repeated_requests_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, repeated_story, *WRITER)
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[5] == outcomes[6]
+    assert [number for number, (kind, _) in enumerate(outcomes) if kind == "failed"] == [
         2, 3, 7, 8, 9, 10, 13,
     ]  # fmt: skip
 
 
-async def test_accounts_change_alike(twins: Doors) -> None:
+async def test_account_changes_are_equal(separate: Backends) -> None:
     managing = (f"service_accounts:{action}" for action in ("read", "write", "delete"))
-    told = await _compare(twins, accounts_story, "agents:read", *managing)
-    assert [number for number, (kind, _) in enumerate(told) if kind == "failed"] == [
+    outcomes = await _compare_backends(separate, accounts_story, "agents:read", *managing)
+    assert [number for number, (kind, _) in enumerate(outcomes) if kind == "failed"] == [
         1, *range(5, 14), 17, 18, 20, 21,
     ]  # fmt: skip
-    assert b'"token":"<id ' in told[0][1]  # type: ignore[operator]
+    assert b'"token":"<id ' in outcomes[0][1]  # type: ignore[operator]
 
 
-async def test_cancels_tell_alike(twins: Doors) -> None:
-    told = await _compare(twins, cancel_story, *WRITER)
-    assert b'"cancel":"stopped"' in told[8][1]  # type: ignore[operator]
-    assert b"RunCancelled" in told[-1][1]  # type: ignore[operator]
+async def test_cancel_results_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, cancel_story, *WRITER)
+    assert b'"cancel":"stopped"' in outcomes[8][1]  # type: ignore[operator]
+    assert b"RunCancelled" in outcomes[-1][1]  # type: ignore[operator]
 
 
-async def test_an_administrator_cancels_alike(twins: Doors) -> None:
-    told = await _compare(twins, cancel_story, ADMIN)
-    assert b'"cancel":"stopped"' in told[0][1]  # type: ignore[operator]
+async def test_cancels_of_an_administrator_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, cancel_story, ADMIN)
+    assert b'"cancel":"stopped"' in outcomes[0][1]  # type: ignore[operator]
 
 
-async def test_refusals_are_alike(twins: Doors) -> None:
+async def test_errors_are_equal(separate: Backends) -> None:
     for story in (
         sessions_story, runs_story, resume_story, repeated_story, accounts_story,
     ):  # fmt: skip
-        told = await _compare(twins, story)
-        assert {kind for kind, _ in told} == {"failed"}
+        outcomes = await _compare_backends(separate, story)
+        assert {kind for kind, _ in outcomes} == {"failed"}

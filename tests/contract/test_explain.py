@@ -1,4 +1,4 @@
-"""Explanations, through both doors on the same state: the same bytes."""
+"""Explanations of both backends on the same data: equal bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from agentctl.operations import ExplainRequest, Operations, RunRequest
 from tests.auth.forge import Pair, rs, token
-from tests.contract.doors import Doors, asked
+from tests.contract.backends import Backends, call_operation
 from tests.deployment import ADMIN, Deployment
 
 REQUESTS = [
@@ -30,26 +30,26 @@ REQUESTS = [
 
 
 def signed(deployment: Deployment, **claims: Any) -> str:
-    """A token without times, about which there is always the same to say."""
+    """Sign a token without times, whose explanation does not change."""
     pem = (deployment.folder / "keys" / "signing.pem").read_bytes()
     return token({"alg": "RS256"}, claims, rs(Pair(load_pem_private_key(pem, None))))
 
 
 @pytest.fixture(scope="module")
-def explained(shared: Doors) -> Doors:
-    """A session of `owner` is there."""
+def explained(shared: Backends) -> Backends:
+    """Create a session of `owner`."""
 
     async def fill() -> None:
         mine = shared.there.token("owner", "agents:run")
-        async with shared.remote(mine) as port:
-            await port.create_run("agent", "echo", RunRequest("hello", "explained"))
+        async with shared.remote(mine) as operations:
+            await operations.create_run("agent", "echo", RunRequest("hello", "explained"))
 
     asyncio.run(fill())
     return shared
 
 
 @pytest.mark.parametrize(("method", "path"), REQUESTS)
-async def test_both_doors_explain_alike(explained: Doors, method: str, path: str) -> None:
+async def test_explanations_are_equal(explained: Backends, method: str, path: str) -> None:
     deployment = explained.there
     scopes = ["agents:read", "sessions:explained:read"]
     tokens = {
@@ -65,26 +65,26 @@ async def test_both_doors_explain_alike(explained: Doors, method: str, path: str
         for name, given in tokens.items():
             request = ExplainRequest(method, path, given)
 
-            async def ask(port: Operations, request: ExplainRequest = request) -> Any:
-                return await port.explain_auth(request)
+            async def ask(operations: Operations, request: ExplainRequest = request) -> Any:
+                return await operations.explain_auth(request)
 
-            assert await asked(local, ask) == await asked(remote, ask), name
+            assert await call_operation(local, ask) == await call_operation(remote, ask), name
 
 
-async def test_only_administrators_are_told(explained: Doors) -> None:
+async def test_only_administrators_explain(explained: Backends) -> None:
     mine = explained.there.token("owner", "agents:read", "config:read")
     request = ExplainRequest("GET", "/agents", "")
     async with explained.local(mine) as local, explained.remote(mine) as remote:
-        here = await asked(local, lambda port: port.explain_auth(request))
-        there = await asked(remote, lambda port: port.explain_auth(request))
+        here = await call_operation(local, lambda operations: operations.explain_auth(request))
+        there = await call_operation(remote, lambda operations: operations.explain_auth(request))
     assert here == there == ("failed", ("FORBIDDEN", "Insufficient scopes for this operation", 4))
 
 
-async def test_without_a_token_it_is_about_the_callers_own(explained: Doors) -> None:
+async def test_explain_without_a_token_uses_that_of_the_caller(explained: Backends) -> None:
     admin = explained.there.token("boss", ADMIN)
     async with explained.remote(admin) as remote:
-        told = (await remote.explain_auth(ExplainRequest("GET", "/agents"))).value
-    assert (told["allowed"], told["principal"]) == (True, "boss")
+        explanation = (await remote.explain_auth(ExplainRequest("GET", "/agents"))).value
+    assert (explanation["allowed"], explanation["principal"]) == (True, "boss")
     async with explained.local(admin) as local:
-        told = (await local.explain_auth(ExplainRequest("GET", "/agents"))).value
-    assert (told["allowed"], told["decided_by"]) == (False, "credential")
+        explanation = (await local.explain_auth(ExplainRequest("GET", "/agents"))).value
+    assert (explanation["allowed"], explanation["decided_by"]) == (False, "credential")

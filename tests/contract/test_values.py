@@ -1,5 +1,5 @@
-"""Values at which engines could differ: texts in any writing, numbers at their bounds, orders and
-cursors; the same through both doors, on both engines.
+"""Values at which engines could differ: texts in any script, numbers at their bounds, orders and
+cursors. Both backends return the same on both engines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentctl.operations import (
     SessionLocator,
     SessionPatch,
 )
-from tests.contract.doors import Ask, Doors, Outcome, asked, normal
+from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 
 NAMES = (
@@ -54,9 +54,9 @@ STATES: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-async def names_story(port: Operations) -> list[Outcome]:
-    """Sessions by every name, listed in every order, by every prefix, page by page."""
-    asks: list[Ask] = []
+async def names_story(operations: Operations) -> list[Outcome]:
+    """Create sessions with every name; list them in every order, by prefix, page by page."""
+    asks: list[OperationCall] = []
     for number, name in enumerate((*NAMES, *REFUSED, "y" * 256)):
         new = NewSession(session_id=f"s{number}", session_name=name)
         asks.append(lambda p, new=new: p.create_session(new))  # type: ignore[misc]
@@ -66,41 +66,41 @@ async def names_story(port: Operations) -> list[Outcome]:
     ids = ("S1", "s1 ", "é", "s1'", "s" * 200)
     asks += [lambda p, each=each: p.get_session_by_id(each) for each in ids]  # type: ignore[misc]
     asks += [lambda p, each=each: p.rename_session("s1", each) for each in REFUSED]  # type: ignore[misc]
-    return [await asked(port, ask) for ask in asks]
+    return [await call_operation(operations, ask) for ask in asks]
 
 
-async def orders_story(port: Operations) -> list[Outcome]:
-    """Each order of a list, walked by cursors and by numbers."""
+async def orders_story(operations: Operations) -> list[Outcome]:
+    """Read a list in each order, by cursors and by page numbers."""
     found = list[Outcome]()
     for number in range(7):
-        await port.create_session(NewSession(session_id=f"o{number}"))
+        await operations.create_session(NewSession(session_id=f"o{number}"))
     for number in (3, 0, 5):
-        await port.rename_session(f"o{number}", "again")
+        await operations.rename_session(f"o{number}", "again")
     for sort in ("created_at", "updated_at"):
         for order in ("asc", "desc"):
-            found += await _walked(port, sort, order)
+            found += await _read_pages(operations, sort, order)
     return found
 
 
-async def _walked(port: Operations, sort: Any, order: Any) -> list[Outcome]:
+async def _read_pages(operations: Operations, sort: Any, order: Any) -> list[Outcome]:
     found, cursor = list[Outcome](), None
     for number in range(5):
         page = Page(limit=3, sort_by=sort, sort_order=order, cursor=cursor)
-        told = (await port.get_sessions(SessionFilter(page=page))).value
-        ids: list[Any] = [each["session_id"] for each in told["data"]]  # type: ignore[index]
+        page_record = (await operations.get_sessions(SessionFilter(page=page))).value
+        ids: list[Any] = [each["session_id"] for each in page_record["data"]]  # type: ignore[index]
         numbered = Page(limit=3, page=number + 1, sort_by=sort, sort_order=order)
-        again = (await port.get_sessions(SessionFilter(page=numbered))).value
+        again = (await operations.get_sessions(SessionFilter(page=numbered))).value
         assert [each["session_id"] for each in again["data"]] == ids  # type: ignore[index]
         found.append(("answered", orjson.dumps(ids)))
-        cursor = told["meta"]["next_cursor"]  # type: ignore[index]
+        cursor = page_record["meta"]["next_cursor"]  # type: ignore[index]
         if cursor is None:
             break
     return found
 
 
-async def states_story(port: Operations) -> list[Outcome]:
-    """JSON of every kind, kept and read; messages and ids of every kind."""
-    asks: list[Ask] = [lambda p: p.create_session(NewSession(session_id="s1"))]
+async def states_story(operations: Operations) -> list[Outcome]:
+    """Store and read JSON of every kind, and messages and ids of every kind."""
+    asks: list[OperationCall] = [lambda p: p.create_session(NewSession(session_id="s1"))]
     for state in STATES:
         patch = SessionPatch({"session_state": state, "metadata": state})
         asks.append(lambda p, patch=patch: p.update_session("s1", patch))  # type: ignore[misc]
@@ -121,15 +121,15 @@ async def states_story(port: Operations) -> list[Outcome]:
         lambda p: p.get_audit(AuditFilter(principal="é'", limit=1)),
         lambda p: p.get_audit(AuditFilter(operation="\ud800", limit=1)),
     ]
-    return [await asked(port, ask) for ask in asks]
+    return [await call_operation(operations, ask) for ask in asks]
 
 
-async def test_values_are_kept_and_found_alike(twins: Doors) -> None:
+async def test_stored_values_are_equal(separate: Backends) -> None:
     for story in (names_story, orders_story, states_story):
-        async with twins.local(twins.here.token("me", ADMIN)) as local:
-            here = [normal(outcome) for outcome in await story(local)]
-        async with twins.remote(twins.there.token("me", ADMIN)) as remote:
-            there = [normal(outcome) for outcome in await story(remote)]
+        async with separate.local(separate.here.token("me", ADMIN)) as local:
+            here = [normalize(outcome) for outcome in await story(local)]
+        async with separate.remote(separate.there.token("me", ADMIN)) as remote:
+            there = [normalize(outcome) for outcome in await story(remote)]
         for number, (one, other) in enumerate(zip(here, there, strict=True)):
             assert one == other, f"step {number} of {story.__name__}"
-            twins.hold(f"step {number} of {story.__name__}", one)
+            separate.compare_engines(f"step {number} of {story.__name__}", one)

@@ -15,7 +15,7 @@ from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.own_postgres import OwnPostgres
-from tests.service.doors import hosted, running, user
+from tests.service.callers import open_service, user, wait_for_running
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +35,10 @@ async def test_a_cancel_is_found_when_nothing_is_heard(
         name: f'url = "{server.url}"\nsearch_path = "{name}_{own}"' for name in ("main", "second")
     }
     deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         port = user(service)
         asked = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x")))
-        await running(port)
+        await wait_for_running(port)
         database = service.hosting.databases.system
         assert isinstance(database, PostgresDatabase)
         await database._listener.close()

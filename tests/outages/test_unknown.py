@@ -16,7 +16,7 @@ from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.outages.proxy import Proxy, proxied
 from tests.own_postgres import OwnPostgres
-from tests.service.doors import hosted, user
+from tests.service.callers import open_service, user
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ async def test_a_run_that_may_be_there(
             for name in ("main", "second")
         }
         deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
-        async with hosted(deployment) as service:
+        async with open_service(deployment) as service:
             port = user(service)
             await port.create_run("agent", "echo", RunRequest("first", session_id="s1"))
             losing(way, when)

@@ -1,4 +1,4 @@
-"""The ids that we make."""
+"""New ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 from agentctl.records.ids import new_id
 
 
-def test_an_id_is_a_uuid_of_its_time() -> None:
+def test_id_is_a_uuid_of_its_time() -> None:
     before = time.time_ns() // 1_000_000
     made = [new_id() for _ in range(1_000)]
     after = time.time_ns() // 1_000_000
@@ -21,7 +21,7 @@ def test_an_id_is_a_uuid_of_its_time() -> None:
         assert before <= parsed.int >> 80 <= after
 
 
-def test_a_forked_process_makes_ids_of_its_own() -> None:
+def test_forked_process_creates_other_ids() -> None:
     new_id()
     reading, writing = os.pipe()
     pid = os.fork()

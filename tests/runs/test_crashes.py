@@ -17,7 +17,7 @@ from tests.deployment import ADMIN, Deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, start_server
 from tests.runs.shared_databases import SharedDatabases
-from tests.service.doors import boss, hosted
+from tests.service.callers import admin, open_service
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +152,7 @@ async def test_cancel_ends_a_run_whose_worker_is_dead(
     deployment: Deployment, reason: str | None
 ) -> None:
     shared = SharedDatabases(deployment.folder)
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         await service.hosting.databases.open_all()
         other = shared.start_worker()
         try:
@@ -160,13 +160,13 @@ async def test_cancel_ends_a_run_whose_worker_is_dead(
             assert other.read_line() == "begun"
             other.kill()
             request = CancelRequest(wait=5, reason=reason)
-            answer = (await boss(service).cancel_run("agent", "echo", "r1", request)).value
+            answer = (await admin(service).cancel_run("agent", "echo", "r1", request)).value
         finally:
             shared.end_processes()
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
         assert answer["reason"] == (
             f"{reason}; the worker was lost" if reason else "The worker was lost"
         )
-        stored = (await boss(service).get_run("r1")).value
+        stored = (await admin(service).get_run("r1")).value
         assert stored["cancel_reason"] == answer["reason"]
         assert stored["cancel_requested_by"] == "local:boss"

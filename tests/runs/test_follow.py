@@ -22,13 +22,20 @@ from agentctl.store.repositories import events, sessions
 from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.runs.shared_databases import create_live_run, store_events
-from tests.service.doors import collect, data, hosted, running, started, user
+from tests.service.callers import (
+    collect_run_events,
+    event_data,
+    open_service,
+    streamed_run,
+    user,
+    wait_for_running,
+)
 
 
 @contextlib.asynccontextmanager
 async def two_services(deployment: Deployment) -> AsyncIterator[tuple[Service, Service]]:
     """Open two services on the same files, like two processes."""
-    async with hosted(deployment) as owner, hosted(deployment) as other:
+    async with open_service(deployment) as owner, open_service(deployment) as other:
         yield owner, other
 
 
@@ -36,7 +43,7 @@ async def two_services(deployment: Deployment) -> AsyncIterator[tuple[Service, S
 async def start_hanging_run(service: Service) -> AsyncIterator[str]:
     """Start a run that continues until it is stopped; yield its id."""
     port = user(service)
-    async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
+    async with streamed_run(port, "agent", "hang", message="x", session_id="s1") as (run, _):
         yield run["run_id"]
 
 
@@ -74,7 +81,10 @@ def check_numbers(found: list[StreamEvent]) -> None:
 async def test_follower_in_another_process_gets_the_same_events(deployment: Deployment) -> None:
     async with two_services(deployment) as (owner, other):
         port = user(owner)
-        async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
+        async with streamed_run(port, "agent", "trickle", message="x", session_id="s1") as (
+            run,
+            told,
+        ):
             run_id = run["run_id"]
             follows = [
                 asyncio.create_task(resume(user(service), run_id, component_id="trickle"))
@@ -92,13 +102,15 @@ async def test_follower_in_another_process_gets_the_same_events(deployment: Depl
 
 async def test_stored_stream_resumes_after_any_event(deployment: Deployment) -> None:
     async with two_services(deployment) as (owner, other):
-        whole = await collect(user(owner), "team", "crew", message="ask echo", session_id="s1")
-        run_id = str(data(whole[0])["run_id"])
+        whole = await collect_run_events(
+            user(owner), "team", "crew", message="ask echo", session_id="s1"
+        )
+        run_id = str(event_data(whole[0])["run_id"])
         for service in (owner, other):
             for after in range(-1, len(whole) + 1):
                 found = await resume(user(service), run_id, after, kind="team", component_id="crew")
                 assert found == whole[after + 1 :]
-    async with hosted(deployment) as later:
+    async with open_service(deployment) as later:
         found = await resume(user(later), run_id, 2, kind="team", component_id="crew")
         assert found == whole[3:]
 
@@ -106,7 +118,10 @@ async def test_stored_stream_resumes_after_any_event(deployment: Deployment) -> 
 async def test_live_stream_resumes_after_any_event(deployment: Deployment) -> None:
     async with two_services(deployment) as (owner, other):
         port = user(owner)
-        async with started(port, "agent", "trickle", message="x", session_id="s1") as (run, told):
+        async with streamed_run(port, "agent", "trickle", message="x", session_id="s1") as (
+            run,
+            told,
+        ):
             live = owner.hosting.engine.find_run(run["run_id"])
             assert live is not None
             await wait_until(lambda: live.stream.next > 10)
@@ -128,11 +143,11 @@ async def test_slow_follower_reads_stored_events(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2_000)
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         port = user(service)
         slow = port.stream_run("agent", "trickle", RunRequest("x", "s1"))
         first = await anext(slow)
-        live = service.hosting.engine.find_run(data(first)["run_id"])
+        live = service.hosting.engine.find_run(event_data(first)["run_id"])
         assert live is not None
         await wait_until(lambda: live.stream.events_from(30) is None)
         found = [first]
@@ -148,12 +163,14 @@ async def test_slow_follower_reads_stored_events(
 async def test_long_stream_is_read_in_portions(deployment: Deployment) -> None:
     words = " ".join(f"word{number}" for number in range(1_500))
     async with two_services(deployment) as (owner, other):
-        whole = await collect(user(owner), "agent", "echo", message=words, session_id="s1")
+        whole = await collect_run_events(
+            user(owner), "agent", "echo", message=words, session_id="s1"
+        )
         assert sum(len(event.data) for event in whole) > 4 * PORTION_BYTES
         check_numbers(whole)
-        said = "".join(data(event)["content"] for event in whole[1:-1])
-        assert said == data(whole[-1])["content"] == words
-        run_id = str(data(whole[0])["run_id"])
+        said = "".join(event_data(event)["content"] for event in whole[1:-1])
+        assert said == event_data(whole[-1])["content"] == words
+        run_id = str(event_data(whole[0])["run_id"])
         assert await resume(user(other), run_id) == whole
         assert await resume(user(other), run_id, 700) == whole[701:]
 
@@ -186,7 +203,7 @@ async def test_run_without_stored_events_has_content_and_end(
             assert [(event.seq, event.name) for event in found] == [
                 (0, "RunContent"), (1, "RunCompleted"),
             ]  # fmt: skip
-            content, end = map(data, found)
+            content, end = map(event_data, found)
             assert content["content"] == end["content"] == "hello"
             assert end["metrics"] == run["metrics"]
             assert content["agent_name"] == "Echo"
@@ -201,7 +218,7 @@ async def test_follower_waits_for_a_live_run_without_stored_events(
     async with two_services(deployment) as (owner, other):
         port = user(owner)
         waiting = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x", "s1")))
-        run_id = (await running(port))["run_id"]
+        run_id = (await wait_for_running(port))["run_id"]
         follower = user(owner if here else other)
         told = asyncio.create_task(resume(follower, run_id, component_id="hang"))
         await asyncio.sleep(0.05)
@@ -210,36 +227,38 @@ async def test_follower_waits_for_a_live_run_without_stored_events(
         await waiting
         (end,) = await told
         assert (end.seq, end.name) == (1, "RunCancelled")
-        assert data(end)["reason"] == "enough"
+        assert event_data(end)["reason"] == "enough"
 
 
 async def test_member_run_has_content_and_end(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         port = user(service)
-        whole = await collect(port, "team", "crew", message="ask echo", session_id="s1")
-        member = next(data(event) for event in whole if event.name == "RunCompleted")
+        whole = await collect_run_events(port, "team", "crew", message="ask echo", session_id="s1")
+        member = next(event_data(event) for event in whole if event.name == "RunCompleted")
         found = await resume(port, member["run_id"])
         assert [event.name for event in found] == ["RunContent", "RunCompleted"]
-        assert data(found[1])["parent_run_id"] == data(whole[0])["run_id"]
-        assert data(found[1])["agent_name"] == "echo"
+        assert event_data(found[1])["parent_run_id"] == event_data(whole[0])["run_id"]
+        assert event_data(found[1])["agent_name"] == "echo"
 
 
 async def test_deleted_events_are_rebuilt_from_the_row(
     deployment: Deployment,
 ) -> None:
     async with two_services(deployment) as (owner, other):
-        whole = await collect(user(owner), "agent", "http-500", message="x", session_id="s1")
-        run_id = str(data(whole[0])["run_id"])
+        whole = await collect_run_events(
+            user(owner), "agent", "http-500", message="x", session_id="s1"
+        )
+        run_id = str(event_data(whole[0])["run_id"])
         assert await main_database(owner).write(events.delete_older(now() + 1))
         (end,) = await resume(user(other), run_id, component_id="http-500")
         assert (end.seq, end.name) == (1, "RunError")
-        assert data(end)["error"] == data(whole[-1])["error"]
+        assert event_data(end)["error"] == event_data(whole[-1])["error"]
 
 
 async def test_end_of_an_orphaned_run_follows_delivered_events(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         database = main_database(service)
         run = await create_live_run(database, "dead", component_id="echo")
         last = await store_events(database, run, "one ", "two") - 1
@@ -250,12 +269,12 @@ async def test_end_of_an_orphaned_run_follows_delivered_events(
         found = await early
         assert [event.seq for event in found] == [0, 1, 2, last + LOST_SEQ_STEP]
         assert found[-1].name == "RunError"
-        assert data(found[-1])["error"]["code"] == "WORKER_LOST"
+        assert event_data(found[-1])["error"]["code"] == "WORKER_LOST"
         assert await late == found[-1:]
 
 
 async def test_following_an_unknown_run_raises_not_found(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         hosting = service.hosting
         with pytest.raises(errors.NotFound):
             await anext(follow(service, "nothing"))
@@ -284,8 +303,8 @@ async def collect_events(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]
 async def test_shutdown_releases_followers_of_other_processes(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as owner, start_hanging_run(owner) as run_id:
-        async with hosted(deployment) as other:
+    async with open_service(deployment) as owner, start_hanging_run(owner) as run_id:
+        async with open_service(deployment) as other:
             hosting = other.hosting
             following = asyncio.create_task(resume(user(other), run_id, component_id="hang"))
             waiting = asyncio.create_task(
@@ -326,7 +345,7 @@ async def test_leaving_a_resumed_stream_does_not_stop_the_run(deployment: Deploy
 
 
 async def test_follower_without_access_is_refused(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         port = user(service)
         run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
         run_id = run["run_id"]

@@ -24,7 +24,7 @@ from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runs import hanging_tools
-from tests.service.doors import hosted, running, user
+from tests.service.callers import open_service, user, wait_for_running
 
 SOON = 5.0
 """Seconds within which a run is final on a busy machine; no work here ends before on its own."""
@@ -76,7 +76,7 @@ def _agent(name: str, more: str = "") -> str:
 @contextlib.asynccontextmanager
 async def open_prepared_service(deployment: Deployment) -> AsyncIterator[Service]:
     """Open a prepared service: its runs need no import, which takes seconds on a busy machine."""
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         await service.prepare()
         yield service
 
@@ -219,7 +219,7 @@ async def test_unstopped_work_is_recorded_for_the_member_run(
         port = user(service)
         request = RunRequest("x", session_id="s1", background=True)
         run_id = (await port.create_run("team", "pair", request)).value["run_id"]
-        member = await running(port, component_id="blocked")
+        member = await wait_for_running(port, component_id="blocked")
         live = service.hosting.engine.find_run(member["run_id"])
         assert live is not None
         await wait_until(lambda: live.transcript.tools)
@@ -248,7 +248,7 @@ async def test_closing_service_does_not_wait_for_hanging_work(
     await asyncio.sleep(0)
 
     assert complaints == []
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         run = await read_record(user(service), run_id)
     assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
 

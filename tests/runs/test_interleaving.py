@@ -39,7 +39,7 @@ from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
 from tests.runs.components import LONG, build_settings
 from tests.runs.interleaving import Change, together, undone
-from tests.service.doors import user
+from tests.service.callers import user
 from tests.store.made import a_run, a_session
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from agentctl.operations import ResumeRequest
 from agentctl.runs.recovery import LOST_SEQ_STEP, recover_runs
 from tests.deployment import Deployment
 from tests.runs.shared_databases import create_live_run, store_events
-from tests.service.doors import hosted, user
+from tests.service.callers import open_service, user
 
 
 @pytest.mark.parametrize("kept", [0, 2])
@@ -16,7 +16,7 @@ from tests.service.doors import hosted, user
 async def test_end_of_an_orphaned_run_follows_unstored_events(
     deployment: Deployment, kept: int, after: int
 ) -> None:
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         database = service.hosting.databases["main"]
         run = await create_live_run(database, "dead", component_id="echo")
         stored = await store_events(database, run, *["word "] * kept) if kept else 0

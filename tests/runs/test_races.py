@@ -31,7 +31,7 @@ from tests.runs.client_calls import check_cancel, check_numbers, component_of, e
 from tests.runs.components import LONG, QUICK, build_settings, collect_garbage, ignore_never_awaited
 from tests.runs.database_invariants import InvariantChecker
 from tests.runs.simulated_processes import Process, create_process_task
-from tests.service.doors import user
+from tests.service.callers import user
 
 __all__ = ["collect_garbage"]
 

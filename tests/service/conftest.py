@@ -1,4 +1,4 @@
-"""The port on this machine: a real database, real models on the stub endpoint."""
+"""The local backend: a real database, and models on the stub endpoint."""
 
 from __future__ import annotations
 

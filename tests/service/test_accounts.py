@@ -1,4 +1,4 @@
-"""Service accounts behind the port: what is granted, to whom, and what becomes of a token."""
+"""Service accounts: grants, tokens, revocation and expiry."""
 
 from __future__ import annotations
 
@@ -32,47 +32,49 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.deployment import ADMIN, Deployment
 from tests.loops import wait_until
-from tests.service.doors import boss, hosted
+from tests.service.callers import admin, open_service
 
 MANAGER = frozenset(
     {"service_accounts:read", "service_accounts:write", "service_accounts:delete", "agents:read"}
 )
 
 
-def an_account(*scopes: str, name: str = "ci", **given: Any) -> NewAccount:
+def build_account(*scopes: str, name: str = "ci", **given: Any) -> NewAccount:
     return NewAccount(name, tuple(Grant(scope) for scope in scopes or ("agents:read",)), **given)
 
 
-async def made(port: ServiceOperations, *scopes: str, **given: Any) -> dict[str, Any]:
-    document = await port.create_service_account(an_account(*scopes, **given))
+async def create_account(
+    operations: ServiceOperations, *scopes: str, **given: Any
+) -> dict[str, Any]:
+    document = await operations.create_service_account(build_account(*scopes, **given))
     return dict(document.value)
 
 
-async def listed(port: ServiceOperations, **given: Any) -> list[dict[str, Any]]:
-    page = await port.list_service_accounts(AccountFilter(**given))
+async def list_accounts(operations: ServiceOperations, **given: Any) -> list[dict[str, Any]]:
+    page = await operations.list_service_accounts(AccountFilter(**given))
     return [dict(record) for record in page.value["data"]]
 
 
-async def bearer(service: Service, token: str) -> ServiceOperations:
-    """The port as whoever sends the token."""
+async def operations_of_token(service: Service, token: str) -> ServiceOperations:
+    """Return the operations of the principal of a token."""
     return service.operations_for(await service.verifier.identify(f"Bearer {token}"))
 
 
-async def check(service: Service, token: str) -> str:
-    """The check that a token fails."""
+async def failed_check(service: Service, token: str) -> str:
+    """Return the name of the check that a token fails."""
     with pytest.raises(errors.InvalidToken) as refusal:
-        await bearer(service, token)
+        await operations_of_token(service, token)
     return refusal.value.check
 
 
-def manager(service: Service, *scopes: str) -> ServiceOperations:
+def account_manager(service: Service, *scopes: str) -> ServiceOperations:
     return service.operations_for(Principal("me", MANAGER | {*scopes}))
 
 
-async def test_an_account_is_made_and_told_once(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = boss(service)
-        record = await made(port, "agents:read", "agents:run", "agents:read")
+async def test_new_account_returns_its_token_once(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = admin(service)
+        record = await create_account(operations, "agents:read", "agents:run", "agents:read")
         token = record.pop("token")
         assert token.startswith("agentctl_pat_")
         assert record["token_hint"] == token[-4:]
@@ -84,8 +86,8 @@ async def test_an_account_is_made_and_told_once(deployment: Deployment) -> None:
         assert (record["state"], record["last_used_at"], record["revoked_at"]) == (
             "active", None, None,
         )  # fmt: skip
-        assert await listed(port) == [record]
-        assert token not in repr(await listed(port))
+        assert await list_accounts(operations) == [record]
+        assert token not in repr(await list_accounts(operations))
 
 
 @pytest.mark.parametrize(
@@ -93,11 +95,11 @@ async def test_an_account_is_made_and_told_once(deployment: Deployment) -> None:
     [({}, 90), ({"expires_in_days": 1}, 1), ({"expires_in_days": 3650}, 3650),
      ({"never_expires": True}, None)],
 )  # fmt: skip
-async def test_how_long_it_is_good_for(
+async def test_account_expires_as_requested(
     deployment: Deployment, given: dict[str, Any], days: int | None
 ) -> None:
-    async with hosted(deployment) as service:
-        record = await made(boss(service), **given)
+    async with open_service(deployment) as service:
+        record = await create_account(admin(service), **given)
         if days is None:
             assert record["expires_at"] is None
             return
@@ -127,64 +129,64 @@ async def test_how_long_it_is_good_for(
         ({"expires_in_days": 5, "never_expires": True}, "exclude each other"),
     ],
 )
-async def test_what_is_not_allowed_is_refused(
+async def test_invalid_account_is_rejected(
     deployment: Deployment, given: dict[str, Any], told: str
 ) -> None:
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         with pytest.raises(errors.ValidationFailed) as refusal:
-            await boss(service).create_service_account(replace(an_account(), **given))
+            await admin(service).create_service_account(replace(build_account(), **given))
         assert told in refusal.value.detail
-        assert await listed(boss(service)) == []
+        assert await list_accounts(admin(service)) == []
 
 
-async def test_nobody_grants_what_they_do_not_hold(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        me = manager(service)
-        await made(me, "agents:echo:read")
+async def test_caller_cannot_grant_a_missing_scope(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        me = account_manager(service)
+        await create_account(me, "agents:echo:read")
         for scopes in (("agents:run",), ("agents:read", "sessions:read"), (ADMIN,)):
             for allow in (False, True):
                 with pytest.raises(errors.Forbidden) as refusal:
-                    await made(me, *scopes, name="x", allow_privileged_scopes=allow)
+                    await create_account(me, *scopes, name="x", allow_privileged_scopes=allow)
                 assert refusal.value.required_scopes == scopes[-1:]
-        assert [record["name"] for record in await listed(me)] == ["ci"]
-        assert (await listed(me))[0]["created_by"] == "me"
+        assert [record["name"] for record in await list_accounts(me)] == ["ci"]
+        assert (await list_accounts(me))[0]["created_by"] == "me"
 
 
-async def test_an_account_cannot_make_a_stronger_one(deployment: Deployment) -> None:
-    """F10: what an account makes is a part of what it is."""
-    async with hosted(deployment) as service:
+async def test_account_cannot_create_a_stronger_account(deployment: Deployment) -> None:
+    """F10: the scopes of a new account are a subset of those of its creator."""
+    async with open_service(deployment) as service:
         scopes = ("service_accounts:write", "agents:echo:read")
-        parent = await made(boss(service), *scopes, allow_privileged_scopes=True)
-        port = await bearer(service, parent["token"])
-        child = await made(port, "agents:echo:read", name="child")
+        parent = await create_account(admin(service), *scopes, allow_privileged_scopes=True)
+        operations = await operations_of_token(service, parent["token"])
+        child = await create_account(operations, "agents:echo:read", name="child")
         assert child["created_by"] == f"sa:{parent['id']}"
         for scope in ("agents:read", "agents:apart:read", "sessions:write", ADMIN):
             with pytest.raises(errors.Forbidden):
-                await made(port, scope, name="x", allow_privileged_scopes=True)
+                await create_account(operations, scope, name="x", allow_privileged_scopes=True)
         with pytest.raises(errors.Forbidden):
-            await listed(port)
+            await list_accounts(operations)
 
 
-async def test_privileged_scopes_have_to_be_meant(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+async def test_privileged_scopes_need_the_flag(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
         for scope in ("sessions:write", "sessions:s1:delete", "service_accounts:read", ADMIN):
             with pytest.raises(errors.BadRequest) as refusal:
-                await made(boss(service), "agents:read", scope)
+                await create_account(admin(service), "agents:read", scope)
             assert refusal.value.detail.endswith(f": {scope}")
-            await made(
-                boss(service), scope, name=scope.replace(":", "."), allow_privileged_scopes=True
+            await create_account(
+                admin(service), scope, name=scope.replace(":", "."), allow_privileged_scopes=True
             )
 
 
 @pytest.mark.parametrize("scope", sorted(MANAGER))
-async def test_each_operation_has_a_scope_of_its_own(deployment: Deployment, scope: str) -> None:
-    async with hosted(deployment) as service:
-        account = await made(boss(service))
-        port = service.operations_for(Principal("me", frozenset({scope, "agents:run"})))
+async def test_each_account_operation_has_its_own_scope(deployment: Deployment, scope: str) -> None:
+    async with open_service(deployment) as service:
+        account = await create_account(admin(service))
+        operations = service.operations_for(Principal("me", frozenset({scope, "agents:run"})))
         asked = {
-            "service_accounts:read": listed(port),
-            "service_accounts:write": made(port, "agents:run", name="other"),
-            "service_accounts:delete": port.revoke_service_account(account["id"]),
+            "service_accounts:read": list_accounts(operations),
+            "service_accounts:write": create_account(operations, "agents:run", name="other"),
+            "service_accounts:delete": operations.revoke_service_account(account["id"]),
         }
         for needed, ask in asked.items():
             if needed == scope:
@@ -195,42 +197,42 @@ async def test_each_operation_has_a_scope_of_its_own(deployment: Deployment, sco
                 assert refusal.value.required_scopes == (needed,)
 
 
-async def test_an_account_has_its_own_data_and_nothing_else(deployment: Deployment) -> None:
+async def test_account_sees_only_its_own_data(deployment: Deployment) -> None:
     everything = ("agents:run", "agents:read", "sessions:read", "sessions:write")
-    async with hosted(deployment) as service:
-        await boss(service).create_session(NewSession(session_id="theirs"))
+    async with open_service(deployment) as service:
+        await admin(service).create_session(NewSession(session_id="theirs"))
         for number, scopes in enumerate((everything, (ADMIN,))):
-            account = await made(
-                boss(service), *scopes, name=f"n{number}", allow_privileged_scopes=True
+            account = await create_account(
+                admin(service), *scopes, name=f"n{number}", allow_privileged_scopes=True
             )
-            port = await bearer(service, account["token"])
+            operations = await operations_of_token(service, account["token"])
             mine = f"mine-{number}"
-            run = (await port.create_run("agent", "echo", RunRequest("x", mine))).value
+            run = (await operations.create_run("agent", "echo", RunRequest("x", mine))).value
             assert run["user_id"] == f"sa:{account['id']}"
             other = RunRequest("x", f"for-{number}", user_id="somebody")
-            assert (await port.create_run("agent", "echo", other)).value["user_id"] == (
+            assert (await operations.create_run("agent", "echo", other)).value["user_id"] == (
                 f"sa:{account['id']}"
             )
-            page = (await port.get_sessions(SessionFilter())).value["data"]
+            page = (await operations.get_sessions(SessionFilter())).value["data"]
             assert {row["session_id"] for row in page} == {mine, f"for-{number}"}
-            assert len((await port.get_runs(RunFilter())).value["data"]) == 2
+            assert len((await operations.get_runs(RunFilter())).value["data"]) == 2
             with pytest.raises(errors.NotFound):
-                await port.get_session_by_id("theirs")
+                await operations.get_session_by_id("theirs")
             with pytest.raises(errors.NotFound):
-                await port.cancel_run("agent", "echo", "nothing", CancelRequest(mine))
+                await operations.cancel_run("agent", "echo", "nothing", CancelRequest(mine))
 
 
-async def test_a_name_that_is_given_again_does_not_inherit(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+async def test_reused_name_inherits_no_data(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
         scopes = ("sessions:read", "sessions:write")
-        first = await made(boss(service), *scopes, allow_privileged_scopes=True)
+        first = await create_account(admin(service), *scopes, allow_privileged_scopes=True)
         with pytest.raises(errors.Conflict):
-            await made(boss(service))
-        old = await bearer(service, first["token"])
+            await create_account(admin(service))
+        old = await operations_of_token(service, first["token"])
         await old.create_session(NewSession(session_id="old"))
-        await boss(service).revoke_service_account(first["id"])
-        second = await made(boss(service), *scopes, allow_privileged_scopes=True)
-        new = await bearer(service, second["token"])
+        await admin(service).revoke_service_account(first["id"])
+        second = await create_account(admin(service), *scopes, allow_privileged_scopes=True)
+        new = await operations_of_token(service, second["token"])
         assert (await new.get_sessions(SessionFilter())).value["data"] == []
         with pytest.raises(errors.NotFound):
             await new.get_session_by_id("old")
@@ -238,33 +240,36 @@ async def test_a_name_that_is_given_again_does_not_inherit(deployment: Deploymen
             await new.create_session(NewSession(session_id="old"))
 
 
-async def test_a_revoked_token_is_dead_at_once_here(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        account, other = await made(boss(service)), await made(boss(service), name="other")
+async def test_revoked_token_is_rejected_at_once(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        account, other = (
+            await create_account(admin(service)),
+            await create_account(admin(service), name="other"),
+        )
         for each in (account, other):
-            await bearer(service, each["token"])
-        await boss(service).revoke_service_account(account["id"])
-        assert await check(service, account["token"]) == "account.revoked"
-        await bearer(service, other["token"])
+            await operations_of_token(service, each["token"])
+        await admin(service).revoke_service_account(account["id"])
+        assert await failed_check(service, account["token"]) == "account.revoked"
+        await operations_of_token(service, other["token"])
         for account_id in (account["id"], "missing", "", "x" * 5_000):
             with pytest.raises(errors.NotFound):
-                await boss(service).revoke_service_account(account_id)
+                await admin(service).revoke_service_account(account_id)
         with pytest.raises(errors.ValidationFailed):
-            await boss(service).revoke_service_account("a\x00")
-        states = {record["name"]: record["state"] for record in await listed(boss(service))}
+            await admin(service).revoke_service_account("a\x00")
+        states = {record["name"]: record["state"] for record in await list_accounts(admin(service))}
         assert states == {"ci": "revoked", "other": "active"}
 
 
-async def test_a_revoked_token_is_dead_within_a_second_elsewhere(deployment: Deployment) -> None:
-    async with hosted(deployment) as here, hosted(deployment) as there:
-        account = await made(boss(here))
-        await bearer(there, account["token"])
-        await boss(here).revoke_service_account(account["id"])
+async def test_revoked_token_is_rejected_elsewhere_within_a_second(deployment: Deployment) -> None:
+    async with open_service(deployment) as here, open_service(deployment) as there:
+        account = await create_account(admin(here))
+        await operations_of_token(there, account["token"])
+        await admin(here).revoke_service_account(account["id"])
         revoked_at = time.monotonic()
 
         async def refused() -> bool:
             try:
-                await bearer(there, account["token"])
+                await operations_of_token(there, account["token"])
             except errors.InvalidToken as failure:
                 return failure.check == "account.revoked"
             assert time.monotonic() - revoked_at < 5
@@ -273,59 +278,61 @@ async def test_a_revoked_token_is_dead_within_a_second_elsewhere(deployment: Dep
         await wait_until(refused)
 
 
-async def test_unknown_tokens_are_rationed_and_an_account_in_use_does_not_notice(
+async def test_unknown_tokens_are_rate_limited(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        account = await made(boss(service))
-        await bearer(service, account["token"])
+    async with open_service(deployment) as service:
+        account = await create_account(admin(service))
+        await operations_of_token(service, account["token"])
         began = time.monotonic()
         for _ in range(300):
-            assert await check(service, generate_account_token("agentctl")) == "account.known"
+            assert (
+                await failed_check(service, generate_account_token("agentctl")) == "account.known"
+            )
         looked_up = len(service.hosting.accounts._unknown)
         assert looked_up <= 20 * (2 + time.monotonic() - began)
         service.hosting.accounts._monotonic = lambda: time.monotonic() + 1
-        await bearer(service, account["token"])
+        await operations_of_token(service, account["token"])
 
 
-async def test_the_last_use_is_written_once_a_minute_and_not_waited_for(
+async def test_last_use_is_written_once_a_minute(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        account = await made(boss(service))
+    async with open_service(deployment) as service:
+        account = await create_account(admin(service))
 
         async def last_used() -> Any:
-            return (await listed(boss(service)))[0]["last_used_at"]
+            return (await list_accounts(admin(service)))[0]["last_used_at"]
 
-        await bearer(service, account["token"])
+        await operations_of_token(service, account["token"])
         await wait_until(last_used)
         first = await last_used()
         for _ in range(3):
             service.hosting.accounts.forget(account["id"])
-            await bearer(service, account["token"])
+            await operations_of_token(service, account["token"])
         await asyncio.sleep(0.05)
         assert await last_used() == first
 
 
-async def test_a_use_that_cannot_be_written_keeps_nobody_out(
+async def test_failed_write_of_a_use_is_logged(
     deployment: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with hosted(deployment) as service:
-        account = await made(boss(service))
+    async with open_service(deployment) as service:
+        account = await create_account(admin(service))
         await execute(
             service,
             "CREATE TRIGGER unused BEFORE UPDATE OF last_used_at ON service_accounts"
             " BEGIN SELECT RAISE(ABORT, 'it is not to be'); END",
         )
         with caplog.at_level(logging.WARNING, "agentctl.service"):
-            await bearer(service, account["token"])
+            await operations_of_token(service, account["token"])
             await wait_until(lambda: "not written" in caplog.text)
     assert account["token"][13:] not in caplog.text
     assert account["id"] in caplog.text
 
 
 async def execute(service: Service, sql: str) -> None:
-    """Change the database behind the service's back."""
+    """Change the database without the service."""
 
     @unit
     def work() -> Steps[None]:
@@ -335,8 +342,8 @@ async def execute(service: Service, sql: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _gone(deployment: Deployment) -> AsyncIterator[None]:
-    """The database's file is not there for a while."""
+async def _database_moved_away(deployment: Deployment) -> AsyncIterator[None]:
+    """Move the file of the database away for the duration of the block."""
     moved = {
         path: path.with_name(f"{path.name}.away") for path in deployment.folder.glob("main.db*")
     }
@@ -349,27 +356,27 @@ async def _gone(deployment: Deployment) -> AsyncIterator[None]:
             away.rename(path)
 
 
-async def test_without_the_database_nobody_can_tell(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        account = await made(boss(service))
-    async with _gone(deployment), Service.open(deployment.settings) as service:
+async def test_account_token_without_a_database_is_unavailable(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        account = await create_account(admin(service))
+    async with _database_moved_away(deployment), Service.open(deployment.settings) as service:
         for token in (account["token"], generate_account_token("agentctl")):
             with pytest.raises(errors.Unavailable):
-                await bearer(service, token)
-        assert await check(service, account["token"][:-1]) == "account.form"
+                await operations_of_token(service, token)
+        assert await failed_check(service, account["token"][:-1]) == "account.form"
 
 
-async def test_the_files_hold_no_token(
+async def test_database_files_contain_no_token(
     deployment: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K05: what is stored of a token does not open anything."""
+    """K05: the stored form of a token is not a credential."""
     with caplog.at_level(logging.DEBUG):
-        async with hosted(deployment) as service:
-            account = await made(boss(service))
+        async with open_service(deployment) as service:
+            account = await create_account(admin(service))
             token = account["token"]
-            await bearer(service, token)
-            await check(service, token + "x")
-            rows = (await boss(service).get_audit(AuditFilter())).raw
+            await operations_of_token(service, token)
+            await failed_check(service, token + "x")
+            rows = (await admin(service).get_audit(AuditFilter())).raw
     stored = b"".join(
         path.read_bytes() for path in deployment.folder.glob("main.db*") if path.is_file()
     )
@@ -380,58 +387,61 @@ async def test_the_files_hold_no_token(
         assert text.encode() not in rows
 
 
-async def test_lists_have_pages(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = boss(service)
+async def test_account_list_has_pages(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = admin(service)
         for number in range(5):
-            record = await made(port, name=f"n{number % 2}")
-            await port.revoke_service_account(record["id"])
-        names = [record["id"] for record in await listed(port)]
-        first = (await port.list_service_accounts(AccountFilter(page=Page(limit=2)))).value
+            record = await create_account(operations, name=f"n{number % 2}")
+            await operations.revoke_service_account(record["id"])
+        names = [record["id"] for record in await list_accounts(operations)]
+        first = (await operations.list_service_accounts(AccountFilter(page=Page(limit=2)))).value
         assert [row["id"] for row in first["data"]] == names[:2]
         assert (first["meta"]["total_count"], first["meta"]["total_pages"]) == (5, 3)
         cursor = first["meta"]["next_cursor"]
         assert [
-            row["id"] for row in await listed(port, page=Page(limit=100, cursor=cursor))
+            row["id"]
+            for row in await list_accounts(operations, page=Page(limit=100, cursor=cursor))
         ] == names[2:]
-        assert [row["id"] for row in await listed(port, page=Page(limit=2, page=3))] == names[4:]
-        ordered = await listed(port, page=Page(sort_order="asc"))
+        assert [
+            row["id"] for row in await list_accounts(operations, page=Page(limit=2, page=3))
+        ] == names[4:]
+        ordered = await list_accounts(operations, page=Page(sort_order="asc"))
         assert [row["id"] for row in ordered] == names[::-1]
-        assert {row["name"] for row in await listed(port, name="n1")} == {"n1"}
-        assert await listed(port, name="N1") == []
+        assert {row["name"] for row in await list_accounts(operations, name="n1")} == {"n1"}
+        assert await list_accounts(operations, name="N1") == []
         for page in (Page(limit=0), Page(limit=101), Page(page=0), Page(cursor="x")):
             with pytest.raises(errors.ValidationFailed):
-                await listed(port, page=page)
+                await list_accounts(operations, page=page)
         with pytest.raises(errors.ValidationFailed):
-            await listed(port, name="a\x00")
+            await list_accounts(operations, name="a\x00")
 
 
-async def test_an_expired_account_says_so_and_gives_its_name_back(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        account = await made(boss(service))
+async def test_expired_account_releases_its_name(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        account = await create_account(admin(service))
         await execute(service, "UPDATE service_accounts SET expires_at = created_at + 1")
-        assert await check(service, account["token"]) == "account.expired"
-        assert [record["state"] for record in await listed(boss(service))] == ["expired"]
-        await made(boss(service))
-        await boss(service).revoke_service_account(account["id"])
-        states = [record["state"] for record in await listed(boss(service))]
+        assert await failed_check(service, account["token"]) == "account.expired"
+        assert [record["state"] for record in await list_accounts(admin(service))] == ["expired"]
+        await create_account(admin(service))
+        await admin(service).revoke_service_account(account["id"])
+        states = [record["state"] for record in await list_accounts(admin(service))]
         assert states == ["active", "revoked"]
 
 
-async def test_changes_and_denials_are_in_the_audit(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = boss(service)
-        account = await made(port)
+async def test_account_changes_and_denials_are_audited(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = admin(service)
+        account = await create_account(operations)
         for failing in (
-            made(port),
-            made(port, "sessions:write", name="x"),
-            made(manager(service), "agents:run", name="x"),
-            port.revoke_service_account("missing"),
+            create_account(operations),
+            create_account(operations, "sessions:write", name="x"),
+            create_account(account_manager(service), "agents:run", name="x"),
+            operations.revoke_service_account("missing"),
         ):
             with pytest.raises(errors.AgentctlError):
                 await failing
-        await port.revoke_service_account(account["id"])
-        rows = (await port.get_audit(AuditFilter())).value["data"]
+        await operations.revoke_service_account(account["id"])
+        rows = (await operations.get_audit(AuditFilter())).value["data"]
         told = [
             (row["operation"].partition("_")[0], row["outcome"], row["status"], row["resource"])
             for row in reversed(rows)
@@ -448,7 +458,7 @@ async def test_changes_and_denials_are_in_the_audit(deployment: Deployment) -> N
         ]
 
 
-async def test_with_authorization_off_accounts_are_managed_locally(deployment: Deployment) -> None:
+async def test_accounts_are_local_only_without_authorization(deployment: Deployment) -> None:
     given = replace(deployment.settings.authorization, enabled=False)
     settings = replace(deployment.settings, authorization=given)
     async with Service.open(settings, create=True) as service:
@@ -456,26 +466,26 @@ async def test_with_authorization_off_accounts_are_managed_locally(deployment: D
             service.operations_for(anonymous_principal()),
             service.operations_for(local_principal("boss")),
         )
-        account = await made(operator)
+        account = await create_account(operator)
         for ask in (
-            made(nobody, name="x"),
-            listed(nobody),
+            create_account(nobody, name="x"),
+            list_accounts(nobody),
             nobody.revoke_service_account(account["id"]),
         ):
             with pytest.raises(errors.Forbidden) as refusal:
                 await ask
             assert "locally" in refusal.value.detail
-        assert [record["name"] for record in await listed(operator)] == ["ci"]
+        assert [record["name"] for record in await list_accounts(operator)] == ["ci"]
         await operator.revoke_service_account(account["id"])
 
 
-async def test_tokens_begin_as_configured(deployment: Deployment) -> None:
+async def test_token_prefix_is_configurable(deployment: Deployment) -> None:
     given = replace(deployment.settings.authorization, token_prefix="acme")
     settings = replace(deployment.settings, authorization=given)
-    async with hosted(deployment) as before:
-        old = (await made(boss(before)))["token"]
+    async with open_service(deployment) as before:
+        old = (await create_account(admin(before)))["token"]
     async with Service.open(settings) as service:
-        new = (await made(boss(service), name="new"))["token"]
+        new = (await create_account(admin(service), name="new"))["token"]
         assert new.startswith("acme_pat_")
-        await bearer(service, new)
-        assert await check(service, old) == "form"
+        await operations_of_token(service, new)
+        assert await failed_check(service, old) == "form"

@@ -1,4 +1,4 @@
-"""Who did what, and what was refused to whom: no record, no change."""
+"""The audit log: entries of changes, denials and failures; no change without an entry."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from agentctl.service.audit_log import CHANGING_OPERATIONS, MAXIMUM_TEXT
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import idempotency
 from tests.deployment import Deployment
-from tests.service.doors import ALL, boss, collect, hosted, started, user
+from tests.service.callers import ALL, admin, collect_run_events, open_service, streamed_run, user
 
 Row = dict[str, Any]
 
 IN_SECOND = SessionRunsQuery(SessionLocator(db_id="second"))
 
 
-async def rows(service: Service, **wanted: Any) -> list[Row]:
-    """The audit, oldest first, read beside the operations that are looked at."""
+async def read_entries(service: Service, **wanted: Any) -> list[Row]:
+    """Return the entries, oldest first, without the entry of this read."""
     found: list[AuditRecord] = []
     cursor: str | None = None
     while True:
@@ -55,12 +55,12 @@ async def rows(service: Service, **wanted: Any) -> list[Row]:
             return [dict(row) for row in reversed(found)]
 
 
-def brief(row: Row) -> tuple[Any, ...]:
+def summarize(row: Row) -> tuple[Any, ...]:
     return row["operation"], row["resource"], row["outcome"], row["status"], row["reason"]
 
 
-async def told(service: Service) -> list[tuple[Any, ...]]:
-    return [brief(row) for row in await rows(service)]
+async def summaries(service: Service) -> list[tuple[Any, ...]]:
+    return [summarize(row) for row in await read_entries(service)]
 
 
 @contextlib.asynccontextmanager
@@ -71,8 +71,8 @@ async def auditing_reads(deployment: Deployment) -> AsyncIterator[Service]:
 
 
 @contextlib.contextmanager
-def in_the_file(deployment: Deployment, name: str = "main") -> Iterator[apsw.Connection]:
-    """The database's file, behind the back of the service."""
+def database_file(deployment: Deployment, name: str = "main") -> Iterator[apsw.Connection]:
+    """Open the file of a database without the service."""
     with contextlib.closing(apsw.Connection(str(deployment.folder / f"{name}.db"))) as connection:
         connection.set_busy_timeout(5_000)
         yield connection
@@ -85,17 +85,17 @@ BREAKS = {
 MENDS = {"refusing": "DROP TRIGGER no", "gone": "ALTER TABLE elsewhere RENAME TO audit_log"}
 
 
-async def test_every_change_of_a_session_has_a_row(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_session(NewSession(session_id="s1"))
-        made = (await port.create_session(NewSession())).value["agent_session_id"]
-        await port.rename_session("s1", "secret name")
-        await port.update_session("s1", SessionPatch({"metadata": {"secret": 1}}))
-        await port.delete_session("s1")
-        await port.delete_sessions(BulkDeletion((made, made)))
+async def test_every_session_change_has_an_entry(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_session(NewSession(session_id="s1"))
+        made = (await operations.create_session(NewSession())).value["agent_session_id"]
+        await operations.rename_session("s1", "secret name")
+        await operations.update_session("s1", SessionPatch({"metadata": {"secret": 1}}))
+        await operations.delete_session("s1")
+        await operations.delete_sessions(BulkDeletion((made, made)))
         ok = ("allowed", None, None)
-        assert await told(service) == [
+        assert await summaries(service) == [
             ("create_session", "session:s1", *ok),
             ("create_session", f"session:{made}", *ok),
             ("rename_session", "session:s1", *ok),
@@ -103,11 +103,11 @@ async def test_every_change_of_a_session_has_a_row(deployment: Deployment) -> No
             ("delete_session", "session:s1", *ok),
             ("delete_sessions", f"session:{made}", *ok),
         ]
-        assert "secret" not in str(await rows(service))
+        assert "secret" not in str(await read_entries(service))
 
 
-async def test_a_row_says_who_and_through_which_door_and_when(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+async def test_entry_names_principal_backend_and_time(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
         began = format_rfc3339(now())
         await service.operations_for(Principal("me", ALL), "request-1").create_session(NewSession())
         one = service.operations_for(local_principal("ann"))
@@ -117,7 +117,7 @@ async def test_a_row_says_who_and_through_which_door_and_when(deployment: Deploy
             NewSession()
         )
         await service.operations_for(Principal(None, ALL)).create_session(NewSession())
-        found = await rows(service)
+        found = await read_entries(service)
         assert [(row["principal"], row["via"]) for row in found] == [
             ("me", "http"),
             ("local:ann", "local"),
@@ -133,73 +133,78 @@ async def test_a_row_says_who_and_through_which_door_and_when(deployment: Deploy
         assert [row["seq"] for row in found] == sorted({row["seq"] for row in found})
 
 
-async def test_a_run_has_one_row_with_its_id_and_its_session(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service, session_id="claimed")
-        run = (await port.create_run("agent", "echo", RunRequest("secret text"))).value
-        await collect(port, "team", "crew", message="ask echo", session_id="t1")
-        first, second = await rows(service)
-        assert brief(first)[:3] == (
+async def test_new_run_has_one_entry_with_its_session(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service, session_id="claimed")
+        run = (await operations.create_run("agent", "echo", RunRequest("secret text"))).value
+        await collect_run_events(operations, "team", "crew", message="ask echo", session_id="t1")
+        first, second = await read_entries(service)
+        assert summarize(first)[:3] == (
             "create_agent_run",
             f"agent:echo,session:claimed,run:{run['run_id']}",
             "allowed",
         )
-        assert brief(second)[0] == "create_team_run"
+        assert summarize(second)[0] == "create_team_run"
         assert second["resource"].startswith("team:crew,session:t1,run:")
         assert "secret" not in str([first, second])
 
 
-async def test_a_repeated_request_is_no_second_run_and_has_no_second_row(
+async def test_repeated_request_has_no_second_entry(
     deployment: Deployment,
 ) -> None:
     request = RunRequest("x", "s1", idempotency_key="k")
-    async with hosted(deployment) as service:
+    async with open_service(deployment) as service:
         for agent in ("echo", "apart"):
             for _ in range(3):
                 await user(service).create_run("agent", agent, request)
             with pytest.raises(errors.ValidationFailed):
                 await user(service).create_run("agent", agent, replace(request, message="y"))
             request = replace(request, session_id="s2", idempotency_key="l")
-        found = await rows(service)
+        found = await read_entries(service)
         assert [row["outcome"] for row in found] == ["allowed", "failed"] * 2
         (run,) = (await user(service).get_session_runs("s2", IN_SECOND)).value
         about = f"agent:apart,session:s2,database:second,run:{run['run_id']}"
         assert found[2]["resource"] == about
 
 
-async def test_a_key_that_is_forgotten_meanwhile_starts_no_run_without_a_row(
+async def test_expired_key_starts_no_run_without_an_entry(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = RunRequest("x", "s1", idempotency_key="k")
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_run("agent", "apart", request)
-        with in_the_file(deployment, "second") as file:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_run("agent", "apart", request)
+        with database_file(deployment, "second") as file:
             expired = now() - idempotency.KEY_LIFETIME - 1
             file.execute("UPDATE idempotency SET created_at = ?", (expired,))
-        # The clock of who looks first is behind that of who decides.
+        # The first reader has an earlier clock than the one that decides.
         with monkeypatch.context() as patched:
             patched.setattr("agentctl.service.runs.now", lambda: now() - 10_000_000)
             with pytest.raises(errors.Unavailable):
-                await port.create_run("agent", "apart", request)
-        assert len((await port.get_session_runs("s1", IN_SECOND)).value) == 1
-        await port.create_run("agent", "apart", request)
-        assert len((await port.get_session_runs("s1", IN_SECOND)).value) == 2
-        outcomes = [(row["outcome"], row["status"]) for row in await rows(service)]
+                await operations.create_run("agent", "apart", request)
+        assert len((await operations.get_session_runs("s1", IN_SECOND)).value) == 1
+        await operations.create_run("agent", "apart", request)
+        assert len((await operations.get_session_runs("s1", IN_SECOND)).value) == 2
+        outcomes = [(row["outcome"], row["status"]) for row in await read_entries(service)]
         assert outcomes == [("allowed", None), ("failed", 503), ("allowed", None)]
 
 
-async def test_a_cancel_has_a_row_whatever_it_stops(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
+async def test_every_cancel_has_an_entry(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            _,
+        ):
             run_id = run["run_id"]
-            await port.cancel_run("agent", "hang", run_id, CancelRequest("s1", 10, "my secret"))
-            await port.cancel_run("agent", "hang", run_id, CancelRequest("s1"))
+            await operations.cancel_run(
+                "agent", "hang", run_id, CancelRequest("s1", 10, "my secret")
+            )
+            await operations.cancel_run("agent", "hang", run_id, CancelRequest("s1"))
             for wrong in (CancelRequest("s2"), CancelRequest(), CancelRequest("s1", 31)):
                 with pytest.raises(errors.AgentctlError):
-                    await port.cancel_run("agent", "hang", run_id, wrong)
-        found = [row for row in await told(service) if row[0] == "cancel_agent_run"]
+                    await operations.cancel_run("agent", "hang", run_id, wrong)
+        found = [row for row in await summaries(service) if row[0] == "cancel_agent_run"]
         about = f"agent:hang,run:{run_id}"
         assert found == [
             ("cancel_agent_run", f"{about},session:s1", "allowed", None, None),
@@ -210,47 +215,51 @@ async def test_a_cancel_has_a_row_whatever_it_stops(deployment: Deployment) -> N
         ]
 
 
-async def test_a_deletion_that_cancels_has_one_row_before_the_cancels(
+async def test_deletion_entry_is_committed_before_its_cancels(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", "hang", message="x", session_id="s1"):
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1"):
             with pytest.raises(errors.Conflict):
-                await port.delete_session("s1")
-            await port.delete_session("s1", cancel=True)
-        found = [brief(row)[:4] for row in await rows(service, operation="delete_session")]
+                await operations.delete_session("s1")
+            await operations.delete_session("s1", cancel=True)
+        found = [
+            summarize(row)[:4] for row in await read_entries(service, operation="delete_session")
+        ]
         assert found == [
             ("delete_session", "session:s1", "failed", 409),
             ("delete_session", "session:s1", "allowed", None),
         ]
-        assert len(await rows(service)) == 3
+        assert len(await read_entries(service)) == 3
 
 
-async def test_what_fails_has_a_row_and_nothing_says_that_it_was_allowed(
+async def test_failed_change_has_only_a_failed_entry(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_session(NewSession(session_id="s1"))
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_session(NewSession(session_id="s1"))
         asks: list[Callable[[], Awaitable[Any]]] = [
-            lambda: port.create_session(NewSession(session_id="s1")),
-            lambda: port.create_session(NewSession(session_id="not one")),
-            lambda: port.create_session(NewSession(db_id="none")),
-            lambda: port.rename_session("none", "x"),
-            lambda: port.rename_session("s1", "x" * 256),
-            lambda: port.update_session("s1", SessionPatch({"metadata": {"a": "\0"}})),
-            lambda: port.delete_sessions(BulkDeletion(("s1", "none"))),
-            lambda: port.delete_sessions(BulkDeletion(())),
-            lambda: port.create_run("agent", "none", RunRequest("x")),
-            lambda: port.create_run("agent", "echo", RunRequest("", "s1")),
-            lambda: port.create_run("team", "crew", RunRequest("x", "s1")),
-            lambda: port.create_run("agent", "echo", RunRequest("x", "s1", idempotency_key="")),
+            lambda: operations.create_session(NewSession(session_id="s1")),
+            lambda: operations.create_session(NewSession(session_id="not one")),
+            lambda: operations.create_session(NewSession(db_id="none")),
+            lambda: operations.rename_session("none", "x"),
+            lambda: operations.rename_session("s1", "x" * 256),
+            lambda: operations.update_session("s1", SessionPatch({"metadata": {"a": "\0"}})),
+            lambda: operations.delete_sessions(BulkDeletion(("s1", "none"))),
+            lambda: operations.delete_sessions(BulkDeletion(())),
+            lambda: operations.create_run("agent", "none", RunRequest("x")),
+            lambda: operations.create_run("agent", "echo", RunRequest("", "s1")),
+            lambda: operations.create_run("team", "crew", RunRequest("x", "s1")),
+            lambda: operations.create_run(
+                "agent", "echo", RunRequest("x", "s1", idempotency_key="")
+            ),
         ]
         for ask in asks:
             with pytest.raises(errors.AgentctlError):
                 await ask()
-        assert (await told(service))[1:] == [
+        assert (await summaries(service))[1:] == [
             ("create_session", "session:s1", "failed", 409, "CONFLICT"),
             ("create_session", None, "failed", 422, "VALIDATION_ERROR"),
             ("create_session", None, "failed", 404, "NOT_FOUND"),
@@ -266,19 +275,19 @@ async def test_what_fails_has_a_row_and_nothing_says_that_it_was_allowed(
         ]
 
 
-async def test_a_change_in_another_database_has_its_row_before_it(deployment: Deployment) -> None:
+async def test_change_in_another_database_has_its_entry_first(deployment: Deployment) -> None:
     second = SessionLocator(db_id="second")
-    async with hosted(deployment) as service:
-        port = user(service)
+    async with open_service(deployment) as service:
+        operations = user(service)
         other = await user(service, "other").create_run("agent", "apart", RunRequest("x", "theirs"))
-        await port.create_session(NewSession(session_id="s1", db_id="second"))
-        await port.rename_session("s1", "x", second)
+        await operations.create_session(NewSession(session_id="s1", db_id="second"))
+        await operations.rename_session("s1", "x", second)
         with pytest.raises(errors.NotFound):
-            await port.rename_session("none", "x", second)
+            await operations.rename_session("none", "x", second)
         with pytest.raises(errors.NotFound):
-            await port.create_run("agent", "apart", RunRequest("x", "theirs"))
+            await operations.create_run("agent", "apart", RunRequest("x", "theirs"))
         place = "database:second"
-        *found, before, failed = await told(service)
+        *found, before, failed = await summaries(service)
         about = f"agent:apart,session:theirs,{place},run:{other.value['run_id']}"
         assert found == [
             ("create_agent_run", about, "allowed", None, None),
@@ -294,30 +303,30 @@ async def test_a_change_in_another_database_has_its_row_before_it(deployment: De
         )
 
 
-async def test_every_denial_has_a_row_reads_too(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = service.operations_for(Principal("me", frozenset({"agents:echo:read"})))
+async def test_every_denial_has_an_entry(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = service.operations_for(Principal("me", frozenset({"agents:echo:read"})))
         asks: list[Callable[[], Awaitable[Any]]] = [
-            lambda: port.get_session_by_id("s1"),
-            lambda: port.get_components("team"),
-            lambda: port.get_component("agent", "hang"),
-            lambda: port.get_config(),
-            lambda: port.get_audit(AuditFilter()),
-            lambda: port.rename_session("a,session:b\n", "x"),
-            lambda: port.create_run("agent", "echo", RunRequest("x")),
-            lambda: port.open_resumed_stream("agent", "echo", "r", ResumeRequest()),
+            lambda: operations.get_session_by_id("s1"),
+            lambda: operations.get_components("team"),
+            lambda: operations.get_component("agent", "hang"),
+            lambda: operations.get_config(),
+            lambda: operations.get_audit(AuditFilter()),
+            lambda: operations.rename_session("a,session:b\n", "x"),
+            lambda: operations.create_run("agent", "echo", RunRequest("x")),
+            lambda: operations.open_resumed_stream("agent", "echo", "r", ResumeRequest()),
         ]
         for ask in asks:
             with pytest.raises(errors.Forbidden):
                 await ask()
-        await port.get_component("agent", "echo")
-        found = await told(service)
+        await operations.get_component("agent", "echo")
+        found = await summaries(service)
         assert found == [
             (name, about, "denied", 403, reason)
             for name, about, reason in (
-                ("get_session_by_id", "session:s1", _one("sessions", "s1", "read")),
+                ("get_session_by_id", "session:s1", _operation_id_of("sessions", "s1", "read")),
                 ("get_teams", None, "teams:*:read, teams:read"),
-                ("get_agent", "agent:hang", _one("agents", "hang", "read")),
+                ("get_agent", "agent:hang", _operation_id_of("agents", "hang", "read")),
                 ("get_config", None, "config:read, system:read"),
                 ("get_audit", None, "audit:read"),
                 (
@@ -325,25 +334,29 @@ async def test_every_denial_has_a_row_reads_too(deployment: Deployment) -> None:
                     "session:a%2Csession%3Ab%0A",
                     "sessions:*:write, sessions:write",
                 ),
-                ("create_agent_run", "agent:echo", _one("agents", "echo", "run")),
-                ("resume_agent_run_stream", "agent:echo,run:r", _one("agents", "echo", "run")),
+                ("create_agent_run", "agent:echo", _operation_id_of("agents", "echo", "run")),
+                (
+                    "resume_agent_run_stream",
+                    "agent:echo,run:r",
+                    _operation_id_of("agents", "echo", "run"),
+                ),
             )
         ]
 
 
-def _one(resource: str, id: str, action: str) -> str:
+def _operation_id_of(resource: str, id: str, action: str) -> str:
     return f"{resource}:{id}:{action}, {resource}:*:{action}, {resource}:{action}"
 
 
-async def test_ids_cannot_pass_for_others_and_are_cut(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_ids_in_entries_are_quoted_and_truncated(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         for name in ("a,run:b", "é\ud800\0", "x" * 2_000):
             with pytest.raises(errors.AgentctlError):
-                await port.rename_session(name, "x")
+                await operations.rename_session(name, "x")
         with pytest.raises(errors.NotFound):
-            await port.delete_sessions(BulkDeletion(tuple(f"{n:030}" for n in range(100))))
-        about = [row["resource"] for row in await rows(service)]
+            await operations.delete_sessions(BulkDeletion(tuple(f"{n:030}" for n in range(100))))
+        about = [row["resource"] for row in await read_entries(service)]
         assert about[:2] == ["session:a%2Crun%3Ab", "session:%C3%A9%ED%A0%80%00"]
         assert about[2] == f"session:{'x' * (MAXIMUM_TEXT - 11)}..."
         assert len(about[3]) == MAXIMUM_TEXT
@@ -351,122 +364,137 @@ async def test_ids_cannot_pass_for_others_and_are_cut(deployment: Deployment) ->
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_no_record_no_change(deployment: Deployment, broken: str) -> None:
-    """The audit is in the way of every change, in whichever database, and of nothing else."""
+async def test_change_is_refused_without_its_entry(deployment: Deployment, broken: str) -> None:
+    """A broken audit log prevents every change in any database, and nothing else."""
     second = SessionLocator(db_id="second")
-    async with hosted(deployment) as service:
-        port = user(service)
+    async with open_service(deployment) as service:
+        operations = user(service)
         for where in (None, "second"):
-            await port.create_session(NewSession(session_id="s1", session_name="old", db_id=where))
-        before = await _state(service)
-        async with started(port, "agent", "hang", message="x", session_id="busy") as (run, _):
-            with in_the_file(deployment) as file:
+            await operations.create_session(
+                NewSession(session_id="s1", session_name="old", db_id=where)
+            )
+        before = await _read_state(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="busy") as (
+            run,
+            _,
+        ):
+            with database_file(deployment) as file:
                 file.execute(BREAKS[broken])
             asks: list[Callable[[], Awaitable[Any]]] = [
-                lambda: port.create_session(NewSession(session_id="s2")),
-                lambda: port.create_session(NewSession(session_id="s2", db_id="second")),
-                lambda: port.rename_session("s1", "new"),
-                lambda: port.rename_session("s1", "new", second),
-                lambda: port.update_session("s1", SessionPatch({"metadata": {"a": 1}})),
-                lambda: port.delete_session("s1"),
-                lambda: port.delete_session("s1", second, cancel=True),
-                lambda: port.delete_session("busy", cancel=True),
-                lambda: port.delete_sessions(BulkDeletion(("s1",))),
-                lambda: port.create_run("agent", "echo", RunRequest("x", "s3")),
-                lambda: port.create_run("agent", "apart", RunRequest("x", "s3")),
-                lambda: collect(port, "workflow", "line", message="x", session_id="s3"),
-                lambda: port.cancel_run("agent", "hang", run["run_id"], CancelRequest("busy")),
+                lambda: operations.create_session(NewSession(session_id="s2")),
+                lambda: operations.create_session(NewSession(session_id="s2", db_id="second")),
+                lambda: operations.rename_session("s1", "new"),
+                lambda: operations.rename_session("s1", "new", second),
+                lambda: operations.update_session("s1", SessionPatch({"metadata": {"a": 1}})),
+                lambda: operations.delete_session("s1"),
+                lambda: operations.delete_session("s1", second, cancel=True),
+                lambda: operations.delete_session("busy", cancel=True),
+                lambda: operations.delete_sessions(BulkDeletion(("s1",))),
+                lambda: operations.create_run("agent", "echo", RunRequest("x", "s3")),
+                lambda: operations.create_run("agent", "apart", RunRequest("x", "s3")),
+                lambda: collect_run_events(
+                    operations, "workflow", "line", message="x", session_id="s3"
+                ),
+                lambda: operations.cancel_run(
+                    "agent", "hang", run["run_id"], CancelRequest("busy")
+                ),
             ]
             for number, ask in enumerate(asks):
                 with pytest.raises(errors.Unavailable) as refused:
                     await ask()
                 assert refused.value.status == 503, number
                 assert refused.value.detail.startswith("The audit log cannot be written"), number
-            # What changes nothing goes on, and what is refused is refused.
+            # Reads continue, and denials stay denials.
             with pytest.raises(errors.Forbidden):
                 await service.operations_for(Principal("me")).get_session_by_id("s1")
             with pytest.raises(errors.NotFound):
-                await port.rename_session("none", "x")
-            still = (await port.get_run(run["run_id"])).value
+                await operations.rename_session("none", "x")
+            still = (await operations.get_run(run["run_id"])).value
             assert (still["status"], still["cancel_requested_at"]) == ("RUNNING", None)
-            with in_the_file(deployment) as file:
+            with database_file(deployment) as file:
                 file.execute(MENDS[broken])
-            await port.delete_session("busy", cancel=True)
-        assert await _state(service) == before
-        await port.rename_session("s1", "new")
-        assert (await rows(service))[-1]["operation"] == "rename_session"
+            await operations.delete_session("busy", cancel=True)
+        assert await _read_state(service) == before
+        await operations.rename_session("s1", "new")
+        assert (await read_entries(service))[-1]["operation"] == "rename_session"
 
 
-async def _state(service: Service) -> list[bytes]:
-    port = boss(service)
+async def _read_state(service: Service) -> list[bytes]:
+    operations = admin(service)
     found = []
     for place in ("main", "second"):
-        found.append((await port.get_sessions(SessionFilter(SessionLocator(db_id=place)))).raw)
-        found.append((await port.get_runs(RunFilter(db_id=place))).raw)
+        found.append(
+            (await operations.get_sessions(SessionFilter(SessionLocator(db_id=place)))).raw
+        )
+        found.append((await operations.get_runs(RunFilter(db_id=place))).raw)
     return found
 
 
-async def test_a_change_and_its_row_are_one_transaction(deployment: Deployment) -> None:
-    """Many at once, of which each fails or not: a row for each, and only of what was done."""
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_change_and_entry_are_one_transaction(deployment: Deployment) -> None:
+    """Concurrent changes that may fail have one entry each, for committed changes only."""
+    async with open_service(deployment) as service:
+        operations = user(service)
 
         async def create(number: int) -> None:
             with contextlib.suppress(errors.Conflict):
-                await port.create_session(NewSession(session_id=f"s{number % 50}"))
+                await operations.create_session(NewSession(session_id=f"s{number % 50}"))
 
         await asyncio.gather(*(create(number) for number in range(200)))
-        found = await rows(service)
+        found = await read_entries(service)
         allowed = [row["resource"] for row in found if row["outcome"] == "allowed"]
         assert sorted(allowed) == sorted(f"session:s{number}" for number in range(50))
         assert [row["outcome"] for row in found].count("failed") == 150
 
 
-async def test_a_caller_that_goes_away_leaves_a_row_with_its_change(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_change_of_a_disconnected_caller_has_its_entry(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         for number in range(15):
-            task = asyncio.create_task(port.create_session(NewSession(session_id=f"s{number}")))
+            task = asyncio.create_task(
+                operations.create_session(NewSession(session_id=f"s{number}"))
+            )
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        # What was handed over is written in order, so behind this all of it is.
-        await port.create_session(NewSession(session_id="last"))
-        page = (await port.get_sessions(SessionFilter())).value
+        # Writes are in order, so after this write all earlier ones are committed.
+        await operations.create_session(NewSession(session_id="last"))
+        page = (await operations.get_sessions(SessionFilter())).value
         there = {row["session_id"] for row in page["data"]}
-        assert {row["resource"] for row in await rows(service)} == {f"session:{s}" for s in there}
+        assert {row["resource"] for row in await read_entries(service)} == {
+            f"session:{s}" for s in there
+        }
 
 
-async def test_a_fault_of_ours_is_a_failure(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_session(NewSession(session_id="s1"))
+async def test_internal_error_is_a_failed_entry(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_session(NewSession(session_id="s1"))
         with pytest.raises(TypeError):
-            await port.update_session("s1", SessionPatch({"metadata": {"secret": object()}}))
-        assert (await told(service))[1:] == [
+            await operations.update_session("s1", SessionPatch({"metadata": {"secret": object()}}))
+        assert (await summaries(service))[1:] == [
             ("update_session", "session:s1", "failed", 500, "INTERNAL_SERVER_ERROR")
         ]
 
 
-async def test_reads_have_rows_when_that_is_configured(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+async def test_reads_have_entries_if_configured(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
         await user(service).get_components("agent")
         await user(service).get_sessions(SessionFilter())
-        assert await rows(service) == []
+        assert await read_entries(service) == []
     async with auditing_reads(deployment) as service:
-        port = user(service)
-        run = (await port.create_run("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
-        await port.get_health()
-        await port.get_info()
-        await port.get_me()
-        await port.get_components("agent")
-        await port.get_session_by_id("s1")
-        await port.get_session_run("s1", run)
+        operations = user(service)
+        run = (await operations.create_run("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
+        await operations.get_health()
+        await operations.get_info()
+        await operations.get_me()
+        await operations.get_components("agent")
+        await operations.get_session_by_id("s1")
+        await operations.get_session_run("s1", run)
         with pytest.raises(errors.NotFound):
-            await port.get_run("none")
+            await operations.get_run("none")
         request = ResumeRequest("s1")
-        assert [event.name async for event in port.resume_run("agent", "echo", run, request)]
-        found = [row[:4] for row in await told(service)]
+        assert [event.name async for event in operations.resume_run("agent", "echo", run, request)]
+        found = [row[:4] for row in await summaries(service)]
         assert found[1:] == [
             ("get_me", None, "allowed", None),
             ("get_agents", None, "allowed", None),
@@ -475,61 +503,59 @@ async def test_reads_have_rows_when_that_is_configured(deployment: Deployment) -
             ("get_run", "run:none", "failed", 404),
             ("resume_agent_run_stream", f"agent:echo,run:{run}", "allowed", None),
         ]
-        assert (await told(service))[-1][0] == "get_audit"
+        assert (await summaries(service))[-1][0] == "get_audit"
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_no_record_no_answer_where_reads_are_recorded(
-    deployment: Deployment, broken: str
-) -> None:
+async def test_recorded_read_fails_without_its_entry(deployment: Deployment, broken: str) -> None:
     async with auditing_reads(deployment) as service:
-        port = user(service)
-        run = (await port.create_run("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
-        with in_the_file(deployment) as file:
+        operations = user(service)
+        run = (await operations.create_run("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
+        with database_file(deployment) as file:
             file.execute(BREAKS[broken])
         asks: list[Callable[[], Awaitable[Any]]] = [
-            lambda: port.get_session_by_id("s1"),
-            lambda: port.get_sessions(SessionFilter()),
-            lambda: port.get_components("agent"),
-            lambda: port.open_resumed_stream("agent", "echo", run, ResumeRequest("s1")),
+            lambda: operations.get_session_by_id("s1"),
+            lambda: operations.get_sessions(SessionFilter()),
+            lambda: operations.get_components("agent"),
+            lambda: operations.open_resumed_stream("agent", "echo", run, ResumeRequest("s1")),
         ]
         for ask in asks:
             with pytest.raises(errors.Unavailable):
                 await ask()
-        assert (await port.get_health()).value["status"] == "ok"
-        with in_the_file(deployment) as file:
+        assert (await operations.get_health()).value["status"] == "ok"
+        with database_file(deployment) as file:
             file.execute(MENDS[broken])
 
 
-async def test_pages_filters_and_cursors(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port, other = user(service), user(service, "other")
+async def test_audit_list_has_pages_filters_and_cursors(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations, other = user(service), user(service, "other")
         for number in range(5):
-            await port.create_session(NewSession(session_id=f"s{number}"))
+            await operations.create_session(NewSession(session_id=f"s{number}"))
             with pytest.raises(errors.NotFound):
                 await other.rename_session(f"s{number}", "x")
         seen = []
         cursor = None
         while True:
-            page = (await boss(service).get_audit(AuditFilter(limit=3, cursor=cursor))).value
+            page = (await admin(service).get_audit(AuditFilter(limit=3, cursor=cursor))).value
             seen += [row["seq"] for row in page["data"]]
             cursor = page["meta"]["next_cursor"]
             if cursor is None:
                 break
         assert seen == sorted(seen, reverse=True)
         assert len(seen) == 10
-        assert len(await rows(service, principal="me")) == 5
-        assert len(await rows(service, outcome="failed", principal="other")) == 5
-        assert await rows(service, outcome="failed", principal="me") == []
-        assert len(await rows(service, operation="rename_session")) == 5
-        assert await rows(service, operation="no such") == []
-        middle = (await rows(service))[6]
-        later = await rows(service, since=parse_rfc3339(middle["at"]))
+        assert len(await read_entries(service, principal="me")) == 5
+        assert len(await read_entries(service, outcome="failed", principal="other")) == 5
+        assert await read_entries(service, outcome="failed", principal="me") == []
+        assert len(await read_entries(service, operation="rename_session")) == 5
+        assert await read_entries(service, operation="no such") == []
+        middle = (await read_entries(service))[6]
+        later = await read_entries(service, since=parse_rfc3339(middle["at"]))
         assert [row["seq"] for row in later] == seen[::-1][6:]
 
 
-async def test_everybody_with_the_scope_reads_all_of_it(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+async def test_audit_scope_reads_entries_of_all_principals(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
         await user(service).create_session(NewSession())
         auditor = service.operations_for(Principal("eve", frozenset({"audit:read"})))
         page = (await auditor.get_audit(AuditFilter())).value
@@ -545,23 +571,23 @@ async def test_everybody_with_the_scope_reads_all_of_it(deployment: Deployment) 
                 await auditor.get_audit(wrong)
 
 
-async def test_old_rows_are_removed(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+async def test_old_entries_are_removed(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
         for number in range(3):
             await user(service).create_session(NewSession(session_id=f"s{number}"))
-        with in_the_file(deployment) as file:
+        with database_file(deployment) as file:
             file.execute("UPDATE audit_log SET at = at - 40 * 86400000000 WHERE seq < 3")
         databases = service.hosting.databases
         await delete_expired(databases)
         await delete_expired(databases, audit_days=41)
-        assert len(await rows(service)) == 3
+        assert len(await read_entries(service)) == 3
         await delete_expired(databases, audit_days=39)
-        assert [row["resource"] for row in await rows(service)] == ["session:s2"]
+        assert [row["resource"] for row in await read_entries(service)] == ["session:s2"]
         await user(service).create_session(NewSession())
-        assert [row["seq"] for row in await rows(service)] == [3, 4]
+        assert [row["seq"] for row in await read_entries(service)] == [3, 4]
 
 
-def test_every_operation_that_is_not_a_get_is_a_change_or_known_to_be_none() -> None:
+def test_every_operation_other_than_get_is_classified() -> None:
     posts = {name for name, route in ROUTES.items() if route.method != "GET"}
     assert posts - CHANGING_OPERATIONS == {
         "explain_auth",
@@ -571,10 +597,12 @@ def test_every_operation_that_is_not_a_get_is_a_change_or_known_to_be_none() -> 
     }
 
 
-async def test_a_local_user_who_acts_for_another_is_named(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port: ServiceOperations = service.operations_for(local_principal("ann", acting_for="bob"))
-        run = (await port.create_run("agent", "echo", RunRequest("x", "s1"))).value
+async def test_entry_names_the_local_user_that_acts_for_another(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations: ServiceOperations = service.operations_for(
+            local_principal("ann", acting_for="bob")
+        )
+        run = (await operations.create_run("agent", "echo", RunRequest("x", "s1"))).value
         assert run["user_id"] == "bob"
-        (row,) = await rows(service)
+        (row,) = await read_entries(service)
         assert (row["principal"], row["via"]) == ("local:ann", "local")

@@ -1,4 +1,4 @@
-"""Cancelling: the answer equals what is stored, and what was asked to stop has stopped."""
+"""Cancel: the response equals the stored state, and the work has stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from agentctl.service.service import Service
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.service.doors import boss, data, hosted, running, started, user
+from tests.service.callers import (
+    admin,
+    event_data,
+    open_service,
+    streamed_run,
+    user,
+    wait_for_running,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,118 +36,137 @@ from tests.service.doors import boss, data, hosted, running, started, user
         ("tool-stubborn", '{"seconds": 3}'),
     ],
 )
-async def test_whatever_hangs_is_stopped_at_once(
+async def test_cancel_stops_every_kind_of_hang(
     deployment: Deployment, agent: str, message: str
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", agent, message=message, session_id="s1") as (run, task):
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", agent, message=message, session_id="s1") as (
+            run,
+            task,
+        ):
             if agent.startswith("tool"):
-                await _tool_started(service, run["run_id"])
+                await _wait_for_tool(service, run["run_id"])
             request = CancelRequest(session_id="s1", wait=10, reason="enough")
             asked = time.monotonic()
-            answer = (await port.cancel_run("agent", agent, run["run_id"], request)).value
+            answer = (await operations.cancel_run("agent", agent, run["run_id"], request)).value
             assert time.monotonic() - asked < 2.5, "the work was waited for"
             assert answer["cancel"] == "stopped"
             assert answer["status"] == "CANCELLED"
             assert answer["reason"] == "enough"
             events = await task
         assert events[-1].name == "RunCancelled"
-        assert data(events[-1])["reason"] == "enough"
-        stored = (await port.get_run(run["run_id"])).value
+        assert event_data(events[-1])["reason"] == "enough"
+        stored = (await operations.get_run(run["run_id"])).value
         assert stored["status"] == "CANCELLED"
         assert stored["cancel_requested_by"] == "me"
         assert stored["finished_at"] == answer["finished_at"]
 
 
-async def _tool_started(service: Service, run_id: str) -> None:
+async def _wait_for_tool(service: Service, run_id: str) -> None:
     live = service.hosting.engine.find_run(run_id)
     assert live is not None
     await wait_until(lambda: live.transcript.tools)
 
 
-async def test_the_call_to_the_model_is_closed(
+async def test_cancel_closes_the_model_request(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
-            await asyncio.to_thread(model_endpoint.wait_for_open, 1)
-            await port.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
-            await asyncio.to_thread(model_endpoint.wait_for_open, 0)
-
-
-async def test_what_was_said_and_spent_is_kept_and_the_session_stays_usable(
-    deployment: Deployment,
-) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        message = '{"seconds": 600}'
-        async with started(port, "agent", "tool-wait", message=message, session_id="s1") as (
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
             run,
             _,
         ):
-            await _tool_started(service, run["run_id"])
-            await port.cancel_run("agent", "tool-wait", run["run_id"], CancelRequest("s1"))
-        stored = (await port.get_run(run["run_id"])).value
+            await asyncio.to_thread(model_endpoint.wait_for_open, 1)
+            await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
+            await asyncio.to_thread(model_endpoint.wait_for_open, 0)
+
+
+async def test_cancel_keeps_messages_and_tokens(
+    deployment: Deployment,
+) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        message = '{"seconds": 600}'
+        async with streamed_run(
+            operations, "agent", "tool-wait", message=message, session_id="s1"
+        ) as (
+            run,
+            _,
+        ):
+            await _wait_for_tool(service, run["run_id"])
+            await operations.cancel_run("agent", "tool-wait", run["run_id"], CancelRequest("s1"))
+        stored = (await operations.get_run(run["run_id"])).value
         assert stored["metrics"]["total_tokens"] > 0
         assert [tool["result"] for tool in stored["tools"]] == ["cancelled"]
         roles = [entry["role"] for entry in stored["messages"]]
         assert roles == ["system", "user", "assistant", "tool"]
-        again = await port.create_run("agent", "echo", RunRequest("still there?", session_id="s1"))
+        again = await operations.create_run(
+            "agent", "echo", RunRequest("still there?", session_id="s1")
+        )
         assert again.value["status"] == "COMPLETED"
 
 
-async def test_partial_text_is_kept(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", "half", message="x", session_id="s1") as (run, _):
+async def test_cancel_keeps_partial_text(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "half", message="x", session_id="s1") as (
+            run,
+            _,
+        ):
             live = service.hosting.engine.find_run(run["run_id"])
             assert live is not None
             await wait_until(lambda: live.transcript.content.count(" ") >= 2)
-            await port.cancel_run("agent", "half", run["run_id"], CancelRequest("s1"))
-        stored = (await port.get_run(run["run_id"])).value
-        history = (await port.get_session_by_id("s1")).value["chat_history"] or []
+            await operations.cancel_run("agent", "half", run["run_id"], CancelRequest("s1"))
+        stored = (await operations.get_run(run["run_id"])).value
+        history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
         assert stored["content"]
         assert history[-1]["content"] == stored["content"]
 
 
-async def test_a_finished_run_says_so_and_stays_as_it_is(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        run = (await port.create_run("agent", "echo", RunRequest("x", session_id="s1"))).value
-        answer = await port.cancel_run("agent", "echo", run["run_id"], CancelRequest("s1"))
+async def test_cancel_of_a_finished_run_returns_already_final(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        run = (await operations.create_run("agent", "echo", RunRequest("x", session_id="s1"))).value
+        answer = await operations.cancel_run("agent", "echo", run["run_id"], CancelRequest("s1"))
         assert answer.value["cancel"] == "already_final"
         assert answer.value["status"] == "COMPLETED"
         assert answer.value["cancel_requested_at"] is None
-        assert (await port.get_run(run["run_id"])).value == run
+        assert (await operations.get_run(run["run_id"])).value == run
 
 
-async def test_a_second_cancel_finds_the_run_final(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
+async def test_second_cancel_returns_already_final(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            _,
+        ):
             first = CancelRequest("s1", reason="first")
-            await port.cancel_run("agent", "hang", run["run_id"], first)
+            await operations.cancel_run("agent", "hang", run["run_id"], first)
             second = CancelRequest("s1", reason="second")
-            answer = await port.cancel_run("agent", "hang", run["run_id"], second)
+            answer = await operations.cancel_run("agent", "hang", run["run_id"], second)
         assert answer.value["cancel"] == "already_final"
         assert answer.value["status"] == "CANCELLED"
         assert answer.value["reason"] == "first"
 
 
-async def test_what_is_not_that_run_is_not_found_and_nothing_is_stored(
+async def test_cancel_of_an_unknown_run_stores_nothing(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        port, other = user(service), user(service, "other")
-        async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
+    async with open_service(deployment) as service:
+        operations, other = user(service), user(service, "other")
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            _,
+        ):
             run_id = run["run_id"]
             wrong = [
-                (port, "agent", "hang", "no-such-run", CancelRequest("s1")),
-                (port, "agent", "echo", run_id, CancelRequest("s1")),
-                (port, "team", "crew", run_id, CancelRequest("s1")),
-                (port, "agent", "hang", run_id, CancelRequest("s2")),
+                (operations, "agent", "hang", "no-such-run", CancelRequest("s1")),
+                (operations, "agent", "echo", run_id, CancelRequest("s1")),
+                (operations, "team", "crew", run_id, CancelRequest("s1")),
+                (operations, "agent", "hang", run_id, CancelRequest("s2")),
                 (other, "agent", "hang", run_id, CancelRequest("s1")),
             ]
             told = set()
@@ -150,89 +176,107 @@ async def test_what_is_not_that_run_is_not_found_and_nothing_is_stored(
                 told.add(refusal.value.detail)
             assert told == {"Run not found"}
             with pytest.raises(errors.NotFound, match="Agent not found"):
-                await port.cancel_run("agent", "nobody", run_id, CancelRequest("s1"))
-            assert (await port.get_run(run_id)).value["cancel_requested_at"] is None
+                await operations.cancel_run("agent", "nobody", run_id, CancelRequest("s1"))
+            assert (await operations.get_run(run_id)).value["cancel_requested_at"] is None
 
 
-async def test_only_an_administrator_may_leave_the_session_out(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
+async def test_only_administrators_may_omit_the_session(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            _,
+        ):
             with pytest.raises(errors.BadRequest, match="session_id is required"):
-                await port.cancel_run("agent", "hang", run["run_id"], CancelRequest())
-            answer = await boss(service).cancel_run("agent", "hang", run["run_id"], CancelRequest())
+                await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest())
+            answer = await admin(service).cancel_run(
+                "agent", "hang", run["run_id"], CancelRequest()
+            )
             assert answer.value["cancel"] == "stopped"
 
 
-async def test_the_session_of_the_token_is_the_default(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service, session_id="s1")
-        async with started(port, "agent", "hang", message="x") as (run, _):
+async def test_session_of_the_token_is_the_default(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service, session_id="s1")
+        async with streamed_run(operations, "agent", "hang", message="x") as (run, _):
             assert run["session_id"] == "s1"
-            answer = await port.cancel_run("agent", "hang", run["run_id"], CancelRequest())
+            answer = await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest())
             assert answer.value["cancel"] == "stopped"
 
 
 @pytest.mark.parametrize("wait", [-1, 31, float("nan")])
-async def test_the_wait_has_bounds(deployment: Deployment, wait: float) -> None:
-    async with hosted(deployment) as service:
-        port, request = user(service), CancelRequest("s", wait=wait)
+async def test_wait_of_a_cancel_is_bounded(deployment: Deployment, wait: float) -> None:
+    async with open_service(deployment) as service:
+        operations, request = user(service), CancelRequest("s", wait=wait)
         with pytest.raises(errors.NotFound):
-            await port.cancel_run("agent", "echo", "nothing", request)
-        run = (await port.create_run("agent", "echo", RunRequest("hello", "s"))).value
+            await operations.cancel_run("agent", "echo", "nothing", request)
+        run = (await operations.create_run("agent", "echo", RunRequest("hello", "s"))).value
         with pytest.raises(errors.ValidationFailed, match="wait"):
-            await port.cancel_run("agent", "echo", run["run_id"], request)
+            await operations.cancel_run("agent", "echo", run["run_id"], request)
 
 
 @pytest.mark.parametrize(
     ("kind", "component"), [("team", "crew"), ("team", "jam"), ("workflow", "stuck")]
 )
-async def test_members_and_steps_end_with_what_asked_for_them(
+async def test_cancel_of_a_parent_cancels_members_and_steps(
     deployment: Deployment, kind: ComponentKind, component: str
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+    async with open_service(deployment) as service:
+        operations = user(service)
         message = "ask hang"
-        async with started(port, kind, component, message=message, session_id="s1") as (run, task):
-            await _children_running(service, run["run_id"])
+        async with streamed_run(operations, kind, component, message=message, session_id="s1") as (
+            run,
+            task,
+        ):
+            await _wait_for_children(service, run["run_id"])
             request = CancelRequest("s1", reason="enough")
-            answer = await port.cancel_run(kind, component, run["run_id"], request)
+            answer = await operations.cancel_run(kind, component, run["run_id"], request)
             assert answer.value["cancel"] == "stopped"
             events = await task
         assert events[-1].name.endswith("Cancelled")
-        assert data(events[-1])["run_id"] == run["run_id"]
-        runs = (await port.get_session_runs("s1")).value
+        assert event_data(events[-1])["run_id"] == run["run_id"]
+        runs = (await operations.get_session_runs("s1")).value
         assert len(runs) > 1
         assert {stored["status"] for stored in runs} == {"CANCELLED"}
         assert {stored["cancel_reason"] for stored in runs} == {"enough"}
 
 
-async def _children_running(service: Service, run_id: str) -> None:
+async def _wait_for_children(service: Service, run_id: str) -> None:
     live = service.hosting.engine.find_run(run_id)
     assert live is not None
     wanted = 2 if live.spec.component.id == "jam" else 1
     await wait_until(lambda: len(live.children) == wanted)
 
 
-async def test_a_member_alone_can_be_cancelled_and_its_team_hears_of_it(
+async def test_cancel_of_a_member_is_reported_to_its_team(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "team", "crew", message="ask hang", session_id="s1") as (_, task):
-            member = await running(port, component_type="agent")
-            answer = await port.cancel_run("agent", "hang", member["run_id"], CancelRequest("s1"))
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(
+            operations, "team", "crew", message="ask hang", session_id="s1"
+        ) as (
+            _,
+            task,
+        ):
+            member = await wait_for_running(operations, component_type="agent")
+            answer = await operations.cancel_run(
+                "agent", "hang", member["run_id"], CancelRequest("s1")
+            )
             assert answer.value["cancel"] == "stopped"
             events = await task
         assert events[-1].name == "TeamRunCompleted"
 
 
-async def test_a_cancel_from_elsewhere_needs_only_the_database(deployment: Deployment) -> None:
-    """Another opening of the same databases is to the owner what another process is."""
-    async with hosted(deployment) as owner, hosted(deployment) as elsewhere:
-        port = user(owner)
-        async with started(port, "agent", "hang", message="x", session_id="s1") as (run, task):
-            answer = await boss(elsewhere).cancel_run(
+async def test_cancel_from_another_process_uses_the_database(deployment: Deployment) -> None:
+    """A second open service on the same databases acts as another process."""
+    async with open_service(deployment) as owner, open_service(deployment) as elsewhere:
+        operations = user(owner)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            task,
+        ):
+            answer = await admin(elsewhere).cancel_run(
                 "agent", "hang", run["run_id"], CancelRequest(wait=10, reason="from afar")
             )
             assert answer.value["cancel"] == "stopped"
@@ -240,19 +284,19 @@ async def test_a_cancel_from_elsewhere_needs_only_the_database(deployment: Deplo
             assert (await task)[-1].name == "RunCancelled"
 
 
-async def test_the_answer_of_a_race_equals_what_is_stored(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_cancel_during_completion_returns_the_stored_status(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         outcomes = set()
         for number in range(60):
             task = asyncio.create_task(
-                port.create_run("agent", "echo", RunRequest("x", session_id=f"s{number}"))
+                operations.create_run("agent", "echo", RunRequest("x", session_id=f"s{number}"))
             )
             while not (live := service.hosting.engine.live_runs()):
                 await asyncio.sleep(0)
             await asyncio.sleep(number * 0.0003)
             answer = (
-                await port.cancel_run(
+                await operations.cancel_run(
                     "agent", "echo", live[0].run_id, CancelRequest(f"s{number}", wait=5)
                 )
             ).value
@@ -265,11 +309,14 @@ async def test_the_answer_of_a_race_equals_what_is_stored(deployment: Deployment
         assert outcomes == {"COMPLETED", "CANCELLED"}
 
 
-async def test_nothing_that_waited_is_left_in_the_engine(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", "hang", message="x", session_id="s1") as (run, _):
-            await port.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
+async def test_engine_keeps_no_waiters_after_a_cancel(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            _,
+        ):
+            await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
         assert service.hosting.engine.live_runs() == []
-        page = (await port.get_runs(RunFilter(status="RUNNING"))).raw
+        page = (await operations.get_runs(RunFilter(status="RUNNING"))).raw
         assert orjson.loads(page)["data"] == []

@@ -1,213 +1,527 @@
-"""What the doctor finds, and that a repair never claims what it did not do."""
+"""The checks of `agentctl doctor`, subject by subject."""
 
 from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
 
 import apsw
 import pytest
 
-from agentctl import errors
-from agentctl.runs.recovery import recover_runs
-from agentctl.service.runs_doctor import find as examination
-from agentctl.service.runs_doctor.find import Problem, RunsDoctor, is_orphaned
-from agentctl.service.runs_doctor.repair import RunRepairs
-from agentctl.service.service import Service
-from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import integrity, runs, sessions, workers
-from agentctl.store.repositories.integrity import StoredMessages
-from agentctl.store.repositories.workers import WorkerRow
-from tests.deployment import Deployment
-from tests.service.doors import hosted, started, user
-from tests.store.made import START, a_run, a_session, a_whole_run, an_end
+from agentctl.auth.keys import generate
+from agentctl.auth.keys.rotation import open_rotation
+from agentctl.config.databases import is_loopback_host
+from agentctl.config.settings import (
+    Agent,
+    Authorization,
+    Database,
+    Metrics,
+    Model,
+    Server,
+    Settings,
+    Signing,
+    Team,
+)
+from agentctl.errors import InvalidConfiguration
+from agentctl.records.times import now
+from agentctl.service.doctor import components, configuration, databases
+from agentctl.service.doctor import keys as checked_keys
+from agentctl.service.doctor.checks import DoctorStep, list_steps, run_step
+from agentctl.service.doctor.files import check_permissions, check_private, detect_filesystem
+from agentctl.service.doctor.finding import Finding
+from agentctl.store.open import open_database
+from agentctl.store.sqlite import inspect
 
-OPEN = '[{"role":"assistant","content":"","tool_calls":[{"id":"c","name":"add","arguments":{}}]}]'
-
-
-async def examined(service: Service, db_id: str | None = None) -> list[Problem]:
-    return await RunsDoctor(service.hosting, db_id).find_problems(lambda more: None)
-
-
-async def repaired(service: Service, problems: list[Problem]) -> list[tuple[str | None, str]]:
-    done = [problem async for problem in RunRepairs(service.hosting).repair(problems)]
-    return [(problem.outcome, problem.detail or "") for problem in done]
-
-
-@unit
-def nobodys(run_id: str = "r1", session_id: str = "s1") -> Steps[None]:
-    """A run at work that names a worker which has no row."""
-    yield from sessions.create(a_session(session_id))
-    yield from runs.create(a_run(run_id, session_id, owner="w1"))
-    yield from runs.claim(run_id, 1, "w1", START)
+DAY = 86_400_000_000
 
 
-@unit
-def talked(messages: str) -> Steps[None]:
-    yield from sessions.create(a_session())
-    yield from a_whole_run(a_run(), an_end(messages=messages))
+def texts_of(findings: list[Finding], verdict: str) -> str:
+    return "\n".join(
+        f"{each.what} -> {each.remedy}" for each in findings if each.verdict == verdict
+    )
 
 
-def by_hand(deployment: Deployment, sql: str) -> None:
-    """Edit the database with foreign keys off."""
-    connection = apsw.Connection(str(deployment.folder / "main.db"))
-    connection.set_busy_timeout(5_000)
-    connection.execute(sql).fetchall()
+@pytest.mark.parametrize(
+    ("version", "floor", "enough"),
+    [
+        ("2.15.1", "2.15.1", True),
+        ("2.15.0", "2.15.1", False),
+        ("2.9.9", "2.15.1", False),
+        ("3", "2.15.1", True),
+        ("49.0.0", "49", True),
+        ("49", "49.0.1", False),
+        ("49rc1", "49", False),
+        ("1.3.1.dev2", "1.3.1", False),
+        ("1.3.1.post1", "1.3.1", True),
+        ("1.3.1+local", "1.3.1", True),
+        ("50.0b1", "49", True),
+        ("unknown", "1", False),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, floor: str, enough: bool) -> None:
+    assert configuration.is_at_least(version, floor) is enough
+
+
+def test_installed_versions_suffice() -> None:
+    findings = list(configuration.check_versions())
+    assert [finding.verdict for finding in findings] == ["ok", "ok"]
+    assert "pyjwt " in findings[1].what
+
+
+def test_minimum_versions_match_the_package() -> None:
+    asked = {line.replace(" ", "").lower() for line in metadata.requires("agentctl") or ()}
+    for name in ("pyjwt", "cryptography", "starlette", "uvicorn", "httptools"):
+        (line,) = (line for line in asked if line.startswith((f"{name}>", f"{name}<")))
+        floor = next(part[2:] for part in line[len(name) :].split(",") if part.startswith(">="))
+        assert configuration.is_at_least(floor, configuration.MINIMUM_VERSIONS[name])
+
+
+def test_old_version_is_wrong_with_a_command_as_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(configuration, "MINIMUM_SQLITE_VERSION", "99")
+    monkeypatch.setattr(configuration, "MINIMUM_VERSIONS", {"pyjwt": "99", "no-such-thing": "1"})
+    found = texts_of(list(configuration.check_versions()), "wrong")
+    assert "SQLite 3." in found
+    assert "-m pip install --upgrade 'pyjwt>=99'" in found
+    assert "no-such-thing is not installed" in found
+
+
+@pytest.mark.parametrize(
+    ("present", "verdict"),
+    [(0, "wrong"), (1_800_000_000, "ok"), (4_200_000_000, "wrong")],
+)
+def test_implausible_clock_is_wrong(present: float, verdict: str) -> None:
+    assert configuration.check_clock(present).verdict == verdict
+    assert configuration.check_clock().verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)]
+    + [(host, False) for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", "")],
+)
+def test_loopback_hosts_are_recognized(host: str, near: bool) -> None:
+    assert is_loopback_host(host) is near
+
+
+MOUNTS = r"""22 1 8:1 / / rw - ext4 /dev/sda1 rw
+23 22 0:30 / /mnt rw shared:1 - nfs4 server:/x rw
+24 23 8:2 / /mnt/local\040disk rw master:2 - xfs /dev/sdb rw
+25 22 0:40 / /twice rw - tmpfs none rw
+26 22 0:41 / /twice rw - 9p none rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/db", "ext4"),
+        ("/mnt/db", "nfs4"),
+        ("/mntx/db", "ext4"),
+        ("/mnt/local disk/db", "xfs"),
+        ("/twice/db", "9p"),
+    ],
+)
+def test_filesystem_of_a_file_is_detected(tmp_path: Path, path: str, kind: str) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(MOUNTS)
+    assert detect_filesystem(Path(path), table) == kind
+
+
+def test_unknown_filesystem_is_none(tmp_path: Path) -> None:
+    assert detect_filesystem(Path("/x"), tmp_path / "none") is None
+    (tmp_path / "empty").write_text("")
+    assert detect_filesystem(Path("/x"), tmp_path / "empty") is None
+
+
+@pytest.mark.parametrize(
+    ("file", "folder", "verdicts", "remedies"),
+    [
+        (0o644, 0o755, [], []),
+        (0o646, 0o755, ["wrong"], ["chmod o-w "]),
+        (0o664, 0o755, ["note"], ["chmod g-w "]),
+        (0o644, 0o777, ["wrong"], ["chmod o-w "]),
+        (0o644, 0o1777, [], []),
+        (0o666, 0o777, ["wrong", "wrong"], ["chmod o-w ", "chmod o-w "]),
+    ],
+)
+def test_files_that_others_may_write_are_reported(
+    tmp_path: Path, file: int, folder: int, verdicts: list[str], remedies: list[str]
+) -> None:
+    place = tmp_path / "a folder"
+    place.mkdir()
+    path = place / "file"
+    path.write_text("")
+    path.chmod(file)
+    place.chmod(folder)
+    found = list(check_permissions("keys", path, "the file"))
+    assert [each.verdict for each in found] == verdicts
+    assert [str(each.remedy)[:10] for each in found] == remedies
+    assert all("'" in str(each.remedy) for each in found), "a path with a space is quoted"
+    assert list(check_permissions("keys", tmp_path / "none", "it")) == []
+
+
+def test_secrets_that_others_may_read_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("")
+    path.chmod(0o640)
+    (finding,) = check_private("keys", path, "the secret in")
+    assert finding.remedy == f"chmod 600 {path}"
+    path.chmod(0o600)
+    assert list(check_private("keys", path, "the secret in")) == []
+
+
+def exposure_verdicts(
+    host: str = "127.0.0.1", origins: tuple[str, ...] = (), **given: bool
+) -> list[str]:
+    settings = Settings(Server(host=host, cors_origins=origins), Authorization(**given))
+    return [finding.verdict for finding in configuration.check_exposure(settings)]
+
+
+def test_exposed_metrics_are_noted() -> None:
+    for listen, verdicts in {
+        "": ["ok"],
+        "127.0.0.1:9464": ["ok"],
+        "[::1]:9464": ["ok"],
+        "0.0.0.0:9464": ["ok", "note"],
+    }.items():
+        settings = Settings(metrics=Metrics(listen=listen, allow_remote=True))
+        found = configuration.check_exposure(settings)
+        assert [finding.verdict for finding in found] == verdicts
+
+
+def test_exposure_depends_on_host_and_authorization() -> None:
+    assert exposure_verdicts() == ["ok"]
+    assert exposure_verdicts(enabled=False) == ["note"]
+    assert exposure_verdicts("0.0.0.0") == ["note"]
+    assert exposure_verdicts("0.0.0.0", enabled=False) == ["wrong"]
+    assert exposure_verdicts(origins=("https://a.example",)) == ["ok"]
+    assert exposure_verdicts(origins=("*",)) == ["ok", "note"]
+    assert exposure_verdicts(origins=("*",), enabled=False) == ["note", "wrong"]
+
+
+STRICT = Authorization(require_exp=True, require_sub=True, verify_audience=True, issuer="us")
+
+
+def check_weak_settings(foreign: bool = False, **given: object) -> list[Finding]:
+    settings = Settings(authorization=replace(STRICT, **given))  # type: ignore[arg-type]
+    return list(configuration.check_settings(settings, foreign=foreign))
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"require_exp": False}, "require_exp = true"),
+        ({"require_sub": False}, "require_sub = true"),
+        ({"verify_audience": False}, "verify_audience = true"),
+        ({"leeway_seconds": 61}, "leeway_seconds = 10"),
+        ({"algorithm": "HS256"}, "agentctl keys generate --algorithm ES256"),
+        ({"user_isolation": False}, "user_isolation = true"),
+    ],
+)
+def test_weak_setting_is_a_note_with_a_remedy(given: dict[str, object], remedy: str) -> None:
+    (finding,) = check_weak_settings(**given)
+    assert finding.verdict == "note"
+    assert str(finding.remedy).startswith(remedy)
+
+
+def test_strong_settings_are_ok() -> None:
+    assert [finding.verdict for finding in check_weak_settings()] == ["ok"]
+    off = Settings(authorization=Authorization(enabled=False))
+    assert [each.verdict for each in configuration.check_settings(off, foreign=False)] == ["ok"]
+    detached = Settings(Server(on_disconnect="detach"), STRICT)
+    (finding,) = configuration.check_settings(detached, foreign=False)
+    assert str(finding.remedy).startswith('on_disconnect = "cancel"')
+
+
+def test_accepting_all_tokens_of_a_provider_is_wrong() -> None:
+    everything = check_weak_settings(foreign=True, verify_audience=False, issuer="")
+    assert [finding.verdict for finding in everything] == ["wrong"]
+    assert [each.verdict for each in check_weak_settings(foreign=True, verify_audience=False)] == [
+        "note"
+    ]
+    assert [each.verdict for each in check_weak_settings(foreign=True, issuer="")] == ["ok"]
+
+
+def create_signing_settings(
+    folder: Path, *, entries: Callable[[dict[str, object]], list[object]]
+) -> Settings:
+    """Create a configuration with a JWKS built from the entry of its signing key."""
+    private = generate.generate_key("ES256")
+    generate.write_private_key(folder / "signing.pem", private)
+    (entry,) = generate.build_public_jwks(private, "ES256")["keys"]
+    jwks = folder / "jwks.json"
+    jwks.write_text(json.dumps({"keys": entries(entry)}))
+    given = Authorization(algorithm="ES256", jwks_file=jwks)
+    return Settings(authorization=given, signing=Signing(folder / "signing.pem"))
+
+
+def foreign_key_entry() -> dict[str, object]:
+    (entry,) = generate.build_public_jwks(generate.generate_key("ES256"), "ES256")["keys"]
+    return dict(entry)
+
+
+def test_valid_keys_are_ok(tmp_path: Path) -> None:
+    settings = create_signing_settings(tmp_path, entries=lambda ours: [ours])
+    findings = list(checked_keys.check_keys(settings))
+    assert [finding.verdict for finding in findings] == ["ok", "ok"]
+    assert "1 key verifies ES256 tokens" in findings[0].what
+    assert not checked_keys.has_third_party_keys(settings)
+
+
+def test_skipped_keys_are_named(tmp_path: Path) -> None:
+    settings = create_signing_settings(
+        tmp_path,
+        entries=lambda ours: [
+            ours,
+            {**foreign_key_entry(), "kid": "e\x1b", "use": "enc"},
+            {"kty": "odd"},
+            foreign_key_entry(),
+        ],
+    )
+    found = texts_of(list(checked_keys.check_keys(settings)), "note")
+    assert found == (
+        "JWKS key 'e\\x1b' is skipped: it is for another use -> agentctl keys list\n"
+        "JWKS key without kid is skipped: it is of another key type -> agentctl keys list"
+    )
+    assert checked_keys.has_third_party_keys(settings)
+
+
+def test_signing_key_unknown_to_the_server_is_noted(tmp_path: Path) -> None:
+    settings = create_signing_settings(tmp_path, entries=lambda ours: [foreign_key_entry()])
+    assert "the server rejects tokens that" in texts_of(
+        list(checked_keys.check_keys(settings)), "note"
+    )
+    assert checked_keys.has_third_party_keys(settings)
+    settings.signing.key_file.unlink()
+    findings = list(checked_keys.check_keys(settings))
+    assert texts_of(findings, "wrong") == texts_of(findings, "note") == ""
+    assert "minted elsewhere" in texts_of(findings, "ok")
+    assert checked_keys.has_third_party_keys(settings)
+
+
+def test_rejected_keys_are_wrong(tmp_path: Path) -> None:
+    settings = create_signing_settings(tmp_path, entries=lambda ours: [{**ours, "d": "AA"}])
+    settings.signing.key_file.chmod(0o640)
+    found = texts_of(list(checked_keys.check_keys(settings)), "wrong")
+    assert "JWKS key 1 is a private key -> publish its public members only" in found
+    assert f"-> chmod 600 {settings.signing.key_file}" in found
+    off = replace(settings, authorization=replace(settings.authorization, enabled=False))
+    assert "private key" not in texts_of(list(checked_keys.check_keys(off)), "wrong")
+    assert not checked_keys.has_third_party_keys(off)
+
+
+def test_unfinished_rotation_is_noted(tmp_path: Path) -> None:
+    settings = create_signing_settings(tmp_path, entries=lambda ours: [ours])
+    with open_rotation(settings) as rotation:
+        rotation.publish_new_key(now() + DAY)
+        half = list(checked_keys.check_keys(settings))
+        rotation.activate_new_key(keep=False)
+    assert texts_of(half, "note") == "a key rotation was interrupted -> agentctl keys rotate"
+    waiting = list(checked_keys.check_keys(settings))
+    assert texts_of(waiting, "note") == ""
+    assert f"the replaced key {rotation.old_thumbprint} verifies tokens until" in texts_of(
+        waiting, "ok"
+    )
+    assert not checked_keys.has_third_party_keys(settings)
+    jwks = settings.authorization.jwks_file
+    assert jwks is not None
+    entries = json.loads(jwks.read_text())["keys"]
+    entries[0]["agentctl_remove_after"] = "2026-01-01T00:00:00Z"
+    jwks.write_text(json.dumps({"keys": entries}))
+    over = texts_of(list(checked_keys.check_keys(settings)), "note")
+    assert "still verifies tokens -> agentctl keys rotate --finish" in over
+    entries[0]["agentctl_remove_after"] = "soon"
+    jwks.write_text(json.dumps({"keys": entries}))
+    assert "may be removed" in texts_of(list(checked_keys.check_keys(settings)), "wrong")
+
+
+def check_model(monkeypatch: pytest.MonkeyPatch, **given: str) -> list[Finding]:
+    monkeypatch.setenv("THERE", "precious")
+    monkeypatch.delenv("MISSING", raising=False)
+    model = Model("m", "openai", "x", **given)
+    unused = Model("unused", "openai", "x", api_key_env="MISSING")
+    used = (Agent("a", "m"), Agent("b", "demo"))
+    demo = Model("demo", "demo", "echo")
+    settings = Settings(models=(model, unused, demo), agents=used, teams=(Team("t", "m", ("a",)),))
+    return list(components.check_models(settings))
+
+
+@pytest.mark.parametrize(
+    ("given", "verdicts"),
+    [
+        ({"api_key_env": "THERE"}, ["ok"]),
+        ({"api_key_env": "MISSING"}, ["wrong"]),
+        ({}, ["wrong"]),
+        ({"base_url": "http://127.0.0.1:8000/v1"}, ["ok"]),
+        ({"base_url": "http://llm.example/v1", "api_key_env": "THERE"}, ["ok", "note"]),
+        ({"base_url": "https://llm.example/v1", "api_key_env": "THERE"}, ["ok"]),
+    ],
+)
+def test_models_need_their_api_key(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], verdicts: list[str]
+) -> None:
+    found = check_model(monkeypatch, **given)
+    assert [finding.verdict for finding in found] == verdicts
+    assert "precious" not in repr(found)
+
+
+def test_tools_are_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "checked_tools.py").write_text(
+        'print("loud")\ndef add(a: int) -> int:\n    """Add."""\n    return a\n'
+    )
+    agents = (Agent("a", "m", tools=("checked_tools:add",)), Agent("b", "m", tools=("no_such:f",)))
+    settings = Settings(agents=agents, path=tmp_path / "agentctl.toml")
+    findings = list(components.check_tools(settings))
+    assert "agent b cannot use the tool 'no_such:f'" in texts_of(findings, "wrong")
+    assert texts_of(findings, "ok") == "1 tool can be used -> None"
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "loud\n")
+    assert list(components.check_tools(Settings(agents=(Agent("a", "m"),)))) == []
+
+
+def database_entry(path: Path) -> Database:
+    return Database("main", f"sqlite:///{path}")
+
+
+def create_database(folder: Path) -> Path:
+    path = folder / "a.db"
+    open_database(database_entry(path), create=True).close_blocking()
+    return path
+
+
+def check_file(path: Path) -> list[Finding]:
+    async def collect() -> list[Finding]:
+        return [finding async for finding in databases.check_database(database_entry(path))]
+
+    return asyncio.run(collect())
+
+
+def test_valid_database_is_ok(tmp_path: Path) -> None:
+    findings = check_file(create_database(tmp_path))
+    assert {finding.verdict for finding in findings} == {"ok"}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_missing_database_is_a_note(tmp_path: Path) -> None:
+    assert "agentctl serve creates it" in texts_of(check_file(tmp_path / "a.db"), "note")
+    assert texts_of(check_file(tmp_path / "a.db"), "wrong") == ""
+    assert "-> mkdir " in texts_of(check_file(tmp_path / "no folder" / "a.db"), "wrong")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_foreign_file_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.write_bytes(b"x" * 5_000)
+    assert "not a database" in texts_of(check_file(path), "wrong")
+    assert path.read_bytes() == b"x" * 5_000
+
+
+def test_damaged_database_is_wrong(tmp_path: Path) -> None:
+    path = create_database(tmp_path)
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("UPDATE sqlite_master SET rootpage = 3 WHERE name = 'runs_parent'")
+    connection.close()
+    assert "restore it from a backup" in texts_of(check_file(path), "wrong")
+
+
+def test_other_journal_mode_is_wrong(tmp_path: Path) -> None:
+    path = create_database(tmp_path)
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "DELETE")
+    connection.close()
+    assert "its journal mode is delete" in texts_of(check_file(path), "wrong")
+
+
+def test_newer_schema_is_wrong(tmp_path: Path) -> None:
+    path = create_database(tmp_path)
+    connection = apsw.Connection(str(path))
+    connection.execute("INSERT INTO schema_version VALUES (99, 1)")
+    connection.close()
+    assert "newer than this agentctl" in texts_of(check_file(path), "wrong")
+
+
+def test_records_ahead_of_the_clock_are_wrong(tmp_path: Path) -> None:
+    path = create_database(tmp_path)
+    connection = apsw.Connection(str(path))
+    worker = ("w", "h", "b", 1, 1, now() + 2 * DAY, 1)
+    connection.execute("INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?)", worker)
+    connection.close()
+    assert "2 d ahead of the clock" in texts_of(check_file(path), "wrong")
+
+
+def test_network_filesystem_low_space_and_large_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = create_database(tmp_path)
+    monkeypatch.setattr(databases, "detect_filesystem", lambda path: "nfs4")
+    monkeypatch.setattr(databases, "_LITTLE_FREE", 1 << 62)
+    monkeypatch.setattr(databases, "_LARGE_LOG", -1)
+    reader = inspect._reader(path)
+    reader.execute("SELECT count(*) FROM runs").fetchall()
+    findings = check_file(path)
+    monkeypatch.setattr(databases, "_LEAST_FREE", 1 << 62)
+    scarce = check_file(path)
+    reader.close(True)
+    assert "network filesystem (nfs4)" in texts_of(findings, "wrong")
+    assert "free some space" in texts_of(findings, "note")
+    assert "write-ahead log" in texts_of(findings, "note")
+    assert "free some space" in texts_of(scarce, "wrong")
+
+
+def test_held_write_lock_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = create_database(tmp_path)
+    holder = apsw.Connection(str(path))
+    holder.set_busy_timeout(5_000)
+    holder.execute("BEGIN IMMEDIATE")
+    findings = check_file(path)
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert "another process holds its lock" in texts_of(findings, "wrong")
+
+
+def test_long_check_ends_when_cancelled(tmp_path: Path) -> None:
+    path = create_database(tmp_path)
+    connection = apsw.Connection(str(path))
+    connection.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)"
+        " INSERT INTO run_events SELECT 'r', i, i, hex(randomblob(400)) FROM n"
+    )
     connection.close()
 
+    async def cancelled() -> float:
+        began = time.monotonic()
+        task = asyncio.ensure_future(inspect.check_integrity(path))
+        await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - began
 
-async def test_a_run_that_is_worked_on_is_well(deployment: Deployment) -> None:
-    async with hosted(deployment) as service, started(user(service), "agent", "hang", message="x"):
-        assert await examined(service) == []
-
-
-async def test_the_walk_is_by_pages_and_told(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(examination, "PAGE_SIZE", 2)
-    async with hosted(deployment) as service:
-        main = service.hosting.databases["main"]
-        await main.write(sessions.create(a_session()))
-        for number in range(5):
-            await main.write(a_whole_run(a_run(f"r{number}"), an_end(f"r{number}", messages=OPEN)))
-        told: list[int] = []
-        found = await RunsDoctor(service.hosting, None).find_problems(told.append)
-        assert [problem.run_id for problem in found] == ["r0", "r1", "r2", "r3", "r4"]
-        assert told == [2, 2, 1]
-        assert await RunsDoctor(service.hosting, None).count() == 5
+    assert asyncio.run(cancelled()) < 10
 
 
-async def test_each_database_is_examined_with_the_same_workers(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        await service.hosting.databases["second"].write(nobodys())
-        assert await examined(service, "main") == []
-        (problem,) = await examined(service)
-        assert (problem.kind, problem.db_id, problem.worker_id) == ("lost", "second", "w1")
-        assert await repaired(service, [problem]) == [("repaired", "ended as ERROR, WORKER_LOST")]
-        with pytest.raises(errors.NotFound):
-            RunsDoctor(service.hosting, "nowhere")
+def test_failed_step_is_a_finding() -> None:
+    async def fail() -> list[Finding]:
+        raise ValueError("what nobody thought of, with a secret")
 
+    async def missing() -> list[Finding]:
+        Path("/nowhere").stat()
+        return []
 
-async def test_a_run_that_ended_meanwhile_was_not_repaired(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        main = service.hosting.databases["main"]
-        await main.write(nobodys())
-        found = await examined(service)
-        await main.write(runs.finish(an_end()))
-        assert await repaired(service, found) == [
-            ("gone", "it ended as COMPLETED before the repair")
-        ]
-
-
-async def test_a_run_that_another_process_recovers_was_not_repaired(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        main = service.hosting.databases["main"]
-        await main.write(nobodys())
-        found = await examined(service)
-        assert await recover_runs(main, "w1") == ["r1"]
-        assert await repaired(service, found) == [
-            ("gone", "it ended as ERROR, WORKER_LOST before the repair")
-        ]
-
-
-async def test_a_run_that_was_deleted_meanwhile_was_not_repaired(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        main = service.hosting.databases["main"]
-        await main.write(nobodys())
-        found = await examined(service)
-        await main.write(sessions.delete("s1"))
-        assert await repaired(service, found) == [("gone", "it was deleted in the meantime")]
-
-
-async def test_runs_that_are_ended_with_the_known_ones_are_told(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        main = service.hosting.databases["main"]
-        await main.write(nobodys())
-        found = await examined(service)
-        await main.write(nobodys("r2", "s2"))
-        assert [outcome for outcome, _ in await repaired(service, found)] == ["repaired"] * 2
-
-
-async def test_a_worker_that_turns_up_keeps_its_runs(deployment: Deployment) -> None:
-    async with (
-        hosted(deployment) as service,
-        started(user(service), "agent", "hang", message="x") as (
-            run,
-            _,
-        ),
-    ):
-        owner = service.hosting.engine.worker_id
-        problem = Problem("lost", "main", run["run_id"], run["session_id"], owner, "", "end it")
-        assert await repaired(service, [problem]) == [
-            ("left", "it is RUNNING: its worker is alive")
-        ]
-        dead = Problem("dead_worker", "main", None, None, owner, "", "remove its row")
-        assert await repaired(service, [dead]) == [("left", "the worker is alive")]
-
-
-async def test_calls_that_were_closed_meanwhile_were_not_repaired(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        main = service.hosting.databases["main"]
-        await main.write(talked(OPEN))
-        found = await examined(service)
-        assert [problem.kind for problem in found] == ["open_calls"]
-        await main.write(integrity.replace_messages("r1", OPEN, StoredMessages("[]", "[]")))
-        assert await repaired(service, found) == [("gone", "every call has a result")]
-        await main.write(integrity.replace_messages("r1", "[]", StoredMessages("{", "[]")))
-        assert await repaired(service, found) == [("left", "its messages cannot be parsed")]
-        await main.write(sessions.delete("s1"))
-        assert await repaired(service, found) == [("gone", "the run was deleted in the meantime")]
-
-
-async def test_a_session_that_is_there_again_keeps_its_runs(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        main = service.hosting.databases["main"]
-        await main.write(talked("[]"))
-        by_hand(deployment, "DELETE FROM sessions")
-        found = await examined(service)
-        assert [problem.kind for problem in found] == ["no_session"]
-        await main.write(sessions.create(a_session()))
-        assert await repaired(service, found) == [("gone", "it has a session now")]
-        by_hand(deployment, "DELETE FROM sessions")
-        by_hand(deployment, "DELETE FROM runs")
-        assert await repaired(service, found) == [("gone", "it was deleted in the meantime")]
-
-
-async def test_a_run_without_a_session_whose_worker_lives_is_left(deployment: Deployment) -> None:
-    async with hosted(deployment) as service, started(user(service), "agent", "hang", message="x"):
-        by_hand(deployment, "DELETE FROM sessions")
-        (problem,) = await examined(service)
-        assert (problem.kind, problem.remedy) == ("no_session", None)
-        assert [outcome for outcome, _ in await repaired(service, [problem])] == ["left"]
-
-
-async def test_a_dead_worker_goes_last_and_once(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        databases = service.hosting.databases
-        gone = WorkerRow("w1", "nowhere", "", 1, 1, START, START)
-        folder = databases.system.lock_folder
-        folder.mkdir(mode=0o700)
-        (folder / "w1.lock").touch(0o600)
-        await databases.system.write(workers.register(gone))
-        await databases["second"].write(nobodys())
-        found = await examined(service)
-        assert [problem.kind for problem in found] == ["lost", "dead_worker"]
-        assert await repaired(service, found[1:]) == [
-            ("left", "runs of database second still name it")
-        ]
-        assert await repaired(service, found) == [
-            ("repaired", "ended as ERROR, WORKER_LOST"),
-            ("repaired", "removed its row"),
-        ]
-        assert not (folder / "w1.lock").exists()
-        assert await repaired(service, found[1:]) == [
-            ("gone", "its row was removed in the meantime")
-        ]
-
-
-async def test_abandoned_is_what_nobody_will_end(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        main = service.hosting.databases["main"]
-        await main.write(nobodys())
-        assert await is_orphaned(service.hosting, "r1", None)
-        assert not await is_orphaned(service.hosting, "r1", "second")
-        assert not await is_orphaned(service.hosting, "absent", "main")
-        await main.write(runs.finish(an_end()))
-        assert not await is_orphaned(service.hosting, "r1", "main")
+    (finding,) = asyncio.run(run_step(DoctorStep("keys", fail)))
+    assert (finding.check, finding.verdict) == ("keys", "wrong")
+    assert finding.what == "the check failed (ValueError)"
+    (finding,) = asyncio.run(run_step(DoctorStep("keys", missing)))
+    assert finding.what == "/nowhere: No such file or directory"
+    broken = asyncio.run(
+        run_step(next(list_steps(InvalidConfiguration("no", cause="c", hint="h"))))
+    )
+    assert broken == [Finding("configuration", "wrong", "no: c", "h")]

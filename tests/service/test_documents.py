@@ -19,7 +19,7 @@ from agentctl.store.repositories.sessions import build_session
         (['{"n":"Grüße 漢字 ],["}'.encode()], ["Grüße 漢字 ],["]),
     ],
 )
-def test_histories_are_one_array(
+def test_histories_are_joined_into_one_array(
     session_type: str, histories: list[bytes], shown: list[object]
 ) -> None:
     row = build_session("s1", session_type, user_id=None, now=0, component_id="a", session_name="ü")

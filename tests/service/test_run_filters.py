@@ -1,4 +1,4 @@
-"""Lists of runs: what runs now, and what was started when."""
+"""Lists of runs: the filters `live`, `created_after` and `created_before`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from agentctl.operations import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.records.times import parse_rfc3339
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
-from tests.service.doors import boss, hosted, running, user
+from tests.service.callers import admin, open_service, user, wait_for_running
 
 
-async def ids(port: ServiceOperations, **filters: Any) -> list[str]:
-    """The runs of `get_runs`, oldest first, over as many pages as there are."""
+async def list_run_ids(operations: ServiceOperations, **filters: Any) -> list[str]:
+    """Return the list_run_ids of all pages of `get_runs`, oldest first."""
     found: list[str] = []
     cursor: str | None = None
     while True:
         page = Page(limit=2, sort_order="asc", cursor=cursor)
-        part = (await port.get_runs(RunFilter(**filters, page=page))).value
+        part = (await operations.get_runs(RunFilter(**filters, page=page))).value
         found += [run["run_id"] for run in part["data"]]
         cursor = part["meta"]["next_cursor"]
         if cursor is None:
@@ -29,57 +29,59 @@ async def ids(port: ServiceOperations, **filters: Any) -> list[str]:
             return found
 
 
-async def test_what_runs_now_is_listed_and_nothing_else(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_run("agent", "echo", RunRequest("x", session_id="s1"))
+async def test_live_filter_returns_live_runs_only(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_run("agent", "echo", RunRequest("x", session_id="s1"))
         hanging = asyncio.create_task(
-            port.create_run("agent", "hang", RunRequest("x", session_id="s2"))
+            operations.create_run("agent", "hang", RunRequest("x", session_id="s2"))
         )
-        run_id = (await running(port))["run_id"]
-        assert await ids(port, live=True) == [run_id]
-        assert await ids(boss(service), live=True, session_id="s2") == [run_id]
-        assert await ids(port, live=True, session_id="s1") == []
-        assert await ids(user(service, "other"), live=True) == []
+        run_id = (await wait_for_running(operations))["run_id"]
+        assert await list_run_ids(operations, live=True) == [run_id]
+        assert await list_run_ids(admin(service), live=True, session_id="s2") == [run_id]
+        assert await list_run_ids(operations, live=True, session_id="s1") == []
+        assert await list_run_ids(user(service, "other"), live=True) == []
         for agent, expected in (("hang", [run_id]), ("echo", [])):
-            listed = await port.list_component_runs("agent", agent, RunFilter(live=True))
+            listed = await operations.list_component_runs("agent", agent, RunFilter(live=True))
             assert [run["run_id"] for run in listed.value["data"]] == expected
-        await port.cancel_run("agent", "hang", run_id, CancelRequest("s2", wait=10))
-        assert await ids(port, live=True) == []
+        await operations.cancel_run("agent", "hang", run_id, CancelRequest("s2", wait=10))
+        assert await list_run_ids(operations, live=True) == []
         await hanging
 
 
-async def test_runs_are_found_by_the_time_they_were_created_at(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_created_filters_are_inclusive_and_exclusive(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         made = [
-            (await port.create_run("agent", "echo", RunRequest(f"{n}", session_id="s1"))).value
+            (
+                await operations.create_run("agent", "echo", RunRequest(f"{n}", session_id="s1"))
+            ).value
             for n in range(5)
         ]
         of = [run["run_id"] for run in made]
         at = [parse_rfc3339(run["created_at"]) for run in made]
-        assert await ids(port, created_after=at[2]) == of[2:]
-        assert await ids(port, created_before=at[2]) == of[:2]
-        assert await ids(port, created_after=at[1], created_before=at[4]) == of[1:4]
-        assert await ids(port, created_after=at[1], status="ERROR") == []
-        assert await ids(port, created_after=at[4] + 1) == []
+        assert await list_run_ids(operations, created_after=at[2]) == of[2:]
+        assert await list_run_ids(operations, created_before=at[2]) == of[:2]
+        assert await list_run_ids(operations, created_after=at[1], created_before=at[4]) == of[1:4]
+        assert await list_run_ids(operations, created_after=at[1], status="ERROR") == []
+        assert await list_run_ids(operations, created_after=at[4] + 1) == []
         span = RunFilter(created_after=at[0], created_before=at[1])
-        listed = await port.list_component_runs("agent", "echo", span)
+        listed = await operations.list_component_runs("agent", "echo", span)
         assert [run["run_id"] for run in listed.value["data"]] == of[:1]
 
 
-async def test_live_and_a_status_are_not_asked_for_together(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_live_and_status_exclude_each_other(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         both = RunFilter(status="RUNNING", live=True)
         with pytest.raises(errors.ValidationFailed, match="live and status"):
-            await port.get_runs(both)
+            await operations.get_runs(both)
         with pytest.raises(errors.ValidationFailed, match="live and status"):
-            await port.list_component_runs("agent", "echo", both)
+            await operations.list_component_runs("agent", "echo", both)
 
 
-async def test_a_run_says_when_its_work_stopped(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+async def test_run_record_has_the_time_its_work_stopped(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
         run = (await user(service).create_run("agent", "echo", RunRequest("x"))).value
         assert run["stopped_at"] == run["finished_at"]
         assert run["late_result"] is None

@@ -1,4 +1,4 @@
-"""Runs through the port: what is stored, what is streamed, what fails."""
+"""Runs on the local backend: stored records, streams and failures."""
 
 from __future__ import annotations
 
@@ -12,271 +12,303 @@ from agentctl.operations import RunFilter, RunRequest, SessionRunsQuery
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.service.doors import boss, collect, data, hosted, running, started, user
+from tests.service.callers import (
+    admin,
+    collect_run_events,
+    event_data,
+    open_service,
+    streamed_run,
+    user,
+    wait_for_running,
+)
 
 
-async def test_a_run_is_answered_stored_and_counted(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        run = (await port.create_run("agent", "echo", RunRequest("hello", session_id="s1"))).value
+async def test_run_is_returned_stored_and_counted(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        run = (
+            await operations.create_run("agent", "echo", RunRequest("hello", session_id="s1"))
+        ).value
         assert (run["status"], run["content"], run["input"]) == ("COMPLETED", "hello", "hello")
         assert run["agent_id"] == "echo"
         assert run["user_id"] == "me"
         assert run["error"] is None
-        session = (await port.get_session_by_id("s1")).value
+        session = (await operations.get_session_by_id("s1")).value
         roles = [message["role"] for message in session["chat_history"] or ()]
         assert roles == ["system", "user", "assistant"]
         assert session["total_tokens"] == run["metrics"]["total_tokens"] > 0
-        stored = (await port.get_run(run["run_id"])).value
+        stored = (await operations.get_run(run["run_id"])).value
         assert stored == run
 
 
-async def test_the_events_of_a_stream_are_numbered_and_end_with_the_end(
+async def test_stream_events_are_numbered_and_complete(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        events = await collect(user(service), "agent", "echo", message="one two", session_id="s1")
+    async with open_service(deployment) as service:
+        events = await collect_run_events(
+            user(service), "agent", "echo", message="one two", session_id="s1"
+        )
         assert [event.seq for event in events] == list(range(len(events)))
         names = [event.name for event in events]
         assert names[0] == "RunStarted"
         assert names[-1] == "RunCompleted"
         assert set(names[1:-1]) == {"RunContent"}
-        text = "".join(data(event)["content"] for event in events[1:-1])
-        assert text == data(events[-1])["content"] == "one two"
+        text = "".join(event_data(event)["content"] for event in events[1:-1])
+        assert text == event_data(events[-1])["content"] == "one two"
 
 
-async def test_the_system_message_is_shown_once_while_it_stays_the_same(
+async def test_unchanged_system_message_appears_once(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+    async with open_service(deployment) as service:
+        operations = user(service)
         for agent in ("echo", "echo", "history", "echo"):
-            await port.create_run("agent", agent, RunRequest("hi", session_id="s1"))
-        history = (await port.get_session_by_id("s1")).value["chat_history"] or []
+            await operations.create_run("agent", agent, RunRequest("hi", session_id="s1"))
+        history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
         systems = [entry["content"] for entry in history if entry["role"] == "system"]
         assert systems == ["Be echo.", "Be history.", "Be echo."]
 
 
-async def test_the_last_runs_go_to_the_model_and_no_more(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_model_gets_the_last_runs_only(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         for number in range(7):
-            await port.create_run("agent", "echo", RunRequest(f"turn {number}", session_id="s1"))
-        run = (await port.create_run("agent", "history", RunRequest("now", session_id="s1"))).value
+            await operations.create_run(
+                "agent", "echo", RunRequest(f"turn {number}", session_id="s1")
+            )
+        run = (
+            await operations.create_run("agent", "history", RunRequest("now", session_id="s1"))
+        ).value
         sent = [text for _, text in orjson.loads(run["content"] or "")]
         assert [text for text in sent if text.startswith("turn")] == [
             text for number in range(2, 7) for text in (f"turn {number}", f"turn {number}")
         ]
 
 
-async def test_a_background_run_goes_on_by_itself(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_background_run_continues_without_its_caller(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         request = RunRequest("later", session_id="s1", background=True)
-        run_id = (await port.create_run("agent", "echo", request)).value["run_id"]
+        run_id = (await operations.create_run("agent", "echo", request)).value["run_id"]
 
         async def done() -> bool:
-            return (await port.get_run(run_id)).value["status"] == "COMPLETED"
+            return (await operations.get_run(run_id)).value["status"] == "COMPLETED"
 
         await wait_until(done)
 
 
-async def test_a_team_delegates_to_a_member_whose_run_is_a_run(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        events = await collect(port, "team", "crew", message="ask echo", session_id="t1")
+async def test_team_delegates_to_a_member_run(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        events = await collect_run_events(
+            operations, "team", "crew", message="ask echo", session_id="t1"
+        )
         names = [event.name for event in events]
         assert names[0] == "TeamRunStarted"
         assert names[-1] == "TeamRunCompleted"
         assert {"TeamToolCallStarted", "RunStarted", "RunCompleted", "TeamRunContent"} <= {*names}
-        leader, member = (await port.get_session_runs("t1")).value
+        leader, member = (await operations.get_session_runs("t1")).value
         assert leader["member_runs"] == [member["run_id"]]
         assert member["parent_run_id"] == leader["run_id"]
         assert member["agent_id"] == "echo"
-        session = (await port.get_session_by_id("t1")).value
+        session = (await operations.get_session_by_id("t1")).value
         totals = [run["metrics"]["total_tokens"] for run in (leader, member)]
         assert session["total_tokens"] == sum(totals)
 
 
-async def test_routing_and_broadcasting_tell_of_members_that_fail(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        routed = (await port.create_run("team", "desk", RunRequest("to echo"))).value
+async def test_route_and_broadcast_report_failed_members(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        routed = (await operations.create_run("team", "desk", RunRequest("to echo"))).value
         assert routed["status"] == "COMPLETED"
-        sung = (await port.create_run("team", "choir", RunRequest("sing", session_id="c"))).value
+        sung = (
+            await operations.create_run("team", "choir", RunRequest("sing", session_id="c"))
+        ).value
         assert sung["status"] == "COMPLETED"
-        members = (await port.get_session_runs("c")).value[1:]
+        members = (await operations.get_session_runs("c")).value[1:]
         assert {run["status"] for run in members} == {"COMPLETED", "ERROR"}
 
 
-async def test_the_steps_of_a_workflow_are_runs_and_feed_each_other(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        events = await collect(port, "workflow", "line", message="go", session_id="w1")
+async def test_workflow_steps_are_runs_with_chained_input(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        events = await collect_run_events(
+            operations, "workflow", "line", message="go", session_id="w1"
+        )
         names = [event.name for event in events]
         assert names[0] == "WorkflowStarted"
         assert names[-1] == "WorkflowCompleted"
         assert names.count("StepStarted") == names.count("StepCompleted") == 2
-        runs = (await port.get_session_runs("w1")).value
+        runs = (await operations.get_session_runs("w1")).value
         assert runs[0]["workflow_id"] == "line"
         assert len(runs[0]["member_runs"]) == 2
-        session = (await port.get_session_by_id("w1")).value
+        session = (await operations.get_session_by_id("w1")).value
         assert "chat_history" not in session
         assert session["workflow_name"] == "Line"
 
 
-async def test_a_failed_step_ends_the_workflow(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        events = await collect(port, "workflow", "broken", message="go", session_id="w1")
+async def test_failed_step_ends_the_workflow(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        events = await collect_run_events(
+            operations, "workflow", "broken", message="go", session_id="w1"
+        )
         assert events[-1].name == "WorkflowError"
-        runs = (await port.get_session_runs("w1")).value
+        runs = (await operations.get_session_runs("w1")).value
         assert [run["status"] for run in runs] == ["ERROR", "ERROR"]
 
 
 @pytest.mark.parametrize(
     ("agent", "code"), [("http-500", "MODEL_UNAVAILABLE"), ("http-401", "MODEL_REJECTED")]
 )
-async def test_a_model_failure_is_an_answer_with_a_code(
+async def test_model_failure_is_a_run_with_an_error_code(
     deployment: Deployment, agent: str, code: str
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        run = (await port.create_run("agent", agent, RunRequest("x", session_id="s"))).value
+    async with open_service(deployment) as service:
+        operations = user(service)
+        run = (await operations.create_run("agent", agent, RunRequest("x", session_id="s"))).value
         assert run["status"] == "ERROR"
         assert run["error"] is not None
         assert run["error"]["code"] == code
-        events = await collect(port, "agent", agent, message="x", session_id="s")
+        events = await collect_run_events(operations, "agent", agent, message="x", session_id="s")
         assert events[-1].name == "RunError"
-        after = await port.create_run("agent", "echo", RunRequest("y", session_id="s"))
+        after = await operations.create_run("agent", "echo", RunRequest("y", session_id="s"))
         assert after.value["status"] == "COMPLETED"
 
 
-async def test_runs_of_one_session_at_the_same_time_are_all_kept(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_concurrent_runs_of_a_session_are_all_stored(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         requests = [RunRequest(f"m{number}", session_id="s1") for number in range(20)]
-        await asyncio.gather(*(port.create_run("agent", "echo", one) for one in requests))
-        runs = (await port.get_session_runs("s1")).value
+        await asyncio.gather(*(operations.create_run("agent", "echo", one) for one in requests))
+        runs = (await operations.get_session_runs("s1")).value
         assert sorted(run["input"] for run in runs) == sorted(one.message for one in requests)
-        total = (await port.get_session_by_id("s1")).value["total_tokens"]
+        total = (await operations.get_session_by_id("s1")).value["total_tokens"]
         assert total == sum(run["metrics"]["total_tokens"] for run in runs)
 
 
-async def test_a_busy_session_refuses_a_component_that_wants_it_alone(
+async def test_busy_session_rejects_an_exclusive_component(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", "alone", message="x", session_id="s1"):
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "alone", message="x", session_id="s1"):
             with pytest.raises(errors.Conflict):
-                await port.create_run("agent", "alone", RunRequest("y", session_id="s1"))
+                await operations.create_run("agent", "alone", RunRequest("y", session_id="s1"))
 
 
-async def test_a_run_over_its_time_ends_as_an_error(
+async def test_run_over_its_timeout_ends_as_error(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> None:
     folder = tmp_path_factory.mktemp("short")
     limits = "[runs]\ntimeout_seconds = 0.2"
-    async with hosted(create_deployment(folder, model_endpoint.base_url, extra=limits)) as service:
-        port = user(service)
+    async with open_service(
+        create_deployment(folder, model_endpoint.base_url, extra=limits)
+    ) as service:
+        operations = user(service)
         for agent in ("hang", "tool-stubborn"):
             request = RunRequest('{"seconds": 3}', session_id="s")
-            run = (await port.create_run("agent", agent, request)).value
+            run = (await operations.create_run("agent", agent, request)).value
             assert run["status"] == "ERROR"
             assert run["error"] is not None
             assert run["error"]["code"] == "RUN_TIMEOUT"
             assert run["cancel_requested_at"] is None
 
 
-async def test_a_member_over_its_time_is_told_to_the_leader(
+async def test_leader_gets_the_timeout_of_a_member(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> None:
     folder = tmp_path_factory.mktemp("impatient")
     limits = "[runs]\ntool_timeout_seconds = 0.2"
-    async with hosted(create_deployment(folder, model_endpoint.base_url, extra=limits)) as service:
-        port = user(service)
-        run = (await port.create_run("team", "crew", RunRequest("ask hang", "t1"))).value
+    async with open_service(
+        create_deployment(folder, model_endpoint.base_url, extra=limits)
+    ) as service:
+        operations = user(service)
+        run = (await operations.create_run("team", "crew", RunRequest("ask hang", "t1"))).value
         assert run["status"] == "COMPLETED"
         assert [tool["tool_call_error"] for tool in run["tools"]] == [True]
-        member = (await port.get_session_runs("t1")).value[1]
+        member = (await operations.get_session_runs("t1")).value[1]
         assert member["error"] is not None
         assert member["error"]["code"] == "RUN_TIMEOUT"
 
 
-async def test_one_run_too_many_is_told_so(
+async def test_run_over_the_limit_is_a_429(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> None:
     folder = tmp_path_factory.mktemp("few")
     limits = "[limits]\nconcurrent_runs = 1"
-    async with hosted(create_deployment(folder, model_endpoint.base_url, extra=limits)) as service:
-        port = user(service)
-        async with started(port, "agent", "hang", message="x", session_id="s1"):
+    async with open_service(
+        create_deployment(folder, model_endpoint.base_url, extra=limits)
+    ) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1"):
             with pytest.raises(errors.TooManyRequests):
-                await port.create_run("agent", "echo", RunRequest("y"))
+                await operations.create_run("agent", "echo", RunRequest("y"))
 
 
-async def test_what_is_wrong_before_the_row_is_refused_and_stores_nothing(
+async def test_invalid_request_stores_nothing(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+    async with open_service(deployment) as service:
+        operations = user(service)
         with pytest.raises(errors.NotFound, match="Agent not found"):
-            await port.create_run("agent", "nobody", RunRequest("x"))
+            await operations.create_run("agent", "nobody", RunRequest("x"))
         with pytest.raises(errors.ValidationFailed, match="message"):
-            await port.create_run("agent", "echo", RunRequest(""))
+            await operations.create_run("agent", "echo", RunRequest(""))
         with pytest.raises(errors.ValidationFailed, match="message"):
-            await port.create_run("agent", "echo", RunRequest("a\0b"))
+            await operations.create_run("agent", "echo", RunRequest("a\0b"))
         with pytest.raises(errors.ValidationFailed, match="session_id"):
-            await port.create_run("agent", "echo", RunRequest("x", session_id="no/slash"))
+            await operations.create_run("agent", "echo", RunRequest("x", session_id="no/slash"))
         with pytest.raises(errors.TooLarge):
-            await port.create_run("agent", "echo", RunRequest("x" * 300_000))
-        assert (await boss(service).get_runs(RunFilter())).value["meta"]["total_count"] == 0
+            await operations.create_run("agent", "echo", RunRequest("x" * 300_000))
+        assert (await admin(service).get_runs(RunFilter())).value["meta"]["total_count"] == 0
 
 
-async def test_another_kind_of_component_cannot_run_in_a_session(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_run("agent", "echo", RunRequest("x", session_id="s1"))
+async def test_session_rejects_another_component_type(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_run("agent", "echo", RunRequest("x", session_id="s1"))
         with pytest.raises(errors.Conflict, match="agent runs"):
-            await port.create_run("team", "crew", RunRequest("x", session_id="s1"))
-        other = await port.create_run("agent", "history", RunRequest("x", session_id="s1"))
+            await operations.create_run("team", "crew", RunRequest("x", session_id="s1"))
+        other = await operations.create_run("agent", "history", RunRequest("x", session_id="s1"))
         assert other.value["status"] == "COMPLETED"
 
 
-async def test_a_caller_that_leaves_stops_its_run(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_disconnected_caller_stops_its_run(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         leaving = asyncio.create_task(
-            port.create_run("agent", "hang", RunRequest("x", session_id="s1"))
+            operations.create_run("agent", "hang", RunRequest("x", session_id="s1"))
         )
-        run_id = (await running(port))["run_id"]
+        run_id = (await wait_for_running(operations))["run_id"]
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        run = (await port.get_run(run_id)).value
+        run = (await operations.get_run(run_id)).value
         assert run["status"] == "CANCELLED"
         assert run["cancel_requested_by"] == "me"
         assert run["cancel_reason"] == "The client disconnected"
 
 
-async def test_runs_are_kept_in_the_database_of_their_component(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        run = (await port.create_run("agent", "apart", RunRequest("x", session_id="s1"))).value
+async def test_run_is_stored_in_the_database_of_its_component(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        run = (
+            await operations.create_run("agent", "apart", RunRequest("x", session_id="s1"))
+        ).value
         with pytest.raises(errors.NotFound):
-            await port.get_session_by_id("s1")
-        assert (await port.get_run(run["run_id"], db_id="second")).value == run
-        listed = await port.list_component_runs("agent", "apart", RunFilter())
+            await operations.get_session_by_id("s1")
+        assert (await operations.get_run(run["run_id"], db_id="second")).value == run
+        listed = await operations.list_component_runs("agent", "apart", RunFilter())
         assert [found["run_id"] for found in listed.value["data"]] == [run["run_id"]]
 
 
-async def test_part_of_a_sessions_runs(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_session_runs_have_limit_and_after(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         for number in range(3):
-            await port.create_run("agent", "echo", RunRequest(f"{number}", session_id="s1"))
-        everything = (await port.get_session_runs("s1")).value
+            await operations.create_run("agent", "echo", RunRequest(f"{number}", session_id="s1"))
+        everything = (await operations.get_session_runs("s1")).value
         query = SessionRunsQuery(limit=1, after=everything[0]["run_id"])
-        assert (await port.get_session_runs("s1", query)).value == everything[1:2]
+        assert (await operations.get_session_runs("s1", query)).value == everything[1:2]
         with pytest.raises(errors.ValidationFailed, match="after"):
-            await port.get_session_runs("s1", SessionRunsQuery(after="nothing"))
+            await operations.get_session_runs("s1", SessionRunsQuery(after="nothing"))

@@ -1,4 +1,4 @@
-"""Sessions through the port: every field of spec.md, pages, changes and deletion."""
+"""Sessions on the local backend: fields, pages, changes and deletion."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agentctl.service.service import ServiceOperations
 from agentctl.store.repositories import runs, workers
 from agentctl.store.repositories.workers import WorkerRow
 from tests.deployment import Deployment
-from tests.service.doors import boss, hosted, started, user
+from tests.service.callers import admin, open_service, streamed_run, user
 from tests.store.made import a_run
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -56,22 +56,22 @@ FIELDS: dict[ComponentKind, dict[str, type | None]] = {
         "metadata": dict, "created_at": str, "updated_at": str,
     },
 }  # fmt: skip
-"""spec.md "Resources": the fields of each schema, and what a session with everything has there."""
+"""The fields of each schema and their values (docs/contract.md "Session records")."""
 
 COMPONENT: dict[ComponentKind, str] = {"agent": "echo", "team": "crew", "workflow": "line"}
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-async def test_every_field_is_there_with_its_type(
+async def test_session_has_every_field_with_its_type(
     deployment: Deployment, kind: ComponentKind
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_run(kind, COMPONENT[kind], RunRequest("ask  echo\n please", "s1"))
-        await port.update_session(
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_run(kind, COMPONENT[kind], RunRequest("ask  echo\n please", "s1"))
+        await operations.update_session(
             "s1", SessionPatch({"session_state": {"step": 1}, "metadata": {"origin": "test"}})
         )
-        session: dict[str, Any] = dict((await port.get_session_by_id("s1")).value)  # type: ignore[arg-type]
+        session: dict[str, Any] = dict((await operations.get_session_by_id("s1")).value)  # type: ignore[arg-type]
     assert {*session} == {*FIELDS[kind]}
     for name, expected in FIELDS[kind].items():
         assert session[name] is None if expected is None else type(session[name]) is expected, name
@@ -105,101 +105,101 @@ def _check_content(kind: ComponentKind, session: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-async def test_an_empty_session_has_the_same_fields(
+async def test_empty_session_has_the_same_fields(
     deployment: Deployment, kind: ComponentKind
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        made = (await port.create_session(NewSession(type=kind))).value
-        found = (await port.get_session_by_id(made["session_id"])).value
+    async with open_service(deployment) as service:
+        operations = user(service)
+        made = (await operations.create_session(NewSession(type=kind))).value
+        found = (await operations.get_session_by_id(made["session_id"])).value
         assert made == found
         assert {*found} == {*FIELDS[kind]}
         assert found["session_name"] == ""
 
 
-async def test_an_empty_session_takes_the_component_and_the_name_of_its_first_run(
+async def test_first_run_names_an_empty_session(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_session(NewSession(session_id="s1", metadata={"kept": True}))
-        await port.create_run("agent", "echo", RunRequest("x" * 100, "s1"))
-        session: Any = (await port.get_session_by_id("s1")).value
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_session(NewSession(session_id="s1", metadata={"kept": True}))
+        await operations.create_run("agent", "echo", RunRequest("x" * 100, "s1"))
+        session: Any = (await operations.get_session_by_id("s1")).value
         assert session["agent_id"] == "echo"
         assert session["session_name"] == "x" * 60
         assert session["metadata"] == {"kept": True}
 
 
-async def test_a_name_that_was_given_stays(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_session(NewSession(session_id="s1", session_name="given"))
-        await port.create_run("agent", "echo", RunRequest("hello", "s1"))
-        assert (await port.get_session_by_id("s1")).value["session_name"] == "given"
-        renamed = (await port.rename_session("s1", "again")).value
+async def test_given_name_is_kept(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_session(NewSession(session_id="s1", session_name="given"))
+        await operations.create_run("agent", "echo", RunRequest("hello", "s1"))
+        assert (await operations.get_session_by_id("s1")).value["session_name"] == "given"
+        renamed = (await operations.rename_session("s1", "again")).value
         assert renamed["session_name"] == "again"
-        assert (await port.get_session_by_id("s1")).value == renamed
+        assert (await operations.get_session_by_id("s1")).value == renamed
 
 
-async def test_where_must_hold(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = boss(service)
-        await port.create_run("agent", "echo", RunRequest("x", "s1", "me"))
+async def test_session_must_match_the_locator(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = admin(service)
+        await operations.create_run("agent", "echo", RunRequest("x", "s1", "me"))
         for where in (
             SessionLocator(type="team"),
             SessionLocator(user_id="other"),
             SessionLocator(db_id="second"),
         ):
             with pytest.raises(errors.NotFound, match="Session not found"):
-                await port.get_session_by_id("s1", where)
+                await operations.get_session_by_id("s1", where)
         with pytest.raises(errors.NotFound, match="Database not found"):
-            await port.get_session_by_id("s1", SessionLocator(db_id="third"))
+            await operations.get_session_by_id("s1", SessionLocator(db_id="third"))
         with pytest.raises(errors.NotFound, match="Table not found"):
-            await port.get_session_by_id("s1", SessionLocator(table="runs"))
+            await operations.get_session_by_id("s1", SessionLocator(table="runs"))
         right = SessionLocator(type="agent", user_id="me", db_id="main", table="sessions")
-        assert (await port.get_session_by_id("s1", right)).value["session_id"] == "s1"
+        assert (await operations.get_session_by_id("s1", right)).value["session_id"] == "s1"
 
 
-async def _ids(port: ServiceOperations, **filters: Any) -> list[str]:
-    page = (await port.get_sessions(SessionFilter(**filters))).value
+async def _list_ids(operations: ServiceOperations, **filters: Any) -> list[str]:
+    page = (await operations.get_sessions(SessionFilter(**filters))).value
     return [row["session_id"] for row in page["data"]]
 
 
-async def test_filters_and_orders_of_the_list(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = boss(service)
-        await port.create_run("agent", "echo", RunRequest("Alpha one", "s1", "a"))
-        await port.create_run("team", "crew", RunRequest("alpha two", "s2", "b"))
-        await port.create_run("agent", "history", RunRequest("beta", "s3", "a"))
-        await port.rename_session("s1", "Alpha renamed")
-        assert await _ids(port) == ["s3", "s2", "s1"]
-        assert await _ids(port, page=Page(sort_order="asc")) == ["s1", "s2", "s3"]
-        assert await _ids(port, page=Page(sort_by="updated_at")) == ["s1", "s3", "s2"]
-        assert await _ids(port, where=SessionLocator(type="team")) == ["s2"]
-        assert await _ids(port, where=SessionLocator(user_id="a")) == ["s3", "s1"]
-        assert await _ids(port, component_id="history") == ["s3"]
-        assert await _ids(port, session_name="ALPHA") == ["s2", "s1"]
-        assert await _ids(port, session_name="lpha") == []
-        assert await _ids(port, session_name="%") == []
+async def test_session_list_has_filters_and_orders(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = admin(service)
+        await operations.create_run("agent", "echo", RunRequest("Alpha one", "s1", "a"))
+        await operations.create_run("team", "crew", RunRequest("alpha two", "s2", "b"))
+        await operations.create_run("agent", "history", RunRequest("beta", "s3", "a"))
+        await operations.rename_session("s1", "Alpha renamed")
+        assert await _list_ids(operations) == ["s3", "s2", "s1"]
+        assert await _list_ids(operations, page=Page(sort_order="asc")) == ["s1", "s2", "s3"]
+        assert await _list_ids(operations, page=Page(sort_by="updated_at")) == ["s1", "s3", "s2"]
+        assert await _list_ids(operations, where=SessionLocator(type="team")) == ["s2"]
+        assert await _list_ids(operations, where=SessionLocator(user_id="a")) == ["s3", "s1"]
+        assert await _list_ids(operations, component_id="history") == ["s3"]
+        assert await _list_ids(operations, session_name="ALPHA") == ["s2", "s1"]
+        assert await _list_ids(operations, session_name="lpha") == []
+        assert await _list_ids(operations, session_name="%") == []
 
 
-async def test_pages_and_cursors_reach_every_session_once(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_pages_and_cursors_return_every_session_once(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         made = [f"s{number}" for number in range(7)]
         for session_id in made:
-            await port.create_session(NewSession(session_id=session_id))
+            await operations.create_session(NewSession(session_id=session_id))
         numbered = [
             found
             for page in (1, 2, 3, 4)
-            for found in await _ids(port, page=Page(limit=2, page=page))
+            for found in await _list_ids(operations, page=Page(limit=2, page=page))
         ]
         assert numbered == made[::-1]
         followed: list[str] = []
         cursor: str | None = None
         while True:
             page = Page(limit=3, cursor=cursor)
-            answer = (await port.get_sessions(SessionFilter(page=page))).value
+            answer = (await operations.get_sessions(SessionFilter(page=page))).value
             followed += [row["session_id"] for row in answer["data"]]
             cursor = answer["meta"]["next_cursor"]
             if cursor is None:
@@ -220,26 +220,24 @@ async def test_pages_and_cursors_reach_every_session_once(deployment: Deployment
         (Page(cursor="é"), "cursor"),
     ],
 )
-async def test_a_page_that_cannot_be_is_refused(
-    deployment: Deployment, page: Page, named: str
-) -> None:
-    async with hosted(deployment) as service:
+async def test_invalid_page_is_rejected(deployment: Deployment, page: Page, named: str) -> None:
+    async with open_service(deployment) as service:
         with pytest.raises(errors.ValidationFailed, match=named):
             await user(service).get_sessions(SessionFilter(page=page))
 
 
-async def test_a_cursor_is_bound_to_its_list_and_order(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+async def test_cursor_is_bound_to_its_list_and_order(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
         for session_id in ("s1", "s2"):
-            await port.create_session(NewSession(session_id=session_id))
-        answer = (await port.get_sessions(SessionFilter(page=Page(limit=1)))).value
+            await operations.create_session(NewSession(session_id=session_id))
+        answer = (await operations.get_sessions(SessionFilter(page=Page(limit=1)))).value
         cursor = answer["meta"]["next_cursor"]
         turned = Page(limit=1, cursor=cursor, sort_order="asc")
         with pytest.raises(errors.ValidationFailed, match="cursor"):
-            await port.get_sessions(SessionFilter(page=turned))
+            await operations.get_sessions(SessionFilter(page=turned))
         with pytest.raises(errors.ValidationFailed, match="cursor"):
-            await port.get_runs(RunFilter(page=Page(limit=1, cursor=cursor)))
+            await operations.get_runs(RunFilter(page=Page(limit=1, cursor=cursor)))
 
 
 FORGED = [
@@ -250,8 +248,8 @@ FORGED = [
 ]  # fmt: skip
 
 
-async def test_a_forged_cursor_is_refused(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
+async def test_forged_cursor_is_rejected(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
         for text in FORGED:
             cursor = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
             for wrong in (cursor, f"{cursor}!", f" {cursor}"):
@@ -259,30 +257,33 @@ async def test_a_forged_cursor_is_refused(deployment: Deployment) -> None:
                     await user(service).get_sessions(SessionFilter(page=Page(cursor=wrong)))
 
 
-async def test_a_session_with_a_live_run_is_not_deleted_unless_that_is_cancelled(
+async def test_session_with_a_live_run_is_not_deleted(
     deployment: Deployment,
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        async with started(port, "agent", "hang", message="x", session_id="s1") as (run, task):
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            task,
+        ):
             with pytest.raises(errors.Conflict, match=run["run_id"]):
-                await port.delete_session("s1")
-            await port.delete_session("s1", cancel=True)
+                await operations.delete_session("s1")
+            await operations.delete_session("s1", cancel=True)
             await task
         with pytest.raises(errors.NotFound):
-            await port.get_session_by_id("s1")
+            await operations.get_session_by_id("s1")
         with pytest.raises(errors.NotFound):
-            await port.get_run(run["run_id"])
+            await operations.get_run(run["run_id"])
 
 
-async def test_a_deletion_waits_for_all_runs_together(
+async def test_deletion_waits_for_all_runs_together(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs whose worker lives and does not end them; each is waited for, all at once."""
+    """The deletion waits once for all runs of a live worker that does not end them."""
     monkeypatch.setattr(service_sessions, "DELETION_WAIT", 0.3)
-    async with hosted(deployment) as service:
-        port = user(service)
-        await port.create_session(NewSession(session_id="s1"))
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.create_session(NewSession(session_id="s1"))
         database = service.hosting.databases["main"]
         await database.write(
             workers.register(WorkerRow("deaf", *identify_this_process(), beat=1, started_at=1))
@@ -293,25 +294,25 @@ async def test_a_deletion_waits_for_all_runs_together(
             await database.write(runs.claim(run_id, 1, "deaf", run.created_at))
         asked = time.monotonic()
         with pytest.raises(errors.Conflict, match="r1, r2, r3, r4"):
-            await port.delete_session("s1", cancel=True)
+            await operations.delete_session("s1", cancel=True)
         assert 0.3 <= time.monotonic() - asked < 0.9
-        stored = (await port.get_session_runs("s1")).value
+        stored = (await operations.get_session_runs("s1")).value
         assert {run["cancel_reason"] for run in stored} == {"The session is deleted"}
 
 
 async def test_bulk_deletion_is_all_or_nothing(deployment: Deployment) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
+    async with open_service(deployment) as service:
+        operations = user(service)
         for session_id in ("s1", "s2"):
-            await port.create_session(NewSession(session_id=session_id))
+            await operations.create_session(NewSession(session_id=session_id))
         with pytest.raises(errors.NotFound):
-            await port.delete_sessions(BulkDeletion(("s1", "missing", "s2")))
-        assert await _ids(port) == ["s2", "s1"]
-        await port.delete_sessions(BulkDeletion(("s1", "s2", "s1")))
-        assert await _ids(port) == []
+            await operations.delete_sessions(BulkDeletion(("s1", "missing", "s2")))
+        assert await _list_ids(operations) == ["s2", "s1"]
+        await operations.delete_sessions(BulkDeletion(("s1", "s2", "s1")))
+        assert await _list_ids(operations) == []
         for wrong in ((), tuple(f"s{number}" for number in range(101))):
             with pytest.raises(errors.ValidationFailed, match="session_ids"):
-                await port.delete_sessions(BulkDeletion(wrong))
+                await operations.delete_sessions(BulkDeletion(wrong))
 
 
 @pytest.mark.parametrize(
@@ -323,12 +324,12 @@ async def test_bulk_deletion_is_all_or_nothing(deployment: Deployment) -> None:
         {"metadata": {"\ud800": 1}},
     ],
 )
-async def test_a_value_that_is_not_kept_is_refused(
+async def test_value_that_cannot_be_stored_is_rejected(
     deployment: Deployment, patch: dict[str, Any]
 ) -> None:
-    async with hosted(deployment) as service:
-        port = user(service)
-        before = (await port.create_session(NewSession(session_id="s1"))).raw
+    async with open_service(deployment) as service:
+        operations = user(service)
+        before = (await operations.create_session(NewSession(session_id="s1"))).raw
         with pytest.raises(errors.ValidationFailed):
-            await port.update_session("s1", SessionPatch(patch))
-        assert (await port.get_session_by_id("s1")).raw == before
+            await operations.update_session("s1", SessionPatch(patch))
+        assert (await operations.get_session_by_id("s1")).raw == before

@@ -1,4 +1,4 @@
-"""Asking the same of both doors, and comparing what they answer."""
+"""The two backends, and comparison of their results."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from agentctl.remote import RemoteOperations
 from agentctl.service.service import Service
 from tests.deployment import Deployment
 
-__all__ = ["Ask", "Doors", "Outcome", "asked", "normal"]
+__all__ = ["Backends", "OperationCall", "Outcome", "call_operation", "normalize"]
 
-Ask = Callable[[Operations], Awaitable[Any]]
+OperationCall = Callable[[Operations], Awaitable[Any]]
 
 Outcome = tuple[str, object]
 
@@ -33,45 +33,47 @@ _CHANGING = re.compile(
 
 
 @dataclass(frozen=True)
-class Doors:
-    """Two doors: the local one to `here`, the remote one to `there`, served at `url`; both to
-    databases of one engine. `told` is the same for all doors of a run of the tests."""
+class Backends:
+    """The local backend of `here` and the remote backend of `there`, served at `url`.
+
+    Both use databases of one engine. `results` is shared by all backends of a test run.
+    """
 
     here: Deployment
     there: Deployment
     url: str
     engine: str
-    told: dict[str, Any]
+    results: dict[str, Any]
 
-    def hold(self, name: str, told: Any) -> None:
-        """See that on the other engine, once it has been asked there too, the same was told."""
-        assert self.told.setdefault(name, told) == told, f"{name}, on {self.engine}"
+    def compare_engines(self, name: str, result: Any) -> None:
+        """Check that the result equals that of the other engine, once both are known."""
+        assert self.results.setdefault(name, result) == result, f"{name}, on {self.engine}"
 
     @contextlib.asynccontextmanager
     async def local(self, token: str) -> AsyncIterator[Operations]:
-        """The port on this machine, as the bearer of a token of `here`."""
+        """Open the local backend as the principal of a token of `here`."""
         async with Service.open(self.here.settings, create=True) as service:
             yield service.operations_for(self.here.principal(token))
 
     @contextlib.asynccontextmanager
     async def remote(self, token: str | None) -> AsyncIterator[Operations]:
-        """The port over HTTP, as the bearer of a token of `there`."""
+        """Open the remote backend with a token of `there`."""
         async with RemoteOperations(self.url, token) as operations:
             yield operations
 
 
-async def asked(operations: Operations, ask: Ask) -> Outcome:
-    """What came of it: the document's bytes, or the failure as both doors must tell it."""
+async def call_operation(operations: Operations, call: OperationCall) -> Outcome:
+    """Call an operation; return the bytes of its document, or its error."""
     try:
-        answer = await ask(operations)
+        answer = await call(operations)
     except errors.AgentctlError as failure:
         return "failed", (failure.error_code, failure.detail, failure.exit_code)
     return "answered", answer.raw if isinstance(answer, Document) else answer
 
 
-def normal(outcome: Outcome) -> Outcome:
-    """The outcome with ids and times numbered in the order of their appearance."""
-    kind, told = outcome
+def normalize(outcome: Outcome) -> Outcome:
+    """Replace ids and times by numbers in the order of their appearance."""
+    kind, result = outcome
     seen: dict[bytes, bytes] = {}
 
     def numbered(found: re.Match[bytes]) -> bytes:
@@ -80,10 +82,10 @@ def normal(outcome: Outcome) -> Outcome:
             return b"<time>"
         return seen.setdefault(text, b"<id %d>" % len(seen))
 
-    if isinstance(told, bytes):
-        return kind, _CHANGING.sub(numbered, told)
-    if isinstance(told, list):
-        return kind, _CHANGING.sub(numbered, b"\n".join(told))
-    if isinstance(told, tuple):
-        return kind, _CHANGING.sub(numbered, repr(told).encode())
-    return kind, told
+    if isinstance(result, bytes):
+        return kind, _CHANGING.sub(numbered, result)
+    if isinstance(result, list):
+        return kind, _CHANGING.sub(numbered, b"\n".join(result))
+    if isinstance(result, tuple):
+        return kind, _CHANGING.sub(numbered, repr(result).encode())
+    return kind, result

@@ -1,4 +1,4 @@
-"""`agentctl doctor` on databases of a PostgreSQL server: every fault with its remedy."""
+"""`agentctl doctor` on PostgreSQL databases: every fault has a remedy."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PASSWORD = "AGENTCTL_TEST_CHECKUP_PASSWORD"
 
 
 @asynccontextmanager
-async def made(url: str) -> AsyncIterator[Database]:
-    """A database of ours with its tables."""
+async def created_database(url: str) -> AsyncIterator[Database]:
+    """Create a database with the tables of agentctl."""
     entry = Database("main", url, search_path=f"checkup_{uuid4().hex}")
     database = PostgresDatabase(entry, create=True)
     await database.check()
@@ -43,8 +43,8 @@ async def made(url: str) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def acting(entry: Database, *statements: str, limit: int = -1) -> AsyncIterator[Database]:
-    """The same database as a user of its own, made with the statements for `{it}`."""
+async def as_user(entry: Database, *statements: str, limit: int = -1) -> AsyncIterator[Database]:
+    """Yield the database as a new user, created with the statements for `{it}`."""
     it = f"checkup_{uuid4().hex}"
     admin = await asyncpg.connect(entry.url)
     create = f"CREATE ROLE {{it}} LOGIN PASSWORD 'right' CONNECTION LIMIT {limit}"
@@ -64,11 +64,11 @@ async def acting(entry: Database, *statements: str, limit: int = -1) -> AsyncIte
 ALL_RIGHTS = "GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {it}"
 
 
-async def looked_at(entry: Database, processes: int = 1) -> list[Finding]:
+async def run_checks(entry: Database, processes: int = 1) -> list[Finding]:
     return [each async for each in check_database(entry, processes)]
 
 
-def told(findings: list[Finding], verdict: str) -> str:
+def texts_of(findings: list[Finding], verdict: str) -> str:
     found = [f"{each.what} -> {each.remedy}" for each in findings if each.verdict == verdict]
     return "\n".join(found)
 
@@ -78,40 +78,40 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "right")
 
 
-async def test_a_sound_database_is_told_of(postgres_url: str) -> None:
-    async with made(postgres_url) as entry:
-        found = told(await looked_at(entry), "ok")
+async def test_valid_postgres_database_is_ok(postgres_url: str) -> None:
+    async with created_database(postgres_url) as entry:
+        found = texts_of(await run_checks(entry), "ok")
         assert "it responds, as PostgreSQL " in found
         assert "its clock agrees with the clock of this machine" in found
         assert "it is writable" in found
         assert f"a server may open {entry.pool_size + 2} connections" in found
 
 
-async def test_what_a_user_may_not_do_is_told_with_the_remedy(postgres_url: str) -> None:
+async def test_missing_privileges_have_a_remedy(postgres_url: str) -> None:
     only_reads = "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {it}"
     reads = "ALTER ROLE {it} SET default_transaction_read_only = on"
-    async with made(postgres_url) as entry:
-        async with acting(entry) as nobody:
-            assert "GRANT it what" in told(await looked_at(nobody), "wrong")
-        async with acting(entry, only_reads) as reader:
-            found = told(await looked_at(reader), "wrong")
+    async with created_database(postgres_url) as entry:
+        async with as_user(entry) as nobody:
+            assert "GRANT the privileges in" in texts_of(await run_checks(nobody), "wrong")
+        async with as_user(entry, only_reads) as reader:
+            found = texts_of(await run_checks(reader), "wrong")
             assert "sessions: INSERT, UPDATE, DELETE" in found
             assert "GRANT SELECT, INSERT, UPDATE, DELETE" in found
-        async with acting(entry, ALL_RIGHTS, reads) as bound:
-            assert "read-only (default_transaction_read_only)" in told(
-                await looked_at(bound), "wrong"
+        async with as_user(entry, ALL_RIGHTS, reads) as bound:
+            assert "read-only (default_transaction_read_only)" in texts_of(
+                await run_checks(bound), "wrong"
             )
 
 
-async def test_too_few_connections_are_told_of(postgres_url: str) -> None:
-    async with made(postgres_url) as entry, acting(entry, ALL_RIGHTS, limit=20) as few:
-        assert "may open 12 connections, and 20 are free" in told(await looked_at(few), "ok")
-        found = told(await looked_at(few, processes=2), "wrong")
+async def test_too_few_connections_are_reported(postgres_url: str) -> None:
+    async with created_database(postgres_url) as entry, as_user(entry, ALL_RIGHTS, limit=20) as few:
+        assert "may open 12 connections, and 20 are free" in texts_of(await run_checks(few), "ok")
+        found = texts_of(await run_checks(few, processes=2), "wrong")
         assert "may open 24 connections, but the limit is 20 -> lower pool_size" in found
 
 
-async def test_what_is_not_there_is_told_once(postgres_url: str) -> None:
-    """A database without tables is no fault, and its runs are not looked for."""
+async def test_missing_database_is_reported_once(postgres_url: str) -> None:
+    """A database without tables is a note, and its runs are not checked."""
     empty = Database("main", postgres_url, search_path=f"none_{uuid4().hex}")
     away = Database("main", "postgresql://me@127.0.0.1:1/none")
     for entry, verdict, text in (
@@ -122,7 +122,7 @@ async def test_what_is_not_there_is_told_once(postgres_url: str) -> None:
         findings = [each for step in list_steps(settings) for each in await run_step(step)]
         about = [each for each in findings if each.check in ("database main", "runs")]
         assert len(about) == 1
-        assert text in told(about, verdict)
+        assert text in texts_of(about, verdict)
 
 
 GOOD = ServerFacts("17.2", 170_002, 0, False, False, True, True, True, 97, 0, None, True, [])
@@ -150,11 +150,11 @@ FAULTS = (
 )
 
 
-def test_faults_that_are_not_made_for_a_test() -> None:
+def test_each_server_fault_is_wrong() -> None:
     for check, facts, text in FAULTS:
-        assert text in told(list(check("database main", facts)), "wrong")
-        assert told(list(check("database main", GOOD)), "ok")
-    assert "its clock is" in told(
+        assert text in texts_of(list(check("database main", facts)), "wrong")
+        assert texts_of(list(check("database main", GOOD)), "ok")
+    assert "its clock is" in texts_of(
         list(_check_clock("", GOOD._replace(clock_ahead=3_000_000))), "note"
     )
 
@@ -170,7 +170,9 @@ def test_faults_that_are_not_made_for_a_test() -> None:
         ("postgresql:///one?host=db.example.org&user=me", False, "prefer", "wrong"),
     ],
 )
-def test_what_others_can_read(url: str, encrypted: bool, tls: str, verdict: str) -> None:
+def test_unencrypted_connection_is_reported(
+    url: str, encrypted: bool, tls: str, verdict: str
+) -> None:
     entry = Database("main", url, tls=tls)  # type: ignore[arg-type]
     found = list(_check_encryption("database main", GOOD._replace(encrypted=encrypted), entry))
     assert [each.verdict for each in found] == ([verdict] if verdict else [])

@@ -1,4 +1,4 @@
-"""Where the databases of a world are: in files, or in schemas of a PostgreSQL server."""
+"""Databases of a deployment: SQLite files, or schemas of a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from agentctl.config.settings import Database as Entry
 from tests.deployment import FILES, Deployment
 from tests.postgres import postgres_schemas
 
-__all__ = ["Places", "empty"]
+__all__ = ["Engine", "empty"]
 
 _TABLES = ("run_events", "runs", "sessions", "idempotency", "service_accounts", "audit_log")
-"""All that a test fills; workers are of the server, which goes on."""
+"""The tables that a test fills; `workers` belongs to the running server."""
 
 
 @dataclass(frozen=True)
-class Places:
-    """One engine. `url` of its server; None: SQLite, which has none."""
+class Engine:
+    """A database engine. `url` of the PostgreSQL server; None: SQLite."""
 
     url: str | None
 
     @property
-    def engine(self) -> str:
+    def name(self) -> str:
         return "sqlite" if self.url is None else "postgres"
 
     @contextlib.contextmanager
     def databases(self) -> Iterator[Mapping[str, str]]:
-        """The lines of the two databases of one world, as `make_world` takes them."""
+        """Yield the settings of the two databases of a deployment."""
         if self.url is None:
             yield FILES
         else:
@@ -42,7 +42,7 @@ class Places:
 
 
 def empty(deployment: Deployment) -> None:
-    """Remove all rows that a test may have left, while a server has the databases open."""
+    """Delete the rows of a test while a server has the databases open."""
     for entry in deployment.settings.databases:
         if is_sqlite_url(entry.url):
             _empty_file(entry)

@@ -1,4 +1,4 @@
-"""Tool calls without a result, in messages as they are stored."""
+"""Open tool calls in stored messages."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, close_ca
 from agentctl.store.repositories.integrity import StoredMessages
 
 
-def user(text: str = "go") -> dict[str, Any]:
+def user_message(text: str = "go") -> dict[str, Any]:
     return {"role": "user", "content": text, "created_at": 1}
 
 
-def asks(*ids: str) -> dict[str, Any]:
+def assistant_calls(*ids: str) -> dict[str, Any]:
     calls = [{"id": each, "name": f"tool-{each}", "arguments": {}} for each in ids]
     return {"role": "assistant", "content": "", "created_at": 1, "tool_calls": calls}
 
 
-def result(id: str) -> dict[str, Any]:
+def tool_result(id: str) -> dict[str, Any]:
     return {
         "role": "tool",
         "content": "3",
@@ -36,19 +36,49 @@ def text(*messages: dict[str, Any]) -> str:
 
 
 CASES: list[tuple[list[dict[str, Any]], list[str], list[int]]] = [
-    ([user(), asks("a"), result("a")], [], []),
-    ([user(), asks("a")], ["a"], [2]),
-    ([user(), asks("a", "b"), result("a")], ["b"], [3]),
-    ([user(), asks("a", "b")], ["a", "b"], [2, 3]),
-    ([user(), asks("a"), user("again"), asks("b"), result("b")], ["a"], [2]),
-    # A model may use an id again: the second call is answered, the first is not.
-    ([user(), asks("a"), user("again"), asks("a"), result("a")], ["a"], [2]),
-    ([user(), asks("a"), result("a"), asks("a"), result("a")], [], []),
+    ([user_message(), assistant_calls("a"), tool_result("a")], [], []),
+    ([user_message(), assistant_calls("a")], ["a"], [2]),
+    ([user_message(), assistant_calls("a", "b"), tool_result("a")], ["b"], [3]),
+    ([user_message(), assistant_calls("a", "b")], ["a", "b"], [2, 3]),
+    (
+        [
+            user_message(),
+            assistant_calls("a"),
+            user_message("again"),
+            assistant_calls("b"),
+            tool_result("b"),
+        ],
+        ["a"],
+        [2],
+    ),
+    # A model may repeat an id: the second call has a result, the first has none.
+    (
+        [
+            user_message(),
+            assistant_calls("a"),
+            user_message("again"),
+            assistant_calls("a"),
+            tool_result("a"),
+        ],
+        ["a"],
+        [2],
+    ),
+    (
+        [
+            user_message(),
+            assistant_calls("a"),
+            tool_result("a"),
+            assistant_calls("a"),
+            tool_result("a"),
+        ],
+        [],
+        [],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("messages", "ids", "places"), CASES)
-def test_calls_without_a_result_get_one_where_it_belongs(
+def test_open_calls_get_results_after_their_message(
     messages: list[dict[str, Any]], ids: list[str], places: list[int]
 ) -> None:
     stored = StoredMessages(text(*messages), None)
@@ -62,12 +92,15 @@ def test_calls_without_a_result_get_one_where_it_belongs(
     assert to_model_messages(after)
 
 
-def test_the_list_of_tools_says_so_too() -> None:
+def test_tool_list_marks_closed_calls() -> None:
     tools = [
         {"tool_call_id": "a", "tool_call_error": None, "result": None},
         {"tool_call_id": "b", "tool_call_error": False, "result": "3"},
     ]
-    stored = StoredMessages(text(user(), asks("a", "b"), result("b")), orjson.dumps(tools).decode())
+    stored = StoredMessages(
+        text(user_message(), assistant_calls("a", "b"), tool_result("b")),
+        orjson.dumps(tools).decode(),
+    )
     after = orjson.loads(close_calls(stored, 7).tools or "")
     assert after[0] == {"tool_call_id": "a", "tool_call_error": True, "result": "cancelled"}
     assert after[1] == tools[1]
@@ -76,6 +109,6 @@ def test_the_list_of_tools_says_so_too() -> None:
 @pytest.mark.parametrize(
     "messages", ["", "{}", "[1]", '[{"tool_calls": 1}]', '[{"tool_calls": [{}]}]', "[" * 5_000]
 )
-def test_what_is_no_talk_is_refused(messages: str) -> None:
+def test_invalid_messages_are_rejected(messages: str) -> None:
     with pytest.raises(UnreadableMessages):
         find_open_calls(messages)

@@ -1,4 +1,4 @@
-"""Callers of the port, and what they do often."""
+"""Callers of the local backend, and their frequent actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until
 
-__all__ = ["ALL", "boss", "collect", "hosted", "running", "started", "user"]
+__all__ = [
+    "ALL",
+    "admin",
+    "collect_run_events",
+    "open_service",
+    "streamed_run",
+    "user",
+    "wait_for_running",
+]
 
 ALL = frozenset(
     {
@@ -27,8 +35,8 @@ ALL = frozenset(
 
 
 @contextlib.asynccontextmanager
-async def hosted(deployment: Deployment) -> AsyncIterator[Service]:
-    """The world's service, its databases made."""
+async def open_service(deployment: Deployment) -> AsyncIterator[Service]:
+    """Open the service of a deployment and create its databases."""
     async with Service.open(deployment.settings, create=True) as service:
         yield service
 
@@ -36,28 +44,30 @@ async def hosted(deployment: Deployment) -> AsyncIterator[Service]:
 def user(
     service: Service, subject: str | None = "me", *, session_id: str | None = None
 ) -> ServiceOperations:
-    """A caller who may do everything, with their own data."""
+    """Return the operations of a user with all scopes, limited to their own data."""
     return service.operations_for(Principal(subject=subject, scopes=ALL, session_id=session_id))
 
 
-def boss(service: Service) -> ServiceOperations:
-    """An administrator."""
+def admin(service: Service) -> ServiceOperations:
+    """Return the operations of an administrator."""
     return service.operations_for(local_principal("boss"))
 
 
-async def collect(
-    port: ServiceOperations, kind: ComponentKind, component_id: str, **request: Any
+async def collect_run_events(
+    operations: ServiceOperations, kind: ComponentKind, component_id: str, **request: Any
 ) -> list[StreamEvent]:
-    """All events of a run, to its end."""
-    return [event async for event in port.stream_run(kind, component_id, RunRequest(**request))]
+    """Start a run and return all its events."""
+    return [
+        event async for event in operations.stream_run(kind, component_id, RunRequest(**request))
+    ]
 
 
-async def running(port: ServiceOperations, **filters: Any) -> dict[str, Any]:
-    """The one run that is RUNNING, once there is one."""
+async def wait_for_running(operations: ServiceOperations, **filters: Any) -> dict[str, Any]:
+    """Wait for a RUNNING run and return its record."""
     found: list[dict[str, Any]] = []
 
     async def look() -> bool:
-        page = (await port.get_runs(RunFilter(status="RUNNING", **filters))).value
+        page = (await operations.get_runs(RunFilter(status="RUNNING", **filters))).value
         found[:] = page["data"]  # type: ignore[assignment]
         return bool(found)
 
@@ -66,20 +76,20 @@ async def running(port: ServiceOperations, **filters: Any) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def started(
-    port: ServiceOperations, kind: ComponentKind, component_id: str, **request: Any
+async def streamed_run(
+    operations: ServiceOperations, kind: ComponentKind, component_id: str, **request: Any
 ) -> AsyncIterator[tuple[dict[str, Any], asyncio.Task[list[StreamEvent]]]]:
-    """A streamed run under way: its record, and the task that collects its events."""
-    events = asyncio.create_task(collect(port, kind, component_id, **request))
+    """Start a streamed run; yield its record and the task that collects its events."""
+    events = asyncio.create_task(collect_run_events(operations, kind, component_id, **request))
     filters: dict[str, Any] = {"component_type": kind, "component_id": component_id}
     try:
-        yield await running(port, **filters), events
+        yield await wait_for_running(operations, **filters), events
     finally:
         events.cancel()
         await asyncio.gather(events, return_exceptions=True)
 
 
-def data(event: StreamEvent) -> dict[str, Any]:
-    """What an event says."""
+def event_data(event: StreamEvent) -> dict[str, Any]:
+    """Return the parsed data of an event."""
     said: dict[str, Any] = orjson.loads(event.data)
     return said

@@ -1,0 +1,72 @@
+"""Ended runs leave no memory, even while connections stay open.
+
+On the event loop that the server has. That of the standard library keeps the context of a timer
+that was cancelled until its time would have come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Coroutine
+
+import pytest
+import uvloop
+
+from agentctl.records.kinds import ComponentKind
+from agentctl.runs.live import LiveRun
+from tests.deployment import Deployment
+from tests.loops import wait_until
+from tests.service.callers import collect_run_events, open_service, streamed_run, user
+
+pytestmark = pytest.mark.slow
+
+SECONDS = 30.0
+
+
+def count_live_runs() -> int:
+    """Return the number of live runs in memory."""
+    gc.collect()
+    return sum(isinstance(found, LiveRun) for found in gc.get_objects())
+
+
+def run_on_uvloop(work: Coroutine[None, None, None]) -> None:
+    """Execute the coroutine on the event loop of the server."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
+@pytest.mark.parametrize(
+    ("kind", "component_id", "message"),
+    [
+        ("agent", "echo", "hello"),
+        ("agent", "tool-add", '{"a": 1, "b": 2}'),
+        ("team", "crew", "ask echo"),
+    ],
+)
+def test_engine_forgets_a_finished_run(
+    deployment: Deployment, kind: ComponentKind, component_id: str, message: str
+) -> None:
+    async def ended() -> None:
+        async with open_service(deployment) as service:
+            operations, before = user(service), count_live_runs()
+            await asyncio.gather(
+                *(
+                    collect_run_events(operations, kind, component_id, message=message)
+                    for _ in range(5)
+                )
+            )
+            await wait_until(lambda: count_live_runs() <= before, SECONDS)
+
+    run_on_uvloop(ended())
+
+
+def test_engine_forgets_a_cancelled_run(deployment: Deployment) -> None:
+    async def stopped() -> None:
+        async with open_service(deployment) as service:
+            before = count_live_runs()
+            async with streamed_run(user(service), "agent", "half", message="x"):
+                assert count_live_runs() == before + 1
+            await wait_until(lambda: count_live_runs() <= before, SECONDS)
+
+    run_on_uvloop(stopped())
