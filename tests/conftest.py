@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +17,10 @@ _SCRUBBED = frozenset({
 _FIXED = {"NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "NO_PROXY": "*", "no_proxy": "*"}
 
 
-def _unwanted() -> list[str]:
+_numbers = itertools.count()
+
+
+def _find_unwanted() -> list[str]:
     return [
         name
         for name in os.environ
@@ -27,17 +30,22 @@ def _unwanted() -> list[str]:
 
 def pytest_configure() -> None:
     """Clean the environment for fixtures of a wider scope, which run before the one below."""
-    for name in _unwanted():
+    for name in _find_unwanted():
         del os.environ[name]
     os.environ.update(_FIXED)
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def clean_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Keep settings, credentials and configuration of the user away from a test."""
-    for name in _unwanted():
+    home = (
+        tmp_path_factory.getbasetemp() / f"home-{next(_numbers)}"
+    )  # exists only if a test uses it
+    for name in _find_unwanted():
         monkeypatch.delenv(name)
     for name, value in _FIXED.items():
         monkeypatch.setenv(name, value)
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / f".{name.lower()}"))
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))

@@ -57,7 +57,7 @@ MODELS = (
 )  # fmt: skip
 """Behaviours of the stub endpoint. The agent for each has the same name with `-` for `:`."""
 
-FILES = {"main": 'url = "sqlite:///main.db"', "second": 'url = "sqlite:///second.db"'}
+SQLITE_DATABASES = {"main": 'url = "sqlite:///main.db"', "second": 'url = "sqlite:///second.db"'}
 """Settings of two SQLite databases in the folder."""
 
 
@@ -93,7 +93,7 @@ def create_deployment(
     *,
     extra: str = "",
     server: str = "",
-    databases: Mapping[str, str] = FILES,
+    databases: Mapping[str, str] = SQLITE_DATABASES,
 ) -> Deployment:
     """Write a configuration with a key pair, tools and one agent for each behaviour of the stub.
 
@@ -108,14 +108,14 @@ def create_deployment(
     write_private_key(folder / "keys" / "signing.pem", private)
     (folder / "keys" / "signing.pub.pem").write_bytes(build_public_pem(private, "RS256"))
     (folder / "world_tools.py").write_text(TOOLS)
-    (folder / "agentctl.toml").write_text(_config(model_url, extra, server, databases))
+    (folder / "agentctl.toml").write_text(_format_config(model_url, extra, server, databases))
     return Deployment(folder)
 
 
-def _config(model_url: str, extra: str, server: str, databases: Mapping[str, str]) -> str:
-    agents = [_agent(model) for model in MODELS]
+def _format_config(model_url: str, extra: str, server: str, databases: Mapping[str, str]) -> str:
+    agents = [_format_agent(model) for model in MODELS]
     models = [
-        f'[[models]]\nid = "{_id(model)}"\nprovider = "openai"\nmodel = "{model}"\n'
+        f'[[models]]\nid = "{_agent_id(model)}"\nprovider = "openai"\nmodel = "{model}"\n'
         f'base_url = "{model_url}"\n'
         for model in MODELS
     ]
@@ -123,14 +123,15 @@ def _config(model_url: str, extra: str, server: str, databases: Mapping[str, str
     return "\n".join([_HEAD.format(server=server), *places, *models, *agents, _TAIL, extra])
 
 
-def _id(model: str) -> str:
+def _agent_id(model: str) -> str:
     return model.replace(":", "-")
 
 
-def _agent(model: str) -> str:
+def _format_agent(model: str) -> str:
     tools = f'tools = ["world_tools:{model[5:]}"]\n' if model.startswith("tool:") else ""
+    agent_id = _agent_id(model)
     return (
-        f'[[agents]]\nid = "{_id(model)}"\nname = "{model.title()}"\nmodel = "{_id(model)}"\n'
+        f'[[agents]]\nid = "{agent_id}"\nname = "{model.title()}"\nmodel = "{agent_id}"\n'
         f'description = "Answers as {model}"\ninstructions = "Be {model}."\n{tools}'
     )
 

@@ -65,7 +65,7 @@ class _State:
         self.headers: list[Body] = []
 
 
-class _Gone(Exception):
+class _Disconnected(Exception):
     """The client has closed the connection."""
 
 
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             state.headers.append({"model": body["model"], "fields": fields})
         try:
             self._answer(body)
-        except (_Gone, OSError):
+        except (_Disconnected, OSError):
             self.close_connection = True
         finally:
             with state.lock:
@@ -125,23 +125,23 @@ class _Handler(BaseHTTPRequestHandler):
         elif name in _MISBEHAVIOURS:
             _MISBEHAVIOURS[name](self, body)
         else:
-            self._message(body, _ANSWERS.get(name, _echo)(body, argument))
+            self._message(body, _ANSWERS.get(name, _answer_echo)(body, argument))
 
     def _refuse(self, status: int) -> None:
         error = {"message": "secret of the provider", "type": "test", "code": None}
         self._send(status, json.dumps({"error": error}).encode())
 
     def _message(self, body: Body, message: Body) -> None:
-        usage = None if body["model"] == "no-usage" else _usage(body, message)
+        usage = None if body["model"] == "no-usage" else _count_usage(body, message)
         if body.get("stream"):
             self._start_stream()
-            for chunk in _chunks(body, message, usage):
+            for chunk in _split_message(body, message, usage):
                 self._event(json.dumps(chunk))
             self._event("[DONE]")
             self._chunk(b"")
             return
         reason = "tool_calls" if "tool_calls" in message else "stop"
-        answer = {**_head(body, "chat.completion"), "usage": usage}
+        answer = {**_build_head(body, "chat.completion"), "usage": usage}
         answer["choices"] = [{"index": 0, "message": message, "finish_reason": reason}]
         self._send(200, json.dumps(answer).encode())
 
@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._start_stream()
         number = 0
         while True:
-            self._event(json.dumps(_delta(body, {"content": f"w{number} "})))
+            self._event(json.dumps(_build_chunk(body, {"content": f"w{number} "})))
             number += 1
             self._pause(TRICKLE_SECONDS)
 
@@ -184,13 +184,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._start_stream()
         call: Body = {"index": 0, "id": "c", "type": "function"}
         call["function"] = {"name": "add", "arguments": '{"a": "'}
-        self._event(json.dumps(_delta(body, {"role": "assistant", "tool_calls": [call]})))
+        self._event(json.dumps(_build_chunk(body, {"role": "assistant", "tool_calls": [call]})))
         more = {"index": 0, "function": {"arguments": "1" * 4_096}}
-        self._for_ever(_framed(_delta(body, {"tool_calls": [more]})))
+        self._for_ever(_encode_event(_build_chunk(body, {"tool_calls": [more]})))
 
     def thoughts(self, body: Body) -> None:
         self._start_stream()
-        self._for_ever(_framed(_delta(body, {"reasoning_content": "hm " * 1_000})))
+        self._for_ever(_encode_event(_build_chunk(body, {"reasoning_content": "hm " * 1_000})))
 
     def _for_ever(self, data: bytes) -> None:
         while True:
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
     def half(self, body: Body) -> None:
         self._start_stream()
         for word in ("one ", "two ", "three"):
-            delta = _delta(body, {"content": word})
+            delta = _build_chunk(body, {"content": word})
             delta["usage"] = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}
             self._event(json.dumps(delta if word == "one " else {**delta, "usage": None}))
         self.hang(body)
@@ -215,12 +215,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def reset(self, body: Body) -> None:
         self._start_stream()
-        self._event(json.dumps(_delta(body, {"content": "almost "})))
+        self._event(json.dumps(_build_chunk(body, {"content": "almost "})))
         self._pause(0.05)
         linger = struct.pack("ii", 1, 0)
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.connection.close()
-        raise _Gone
+        raise _Disconnected
 
     def _send(self, status: int, data: bytes) -> None:
         self.send_response(status)
@@ -246,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Wait for `seconds`; raise _Gone as soon as the client has closed the connection."""
         readable, _, _ = select.select([self.connection], [], [], seconds)
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
-            raise _Gone
+            raise _Disconnected
 
 
 _MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], None]] = {
@@ -264,67 +264,69 @@ _MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], None]] = {
 }
 
 
-def _echo(body: Body, _: str = "") -> Body:
-    return _says(_asked(body))
+def _answer_echo(body: Body, _: str = "") -> Body:
+    return _build_message(_last_user_text(body))
 
 
-def _history(body: Body, _: str) -> Body:
-    return _says(json.dumps([[item["role"], _text(item)] for item in body["messages"]]))
+def _answer_history(body: Body, _: str) -> Body:
+    return _build_message(
+        json.dumps([[item["role"], _read_text(item)] for item in body["messages"]])
+    )
 
 
-def _exact(body: Body, _: str) -> Body:
-    message: Body = json.loads(_asked(body))
-    return _results(body) or {"role": "assistant", "content": None, **message}
+def _answer_exactly(body: Body, _: str) -> Body:
+    message: Body = json.loads(_last_user_text(body))
+    return _answer_with_results(body) or {"role": "assistant", "content": None, **message}
 
 
-def _tool(body: Body, name: str) -> Body:
-    return _results(body) or _calls((name, _object_in(_asked(body))))
+def _call_tool(body: Body, name: str) -> Body:
+    return _answer_with_results(body) or _build_calls((name, _find_json(_last_user_text(body))))
 
 
-def _tools(body: Body, name: str) -> Body:
-    call = (name, _object_in(_asked(body)))
-    return _results(body) or _calls(call, call)
+def _call_tool_twice(body: Body, name: str) -> Body:
+    call = (name, _find_json(_last_user_text(body)))
+    return _answer_with_results(body) or _build_calls(call, call)
 
 
-def _broken(body: Body, name: str) -> Body:
-    return _results(body) or _calls((name, '{"half": '))
+def _call_with_invalid_json(body: Body, name: str) -> Body:
+    return _answer_with_results(body) or _build_calls((name, '{"half": '))
 
 
-def _again(body: Body, name: str) -> Body:
-    return _calls((name, _object_in(_asked(body))))
+def _call_forever(body: Body, name: str) -> Body:
+    return _build_calls((name, _find_json(_last_user_text(body))))
 
 
-def _delegate(body: Body, _: str) -> Body:
-    results = _results(body)
+def _call_delegation(body: Body, _: str) -> Body:
+    results = _answer_with_results(body)
     if results:
         return results
     wanted = {"delegate_task_to_member", "route_to_member"}
     tool = next(tool["function"] for tool in body["tools"] if tool["function"]["name"] in wanted)
     properties = tool["parameters"]["properties"]
     members = properties["member_id"]["enum"]
-    asked = _asked(body)
+    asked = _last_user_text(body)
     arguments = {"member_id": next((name for name in members if name in asked), members[0])}
     if "task" in properties:
         arguments["task"] = asked
-    return _calls((tool["name"], json.dumps(arguments)))
+    return _build_calls((tool["name"], json.dumps(arguments)))
 
 
 _ANSWERS: dict[str, Callable[[Body, str], Body]] = {
-    "history": _history,
-    "exact": _exact,
-    "tool": _tool,
-    "tools": _tools,
-    "broken": _broken,
-    "again": _again,
-    "delegate": _delegate,
+    "history": _answer_history,
+    "exact": _answer_exactly,
+    "tool": _call_tool,
+    "tools": _call_tool_twice,
+    "broken": _call_with_invalid_json,
+    "again": _call_forever,
+    "delegate": _call_delegation,
 }
 
 
-def _says(text: str) -> Body:
+def _build_message(text: str) -> Body:
     return {"role": "assistant", "content": text}
 
 
-def _calls(*calls: tuple[str, str]) -> Body:
+def _build_calls(*calls: tuple[str, str]) -> Body:
     made = [
         {
             "id": f"call_{time.monotonic_ns()}_{number}",
@@ -336,36 +338,36 @@ def _calls(*calls: tuple[str, str]) -> Body:
     return {"role": "assistant", "content": None, "tool_calls": made}
 
 
-def _results(body: Body) -> Body | None:
+def _answer_with_results(body: Body) -> Body | None:
     """Return an answer with the results of tools, if these are the last messages."""
     texts: list[str] = []
     for message in reversed(body["messages"]):
         if message["role"] != "tool":
             break
-        texts.insert(0, _text(message))
-    return _says(" | ".join(texts)) if texts else None
+        texts.insert(0, _read_text(message))
+    return _build_message(" | ".join(texts)) if texts else None
 
 
-def _asked(body: Body) -> str:
+def _last_user_text(body: Body) -> str:
     users = [message for message in body["messages"] if message["role"] == "user"]
-    return _text(users[-1]) if users else ""
+    return _read_text(users[-1]) if users else ""
 
 
-def _text(message: Body) -> str:
+def _read_text(message: Body) -> str:
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
     return "".join(str(part.get("text", "")) for part in content)
 
 
-def _object_in(text: str) -> str:
+def _find_json(text: str) -> str:
     found = re.search(r"\{.*\}", text, re.DOTALL)
     return found.group() if found else "{}"
 
 
-def _usage(body: Body, message: Body) -> Body:
-    asked = sum(len(_text(item).split()) for item in body["messages"])
-    said = len(_text(message).split()) + len(message.get("tool_calls", ()))
+def _count_usage(body: Body, message: Body) -> Body:
+    asked = sum(len(_read_text(item).split()) for item in body["messages"])
+    said = len(_read_text(message).split()) + len(message.get("tool_calls", ()))
     return {
         "prompt_tokens": asked,
         "completion_tokens": said,
@@ -375,33 +377,33 @@ def _usage(body: Body, message: Body) -> Body:
     }
 
 
-def _head(body: Body, kind: str) -> Body:
+def _build_head(body: Body, kind: str) -> Body:
     return {"id": "answer-1", "object": kind, "created": int(time.time()), "model": body["model"]}
 
 
-def _delta(body: Body, delta: Body, reason: str | None = None) -> Body:
+def _build_chunk(body: Body, delta: Body, reason: str | None = None) -> Body:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return {**_head(body, "chat.completion.chunk"), "choices": [choice]}
+    return {**_build_head(body, "chat.completion.chunk"), "choices": [choice]}
 
 
-def _framed(chunk: Body) -> bytes:
+def _encode_event(chunk: Body) -> bytes:
     return f"data: {json.dumps(chunk)}\n\n".encode()
 
 
-def _chunks(body: Body, message: Body, usage: Body | None) -> Iterator[Body]:
+def _split_message(body: Body, message: Body, usage: Body | None) -> Iterator[Body]:
     """Yield a message as chunks: words or calls, and the usage last if it was requested."""
     calls = message.get("tool_calls", [])
-    for word in re.findall(r"\S+\s*|\s+", _text(message)):
-        yield _delta(body, {"role": "assistant", "content": word})
+    for word in re.findall(r"\S+\s*|\s+", _read_text(message)):
+        yield _build_chunk(body, {"role": "assistant", "content": word})
     for index, call in enumerate(calls):
         text = call["function"]["arguments"]
         first = {**call, "index": index, "function": {**call["function"], "arguments": text[:5]}}
-        yield _delta(body, {"role": "assistant", "tool_calls": [first]})
+        yield _build_chunk(body, {"role": "assistant", "tool_calls": [first]})
         rest = {"index": index, "function": {"arguments": text[5:]}}
-        yield _delta(body, {"tool_calls": [rest]})
-    yield _delta(body, {}, "tool_calls" if calls else "stop")
+        yield _build_chunk(body, {"tool_calls": [rest]})
+    yield _build_chunk(body, {}, "tool_calls" if calls else "stop")
     if usage is not None and (body.get("stream_options") or {}).get("include_usage"):
-        yield {**_head(body, "chat.completion.chunk"), "choices": [], "usage": usage}
+        yield {**_build_head(body, "chat.completion.chunk"), "choices": [], "usage": usage}
 
 
 def _main() -> None:

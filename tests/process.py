@@ -71,11 +71,11 @@ def run_agentctl(
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with start_agentctl(*arguments, env=env, cwd=cwd, **pipes) as process:
         try:
-            out, said = process.communicate(typed, seconds)
+            out, err = process.communicate(typed, seconds)
         finally:
             if process.poll() is None:
                 process.kill()
-    return subprocess.CompletedProcess(arguments, process.returncode, out, said)
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,17 @@ class ServerProcess:
     log: Path
 
     @property
-    def said(self) -> str:
+    def log_text(self) -> str:
         """The text on stderr so far."""
         return self.log.read_text()
 
     def wait_for(self, text: str) -> str:
         """Wait until `text` is on stderr; return all of stderr."""
         deadline = time.monotonic() + START_SECONDS
-        while text not in (said := self.said):
-            assert time.monotonic() < deadline, said
+        while text not in (text_so_far := self.log_text):
+            assert time.monotonic() < deadline, text_so_far
             time.sleep(0.02)
-        return said
+        return text_so_far
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, wait until the process has ended, and return its exit code."""
@@ -131,8 +131,8 @@ def start_server(
         program: command to run instead of `python -m agentctl`.
     """
     env = dict(os.environ if environment is None else environment)
-    with log.open("wb") as said:
-        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": said}
+    with log.open("wb") as stderr:
+        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": stderr}
         if program is None:
             process = start_agentctl("serve", *options, env=env, cwd=log.parent, **streams)
         else:

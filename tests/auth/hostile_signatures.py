@@ -126,9 +126,12 @@ _DIGEST_INFO = {
 
 def _raw_rsa(block: bytes) -> bytes:
     """Apply the private key to an unchanged block."""
-    numbers = RSA.private.private_numbers()
-    value = pow(int.from_bytes(block, "big"), numbers.d, numbers.public_numbers.n)
-    return value.to_bytes(256, "big")
+    numbers, value = RSA.private.private_numbers(), int.from_bytes(block, "big")
+    # By the Chinese remainder theorem (RFC 8017 5.1.2), which takes a third of the time.
+    first = pow(value, numbers.dmp1, numbers.p)
+    second = pow(value, numbers.dmq1, numbers.q)
+    signed = second + numbers.q * ((first - second) * numbers.iqmp % numbers.p)
+    return signed.to_bytes(256, "big")
 
 
 def _block(info: bytes, digest: bytes, *, kind: int = 1, fill: bytes = b"\xff") -> bytes:

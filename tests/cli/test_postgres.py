@@ -19,7 +19,7 @@ from agentctl.config import load_settings
 from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
 from tests.cli.lonely import working
-from tests.deployment import FILES, create_deployment
+from tests.deployment import SQLITE_DATABASES, create_deployment
 from tests.postgres import postgres_schemas, postgres_url
 
 __all__ = ["postgres_url"]
@@ -96,7 +96,9 @@ def test_a_server_that_is_not_to_be_had_is_told_of(
     for number, (lines, (code, text)) in enumerate(faults.items()):
         folder = tmp_path / str(number)
         folder.mkdir()
-        deployment = create_deployment(folder, NOWHERE, databases=FILES | {"main": lines})
+        deployment = create_deployment(
+            folder, NOWHERE, databases=SQLITE_DATABASES | {"main": lines}
+        )
         for command in (("sessions", "list"), ("runs", "start", "--agent", "echo", "-m", "x")):
             ended = agentctl(*command, "--config", str(deployment.path))
             assert (ended.code, text in ended.stderr) == (code, True), ended.stderr

@@ -12,7 +12,7 @@ import asyncpg
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database as Entry
-from tests.deployment import FILES, Deployment
+from tests.deployment import SQLITE_DATABASES, Deployment
 from tests.postgres import postgres_schemas
 
 __all__ = ["Engine", "empty"]
@@ -35,7 +35,7 @@ class Engine:
     def databases(self) -> Iterator[Mapping[str, str]]:
         """Yield the settings of the two databases of a deployment."""
         if self.url is None:
-            yield FILES
+            yield SQLITE_DATABASES
         else:
             with postgres_schemas(self.url) as lines:
                 yield lines

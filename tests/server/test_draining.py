@@ -64,7 +64,7 @@ async def test_a_server_under_load_ends_in_time_and_leaves_nothing_running(
         assert await asyncio.to_thread(served.process.wait, SECONDS) == 0
         took = time.monotonic() - began
         assert took < DRAIN_SECONDS + BOUND_SECONDS
-        assert "Traceback" not in served.said
+        assert "Traceback" not in served.log_text
     check_ends(deployment, streams, plain)
 
 

@@ -344,7 +344,7 @@ async def test_a_killed_server_has_kept_what_it_acknowledged(deployment: Deploym
             known |= ledger.acknowledged
             check_all(deployment, known)
         assert served.stop() == 0
-        assert "Traceback" not in served.said
+        assert "Traceback" not in served.log_text
     assert known
 
 

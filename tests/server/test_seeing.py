@@ -99,7 +99,7 @@ def test_what_was_asked_for_in_vain_has_one_as_well(seen: Watched) -> None:
         found = (line["operation"], line["method"], line["status"], line.get("principal"))
         assert found == fields
         assert len(str(line.get("session_id", ""))) < 300
-    assert "nothing-that-there-is" not in seen.served.said
+    assert "nothing-that-there-is" not in seen.served.log_text
 
 
 def test_what_is_no_request_is_told_with_the_id_of_its_answer(seen: Watched) -> None:
@@ -120,7 +120,7 @@ def test_what_a_run_says_is_about_the_run(seen: Watched) -> None:
     for line in warnings:
         assert (line["run_id"], line["session_id"]) == (run_id, "s2")
         assert line["principal"] == "me"
-    assert MESSAGE not in seen.served.said
+    assert MESSAGE not in seen.served.log_text
 
 
 def test_a_member_s_run_is_told_from_the_run_above(seen: Watched) -> None:
@@ -138,7 +138,7 @@ def test_an_event_is_a_line_whatever_is_in_it(seen: Watched) -> None:
     until(lambda: len(of_request(seen, request_id)) >= 2)
     (failed,) = [line for line in of_request(seen, request_id) if "exception" in line]
     assert "tool-text\n1999-01-01" in str(failed["exception"])
-    written = seen.served.said
+    written = seen.served.log_text
     assert written.isascii()
     assert re.search(r"[\x00-\x09\x0b-\x1f\x7f]", written) is None
     notes = [line for line in written.splitlines() if line[:1] != "{"]
@@ -164,8 +164,8 @@ def test_people_read_it_as_well(pair: Watched) -> None:
     pair.client.get("/sessions/s 1 request_id=forged%0A")
     for _ in range(20):
         pair.client.get("/agents", headers={"Connection": "close"})
-    until(lambda: pair.served.said.count("operation=get_agents") == 20)
-    said = pair.served.said
+    until(lambda: pair.served.log_text.count("operation=get_agents") == 20)
+    said = pair.served.log_text
     assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
     lines = said.splitlines()[4:]
     for line in lines:

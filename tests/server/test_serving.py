@@ -38,7 +38,7 @@ def test_a_signal_stops_it_cleanly(deployment: Deployment, number: signal.Signal
         assert answer.status_code == 200
         assert "server" not in answer.headers
         assert served.stop(number) == 0
-        assert "Traceback" not in served.said
+        assert "Traceback" not in served.log_text
     assert (deployment.folder / "main.db").exists()
 
 

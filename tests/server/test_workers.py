@@ -128,7 +128,7 @@ def test_while_they_drain_they_answer_but_take_no_runs(deployment: Deployment) -
         assert 3 <= time.monotonic() - began < 8
         ends = "SELECT status, cancel_requested_by FROM runs"
         assert server.rows(ends) == [("CANCELLED", "system:shutdown")] * (kept + 1)
-        assert f"stopping: waits for {kept + 1} runs, 3 s at most" in server.served.said
+        assert f"stopping: waits for {kept + 1} runs, 3 s at most" in server.served.log_text
 
 
 def test_they_stop_together_so_that_who_follows_through_another_is_told_the_end(
@@ -145,8 +145,8 @@ def test_they_stop_together_so_that_who_follows_through_another_is_told_the_end(
                 assert [event.name for event in events][-1] == "RunCancelled"
         assert server.served.process.wait(15) == 0
         assert server.rows("SELECT * FROM workers") == []
-        assert "Traceback" not in server.served.said
-        assert server.served.said.splitlines()[-1] == "stopped"
+        assert "Traceback" not in server.served.log_text
+        assert server.served.log_text.splitlines()[-1] == "stopped"
 
 
 def test_a_second_signal_does_not_wait(deployment: Deployment) -> None:
@@ -198,7 +198,7 @@ def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(
             until(lambda: len(answered) > before + 5)
             key.write_bytes(text)
             until(lambda: len(server.workers()) == 2)
-        said = server.served.said
+        said = server.served.log_text
         assert f"worker process {dead} was killed by SIGKILL; starting another one" in said
         assert "Traceback" not in said
         assert server.run(runs[dead])["error"]["code"] == "WORKER_LOST"
@@ -325,7 +325,7 @@ def test_a_worker_that_does_not_end_is_killed_and_that_is_said(deployment: Deplo
         assert server.served.stop() == 1
         assert not alive(stuck)
         assert not alive(other)
-        said = server.served.said
+        said = server.served.log_text
     assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
 
 

@@ -75,7 +75,7 @@ class Watched:
 
     def lines(self) -> list[dict[str, Any]]:
         """What it has logged so far, which is JSON."""
-        return [orjson.loads(line) for line in self.served.said.splitlines() if line[:1] == "{"]
+        return [orjson.loads(line) for line in self.served.log_text.splitlines() if line[:1] == "{"]
 
     def scrape(self) -> list[Sample]:
         """Its metrics, read as Prometheus reads them."""
