@@ -11,6 +11,8 @@ LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
 # Three processes for two cores, because many tests wait for other processes. The order of the
 # folders is kept: those that take long are not the last.
+# Without cached bytecode, every process of a test would compile all modules.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo check test coverage lint docs measure bench bench-quick bench-scale serve lock clean
