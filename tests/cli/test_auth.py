@@ -74,7 +74,7 @@ def test_what_is_refused_says_why_and_what_would_do(agentctl: Agentctl, reader: 
     assert cause == '  cause: "agents:echo:read" is for another agent, not "other"; ' + (
         '"agents:run" allows run, not read'
     )
-    assert (empty, hint[:40]) == ("", "hint: have one of these granted: agents:")
+    assert (empty, hint[:40]) == ("", "hint: grant one of: agents:other:read or")
 
 
 def test_the_forms_of_an_explanation(agentctl: Agentctl, reader: Path) -> None:
@@ -207,7 +207,7 @@ def limited(agentctl: Agentctl, demo: Demo) -> dict[str, str]:
         (("post", "/agents/slow/runs"), False, None),
         (("GET", "/agents"), False, None),
         (("GET", "/sessions/any?x=1"), True, "granted by sessions:read"),
-        (("HEAD", "/auth/me"), True, "open to every identified caller"),
+        (("HEAD", "/auth/me"), True, "allowed for every valid token"),
         (("GET", "/health"), True, "public: credentials are ignored"),
         (("POST", "/auth/explain"), False, None),
         (("sessions:read",), True, "granted by sessions:read"),
@@ -333,5 +333,5 @@ def test_verify_explains(agentctl: Agentctl, project: Path) -> None:
     odd = token({"alg": "RS256"}, {"sub": "me"}, fixed(b"x" * 64))
     ended = agentctl("token", "verify", "-", input=odd)
     assert (ended.code, ended.stdout) == (4, "")
-    assert 'authorization.algorithm is ES256, and the token says "RS256"' in ended.stderr
+    assert 'authorization.algorithm is ES256, the alg of the token is "RS256"' in ended.stderr
     assert 'set authorization.algorithm = "RS256"' in ended.stderr

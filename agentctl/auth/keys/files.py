@@ -100,7 +100,7 @@ def _create_file(path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
     except FileExistsError:
         raise InvalidKey(
-            f"Key file {path} exists already", hint="use another path; a key is never overwritten"
+            f"Key file {path} already exists", hint="use another path; a key is never overwritten"
         ) from None
     except OSError as failure:
         raise _write_error(path, failure) from None
