@@ -15,24 +15,24 @@ class RateLimitedLog:
     """A logger that writes equal lines at most once in `pause` seconds. Thread-safe.
 
     Args:
-        log: the logger.
+        logger: the destination of the lines.
         level: the level of all lines.
         pause: seconds between two equal lines.
     """
 
     def __init__(
         self,
-        log: logging.Logger,
+        logger: logging.Logger,
         *,
         level: int = logging.WARNING,
         pause: float = PAUSE_SECONDS,
     ) -> None:
-        self._log = log
+        self._logger = logger
         self._level = level
         self._pause = pause
         self._logged_at: dict[str, float] = {}
 
-    def make(self, message: str, *arguments: object, cause: BaseException | None = None) -> None:
+    def log(self, message: str, *arguments: object, cause: BaseException | None = None) -> None:
         """Log a line, with the traceback of `cause` if given, unless an equal line was just logged.
 
         Lines are equal if `message % arguments` is equal.
@@ -45,4 +45,4 @@ class RateLimitedLog:
             text: at for text, at in self._logged_at.items() if now - at < self._pause
         }
         self._logged_at[line] = now
-        self._log.log(self._level, line, exc_info=cause)
+        self._logger.log(self._level, line, exc_info=cause)

@@ -148,7 +148,7 @@ async def watch_cancel_requests(
                     queried_at[database_id] = clock()
                     await _stop_cancelled_runs(engine, database)
             except errors.AgentctlError:
-                _rate_limited.make("cancel requests of database %s could not be read", database_id)
+                _rate_limited.log("cancel requests of database %s could not be read", database_id)
                 trackers.pop(database_id, None)
                 await asyncio.sleep(RETRY_SECONDS)
 

@@ -73,7 +73,7 @@ async def store_end(run: LiveRun, ending: Ending, on_stopped: Callable[[bool], N
                 end = _build_live_end(run, ending)
             stored = await _store_or_read_end(run, ending, end)
         except errors.Unavailable:
-            _rate_limited.make("ends of runs could not be stored yet")
+            _rate_limited.log("ends of runs could not be stored yet")
         except Exception:
             # The transcript cannot be stored: store the ending without it.
             _log.exception("run %s: its end could not be stored", run.run_id)

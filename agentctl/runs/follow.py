@@ -135,7 +135,7 @@ class _Follower:
             except errors.Unavailable:
                 if not self._has_yielded:
                     raise
-                _rate_limited.make("a stream was ended: its database is unavailable for too long")
+                _rate_limited.log("a stream was ended: its database is unavailable for too long")
                 return []
             if portion:
                 self._has_yielded = True

@@ -80,7 +80,7 @@ class Recorder:
         try:
             await self._store_waiting()
         except errors.Unavailable:
-            _rate_limited.make("events of runs could not be stored yet")
+            _rate_limited.log("events of runs could not be stored yet")
             self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._write)
         except Exception:
             _log.exception("run %s: its events are not stored any more", self._run_id)

@@ -76,9 +76,9 @@ async def watch_workers(
                 elapsed = clock() - started
                 next_cleanup = clock() + max(cleanup_seconds, elapsed / CLEANUP_SHARE)
         except errors.AgentctlError as error:
-            monitor.rate_limited_log.make("the sweep for dead workers failed: %s", error.detail)
+            monitor.rate_limited_log.log("the sweep for dead workers failed: %s", error.detail)
         except Exception as error:
-            monitor.rate_limited_log.make("the sweep for dead workers failed", cause=error)
+            monitor.rate_limited_log.log("the sweep for dead workers failed", cause=error)
 
 
 async def sweep_dead_workers(
@@ -104,7 +104,7 @@ async def sweep_dead_workers(
         try:
             owners[database_id] = set(await database.read(runs.list_live_owners()))
         except errors.AgentctlError as error:
-            monitor.rate_limited_log.make(
+            monitor.rate_limited_log.log(
                 "runs of database %s could not be read: %s", database_id, error.detail
             )
     judged = await monitor.check_all()
@@ -149,11 +149,11 @@ async def _recover_database(
             databases[database_id], owner, may_still_run=death is WorkerDeath.NO_HEARTBEAT
         )
     except errors.AgentctlError as error:
-        monitor.rate_limited_log.make(
+        monitor.rate_limited_log.log(
             "database %s could not be recovered: %s", database_id, error.detail
         )
     except Exception as error:
-        monitor.rate_limited_log.make(
+        monitor.rate_limited_log.log(
             "a run of database %s could not be ended", database_id, cause=error
         )
     return None

@@ -110,9 +110,9 @@ class Worker:
                 if not database.write_blocking(workers.record_heartbeat(self._id, now())):
                     self._register_again(loop, database)
             except errors.AgentctlError as error:
-                self._rate_limited.make("the heartbeat could not be written: %s", error.detail)
+                self._rate_limited.log("the heartbeat could not be written: %s", error.detail)
             except Exception as error:
-                self._rate_limited.make("the heartbeat failed", cause=error)
+                self._rate_limited.log("the heartbeat failed", cause=error)
 
     def _register_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
         old, new = self._id, new_id()

@@ -181,7 +181,7 @@ async def send_error_response(
         shown = InternalError()
     elif isinstance(shown, Unavailable):
         # The same cause fails many requests, and its source has logged it. Log it rarely here.
-        _limited_log.make("requests fail with 503: %s", shown.detail)
+        _limited_log.log("requests fail with 503: %s", shown.detail)
         _log.debug("request %s: %s", request_id, shown.detail, exc_info=error.__cause__)
     elif shown.status >= 500:
         _log.warning("request %s: %s", request_id, shown.detail, exc_info=error.__cause__)

@@ -80,7 +80,7 @@ class AuthenticationFailureCounter:
             await asyncio.shield(self._audit.commit(*map(_build_entry, counts, counts.values())))
         except Unavailable as error:
             self._counts.update(counts)
-            _limited_log.make("rejected credentials are not in the audit log yet: %s", error.cause)
+            _limited_log.log("rejected credentials are not in the audit log yet: %s", error.cause)
 
 
 def _cause_of(failure: Unauthenticated) -> str:

@@ -105,7 +105,7 @@ class AuditLog:
         except errors.Unavailable as error:
             # The caller and the log already have the error of a database that does not respond.
             if entry.status is not None and entry.status < 500:
-                _log.make("audit entry not written: %s (%s)", error.detail, error.cause)
+                _log.log("audit entry not written: %s (%s)", error.detail, error.cause)
 
 
 class AuditedCall:

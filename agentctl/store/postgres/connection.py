@@ -149,7 +149,7 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
 )
 
 log = logging.getLogger("agentctl.store")
-_complaints = RateLimitedLog(log, level=logging.ERROR)
+_limited_log = RateLimitedLog(log, level=logging.ERROR)
 
 
 class InDoubt(Exception):
@@ -274,7 +274,7 @@ def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     # The cause of an outage fails every request: the log must not repeat it for each.
     for kinds, (detail, hint) in _FAILURES:
         if isinstance(error, kinds):
-            _complaints.make("database %s: %s: %s", name, type(error).__name__, error)
+            _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
             return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
     log.error("database %s: %s: %s", name, type(error).__name__, error)
     return errors.InternalError()

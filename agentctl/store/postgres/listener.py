@@ -28,7 +28,7 @@ CHANNEL = "agentctl"
 
 _SNAPSHOT = "SELECT pg_current_snapshot()::text"
 
-_complaints = RateLimitedLog(logging.getLogger("agentctl.store"))
+_limited_log = RateLimitedLog(logging.getLogger("agentctl.store"))
 
 
 class Listener:
@@ -70,7 +70,7 @@ class Listener:
                 # A single failure may come from a blocked event loop, such as during an import.
                 if self._failed:
                     name = type(error).__name__
-                    _complaints.make(
+                    _limited_log.log(
                         "database %s: cannot listen for changes: %s", self._entry.id, name
                     )
                 self._failed = True

@@ -32,7 +32,7 @@ __all__ = [
 T = TypeVar("T")
 
 log = logging.getLogger("agentctl.store")
-_complaints = RateLimitedLog(log, level=logging.ERROR)
+_limited_log = RateLimitedLog(log, level=logging.ERROR)
 
 WAIT_MILLISECONDS = 5_000
 """Maximum wait of a writer, or of a reader on a thread, for the lock of another process."""
@@ -171,7 +171,7 @@ def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
         log.error("database %s: %s: %s", name, type(error).__name__, error)
         return errors.InternalError()
     # The cause of an outage fails every request: the log must not repeat it for each.
-    _complaints.make("database %s: %s: %s", name, type(error).__name__, error)
+    _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
     for kind, (detail, hint) in _FAILURES.items():
         if isinstance(error, kind):
             return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
