@@ -12,7 +12,7 @@ SECTION = re.compile(r"^## (?P<title>.+)\n\n(?P<text>(?:.*\n)*?)(?=## |\Z)", re.
 EXAMPLE = re.compile(r"^Example: `(?P<name>[^`]+)`", re.MULTILINE)
 STEP = re.compile(r"^\d+\. `(?P<file>[^`]+)`", re.MULTILINE)
 NOT_STEPS = {
-    "agentctl/server/openapi/examples.py": {'"openai"'},
+    "agentctl/server/openapi/examples.json": {'"openai"'},
     "agentctl/service/doctor/databases.py": {"check_clock"},
 }
 """Files with the name of an example for another reason."""
@@ -26,7 +26,8 @@ def sections() -> dict[str, str]:
 def files_with(name: str) -> set[str]:
     """Return the files of the package that contain a name."""
     pattern = re.compile(rf"(?<![\w]){re.escape(name)}(?!\w)")
-    files = [*(ROOT / "agentctl").rglob("*.py"), *(ROOT / "agentctl/config").glob("sample.toml")]
+    suffixes = {".py", ".toml", ".json"}
+    files = [file for file in (ROOT / "agentctl").rglob("*") if file.suffix in suffixes]
     return {
         str(file.relative_to(ROOT))
         for file in files

@@ -24,7 +24,7 @@ SECTION = re.compile(r"(?P<name>docs/[\w/-]+\.md)[`,]*\s+\\?[\"“](?P<title>[^\
 CASE = re.compile(r"\b[ACDFJKLRT]\d{2}\b")
 PACKAGES = {path.name for path in (ROOT / "agentctl").iterdir() if path.is_dir()}
 MODULE = re.compile(
-    rf"(?<![\w./-])(?:agentctl|tests|docs|{'|'.join(sorted(PACKAGES))})/[\w/.-]*\w\.(?:py|toml|sql|txt)\b"
+    rf"(?<![\w./-])(?:agentctl|tests|docs|{'|'.join(sorted(PACKAGES))})/[\w/.-]*\w\.(?:py|toml|sql|txt|json)\b"
 )
 DECISION = re.compile(r"docs/decisions/(\d{4})|\bdecisions?\s+(\d{1,2})\b", re.IGNORECASE)
 
