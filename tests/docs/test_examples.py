@@ -92,7 +92,7 @@ def test_mounting_example_serves_requests(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("AGENTCTL_CONFIG", str(make_project(tmp_path)))
     [block] = page("docs/api.md").blocks("python")
     names: dict[str, Any] = {}
-    exec(compile(block.text, "api.md", "exec"), names)
+    exec(compile(block.text, "docs/api.md", "exec"), names)
     with TestClient(names["app"]) as client:
         assert client.get("/agents/health").json() == {"status": "ok"}
         assert client.get("/agents/ready").json()["status"] == "ready"

@@ -9,17 +9,17 @@ from functools import cache
 from tests.docs.pages import ROOT, page
 
 PENDING: tuple[str, ...] = (
-    "agentctl/",
-    "tests/",
+    "tests/outages/",
+    "tests/server/",
 )
 """Beginnings of paths whose references are not checked yet."""
 
 SOURCES = ("agentctl", "tests", "docs")
 SUFFIXES = {".py", ".md", ".sql", ".toml"}
 REFERENCE = ROOT / "docs" / "reference"
-WRITTEN_BY_TESTS = {"old.md"}
+WRITTEN_BY_TESTS = {"docs/reference/old.md"}
 
-DOCUMENT = re.compile(r"(?<![\w./-])(?P<name>(?:\.\./)*\w[\w./-]*\.md)\b")
+DOCUMENT = re.compile(r"(?<![\w./-])(?<!/ \")(?P<name>(?:\.\./)*\w[\w./-]*\.md)\b")
 SECTION = re.compile(r"(?P<name>docs/[\w/-]+\.md)[`,]*\s+\\?[\"“](?P<title>[^\"”\\]+)\\?[\"”]")
 CASE = re.compile(r"\b[ACDFJKLRT]\d{2}\b")
 PACKAGES = {path.name for path in (ROOT / "agentctl").iterdir() if path.is_dir()}
@@ -39,7 +39,7 @@ def sources() -> dict[str, str]:
         name: file.read_text(encoding="utf-8")
         for name, file in names.items()
         if file.suffix in SUFFIXES and "__pycache__" not in file.parts
-        if not name.startswith(PENDING)
+        if not name.startswith((*PENDING, "tests/docs/test_references.py"))
     }
 
 
