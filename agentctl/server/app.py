@@ -88,7 +88,9 @@ async def running(app: Starlette) -> AsyncIterator[None]:
     async with Service.open(state.settings, create=True) as service:
         verifier = service.verifier
         await service.prepare()
-        async with AuthenticationFailureCounter(service.hosting.audit).flush_on_exit() as refusals:
+        async with AuthenticationFailureCounter(
+            service.hosting.audit_log
+        ).flush_on_exit() as refusals:
             state.service, state.verifier, state.refusals = service, verifier, refusals
             state.request_observers = [log_request]
             try:

@@ -115,7 +115,7 @@ class AccountOperations(OperationFamily):
         async with self.audit("revoke_service_account", account_id=account_id) as call:
             self.lookups.require_account_management()
             await call.write(self.hosting.databases.system, _revoke(account_id))
-            self.hosting.accounts.forget(account_id)
+            self.hosting.account_tokens.forget(account_id)
 
 
 @unit

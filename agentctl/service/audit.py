@@ -30,7 +30,7 @@ class AuditOperations(OperationFamily):
             _check_filter(filter)
             before = None if filter.cursor is None else _decode_cursor(filter.cursor)
             work = audit.list_page(filter, before)
-            found = await self.hosting.audit.database.read(work, size="large")
+            found = await self.hosting.audit_log.database.read(work, size="large")
             return build_document(
                 AuditPage(
                     data=[_build_record(row) for row in found.rows],

@@ -66,7 +66,7 @@ class OperationFamily:
 
     def _audited_call(self, operation: str, path_params: Mapping[str, str]) -> AuditedCall:
         return AuditedCall(
-            self.hosting.audit,
+            self.hosting.audit_log,
             self.principal,
             self._request_id,
             partial(self.require, operation, **path_params),

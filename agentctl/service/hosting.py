@@ -41,9 +41,9 @@ class Hosting:
     engine: Engine
     canceller: Canceller
     changes: DatabaseChanges
-    observer: WorkerMonitor
-    accounts: AccountTokens
-    audit: AuditLog
+    monitor: WorkerMonitor
+    account_tokens: AccountTokens
+    audit_log: AuditLog
     readiness: Readiness
     verifier: Callable[[], Verifier]
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)

@@ -171,7 +171,7 @@ class RunOperations(OperationFamily):
         """
         database = self.lookups.database(submission.component.database)
         request = submission.idempotency
-        if request is not None and database is not self.hosting.audit.database:
+        if request is not None and database is not self.hosting.audit_log.database:
             claimed = idempotency.is_claimed(request.principal, request.key, now())
             if await database.read(claimed):
                 return _refuse_new_run

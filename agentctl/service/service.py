@@ -51,10 +51,10 @@ class ServiceOperations(
 class Service:
     """The opened databases, components and runs of a configuration, created by `open`."""
 
-    def __init__(self, hosting: Hosting, worker: Worker, watches: Tasks) -> None:
+    def __init__(self, hosting: Hosting, worker: Worker, background: Tasks) -> None:
         self.hosting = hosting
         self._worker = worker
-        self._watches = watches
+        self._background = background
 
     @property
     def settings(self) -> Settings:
@@ -89,16 +89,17 @@ class Service:
             SchemaMismatch: a database is older or newer than this code.
             InvalidConfiguration: a tool cannot be used.
         """
-        databases, observer = self.hosting.databases, self.hosting.observer
+        databases, monitor = self.hosting.databases, self.hosting.monitor
         await databases.open_all()
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
         await self._worker.register()
-        observer.is_long_lived = True
-        await sweep_dead_workers(databases, observer, self._worker.id)
+        monitor.is_long_lived = True
+        await sweep_dead_workers(databases, monitor, self._worker.id)
         keep_days = self.settings.audit.keep_days
-        watch = watch_workers(databases, observer, self._worker, audit_days=keep_days)
-        self._watches.start(watch)
+        self._background.start(
+            watch_workers(databases, monitor, self._worker, audit_days=keep_days)
+        )
 
     @property
     def live_run_count(self) -> int:
@@ -135,25 +136,27 @@ class Service:
             stack.push_async_callback(catalog.close)
             worker = Worker(databases, on_lost=lambda owner: engine.handle_worker_lost(owner))
             stack.push_async_callback(worker.unregister)
-            changes, observer = DatabaseChanges(), WorkerMonitor(databases)
+            changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
             engine = Engine(databases, catalog, settings, worker)
-            watches = Tasks()
-            stack.push_async_callback(watches.cancel_all)
-            watches.start(watch_cancel_requests(engine, databases, changes))
+            background = Tasks()
+            stack.push_async_callback(background.cancel_all)
+            background.start(watch_cancel_requests(engine, databases, changes))
             stack.push_async_callback(engine.close)
-            canceller = Canceller(engine, observer, changes)
+            canceller = Canceller(engine, monitor, changes)
             readiness = Readiness(databases)
             stack.push_async_callback(readiness.close)
-            stored = StoredAccounts(databases)
-            stack.push_async_callback(stored.close)
-            accounts = AccountTokens(stored, admin_scope=settings.authorization.admin_scope)
+            stored_accounts = StoredAccounts(databases)
+            stack.push_async_callback(stored_accounts.close)
+            accounts = AccountTokens(
+                stored_accounts, admin_scope=settings.authorization.admin_scope
+            )
             verifier = functools.cache(lambda: _build_verifier(settings, accounts))
             hosting = Hosting(
-                settings, databases, catalog, engine, canceller, changes, observer, accounts,
-                audit=AuditLog(databases, reads=settings.audit.reads), readiness=readiness,
+                settings, databases, catalog, engine, canceller, changes, monitor, accounts,
+                audit_log=AuditLog(databases, reads=settings.audit.reads), readiness=readiness,
                 verifier=verifier,
             )  # fmt: skip
-            yield cls(hosting, worker, watches)
+            yield cls(hosting, worker, background)
 
 
 def _build_verifier(settings: Settings, accounts: AccountTokens) -> Verifier:

@@ -220,7 +220,7 @@ class Runs(RuleBasedStateMachine):
         """Sweep in a live process; afterwards dead workers have no live runs."""
         process = self.one_up(number)
         hosting = process.service.hosting
-        work = sweep_dead_workers(hosting.databases, hosting.observer, hosting.engine.worker_id)
+        work = sweep_dead_workers(hosting.databases, hosting.monitor, hosting.engine.worker_id)
         self.step(0, process.run(work))
         assert not [run for run in self.checker.live_runs() if run.owner in self.dead]
         self.step(moment)

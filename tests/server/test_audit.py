@@ -199,7 +199,7 @@ def _refused(http: httpx2.AsyncClient, headers: dict[str, str]) -> Any:
 async def test_counts_are_recorded_in_turns_and_causes_are_few(deployment: Deployment) -> None:
     async with Service.open(deployment.settings, create=True) as service:
         async with AuthenticationFailureCounter(
-            service.hosting.audit, seconds=0.05
+            service.hosting.audit_log, seconds=0.05
         ).flush_on_exit() as refusals:
             for number in range(1_000):
                 refusals.count(InvalidToken("x", check=f"secret {number}"))
@@ -218,7 +218,7 @@ async def test_counts_that_cannot_be_written_are_kept(
     deployment: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Service.open(deployment.settings, create=True) as service:
-        audit = service.hosting.audit
+        audit = service.hosting.audit_log
         async with AuthenticationFailureCounter(audit, seconds=0.05).flush_on_exit() as refusals:
             assert service.hosting.databases.system.id == "main"  # and it is open
             with contextlib.closing(apsw.Connection(str(deployment.folder / "main.db"))) as file:

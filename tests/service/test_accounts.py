@@ -289,9 +289,9 @@ async def test_unknown_tokens_are_rate_limited(
             assert (
                 await failed_check(service, generate_account_token("agentctl")) == "account.known"
             )
-        looked_up = len(service.hosting.accounts._unknown)
+        looked_up = len(service.hosting.account_tokens._unknown)
         assert looked_up <= 20 * (2 + time.monotonic() - began)
-        service.hosting.accounts._monotonic = lambda: time.monotonic() + 1
+        service.hosting.account_tokens._monotonic = lambda: time.monotonic() + 1
         await operations_of_token(service, account["token"])
 
 
@@ -308,7 +308,7 @@ async def test_last_use_is_written_once_a_minute(
         await wait_until(last_used)
         first = await last_used()
         for _ in range(3):
-            service.hosting.accounts.forget(account["id"])
+            service.hosting.account_tokens.forget(account["id"])
             await operations_of_token(service, account["token"])
         await asyncio.sleep(0.05)
         assert await last_used() == first

@@ -144,7 +144,7 @@ class RunsDoctor:
         return problems
 
     async def _survey(self) -> _WorkerSurvey:
-        deaths = await self._hosting.observer.check_all()
+        deaths = await self._hosting.monitor.check_all()
         rows = await self._hosting.databases.system.read(workers.list_workers())
         known = {row.worker_id: row for row in rows if row.worker_id in deaths}
         return _WorkerSurvey(
@@ -173,7 +173,7 @@ async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
     before = await database.read(runs.get_state(run_id))
     if before is None or is_final(before.status):
         return False
-    if not await hosting.observer.check_owner(before.owner):
+    if not await hosting.monitor.check_owner(before.owner):
         return False
     after = await database.read(runs.get_state(run_id))
     return after is not None and not is_final(after.status) and after.owner == before.owner

@@ -41,7 +41,7 @@ class RunRepairs:
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
-        self._observer = hosting.observer
+        self._monitor = hosting.monitor
 
     async def repair(self, problems: Sequence[Problem]) -> AsyncIterator[Problem]:
         """Repair the problems and yield each with its outcome, those without a remedy first.
@@ -68,7 +68,7 @@ class RunRepairs:
     async def _delete(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
         owner = problem.worker_id
-        gone = owner if owner is None or await self._observer.check_owner(owner) else None
+        gone = owner if owner is None or await self._monitor.check_owner(owner) else None
         database = self._database(problem)
         batches = await database.write(integrity.delete_orphan(problem.run_id, gone))
         if batches is not None:
@@ -103,7 +103,7 @@ class RunRepairs:
     async def _recover(self, database: Database, owner: str | None) -> tuple[set[str], str]:
         """Return the ids of the runs that were ended, and the reason for the others."""
         try:
-            death = await self._observer.check_owner(owner)
+            death = await self._monitor.check_owner(owner)
             if death is None:
                 return set(), "its worker is alive"
             ended = await recover_runs(
@@ -149,7 +149,7 @@ class RunRepairs:
         databases, worker_id = self._hosting.databases, problem.worker_id
         if await databases.system.read(workers.get(worker_id)) is None:
             return problem.with_outcome("gone", "its row was removed in the meantime")
-        if not await self._observer.check_owner(worker_id):
+        if not await self._monitor.check_owner(worker_id):
             return problem.with_outcome("left", "the worker is alive")
         for database_id in databases:
             owners = await databases[database_id].read(runs.list_live_owners(), size="large")
