@@ -95,16 +95,16 @@ async def test_a_stream_goes_on_through_the_other_server(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         asked = Asked("/agents/trickle", {"message": "x", "session_id": "st", "stream": True})
         asking = asyncio.create_task(asked.ask(a))
-        await wait_until(lambda: len(asked.heard) > 5)
+        await wait_until(lambda: len(asked.received) > 5)
         followers = [asyncio.create_task(heard(b, asked, after)) for after in (-1, 3)]
-        await wait_until(lambda: len(asked.heard) > 20)
+        await wait_until(lambda: len(asked.received) > 20)
         cancel = await b.post(f"{asked.url}/cancel?session_id=st&wait=10")
         assert cancel.json()["cancel"] == "stopped"
         await asking
         whole, rest = await asyncio.gather(*followers)
-    ordered(asked.heard, str(asked.run_id))
-    assert whole == asked.heard
-    assert rest == asked.heard[4:]
+    ordered(asked.received, str(asked.run_id))
+    assert whole == asked.received
+    assert rest == asked.received[4:]
 
 
 async def test_runs_of_a_killed_server_end_once_and_are_followed_to_their_end(pair: Pair) -> None:
@@ -112,7 +112,7 @@ async def test_runs_of_a_killed_server_end_once_and_are_followed_to_their_end(pa
         asked = Asked("/agents/trickle", {"message": "x", "session_id": "dead", "stream": True})
         asking = asyncio.create_task(asked.ask(dying))
         plain = await background(dying, "hang", "dead")
-        await wait_until(lambda: len(asked.heard) > 10)
+        await wait_until(lambda: len(asked.received) > 10)
         following = asyncio.create_task(heard(b, asked, -1))
         await asyncio.to_thread(c.kill)
         with pytest.raises(httpx2.TransportError):
@@ -125,7 +125,7 @@ async def test_runs_of_a_killed_server_end_once_and_are_followed_to_their_end(pa
     assert [event.number for event in found[:-1]] == list(range(len(found) - 1))
     assert found[-1].number == found[-2].number + LOST_SEQ_STEP
     assert found[-1].name == "RunError"
-    stored = [event for event in asked.heard if event.number <= found[-2].number]
+    stored = [event for event in asked.received if event.number <= found[-2].number]
     assert found[: len(stored)] == stored
 
 
@@ -225,7 +225,7 @@ async def test_runs_under_way_survive_a_crash_of_the_database(pair: Pair) -> Non
                 "/agents/tool-wait/runs", json=body("crash", message='x {"seconds": 1.0}')
             )  # its end comes while the database is away
         )
-        await wait_until(lambda: len(asked.heard) > 5)
+        await wait_until(lambda: len(asked.received) > 5)
         before = await pair.rows("SELECT worker_id FROM workers ORDER BY worker_id")
         await wait_until(lambda: is_running(pair, "tool-wait"))
         await asyncio.to_thread(pair.postgres.stop)
@@ -237,13 +237,13 @@ async def test_runs_under_way_survive_a_crash_of_the_database(pair: Pair) -> Non
         for client in (a, b):
             await wait_until(lambda client=client: answered(client), 5.0)  # type: ignore[misc]
         assert time.monotonic() - returned <= 5.0
-        known = len(asked.heard)
-        await wait_until(lambda: len(asked.heard) > known + 5)
+        known = len(asked.received)
+        await wait_until(lambda: len(asked.received) > known + 5)
         stopped = await b.post(f"{asked.url}/cancel?session_id=crash&wait=10")
         assert stopped.json()["cancel"] == "stopped"
         await asking
-        ordered(asked.heard, str(asked.run_id))
-        assert await heard(b, asked, -1) == asked.heard
+        ordered(asked.received, str(asked.run_id))
+        assert await heard(b, asked, -1) == asked.received
         answer = await ending
         assert (answer.status_code, answer.json()["status"]) == (200, "COMPLETED")
         assert await pair.rows("SELECT worker_id FROM workers ORDER BY worker_id") == before

@@ -1,4 +1,4 @@
-"""One server a test process for reading; tests that stop or break theirs make their own."""
+"""One server for each test process, for tests that only read. Other tests start their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 def server(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Host]:
-    """A running server with sessions and runs in it."""
+    """A running server with sessions and runs."""
     deployment = create_deployment(tmp_path_factory.mktemp("served"), model_endpoint.base_url)
     with hosting(deployment, create_app(deployment.settings)) as host:
         seed(host)
@@ -30,13 +30,13 @@ def server(
 
 @pytest.fixture(scope="session")
 def settled(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Deployment:
-    """A configuration that several tests use, one after the other."""
+    """A configuration that several tests use, one after another."""
     return create_deployment(tmp_path_factory.mktemp("settled"), model_endpoint.base_url)
 
 
 @pytest.fixture
 def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
-    """A configuration of the test's own."""
+    """A configuration of one test."""
     folder = tmp_path / "world"
     folder.mkdir()
     return create_deployment(folder, model_endpoint.base_url)

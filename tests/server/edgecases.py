@@ -1,6 +1,6 @@
-"""Requests as attackers, broken programs and honest clients send them, and what they get.
+"""Raw requests of attackers, broken programs and honest clients, with the expected responses.
 
-The names begin with the case's number in the list of attacks that the server is to withstand.
+The names start with the case id of `docs/security-cases.md`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ JSON = b"Content-Type: application/json\r\n"
 
 @dataclass(frozen=True)
 class Case:
-    """What is sent, `{token}` standing for a credential, and what comes back.
+    """Raw bytes with `{token}` in place of a credential, and the expected response.
 
     Attributes:
-        sent: the bytes of one connection.
-        status: of the one answer.
-        closes: whether the server closes the connection behind it.
+        sent: the bytes to send on one connection.
+        status: status of the response.
+        closes: True if the server closes the connection after it.
     """
 
     sent: bytes
@@ -46,7 +46,7 @@ def _line(line: bytes, fields: bytes = HOST + AUTH) -> bytes:
 
 
 def _no_http() -> Iterator[tuple[str, bytes]]:
-    """All are 400, and the connection is closed."""
+    """Yield requests with a 400, after which the connection is closed."""
     yield "T04 the same credential twice", _get(AUTH)
     yield "T04 two credentials", _get(b"authorization: Bearer other\r\n")
     yield "T04 a second credential that is empty", _get(b"Authorization:\r\n")
@@ -155,7 +155,7 @@ def _lines() -> Iterator[tuple[str, bytes]]:
 
 
 def _too_large() -> Iterator[tuple[str, bytes]]:
-    """All are 431, and the connection is closed."""
+    """Yield requests with a 431, after which the connection is closed."""
     yield "T09 a field of 17 KB", _get(b"X: " + b"a" * 17_000 + b"\r\n")
     yield (
         "T09 fields of 17 KB",
@@ -182,7 +182,7 @@ def _too_large() -> Iterator[tuple[str, bytes]]:
 
 
 def _answered() -> Iterator[tuple[str, Case]]:
-    """Requests that reach the application, which may refuse them."""
+    """Yield requests that reach the application."""
     yield "T01 no credential", Case(_line(b"GET /teams HTTP/1.1", HOST), 401, False)
     for query in (b"access_token", b"token"):
         line = b"GET /teams?" + query + b"={token} HTTP/1.1"
@@ -219,7 +219,7 @@ def _answered() -> Iterator[tuple[str, Case]]:
 
 
 def _paths() -> Iterator[tuple[str, Case]]:
-    """Paths that are nearly ones: not found, never redirected; strangers learn nothing."""
+    """Yield almost correct paths: 404 and never a redirect, 401 without a credential."""
     paths = (
         b"//teams", b"/teams/", b"/./teams", b"/health/../teams", b"/%2e/teams", b"/%2e%2e/teams",
         b"/teams%2f", b"/%2fteams", b"/teams;x", b"/TEAMS", b"/Teams", b"/teams%00", b"/teams%20",

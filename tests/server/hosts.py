@@ -1,4 +1,4 @@
-"""A server to test against, in a thread of this process."""
+"""A server in a thread of the test process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ STOP_SECONDS = 20.0
 
 @dataclass
 class Host:
-    """A running server, seen from a test.
+    """A running server with a client.
 
     Attributes:
         world: what it serves.
-        url: where it listens.
-        client: for its URL, without a credential.
-        ids: names that scenarios use for ids made by the server.
+        url: its base URL.
+        client: an HTTP client without a credential.
+        ids: ids created by the server, by their names in scenarios.
     """
 
     deployment: Deployment
@@ -54,7 +54,7 @@ def hosting(
     lifespan: str = "on",
     http: type[HttpProtocol] = HttpProtocol,
 ) -> Iterator[Host]:
-    """The application on a real socket, served by a thread."""
+    """Serve an application on a real socket, in a thread."""
     config = uvicorn.Config(
         app,
         port=0,

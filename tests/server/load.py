@@ -1,4 +1,4 @@
-"""Many callers at once, from an event loop, against a server that is a process of its own."""
+"""Many concurrent callers in one event loop, against a server in another process."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ENDS = {
         "Error": "ERROR",
     }.items()
 }
-"""The status that the last event of a run tells of, by the name of the event."""
+"""Final status by the name of the last event of a run."""
 
 SECONDS = 60.0
-"""How long an answer may take on a machine that is busy with other tests."""
+"""Maximum seconds for a response on a machine that is busy with other tests."""
 
 
 class Event(NamedTuple):
@@ -39,23 +39,23 @@ class Event(NamedTuple):
 
 @dataclass
 class Asked:
-    """A run that was asked for, and what its caller has heard of it.
+    """A requested run, and everything that its caller has received.
 
     Attributes:
-        path: of the component.
-        body: of the request; its message is like no other's.
+        path: path of the component.
+        body: body of the request, with a unique message.
         key: its Idempotency-Key.
-        run_id: the run, once an answer named it.
-        told: the status that the answer gave, when that is a final one.
-        heard: the events that came.
+        run_id: id of the run, known from the first response.
+        final_status: the status in the response, if it is final.
+        received: the received events.
     """
 
     path: str
     body: dict[str, Any]
     key: str | None = None
     run_id: str | None = None
-    told: str | None = None
-    heard: list[Event] = field(default_factory=list)
+    final_status: str | None = None
+    received: list[Event] = field(default_factory=list)
 
     @property
     def streamed(self) -> bool:
@@ -63,7 +63,7 @@ class Asked:
 
     @property
     def url(self) -> str:
-        """Of the run."""
+        """The URL of the run."""
         return f"{self.path}/runs/{self.run_id}"
 
     def request(self, client: httpx2.AsyncClient) -> httpx2.Request:
@@ -71,10 +71,10 @@ class Asked:
         return client.build_request("POST", f"{self.path}/runs", json=self.body, headers=headers)
 
     async def ask(self, client: httpx2.AsyncClient) -> None:
-        """Ask, and note what is answered until its end or that of the server.
+        """Start the run and record the response until its end or the end of the server.
 
         Raises:
-            TransportError: the server is gone.
+            TransportError: the server has ended.
         """
         answer = await client.send(self.request(client), stream=True)
         try:
@@ -88,24 +88,24 @@ class Asked:
             await answer.aclose()
 
     def learn(self, status: int, body: bytes) -> None:
-        """Take a record."""
+        """Record a run record."""
         assert status in (200, 202), body
         record = orjson.loads(body)
         assert self.run_id in (None, record["run_id"])
         self.run_id = record["run_id"]
         if record["status"] not in ("PENDING", "RUNNING"):
-            self.told = record["status"]
+            self.final_status = record["status"]
 
     def hear(self, event: Event) -> None:
-        """Take an event of the stream."""
-        self.heard.append(event)
+        """Record an event of the stream."""
+        self.received.append(event)
         self.run_id = self.run_id or event.data["run_id"]
         if event.data["run_id"] == self.run_id:
-            self.told = ENDS.get(event.name, self.told)
+            self.final_status = ENDS.get(event.name, self.final_status)
 
 
 async def events(answer: httpx2.Response) -> AsyncIterator[Event]:
-    """The events of a stream as they come."""
+    """Yield the events of a stream."""
     fields: dict[str, str] = {}
     async for line in answer.aiter_lines():
         name, _, value = line.partition(": ")
@@ -117,7 +117,7 @@ async def events(answer: httpx2.Response) -> AsyncIterator[Event]:
 
 
 def ordered(found: list[Event], run_id: str) -> None:
-    """Numbers without a gap or a repeat, one end of the run itself, and nothing behind that."""
+    """Check the numbers: no gap, no repeat, and one last event, the end of the run itself."""
     first = found[0].number
     assert [event.number for event in found] == list(range(first, first + len(found)))
     ends = [event.name in ENDS and event.data["run_id"] == run_id for event in found]
@@ -128,7 +128,7 @@ def ordered(found: list[Event], run_id: str) -> None:
 async def calling(
     deployment: Deployment, url: str, subject: str | None = "me", *scopes: str
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a server, as many connections as it needs; an administrator without scopes."""
+    """Open a client of a server, for an administrator, with any number of connections."""
     token = deployment.token(subject, *(scopes or (ADMIN,)))
     async with httpx2.AsyncClient(
         base_url=url,

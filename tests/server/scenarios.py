@@ -1,4 +1,4 @@
-"""What the interface answers, as a table: one row a question."""
+"""A table of requests and expected responses, one row for each request."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["SCENARIOS", "Scenario"]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A request and what must be answered.
+    """A request and its expected response.
 
     Attributes:
-        operation: whose scenario it is.
-        request: method and path with query; `{name}` stands for a seeded id.
+        operation: operation id.
+        request: method and path with query; `{name}` is replaced by a seeded id.
         who: a caller of `seeds`.
-        status: that must be answered.
-        has: what the body must contain.
-        lacks: what the body must not contain.
-        json: the body that is sent, as JSON.
-        form: the body that is sent, as a form.
+        status: the expected status.
+        has: text that the body must contain.
+        lacks: text that the body must not contain.
+        json: JSON body of the request.
+        form: form body of the request.
     """
 
     operation: str
@@ -417,7 +417,7 @@ def _accounts() -> Iterator[Scenario]:
 
 
 def _wrong_accounts(body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What is said of it, and a body that is refused."""
+    """Yield part of the error message and the invalid body."""
     grant = {"scope": "agents:read"}
     yield "name", {"scopes": [grant]}
     for name in ("", "a b", "x" * 65, ["x"], None):

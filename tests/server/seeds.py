@@ -1,4 +1,4 @@
-"""Callers, sessions and runs that the scenarios speak of."""
+"""The callers, sessions and runs of the scenarios."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BAD = {"Authorization": "Bearer not.a.token"}
 
 
 def as_caller(host: Host, who: str) -> dict[str, str]:
-    """Header fields of a named caller: `nobody` sends none, `bad` one that does not hold."""
+    """Return the header fields of a caller: `nobody` sends none, `bad` an invalid token."""
     if who in ("nobody", "bad"):
         return {} if who == "nobody" else BAD
     subject, scopes = CALLERS[who]
@@ -43,14 +43,15 @@ def as_caller(host: Host, who: str) -> dict[str, str]:
 
 
 def start(host: Host, path: str, session_id: str, who: str = "me", **more: Any) -> httpx2.Response:
-    """Start a run and wait for its record."""
+    """Start a run and return its final record."""
     body = {"message": "hello", "session_id": session_id, "stream": False, **more}
     return host.client.post(f"{path}/runs", json=body, headers=as_caller(host, who))
 
 
 def seed(host: Host) -> None:
-    """Make sessions of every kind, of two users, with their runs' ids under known names; and
-    service accounts.
+    """Create sessions of every kind for two users, and service accounts.
+
+    The ids of their runs get the names that scenarios use.
     """
     runs = (
         ("agent_run", "/agents/echo", "mine", "me"),

@@ -1,4 +1,4 @@
-"""A server of several processes, seen from a test: which there are, and which has which run."""
+"""A server with several worker processes, and the worker of each run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Several:
     """A running server.
 
     Attributes:
-        client: makes a new connection for every request, so that any worker may answer.
-        headers: a token that allows everything.
+        client: opens a new connection for each request, so that any worker may respond.
+        headers: a token with the admin scope.
     """
 
     deployment: Deployment
@@ -40,13 +40,13 @@ class Several:
         return self.served.process.pid
 
     def workers(self) -> list[int]:
-        """The processes that serve: those that are enlisted, less the dead."""
+        """Return the ids of the live worker processes."""
         return [pid for (pid,) in self.rows("SELECT pid FROM workers") if alive(pid)]
 
     def start(
         self, session_id: str, agent: str = "hang", *, through: httpx2.Client | None = None
     ) -> str:
-        """Start a run in the background; its id."""
+        """Start a background run and return its id."""
         body = {"message": "hello", "session_id": session_id, "background": True, "stream": False}
         answer = (through or self.client).post(f"/agents/{agent}/runs", json=body)
         assert answer.status_code == 202, answer.text
@@ -54,7 +54,7 @@ class Several:
         return run_id
 
     def one_each(self, agent: str = "hang") -> dict[int, str]:
-        """A run of every worker, by its process; there may be more."""
+        """Start runs until each worker has one; return one run by process id."""
         workers, found = set(self.workers()), dict[int, str]()
         deadline = time.monotonic() + PATIENCE
         while found.keys() != workers:
@@ -65,27 +65,27 @@ class Several:
         return found
 
     def process_of(self, run_id: str) -> int:
-        """The process that works on a run."""
+        """Return the id of the process that executes a run."""
         join = "FROM runs JOIN workers ON runs.owner = workers.worker_id WHERE run_id = ?"
         ((pid,),) = self.rows(f"SELECT pid {join}", run_id)
         return int(pid)
 
     def status(self, run_id: str) -> str:
-        """The state of a run, as it is stored."""
+        """Return the stored status of a run."""
         ((status,),) = self.rows("SELECT status FROM runs WHERE run_id = ?", run_id)
         return str(status)
 
     def await_status(self, run_id: str, status: str) -> None:
-        """Wait until a run is in this state, as it is stored."""
+        """Wait until the stored status of a run is this one."""
         until(lambda: self.status(run_id) == status)
 
     def run(self, run_id: str) -> dict[str, Any]:
-        """The record of a run."""
+        """Return the record of a run."""
         record: dict[str, Any] = self.client.get(f"/runs/{run_id}").json()
         return record
 
     def rows(self, sql: str, *values: str) -> list[Any]:
-        """Look into the database."""
+        """Read rows from the database."""
         path = str(self.deployment.folder / "main.db")
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
         try:
@@ -96,7 +96,7 @@ class Several:
 
     @contextlib.contextmanager
     def through(self, worker: int) -> Iterator[httpx2.Client]:
-        """A client whose one connection was taken by this worker."""
+        """Open a client whose only connection was accepted by this worker."""
         deadline = time.monotonic() + PATIENCE
         while True:
             assert time.monotonic() < deadline
@@ -108,13 +108,13 @@ class Several:
                     return
 
     def await_draining(self) -> None:
-        """Wait until a signal has been heard."""
+        """Wait until the server drains."""
         until(lambda: self.client.get("/ready").status_code == 503)
 
 
 @contextlib.contextmanager
 def several(deployment: Deployment, *, program: Sequence[str] | None = None) -> Iterator[Several]:
-    """Serve a world with two processes; none of them is there any more at the end."""
+    """Serve a deployment with two workers; check at the end that no process is left."""
     with serve_config(deployment.path, "--workers", "2", program=program) as served:
         token = deployment.token("me", ADMIN)
         headers = {"Authorization": f"Bearer {token}"}
@@ -131,7 +131,7 @@ def several(deployment: Deployment, *, program: Sequence[str] | None = None) -> 
 def following(
     client: httpx2.Client, path: str, body: dict[str, Any]
 ) -> Iterator[Iterator[StreamEvent]]:
-    """The events of a stream, as they come."""
+    """Yield the events of a stream."""
     with client.stream("POST", path, json=body) as answer:
         assert answer.status_code == 200, answer.read()
         yield _events(answer.iter_lines())
@@ -149,7 +149,7 @@ def _events(lines: Iterator[str]) -> Iterator[StreamEvent]:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process."""
+    """Return True if the process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -158,7 +158,7 @@ def alive(pid: int) -> bool:
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Wait for something; fails after a while."""
+    """Wait for a condition; fail after a while."""
     deadline = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""What a database file holds, seen without the code that wrote it."""
+"""Checks of a database file, without the code that wrote it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_events", "check_whole", "events_of", "looking", "statuses"]
 
 @contextmanager
 def looking(path: Path) -> Iterator[apsw.Connection]:
-    """The file, to be read only."""
+    """Open the file read-only."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         connection.set_busy_timeout(10_000)
         with connection:  # one snapshot for all that is asked
@@ -30,12 +30,12 @@ def rows(connection: apsw.Connection, sql: str, *values: Any) -> list[tuple[Any,
 
 
 def statuses(connection: apsw.Connection) -> dict[str, str]:
-    """The status of every run by its id."""
+    """Return the status of each run by its id."""
     return dict(rows(connection, "SELECT run_id, status FROM runs"))
 
 
 def check_whole(connection: apsw.Connection) -> None:
-    """The file is sound, and its tables agree with each other."""
+    """Check the integrity of the file and the consistency of its tables."""
     assert rows(connection, "PRAGMA integrity_check") == [("ok",)]
     assert rows(connection, "PRAGMA foreign_key_check") == []
     counted = """
@@ -50,7 +50,7 @@ def check_whole(connection: apsw.Connection) -> None:
 
 
 def events_of(connection: apsw.Connection, run_id: str) -> list[Event]:
-    """The events that are stored of a run."""
+    """Return the stored events of a run."""
     found = list[Event]()
     sql = "SELECT first_seq, last_seq, events FROM run_events WHERE run_id = ? ORDER BY first_seq"
     for first, last, text in rows(connection, sql, run_id):
@@ -63,16 +63,16 @@ def events_of(connection: apsw.Connection, run_id: str) -> list[Event]:
 
 
 def check_events(found: list[Event], run_id: str, status: str, after: int = -1) -> None:
-    """The events of a final run behind a number: no gap, no repeat, one end, which is its own.
+    """Check the events of a final run after a number: no gap, no repeat, one end.
 
-    The end of a run whose worker was lost has a number of its own far behind the others.
+    The end of a run whose worker died has a much larger number than the other events.
     """
     *before, end = found
     numbers = [event.number for event in before]
     assert numbers == list(range(after + 1, after + 1 + len(before)))
     behind = numbers[-1] if numbers else after
     if end.number != behind + 1:
-        # It stands behind what was stored, which may be less than what was delivered.
+        # It comes after the stored events, which may be fewer than the delivered ones.
         assert LOST_SEQ_STEP - 1 <= end.number <= behind + LOST_SEQ_STEP, (after, numbers, end)
         assert numbers == [] or end.number == behind + LOST_SEQ_STEP
     assert ENDS[end.name] == status

@@ -1,4 +1,4 @@
-"""Reading streams of runs over HTTP."""
+"""Helpers that read streams of runs over HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Event = tuple[str, dict[str, Any], int]
 
 
 def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """The first true value of a condition."""
+    """Wait for a condition and return its first true value."""
     deadline = time.monotonic() + seconds
     while not (met := condition()):
         assert time.monotonic() < deadline, "the condition was never met"
@@ -28,7 +28,7 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
 
 
 def events(lines: Iterator[str]) -> Iterator[Event]:
-    """Name, data and number of each event."""
+    """Return name, data and number of each event."""
     fields: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(": ")
@@ -46,7 +46,7 @@ def record(host: Host, run_id: str) -> dict[str, Any]:
 
 
 def leave(host: Host, body: dict[str, Any]) -> str:
-    """Start a stream, read its first event, go away; the run's id."""
+    """Start a stream, read its first event, disconnect and return the id of the run."""
     headers = as_caller(host, "me")
     with httpx2.stream(
         "POST", f"{host.url}/agents/hang/runs", json=body, headers=headers

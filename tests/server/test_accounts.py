@@ -1,4 +1,4 @@
-"""Service accounts over HTTP: tokens in the header, at the edge of the application."""
+"""Service accounts over HTTP, with their tokens in the Authorization header."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTIC
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Host]:
-    """A server of this module's own."""
+    """A server for this module."""
     deployment = create_deployment(tmp_path_factory.mktemp("accounts"), model_endpoint.base_url)
     with hosting(deployment, create_app(deployment.settings)) as host:
         yield host
@@ -53,7 +53,7 @@ def revoke(host: Host, account_id: str) -> None:
     assert host.client.delete(path, headers=as_caller(host, "admin")).status_code == 204
 
 
-def test_a_token_does_what_was_granted(host: Host) -> None:
+def test_token_has_only_the_granted_scopes(host: Host) -> None:
     account = create(host, "reader", "agents:echo:read")
     token = account["token"]
     assert [agent["id"] for agent in ask(host, token).json()] == ["echo"]
@@ -64,7 +64,7 @@ def test_a_token_does_what_was_granted(host: Host) -> None:
     assert (me["principal"], me["scopes"]) == (f"sa:{account['id']}", ["agents:echo:read"])
 
 
-def test_a_session_of_an_account_is_its_own(host: Host) -> None:
+def test_account_owns_its_sessions(host: Host) -> None:
     first = create(host, "first", ADMIN)
     second = create(host, "second", ADMIN)
     body = {"message": "x", "session_id": "of-first", "stream": False}
@@ -78,7 +78,7 @@ def test_a_session_of_an_account_is_its_own(host: Host) -> None:
     assert (theirs.status_code, theirs.content) == (404, missing.content)
 
 
-def test_a_jwt_cannot_be_the_principal_of_an_account(host: Host) -> None:
+def test_jwt_cannot_name_an_account_as_subject(host: Host) -> None:
     account = create(host, "imitated", "sessions:read")
     for subject in (f"sa:{account['id']}", f"SA:{account['id']}"):
         with pytest.raises(Exception, match="would not accept"):
@@ -100,7 +100,7 @@ def bad_tokens(good: str) -> dict[str, str]:
     }
 
 
-def test_whatever_is_wrong_with_a_token_is_one_answer(host: Host) -> None:
+def test_all_invalid_account_tokens_get_the_same_response(host: Host) -> None:
     good = create(host, "good", "agents:read")["token"]
     assert ask(host, good).status_code == 200
     answers = {name: ask(host, token) for name, token in bad_tokens(good).items()}
@@ -115,7 +115,7 @@ def test_whatever_is_wrong_with_a_token_is_one_answer(host: Host) -> None:
         assert ask(host, token, "/nothing").status_code == 401, name
 
 
-def test_a_revoked_token_is_refused_by_the_next_request(host: Host) -> None:
+def test_revoked_token_is_rejected_by_the_next_request(host: Host) -> None:
     account = create(host, "short", "agents:read")
     for _ in range(3):
         assert ask(host, account["token"]).status_code == 200
@@ -123,7 +123,7 @@ def test_a_revoked_token_is_refused_by_the_next_request(host: Host) -> None:
     assert ask(host, account["token"]).status_code == 401
 
 
-def test_no_token_is_in_an_answer_but_the_first(host: Host) -> None:
+def test_token_is_only_in_the_first_response(host: Host) -> None:
     token = create(host, "quiet", "agents:read", ADMIN)["token"]
     for path in ("/service-accounts?limit=100", "/auth/me", "/config", "/audit?limit=100"):
         answer = host.client.get(path, headers=as_caller(host, "admin"))
@@ -131,7 +131,7 @@ def test_no_token_is_in_an_answer_but_the_first(host: Host) -> None:
         assert token[13:50] not in answer.text
 
 
-def test_an_account_can_manage_accounts(host: Host) -> None:
+def test_account_with_the_scope_manages_accounts(host: Host) -> None:
     scopes = ("service_accounts:write", "service_accounts:delete", "teams:read")
     token = create(host, "parent", *scopes)["token"]
     headers = {"Authorization": f"Bearer {token}"}
@@ -147,7 +147,7 @@ def test_an_account_can_manage_accounts(host: Host) -> None:
     assert ask(host, child.json()["token"], "/teams").status_code == 401
 
 
-def test_the_document_describes_the_operations(host: Host) -> None:
+def test_openapi_describes_the_account_operations(host: Host) -> None:
     document = host.client.get("/openapi.json").json()
     operation = document["paths"]["/service-accounts"]["post"]
     assert operation["tags"] == ["Service accounts"]
@@ -159,7 +159,7 @@ def test_the_document_describes_the_operations(host: Host) -> None:
     assert "token" not in document["components"]["schemas"]["AccountRecord"]["properties"]
 
 
-def test_a_flood_of_unknown_tokens_keeps_no_account_out(host: Host) -> None:
+def test_many_unknown_tokens_do_not_block_valid_ones(host: Host) -> None:
     token = create(host, "steady", "agents:read")["token"]
     assert ask(host, token).status_code == 200
     deadline = time.monotonic() + 2
@@ -168,7 +168,7 @@ def test_a_flood_of_unknown_tokens_keeps_no_account_out(host: Host) -> None:
         assert ask(host, token).status_code == 200
 
 
-def test_without_the_database_it_is_503_and_never_a_pass(deployment: Deployment) -> None:
+def test_unavailable_database_is_503_and_never_a_pass(deployment: Deployment) -> None:
     with hosting(deployment, create_app(deployment.settings)) as host:
         token = create(host, "waiting", "agents:read")["token"]
         assert ask(host, token).status_code == 200
@@ -191,7 +191,7 @@ def test_without_the_database_it_is_503_and_never_a_pass(deployment: Deployment)
         assert ask(host, token).status_code == 200
 
 
-def test_refusals_are_counted_by_what_was_wrong(deployment: Deployment) -> None:
+def test_rejections_are_counted_by_cause(deployment: Deployment) -> None:
     app = create_app(deployment.settings)
     with hosting(deployment, app) as host:
         account = create(host, "counted", "agents:read")
@@ -205,7 +205,7 @@ def test_refusals_are_counted_by_what_was_wrong(deployment: Deployment) -> None:
 
 
 @pytest.mark.slow
-def test_a_revocation_reaches_every_process(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     (tmp_path / "several").mkdir()
     deployment = create_deployment(
         tmp_path / "several", model_endpoint.base_url, server="workers = 2"
@@ -222,12 +222,12 @@ def test_a_revocation_reaches_every_process(tmp_path: Path, model_endpoint: Mode
 
 
 def _apart(host: Host, token: str) -> int:
-    """Asked over a connection of its own, which any process may take."""
+    """Send a request on a new connection, which any worker may accept."""
     headers = {"Authorization": f"Bearer {token}"}
     return httpx2.get(f"{host.url}/agents", headers=headers, timeout=20).status_code
 
 
-def test_with_authorization_off_nobody_manages_accounts(deployment: Deployment) -> None:
+def test_accounts_need_authorization_to_be_on(deployment: Deployment) -> None:
     given = replace(deployment.settings.authorization, enabled=False)
     with hosting(deployment, create_app(replace(deployment.settings, authorization=given))) as host:
         body = {"name": "x", "scopes": [{"scope": ADMIN}], "allow_privileged_scopes": True}

@@ -1,4 +1,4 @@
-"""Requests made up from the OpenAPI document: whatever is sent, an answer of the document comes."""
+"""Requests generated from the OpenAPI document: each gets a response that it declares."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ASKED = sorted(
 THERE = {
     "agent_id": "echo", "team_id": "desk", "workflow_id": "line", "session_id": "mine",
 }  # fmt: skip
-"""What the paths of reads name; those of changes name anything."""
+"""Path parameters of reads; those of changes are generated."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def content(body: Any) -> bytes | None:
 
 @pytest.mark.parametrize("mode", GenerationMode)
 @pytest.mark.parametrize("name", ASKED)
-def test_any_request_gets_an_answer_of_the_document(
+def test_generated_request_gets_a_declared_response(
     server: Host, document: Any, name: str, mode: GenerationMode
 ) -> None:
     operation = document.find_operation_by_id(name)

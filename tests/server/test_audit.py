@@ -1,4 +1,4 @@
-"""What the HTTP door adds to the audit: refusals ahead of the port, and counts of 401s."""
+"""Audit entries of the HTTP server: refused requests and counts of 401s."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = f"SELECT principal, via, request_id, {', '.join(FIELDS)} FROM audit_log O
 
 
 def rows(deployment: Deployment) -> list[tuple[Any, ...]]:
-    """The audit as it is on the disk."""
+    """Return the audit entries of the database file."""
     path = deployment.folder / "main.db"
     if not path.exists():
         return []
@@ -42,7 +42,7 @@ def rows(deployment: Deployment) -> list[tuple[Any, ...]]:
 
 
 def counted(deployment: Deployment) -> Counter[str]:
-    """What the rows of 401s add up to, by cause."""
+    """Return the sums of the counted 401s by cause."""
     found: Counter[str] = Counter()
     for principal, via, request_id, operation, resource, outcome, status, reason in rows(
         deployment
@@ -62,7 +62,7 @@ async def served(deployment: Deployment) -> AsyncIterator[httpx2.AsyncClient]:
         yield http
 
 
-async def test_a_row_has_the_request_id_of_the_answer(deployment: Deployment) -> None:
+async def test_entry_has_the_request_id_of_the_response(deployment: Deployment) -> None:
     async with served(deployment) as http:
         strong = bearer(deployment, ADMIN)
         ids = []
@@ -75,8 +75,8 @@ async def test_a_row_has_the_request_id_of_the_answer(deployment: Deployment) ->
         assert {row[:2] for row in found} == {("me", "http")}
 
 
-async def test_every_403_has_a_row(deployment: Deployment) -> None:
-    """Whatever the operation, whatever else is wrong with the request."""
+async def test_every_403_has_an_entry(deployment: Deployment) -> None:
+    """For every operation, also if the request has other faults."""
     expected = []
     async with served(deployment) as http:
         for name, (method, template) in ROUTES.items():
@@ -101,7 +101,7 @@ async def test_every_403_has_a_row(deployment: Deployment) -> None:
     assert {name for _, name, _ in told} >= CHANGING_OPERATIONS
 
 
-async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(
+async def test_invalid_change_requests_have_an_entry(
     deployment: Deployment,
 ) -> None:
     strong = bearer(deployment, ADMIN)
@@ -144,7 +144,7 @@ async def test_changes_that_are_refused_ahead_of_the_port_have_a_row(
     assert "secret" not in str(found)
 
 
-async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(
+async def test_unwritable_audit_log_fails_changes_but_not_denials(
     deployment: Deployment,
 ) -> None:
     async with served(deployment) as http:
@@ -168,7 +168,7 @@ async def test_without_a_record_a_change_is_a_503_and_a_denial_a_403(
         assert denied.status_code == 403
 
 
-async def test_401s_are_counted_by_cause_and_recorded_at_the_end(deployment: Deployment) -> None:
+async def test_401s_are_counted_by_cause_and_written_at_the_end(deployment: Deployment) -> None:
     expired = deployment.token("me", ADMIN, seconds=1)
     async with served(deployment) as http:
         for _ in range(30):
@@ -196,7 +196,7 @@ def _refused(http: httpx2.AsyncClient, headers: dict[str, str]) -> Any:
     return look
 
 
-async def test_counts_are_recorded_in_turns_and_causes_are_few(deployment: Deployment) -> None:
+async def test_counts_are_written_periodically_with_few_causes(deployment: Deployment) -> None:
     async with Service.open(deployment.settings, create=True) as service:
         async with AuthenticationFailureCounter(
             service.hosting.audit_log, seconds=0.05
@@ -214,7 +214,7 @@ async def test_counts_are_recorded_in_turns_and_causes_are_few(deployment: Deplo
         assert "secret" not in str(rows(deployment))
 
 
-async def test_counts_that_cannot_be_written_are_kept(
+async def test_unwritten_counts_are_kept(
     deployment: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Service.open(deployment.settings, create=True) as service:
@@ -234,8 +234,8 @@ async def test_counts_that_cannot_be_written_are_kept(
         assert counted(deployment) == {"no credential": 2}
 
 
-async def test_counting_costs_no_write_a_request(deployment: Deployment) -> None:
-    """However many come at once: a few rows at the end."""
+async def test_401s_do_not_write_one_entry_each(deployment: Deployment) -> None:
+    """Many concurrent 401s result in a few entries."""
     async with served(deployment) as http:
         await asyncio.gather(*(http.get("/sessions") for _ in range(500)))
     assert counted(deployment) == {"no credential": 500}
@@ -243,7 +243,7 @@ async def test_counting_costs_no_write_a_request(deployment: Deployment) -> None
 
 
 @pytest.mark.slow
-def test_every_worker_records_what_it_refused(deployment: Deployment) -> None:
+def test_every_worker_writes_its_counts(deployment: Deployment) -> None:
     with several(deployment) as served:
         workers = set(served.workers())
         assert len(workers) == 2
@@ -262,7 +262,7 @@ def test_every_worker_records_what_it_refused(deployment: Deployment) -> None:
     assert len(rows(deployment)) <= 6 + 2
 
 
-async def test_the_audit_is_paged_over_http(deployment: Deployment) -> None:
+async def test_audit_log_is_paged_over_http(deployment: Deployment) -> None:
     async with served(deployment) as http:
         for number in range(7):
             body = {"session_id": f"s{number}"}
@@ -281,7 +281,7 @@ async def test_the_audit_is_paged_over_http(deployment: Deployment) -> None:
         assert seen == [f"session:s{number}" for number in reversed(range(7))]
 
 
-async def test_the_local_door_reads_what_the_other_one_wrote(deployment: Deployment) -> None:
+async def test_local_command_reads_entries_of_the_server(deployment: Deployment) -> None:
     async with served(deployment) as http:
         await http.post("/sessions", json={}, headers=bearer(deployment, ADMIN))
         async with Service.open(deployment.settings) as service:

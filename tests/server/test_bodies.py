@@ -1,4 +1,4 @@
-"""Bodies: how they are read, and what is refused of them."""
+"""Request bodies: content types, sizes, JSON, forms and fields."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def send(
     ],
     ids=lambda content: repr(content[:24]),
 )  # fmt: skip
-def test_what_is_not_json_is_a_bad_request(server: Host, content: bytes) -> None:
+def test_invalid_json_is_a_bad_request(server: Host, content: bytes) -> None:
     status, text = send(server, content)
     assert status == 400
     assert text == '{"detail":"The body is not valid JSON","error_code":"BAD_REQUEST"}'
@@ -59,14 +59,14 @@ def test_what_is_not_json_is_a_bad_request(server: Host, content: bytes) -> None
     ],
     ids=lambda content: repr(content)[:40],
 )  # fmt: skip
-def test_fields_of_json_are_checked(server: Host, content: bytes, named: str) -> None:
+def test_json_fields_are_checked(server: Host, content: bytes, named: str) -> None:
     status, text = send(server, content)
     assert status == 422
     assert named in text
     assert "<b>" not in text
 
 
-def test_empty_media_fields_are_let_through(server: Host) -> None:
+def test_empty_media_fields_are_accepted(server: Host) -> None:
     content = b'{"message":"hi","stream":false,"images":[],"audio":null,"files":""}'
     assert send(server, content)[0] == 200
 
@@ -89,7 +89,7 @@ def test_empty_media_fields_are_let_through(server: Host) -> None:
     ],
     ids=lambda content: repr(content)[:40],
 )  # fmt: skip
-def test_forms(server: Host, content: bytes, status: int, named: str) -> None:
+def test_form_fields_are_converted(server: Host, content: bytes, status: int, named: str) -> None:
     found, text = send(server, content, f"{FORM}; charset=utf-8")
     assert (found, named in text) == (status, True), text
 
@@ -97,35 +97,35 @@ def test_forms(server: Host, content: bytes, status: int, named: str) -> None:
 @pytest.mark.parametrize(
     "content_type", [None, "", "text/plain", "multipart/form-data; boundary=x", "application/xml"]
 )
-def test_other_types_are_told_which_are_read(server: Host, content_type: str | None) -> None:
+def test_unsupported_type_error_names_the_supported_ones(server: Host, content_type: str | None) -> None:
     status, text = send(server, b'{"message":"a"}', content_type)
     assert status == 415
     assert f"{JSON} or {FORM}" in text
 
 
-def test_only_runs_take_forms(server: Host) -> None:
+def test_only_runs_accept_forms(server: Host) -> None:
     status, text = send(server, b"session_id=a", FORM, "/sessions")
     assert status == 415
     assert FORM not in text
 
 
-def test_compressed_bodies_are_not_read(server: Host) -> None:
+def test_compressed_bodies_are_rejected(server: Host) -> None:
     status, _ = send(server, b'{"message":"a"}', **{"Content-Encoding": "gzip"})
     assert status == 415
 
 
-def test_a_session_can_be_made_of_nothing(server: Host) -> None:
+def test_empty_body_creates_a_session(server: Host) -> None:
     assert send(server, b"", None, "/sessions")[0] == 201
     assert send(server, b"", JSON, "/sessions")[0] == 201
     assert send(server, b"x", None, "/sessions")[0] == 415
 
 
-def test_the_type_is_read_without_case(server: Host) -> None:
+def test_content_type_is_case_insensitive(server: Host) -> None:
     content = b'{"message":"hi","stream":false}'
     assert send(server, content, "Application/JSON; charset=UTF-8")[0] == 200
 
 
-def test_free_form_objects_nest_to_a_depth(server: Host) -> None:
+def test_depth_of_free_form_objects_is_limited(server: Host) -> None:
     def nested(levels: int) -> bytes:
         return b'{"metadata":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}"
 
@@ -134,20 +134,20 @@ def test_free_form_objects_nest_to_a_depth(server: Host) -> None:
     assert (status, "nests deeper" in text) == (422, True)
 
 
-def test_free_form_objects_come_back_as_they_were(server: Host) -> None:
+def test_free_form_objects_are_returned_unchanged(server: Host) -> None:
     content = '{"metadata":{"é":[1,-9223372036854775808,1.5,true,null,"𝄞"],"":{}}}'
     status, text = send(server, content.encode(), path="/sessions")
     assert status == 201
     assert content[1:-1] in text
 
 
-def test_an_announced_size_is_enough_to_refuse(server: Host) -> None:
+def test_announced_size_above_the_limit_is_rejected(server: Host) -> None:
     status, text = send(server, b"x" * 1_048_577)
     assert status == 413
     assert '"error_code":"TOO_LARGE"' in text
 
 
-def test_a_body_without_an_announced_size_is_cut(server: Host) -> None:
+def test_chunked_body_above_the_limit_is_rejected(server: Host) -> None:
     def parts() -> Iterator[bytes]:
         for _ in range(20):
             yield b"x" * 65_536
@@ -157,13 +157,13 @@ def test_a_body_without_an_announced_size_is_cut(server: Host) -> None:
     assert answer.status_code == 413
 
 
-def test_a_message_has_its_own_limit(server: Host) -> None:
+def test_message_has_a_separate_limit(server: Host) -> None:
     content = b'{"message":"' + "é".encode() * 131_073 + b'"}'
     status, text = send(server, content)
     assert (status, "message" in text) == (413, True)
 
 
-def test_what_is_unknown_comes_before_what_is_wrong_with_the_body(server: Host) -> None:
+def test_missing_session_is_reported_before_an_invalid_body(server: Host) -> None:
     for path in ("/agents/nothing/runs", "/sessions/nothing/rename", "/sessions/theirs/rename"):
         assert send(server, b"{bad", path=path)[0] == 404
         assert send(server, b"{}", "text/plain", path)[0] == 404

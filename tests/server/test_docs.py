@@ -1,4 +1,4 @@
-"""`/docs` and `/redoc`: rendered in a real browser, without another host."""
+"""The pages `/docs` and `/redoc` in a real browser, without access to another host."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PAGES = {
 
 
 class Proxy(ThreadingHTTPServer):
-    """A proxy for everything: it lets nothing through but this machine, and notes who was asked."""
+    """A proxy that allows this machine only and records the requested hosts."""
 
     daemon_threads = True
 
@@ -75,7 +75,7 @@ class _Refusing(BaseHTTPRequestHandler):
         self.send_error(403)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: what was asked is in `asked`."""
+        """Log nothing: the requests are in `asked`."""
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def rendered(url: str, folder: Path) -> tuple[str, str, list[str]]:
-    """The document as the browser has it in the end, its console, and what it asked for."""
+    """Return the rendered document, the console and the requested hosts."""
     assert CHROMIUM is not None
     with proxy() as between:
         done = subprocess.run(
@@ -114,15 +114,17 @@ def rendered(url: str, folder: Path) -> tuple[str, str, list[str]]:
 
 
 def of_page(asked: list[str]) -> list[str]:
-    """What was asked for but by the browser for itself: hosts by their whole names, since pages
-    too load fonts and scripts from the browser makers' domains."""
+    """Return the hosts that the page requested, without those of the browser itself.
+
+    Hosts are compared by their whole names, because pages also load files from domains of
+    browser vendors."""
     hosts = {address: urlsplit(address).hostname or address.rpartition(":")[0] for address in asked}
     return [address for address, host in hosts.items() if host not in BROWSERS_OWN]
 
 
 @in_browser
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_shows_the_operations_and_asks_no_other_host(
+def test_page_shows_operations_and_loads_from_no_other_host(
     server: Host, tmp_path: Path, page: str
 ) -> None:
     dom, console, asked = rendered(f"{server.url}/{page}", tmp_path)
@@ -134,7 +136,7 @@ def test_a_page_shows_the_operations_and_asks_no_other_host(
 
 
 @in_browser
-def test_a_page_works_where_the_application_is_mounted(settled: Deployment, tmp_path: Path) -> None:
+def test_page_works_in_a_mounted_application(settled: Deployment, tmp_path: Path) -> None:
     app = create_app(settled.settings)
 
     @contextlib.asynccontextmanager
@@ -151,7 +153,7 @@ def test_a_page_works_where_the_application_is_mounted(settled: Deployment, tmp_
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
-def test_pages_allow_nothing_from_elsewhere(server: Host, path: str) -> None:
+def test_security_policy_of_pages_allows_no_other_host(server: Host, path: str) -> None:
     answer = server.client.get(path)
     rules = dict(
         rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; ")
@@ -165,7 +167,7 @@ def test_pages_allow_nothing_from_elsewhere(server: Host, path: str) -> None:
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", answer.text)
 
 
-def test_the_nonce_of_a_page_is_used_once(server: Host) -> None:
+def test_nonce_of_a_page_is_used_once(server: Host) -> None:
     nonces = {
         re.search(r'nonce="([^"]+)"', server.client.get("/redoc").text)[1]  # type: ignore[index]
         for _ in range(3)
@@ -173,7 +175,7 @@ def test_the_nonce_of_a_page_is_used_once(server: Host) -> None:
     assert len(nonces) == 3
 
 
-def test_every_file_that_a_page_names_is_there(server: Host) -> None:
+def test_every_file_of_a_page_exists(server: Host) -> None:
     for path in ("/docs", "/redoc"):
         names = re.findall(r'"(docs/assets/[^"]+)"', server.client.get(path).text)
         assert names
@@ -183,7 +185,7 @@ def test_every_file_that_a_page_names_is_there(server: Host) -> None:
             assert answer.headers["cache-control"] == "public, max-age=3600"
 
 
-def test_files_load_nothing_from_elsewhere(server: Host) -> None:
+def test_files_load_nothing_from_other_hosts(server: Host) -> None:
     text = server.client.get("/docs/assets/redoc.standalone.js").text
     assert "cdn.redoc.ly" not in text
     assert "fonts.googleapis.com" not in text

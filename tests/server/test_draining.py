@@ -1,4 +1,4 @@
-"""SIGTERM to a server that many work with, with one process and with several."""
+"""SIGTERM to a loaded server, with one process and with several."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ pytestmark = pytest.mark.slow
 DRAIN_SECONDS = 4.0
 
 WORK_SECONDS = 2.0
-"""How long those runs take that end by themselves."""
+"""Seconds of the runs that end by themselves."""
 
 BOUND_SECONDS = 10.0
-"""How long the end of the process may take beyond the time for draining."""
+"""Seconds that the process may need to end after the drain."""
 
 RUNS = 30
 """Streams, and as many runs that are waited for."""
 
 PROBES = 6
-"""How often it is asked whether it drains: each time whichever of its processes is free answers."""
+"""Number of readiness checks; any free process responds to each."""
 
 
 def asked(number: int, *, stream: bool) -> Asked:
-    """Half of the runs end by themselves, the others never would."""
+    """Return the requests of runs: half of them end by themselves, the others never."""
     path = ("/agents/tool-wait", "/agents/half", "/agents/tool-wait", "/teams/jam")[number % 4]
     message = f'{number} {{"seconds": {WORK_SECONDS}}}'
     return Asked(path, {"message": message, "stream": stream, "session_id": f"s{path[-3:]}"})
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_server_under_load_ends_in_time_and_leaves_nothing_running(
+async def test_loaded_server_drains_in_time_and_leaves_no_live_run(
     deployment: Deployment, workers: int
 ) -> None:
     text = deployment.path.read_text()
@@ -56,7 +56,7 @@ async def test_a_server_under_load_ends_in_time_and_leaves_nothing_running(
             async with asyncio.TaskGroup() as asking:
                 for one in [*streams, *plain]:
                     asking.create_task(one.ask(client))
-                await wait_until(lambda: all(stream.heard for stream in streams), SECONDS)
+                await wait_until(lambda: all(stream.received for stream in streams), SECONDS)
                 await wait_until(lambda: all_are_begun(client), SECONDS)
                 began = time.monotonic()
                 served.process.send_signal(signal.SIGTERM)
@@ -69,14 +69,14 @@ async def test_a_server_under_load_ends_in_time_and_leaves_nothing_running(
 
 
 async def all_are_begun(client: httpx2.AsyncClient) -> bool:
-    """Whether no run that was asked for is still on its way to its row."""
+    """Return True if every requested run has a row."""
     page = (await client.get("/runs?limit=1")).json()
     live = (await client.get("/runs?limit=1&status=PENDING")).json()
     return bool(page["meta"]["total_count"] >= 2 * RUNS and live["meta"]["total_count"] == 0)
 
 
 async def check_draining(deployment: Deployment, served: ServerProcess) -> None:
-    """It says that it is not ready, and takes no new runs, and answers everything else."""
+    """Check that a draining server is not ready, rejects new runs and serves all else."""
     headers = {"Authorization": f"Bearer {deployment.token('me', 'agents:run', 'sessions:read')}"}
     limits = httpx2.Limits(max_keepalive_connections=0)
     async with httpx2.AsyncClient(
@@ -95,7 +95,7 @@ async def check_draining(deployment: Deployment, served: ServerProcess) -> None:
 
 
 def check_ends(deployment: Deployment, streams: list[Asked], plain: list[Asked]) -> None:
-    """What the callers were told is what is stored."""
+    """Check that the stored runs equal those in the responses."""
     with looking(deployment.folder / "main.db") as connection:
         check_whole(connection)
         rows: list[Any] = connection.execute(
@@ -107,11 +107,11 @@ def check_ends(deployment: Deployment, streams: list[Asked], plain: list[Asked])
         assert connection.execute("SELECT count(*) FROM workers").fetchall() == [(0,)]
         for stream in streams:
             run_id = str(stream.run_id)
-            ordered(stream.heard, run_id)
-            assert events_of(connection, run_id) == stream.heard
-            check_events(stream.heard, run_id, stored[run_id][0])
+            ordered(stream.received, run_id)
+            assert events_of(connection, run_id) == stream.received
+            check_events(stream.received, run_id, stored[run_id][0])
     assert list((deployment.folder / "main.db.workers").iterdir()) == []
     for one in [*streams, *plain]:
-        assert one.told == stored[str(one.run_id)][0]
+        assert one.final_status == stored[str(one.run_id)][0]
         if one.path != "/agents/tool-wait":
             assert stored[str(one.run_id)] == ("CANCELLED", "system:shutdown")

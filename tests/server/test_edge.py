@@ -1,4 +1,4 @@
-"""What comes in over a bare socket: what is a request, and what becomes of the rest."""
+"""Raw requests over a socket: responses, rejections and the end of the connection."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def token(server: Host) -> bytes:
 def workers(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[tuple[Deployment, int]]:
-    """A server of two processes, and its port."""
+    """The port of a server with two workers."""
     deployment = create_deployment(tmp_path_factory.mktemp("workers"), model_endpoint.base_url)
     with serve_config(deployment.path, "--workers", "2") as served:
         yield deployment, int(served.url.rpartition(":")[2])
 
 
 def check(port: int, token: bytes, case: Case) -> None:
-    """The answer to a case, what becomes of its connection, and that others are served on."""
+    """Check the response to a case, its connection, and that the server still responds."""
     with wire(port) as connection:
         connection.send(case.sent.replace(b"{token}", token))
         answer = connection.answer()
@@ -54,12 +54,12 @@ def check(port: int, token: bytes, case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case(server: Host, token: bytes, name: str) -> None:
+def test_raw_request(server: Host, token: bytes, name: str) -> None:
     check(server.port, token, CASES[name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_case_with_several_processes(workers: tuple[Deployment, int], name: str) -> None:
+def test_raw_request_to_several_workers(workers: tuple[Deployment, int], name: str) -> None:
     deployment, port = workers
     check(port, deployment.token("me", *ALL).encode(), CASES[name])

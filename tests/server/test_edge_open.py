@@ -1,4 +1,4 @@
-"""A server that asks nobody for a token stays on its machine unless told otherwise (A15)."""
+"""A server without authorization listens on loopback only, unless configured otherwise (A15)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEYOND = ["0.0.0.0", "::", "0", "::ffff:0.0.0.0", "198.51.100.7", "elsewhere.inv
 
 
 def named_beyond() -> list[str]:
-    """The name of this machine, where it is that of an address that others can reach."""
+    """Return the name of this machine if it resolves to an external address."""
     name = socket.gethostname()
     with contextlib.suppress(OSError):
         if not socket.gethostbyname(name).startswith("127."):
@@ -31,7 +31,7 @@ def named_beyond() -> list[str]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("host", [*BEYOND, *named_beyond()])
-def test_an_open_server_does_not_listen_beyond_this_machine(
+def test_open_server_rejects_an_external_address(
     deployment: Deployment, host: str, workers: int
 ) -> None:
     place = ("--config", str(deployment.path), "--host", host, "--port", "0")
@@ -46,7 +46,7 @@ def test_an_open_server_does_not_listen_beyond_this_machine(
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_it_does_when_that_was_said(deployment: Deployment, workers: str) -> None:
+def test_open_server_listens_externally_with_the_option(deployment: Deployment, workers: str) -> None:
     options = ("--host", "0.0.0.0", "--workers", workers, "--insecure-no-auth")
     with serve_config(deployment.path, *options) as served:
         assert "whoever can reach it is an administrator" in served.wait_for("authorization: ")
@@ -58,8 +58,8 @@ def test_it_does_when_that_was_said(deployment: Deployment, workers: str) -> Non
 
 @pytest.mark.parametrize("origin", ["null", "https://evil.example", "http://127.0.0.1:1"])
 @pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
-def test_no_page_of_another_origin_may_read_answers(server: Host, origin: str, method: str) -> None:
-    """T17, as it is by default."""
+def test_no_other_origin_may_read_responses_by_default(server: Host, origin: str, method: str) -> None:
+    """T17 with the default settings."""
     asked = {"Origin": origin, "Access-Control-Request-Method": "DELETE"}
     for who in ("nobody", "me"):
         headers = as_caller(server, who) | asked

@@ -1,6 +1,6 @@
-"""Several requests on a connection, what is asked of the server between them, and what is ignored.
+"""Several requests on one connection, with bodies, trailers and upgrades between them.
 
-The application is a small one, which tells what it was given.
+The application is a small one that returns its requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def post(path: bytes, body: bytes, fields: bytes = b"") -> bytes:
 
 
 class Told:
-    """`/slow` waits for `go`; `/unread` reads no body; `/stream` ends with its client; all tell."""
+    """`/slow` waits for `go`; `/unread` reads no body; `/stream` ends with its client."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -85,7 +85,7 @@ def host(told: Told, tmp_path: Path) -> Iterator[Host]:
         yield served
 
 
-def test_requests_at_once_are_answered_in_order(host: Host) -> None:
+def test_pipelined_requests_get_responses_in_order(host: Host) -> None:
     requests = [get(b"/%d" % number) for number in range(300)]
     requests[100] = post(b"/100", b"body", b"Connection: keep-alive\r\n")
     requests[200] = b"POST /200 HTTP/1.1\r\n" + CHUNKED + b"4\r\nbody\r\n0\r\n\r\n"
@@ -97,7 +97,7 @@ def test_requests_at_once_are_answered_in_order(host: Host) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 8_191, 8_192, 8_193])
-def test_it_does_not_matter_where_what_is_sent_is_cut(host: Host, size: int) -> None:
+def test_requests_may_be_split_at_any_byte(host: Host, size: int) -> None:
     one = (
         b"\r\n" + post(b"/a%20b", b"x" * 9_000, b"X: y\r\n") + get(b"/", b"X: " + b"z" * 8_000)[:-2]
     )
@@ -121,7 +121,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-def test_a_refusal_stands_behind_the_answers_before_it(
+def test_rejection_comes_after_earlier_responses(
     host: Host, told: Told, broken: bytes
 ) -> None:
     with wire(host.port) as connection:
@@ -133,7 +133,7 @@ def test_a_refusal_stands_behind_the_answers_before_it(
         assert connection.ended()
 
 
-def test_a_body_that_breaks_off_ends_its_request(host: Host, told: Told) -> None:
+def test_invalid_chunk_ends_its_request(host: Host, told: Told) -> None:
     with wire(host.port) as connection:
         connection.send(b"POST / HTTP/1.1\r\n" + CHUNKED + b"3\r\nabc\r\n")
         time.sleep(0.05)
@@ -143,7 +143,7 @@ def test_a_body_that_breaks_off_ends_its_request(host: Host, told: Told) -> None
     assert told.left.wait(10)
 
 
-def test_who_leaves_is_missed_although_more_was_asked_for(host: Host, told: Told) -> None:
+def test_disconnect_with_pipelined_requests_is_noticed(host: Host, told: Told) -> None:
     with wire(host.port) as connection:
         connection.send(get(b"/stream") + get(b"/next") + get(b"/after"))
         assert told.streaming.wait(10)
@@ -151,7 +151,7 @@ def test_who_leaves_is_missed_although_more_was_asked_for(host: Host, told: Told
 
 
 @pytest.mark.parametrize("fields", [b"", b"Trailer: X-Forwarded-For, Authorization\r\n"])
-def test_trailers_become_no_header_fields(host: Host, fields: bytes) -> None:
+def test_trailers_are_not_header_fields(host: Host, fields: bytes) -> None:
     head = b"POST / HTTP/1.1\r\n" + fields + CHUNKED
     trailers = (
         b"Authorization: Bearer x\r\nX-Forwarded-For: 1.1.1.1\r\n"
@@ -166,7 +166,7 @@ def test_trailers_become_no_header_fields(host: Host, fields: bytes) -> None:
     assert answer.json["body"] == "ab"
 
 
-def test_a_client_that_waits_is_asked_for_its_body(host: Host) -> None:
+def test_expecting_client_gets_100_continue(host: Host) -> None:
     with wire(host.port) as connection:
         connection.send(post(b"/", b"body", b"Expect: 100-Continue\r\n")[:-4])
         assert connection.answer().status == 100
@@ -175,7 +175,7 @@ def test_a_client_that_waits_is_asked_for_its_body(host: Host) -> None:
         assert connection.answer().json["path"] == "/next"
 
 
-def test_a_client_that_waits_in_vain_is_told_at_once(server: Host) -> None:
+def test_expecting_client_gets_an_early_error(server: Host) -> None:
     for length, status in ((2, 401), (10_000_000, 401)):
         with wire(server.port) as connection:
             fields = b"Content-Length: %d\r\nExpect: 100-continue\r\n" % length
@@ -184,7 +184,7 @@ def test_a_client_that_waits_in_vain_is_told_at_once(server: Host) -> None:
             assert connection.ended()
 
 
-def test_a_small_body_that_nobody_wants_keeps_the_connection(host: Host) -> None:
+def test_small_unread_body_keeps_the_connection(host: Host) -> None:
     with wire(host.port) as connection:
         connection.send(post(b"/unread", b"x" * 60_000)[:-30_000])
         assert connection.answer().json["path"] == "/unread"
@@ -193,7 +193,7 @@ def test_a_small_body_that_nobody_wants_keeps_the_connection(host: Host) -> None
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_a_large_body_that_nobody_wants_ends_the_connection(host: Host, chunked: bool) -> None:
+def test_large_unread_body_closes_the_connection(host: Host, chunked: bool) -> None:
     sent = b"POST /unread HTTP/1.1\r\n" + CHUNKED if chunked else post(b"/unread", b"x" * 9_000_000)
     with wire(host.port) as connection:
         connection.send(sent)
@@ -206,7 +206,7 @@ UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
-def test_another_protocol_is_not_gone_over_to(host: Host, protocol: bytes) -> None:
+def test_upgrade_to_another_protocol_is_ignored(host: Host, protocol: bytes) -> None:
     with wire(host.port) as connection:
         connection.send(get(b"/a", UPGRADE % protocol) * 2 + get(b"/b"))
         assert [connection.answer().json["path"] for _ in range(3)] == ["/a", "/a", "/b"]
@@ -214,10 +214,10 @@ def test_another_protocol_is_not_gone_over_to(host: Host, protocol: bytes) -> No
 
 @pytest.mark.parametrize("cut", [0, 9, 12])
 @pytest.mark.parametrize("chunked", [True, False])
-def test_a_body_behind_the_wish_for_another_protocol_is_a_body(
+def test_body_after_an_ignored_upgrade_is_read(
     host: Host, chunked: bool, cut: int
 ) -> None:
-    """And no request, which it would be for the parser by itself: a way to smuggle one."""
+    """llhttp alone would parse it as a request, which would allow smuggling."""
     hidden = get(b"/hidden")
     fields = HOST + UPGRADE % b"h2c"
     if chunked:
@@ -235,7 +235,7 @@ def test_a_body_behind_the_wish_for_another_protocol_is_a_body(
         assert connection.ended()
 
 
-def test_head_is_get_without_a_body_and_the_connection_goes_on(server: Host) -> None:
+def test_head_has_no_body_and_keeps_the_connection(server: Host) -> None:
     with wire(server.port) as connection:
         connection.send(get(b"/health").replace(b"GET", b"HEAD") + get(b"/health"))
         head = connection.answer(bodiless=True)

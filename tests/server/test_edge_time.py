@@ -1,4 +1,4 @@
-"""Slow clients, many idle ones and huge heads: what they may cost."""
+"""Slow clients, idle connections and huge headers: deadlines and memory."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from tests.server.hosts import Host, hosting
 from tests.server.wire import Wire, check_refusal, wire
 
 SECONDS = 0.5
-"""Of every deadline here."""
+"""Deadline of the tests."""
 
 LATE = 10.0
-"""What is closed so late was not closed by a deadline."""
+"""After this time a close is not caused by a deadline."""
 
 IDLE = 500
 
 LARGE = 64 << 20
-"""Bytes of an answer that fit into no buffer."""
+"""Bytes of a response that no buffer can hold."""
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class Slow:
-    """Streams at `/stream`, answers late at `/late`, in large at `/large`; else at once."""
+    """Streams at `/stream`, responds late at `/late`, with a large body at `/large`, else at once."""
 
     def __init__(self) -> None:
         self.left = threading.Event()
@@ -76,7 +76,7 @@ def host(slow: Slow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]
 
 
 def repeated(part: bytes) -> Callable[[], Iterator[bytes]]:
-    """An endless line of the same."""
+    """Return endless repeats of `part`."""
     return lambda: itertools.repeat(part)
 
 
@@ -85,7 +85,7 @@ def head_then(head: bytes, rest: bytes) -> Callable[[], Iterator[bytes]]:
 
 
 def bytewise(text: bytes) -> Callable[[], Iterator[bytes]]:
-    """One byte at a time, then nothing."""
+    """Return single bytes of `text`, then nothing."""
     return lambda: (text[number : number + 1] for number in range(len(text)))
 
 
@@ -108,7 +108,7 @@ LORIS = {
 
 
 @pytest.mark.parametrize("parts", LORIS.values(), ids=LORIS)
-def test_a_slow_client_is_left(host: Host, parts: Callable[[], Iterator[bytes]]) -> None:
+def test_slow_client_is_disconnected(host: Host, parts: Callable[[], Iterator[bytes]]) -> None:
     with wire(host.port) as connection:
         began = time.monotonic()
         connection.socket.settimeout(SECONDS / 10)
@@ -119,7 +119,7 @@ def test_a_slow_client_is_left(host: Host, parts: Callable[[], Iterator[bytes]])
 
 
 def dripped(connection: Wire, parts: Iterator[bytes]) -> bytes:
-    """Send parts slowly until the server closes; what came back."""
+    """Send parts slowly until the server closes; return the received bytes."""
     received = b""
     with contextlib.suppress(ConnectionError):
         for part in itertools.chain(parts, itertools.repeat(b"")):
@@ -132,7 +132,7 @@ def dripped(connection: Wire, parts: Iterator[bytes]) -> bytes:
     return received
 
 
-def test_who_waits_for_a_body_is_told_that_none_comes(host: Host, slow: Slow) -> None:
+def test_application_learns_of_a_missing_body(host: Host, slow: Slow) -> None:
     slow.left.clear()
     with wire(host.port) as connection:
         connection.send(CHUNKED + b"1\r\na\r\n")
@@ -142,7 +142,7 @@ def test_who_waits_for_a_body_is_told_that_none_comes(host: Host, slow: Slow) ->
 
 @pytest.mark.parametrize("path", [b"/stream", b"/late"])
 @pytest.mark.parametrize("behind", [b"", b"\r\n", b"GET"])
-def test_no_deadline_is_for_an_answer(host: Host, path: bytes, behind: bytes) -> None:
+def test_responses_have_no_deadline(host: Host, path: bytes, behind: bytes) -> None:
     with wire(host.port) as connection:
         connection.send(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" + behind)
         answer = connection.answer()
@@ -152,7 +152,7 @@ def test_no_deadline_is_for_an_answer(host: Host, path: bytes, behind: bytes) ->
             assert connection.ended()
 
 
-def test_a_connection_may_rest_between_requests(host: Host) -> None:
+def test_idle_connection_is_kept_between_requests(host: Host) -> None:
     with wire(host.port) as connection:
         for _ in range(2):
             connection.send(GET)
@@ -162,7 +162,7 @@ def test_a_connection_may_rest_between_requests(host: Host) -> None:
         assert connection.answer().status == 200
 
 
-def test_who_takes_nothing_of_an_answer_is_left(host: Host) -> None:
+def test_client_that_reads_nothing_is_disconnected(host: Host) -> None:
     with wire(host.port) as connection:
         connection.send(GET.replace(b"/health", b"/large"))
         inode = established(host.port)
@@ -173,8 +173,8 @@ def test_who_takes_nothing_of_an_answer_is_left(host: Host) -> None:
             time.sleep(0.02)
 
 
-def test_who_takes_an_answer_slowly_gets_all_of_it(host: Host) -> None:
-    """Also when keep-alive has ended meanwhile."""
+def test_slow_reader_gets_the_whole_response(host: Host) -> None:
+    """Also after the keep-alive time."""
     with wire(host.port) as connection:
         connection.send(GET.replace(b"/health", b"/large"))
         received, began = 0, time.monotonic()
@@ -187,13 +187,13 @@ def test_who_takes_an_answer_slowly_gets_all_of_it(host: Host) -> None:
 
 
 def established(port: int) -> set[str]:
-    """The sockets of this process that a server on a port has connections with."""
+    """Return the inodes of our established sockets to a port."""
     lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
     return {one[9] for one in fields if one[1].endswith(f":{port:04X}") and one[3] == "01"}
 
 
-def test_idle_clients_hurt_nobody_and_are_left(host: Host) -> None:
+def test_idle_clients_do_not_block_others(host: Host) -> None:
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(wire(host.port)) for _ in range(IDLE)]
         for number, connection in enumerate(idle):
@@ -262,7 +262,7 @@ def send_until_rejected(port: int, start: bytes, size: int, status: int) -> None
         assert connection.ended()
 
 
-def test_the_limits_are_those_of_the_configuration(deployment: Deployment) -> None:
+def test_limits_come_from_the_configuration(deployment: Deployment) -> None:
     text = deployment.path.read_text()
     limits = (
         "[limits]\nheader_seconds = 0.3\nbody_seconds = 0.3\n"
@@ -283,7 +283,7 @@ def test_the_limits_are_those_of_the_configuration(deployment: Deployment) -> No
                     pass
 
 
-def test_the_defaults_are_those_of_the_contract() -> None:
+def test_default_limits_are_those_of_the_contract() -> None:
     limits = HttpProtocol.limits
     assert (limits.header_bytes, limits.header_count) == (16_384, 100)
     assert (limits.header_seconds, limits.body_seconds) == (10, 30)

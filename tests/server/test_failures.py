@@ -1,4 +1,4 @@
-"""What nobody foresaw: 500 without a word of it, and cross-origin requests."""
+"""Unexpected exceptions, unavailable databases and cross-origin requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "postgresql://user:password@host"
 
 
 async def ask(deployment: Deployment, failure: Exception) -> httpx2.Response:
-    """What is answered when an endpoint fails so."""
+    """Return the response of an endpoint that raises `failure`."""
 
     async def get_health(call: Call) -> Response:
         """Fail."""
@@ -37,7 +37,7 @@ async def ask(deployment: Deployment, failure: Exception) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("failure", [RuntimeError(SECRET), InvalidConfiguration(SECRET)])
-async def test_a_fault_of_ours_is_told_to_the_log_only(
+async def test_unexpected_exception_is_logged_and_not_returned(
     settled: Deployment, failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = await ask(settled, failure)
@@ -52,7 +52,7 @@ async def test_a_fault_of_ours_is_told_to_the_log_only(
     assert logged.exc_info is not None
 
 
-async def test_what_is_unavailable_may_be_tried_again(
+async def test_unavailable_has_retry_after(
     settled: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -62,7 +62,7 @@ async def test_what_is_unavailable_may_be_tried_again(
     assert any(answer.headers["x-request-id"] in record.getMessage() for record in caplog.records)
 
 
-async def test_a_database_that_is_gone_is_not_ready(settled: Deployment) -> None:
+async def test_closed_database_is_not_ready(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app) as http:
         assert (await http.get("/ready")).json()["status"] == "ready"
@@ -90,7 +90,7 @@ def preflight(origin: str, method: str = "DELETE", fields: str = "Authorization"
     }
 
 
-async def test_a_configured_origin_may_ask(settled: Deployment) -> None:
+async def test_configured_origin_is_allowed(settled: Deployment) -> None:
     app = create_app(with_origins(settled))
     async with running(app), client(app) as http:
         asked = await http.options("/sessions/s1", headers=preflight(ORIGIN))
@@ -112,7 +112,7 @@ async def test_a_configured_origin_may_ask(settled: Deployment) -> None:
 @pytest.mark.parametrize(
     "origin", ["null", "https://evil-console.example", f"{ORIGIN}.evil", "http://console.example"]
 )
-async def test_other_origins_may_not(settled: Deployment, origin: str) -> None:
+async def test_other_origins_are_not_allowed(settled: Deployment, origin: str) -> None:
     app = create_app(with_origins(settled))
     async with running(app), client(app) as http:
         asked = await http.options("/teams", headers=preflight(origin))
@@ -123,7 +123,7 @@ async def test_other_origins_may_not(settled: Deployment, origin: str) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_without_origins_there_is_no_preflight(settled: Deployment) -> None:
+async def test_preflight_without_origins_is_405(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app) as http:
         headers = preflight(ORIGIN) | bearer(settled, ADMIN)

@@ -1,4 +1,4 @@
-"""A server whose disk fills up, whose file is locked, or that has no file descriptor left."""
+"""A server with a full disk, a locked database file, or no free file descriptor."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def create(
 
 
 def is_unavailable(answer: httpx2.Response) -> bool:
-    """Whether it is a whole refusal, for now."""
+    """Return True for a complete 503 response."""
     if answer.status_code != 503:
         return False
     assert answer.json()["error_code"] == "UNAVAILABLE"
@@ -74,7 +74,7 @@ def can_mount(folder: Path) -> bool:
 
 
 class Disk:
-    """That of a server: its own small one where one can be mounted, else a bound on its files."""
+    """The disk of a server: a small mounted one, or a limit on the size of its files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -100,7 +100,7 @@ class Disk:
             self._bound(server, resource.RLIM_INFINITY)
 
     def _ballast(self, server: ServerProcess) -> Path:
-        """A file on the server's disk, which only its own mounts show."""
+        """Return a file on the disk, through the mounts of the server process."""
         return Path(f"/proc/{server.process.pid}/root{self._folder}/ballast")
 
     @staticmethod
@@ -111,7 +111,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Place:
-    """A server on a small disk, with few file descriptors, and a client of it."""
+    """A server on a small disk with few file descriptors, and its client."""
 
     deployment: Deployment
     disk: Disk
@@ -132,7 +132,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_endpoint: Any) -> Iter
         yield Place(deployment, disk, server, client)
 
 
-def test_on_a_full_disk_reads_go_on_and_writes_come_back_with_room(place: Place) -> None:
+def test_full_disk_fails_writes_until_there_is_space(place: Place) -> None:
     client = place.client
     kept = {f"s{n}" for n in range(3) if create(client, f"s{n}").status_code == 201}
     place.disk.fill(place.server)
@@ -153,7 +153,7 @@ def test_on_a_full_disk_reads_go_on_and_writes_come_back_with_room(place: Place)
     assert all_sessions(client) == kept | {"after", run.json()["session_id"]}
 
 
-def test_a_lock_that_another_program_holds_is_told_and_over_with_it(place: Place) -> None:
+def test_foreign_lock_is_reported_until_released(place: Place) -> None:
     client = place.client
     assert create(client, "s1", db="second").status_code == 201
     with closing(apsw.Connection(str(place.deployment.folder / "second.db"))) as holder:
@@ -165,7 +165,7 @@ def test_a_lock_that_another_program_holds_is_told_and_over_with_it(place: Place
     assert create(client, "s2", db="second").status_code == 201
 
 
-def test_without_file_descriptors_it_waits_and_comes_back(place: Place) -> None:
+def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:
     url, pid = httpx2.URL(place.server.url), place.server.process.pid
     with ExitStack() as crowd:
         for _ in range(300):
@@ -188,6 +188,6 @@ def _answers(client: httpx2.Client) -> bool:
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of processor time that it has used."""
+    """Return the used CPU seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

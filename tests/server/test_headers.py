@@ -1,4 +1,4 @@
-"""What every answer carries, whatever it says."""
+"""Common header fields, HEAD, methods and credentials of all responses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ask(server: Host, kind: str, **more: str) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_every_answer_is_dressed(server: Host, kind: str) -> None:
+def test_every_response_has_the_common_headers(server: Host, kind: str) -> None:
     answer = ask(server, kind)
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
@@ -45,7 +45,7 @@ def test_every_answer_is_dressed(server: Host, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_every_answer_has_an_id_of_ours(server: Host, kind: str) -> None:
+def test_every_response_has_a_new_request_id(server: Host, kind: str) -> None:
     given = str(uuid.uuid4())
     ids = [ask(server, kind, **{"X-Request-ID": given}).headers["x-request-id"] for _ in range(2)]
     assert len({*ids, given}) == 3
@@ -73,7 +73,7 @@ def test_head_is_get_without_the_body(server: Host, path: str) -> None:
         ("DELETE", "/docs/assets/docs.js", "GET, HEAD"),
     ],
 )
-def test_other_methods_say_which_there_are(
+def test_405_lists_the_allowed_methods(
     server: Host, method: str, path: str, allow: str
 ) -> None:
     answer = server.client.request(method, path, headers=as_caller(server, "me"))
@@ -88,15 +88,15 @@ def test_other_methods_say_which_there_are(
         "/sessions//runs", "/docs/", "/nothing", "/teams%00",
     ],
 )  # fmt: skip
-def test_nearly_right_paths_are_not_found(server: Host, path: str) -> None:
-    url = f"{server.url}{path}"  # the client would tidy a path of its own
+def test_almost_correct_paths_are_not_found(server: Host, path: str) -> None:
+    url = f"{server.url}{path}"  # The client would normalize a relative path.
     answer = server.client.get(url, headers=as_caller(server, "me"))
     assert answer.status_code == 404
     assert answer.json() == {"detail": "Not found", "error_code": "NOT_FOUND"}
     assert server.client.get(url).status_code == 401
 
 
-def test_what_is_not_visible_reads_like_what_is_not_there(server: Host) -> None:
+def test_invisible_and_missing_have_the_same_response(server: Host) -> None:
     headers = as_caller(server, "me")
     answers = [server.client.get(f"/sessions/{name}", headers=headers) for name in ("theirs", "no")]
     assert answers[0].content == answers[1].content
@@ -115,7 +115,7 @@ def test_two_credentials_are_a_bad_request(server: Host) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer"])
-def test_the_scheme_is_read_without_case(server: Host, scheme: str) -> None:
+def test_bearer_scheme_is_case_insensitive(server: Host, scheme: str) -> None:
     token = server.deployment.token("me", "teams:read")
     headers = {"Authorization": f"{scheme} {token}"}
     assert server.client.get("/teams", headers=headers).status_code == 200
@@ -124,14 +124,14 @@ def test_the_scheme_is_read_without_case(server: Host, scheme: str) -> None:
 @pytest.mark.parametrize(
     "form", ["{}", "Basic {}", "Bearer", "Bearer  {}", "Bearer\t{}", "Bearer {} x"]
 )
-def test_other_forms_of_a_credential_are_refused(server: Host, form: str) -> None:
+def test_other_credential_formats_are_rejected(server: Host, form: str) -> None:
     headers = {"Authorization": form.format(server.deployment.token("me", "teams:read"))}
     answer = server.client.get("/teams", headers=headers)
     assert answer.status_code == 401
     assert answer.json()["detail"] == "Invalid or expired credential"
 
 
-def test_no_path_gets_into_a_header(server: Host) -> None:
+def test_paths_do_not_get_into_header_fields(server: Host) -> None:
     path = "/agents/x%0d%0aSet-Cookie:%20a=b%22,%20error=%22none"
     answer = server.client.get(path, headers=as_caller(server, "one agent"))
     assert answer.status_code == 403

@@ -1,4 +1,4 @@
-"""kill -9 of a server that many work with: what was acknowledged is there, once, and goes on.
+"""kill -9 of a loaded server: every acknowledged run is stored once and can be followed.
 
 A few rounds, and at least a hundred with AGENTCTL_TEST_LONG=1.
 """
@@ -30,10 +30,10 @@ pytestmark = pytest.mark.slow
 ROUNDS = 120 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 2
 
 ANSWERS = (2, 80)
-"""How many answers come before the kill, at least and at most."""
+"""Minimum and maximum number of responses before the kill."""
 
 FINAL_SECONDS = 5.0
-"""How long a run may be live after a restart (security.md R01)."""
+"""Maximum seconds of a live run after a restart (docs/security-cases.md R01)."""
 
 TAKEOVER_SECONDS = 20.0
 """The same where it is another process that has to notice (security.md R47)."""
@@ -47,13 +47,13 @@ ENDLESS = (("/agents/trickle", "a"), ("/agents/half", "a"), ("/teams/jam", "t"))
 
 @dataclass
 class Ledger:
-    """What the callers were told.
+    """Everything that the callers have received.
 
     Attributes:
-        asked: every run that was asked for.
-        names: names that a session may have, by its id; one that was acknowledged, and behind it
-            one that was asked for without an answer.
-        unanswered: sessions that may have been made.
+        asked: every requested run.
+        names: possible names of a session, by its id: the acknowledged one, then the requested one
+            without a response.
+        unanswered: ids of sessions that may exist.
     """
 
     asked: list[Asked] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Ledger:
 
     @property
     def answers(self) -> int:
-        """How much was acknowledged."""
+        """The number of acknowledged requests."""
         return len(self.names) + len(self.acknowledged)
 
     @property
@@ -71,7 +71,7 @@ class Ledger:
 
 
 class Load:
-    """Callers of one server until it is gone."""
+    """The callers of one server, until it ends."""
 
     def __init__(self, url: str, deployment: Deployment, label: str, ledger: Ledger) -> None:
         self._url = url
@@ -123,7 +123,7 @@ class Load:
         await self._request_document(path, session_id + suffix, stream, background).ask(client)
 
     async def _follow(self, client: httpx2.AsyncClient) -> None:
-        """Start runs without an end; stay until the server is gone, or go away."""
+        """Start runs without an end; stay until the server ends, or disconnect."""
         while True:
             path, kind = self._dice.choice(ENDLESS)
             asked = self._request_document(
@@ -153,7 +153,7 @@ async def _until_gone(work: Awaitable[None]) -> None:
 
 
 async def killed_under_load(deployment: Deployment, served: ServerProcess, label: str) -> Ledger:
-    """Work with a server, kill it at some moment; what its callers know."""
+    """Put load on a server, kill it at some moment and return the ledger of its callers."""
     ledger = Ledger()
     load = asyncio.create_task(Load(served.url, deployment, label, ledger).until_gone())
     enough = random.Random(label).randint(*ANSWERS)
@@ -167,7 +167,7 @@ async def killed_under_load(deployment: Deployment, served: ServerProcess, label
 async def no_run_is_live(
     client: httpx2.AsyncClient, seconds: float, besides: str | None = None
 ) -> None:
-    """Wait until no run, but maybe one, is PENDING or RUNNING."""
+    """Wait until no run is live, except the given one."""
     deadline = time.monotonic() + seconds
     while True:
         live = (await client.get("/runs?live=true&limit=2")).json()["data"]
@@ -183,15 +183,15 @@ async def check(
     ledger: Ledger,
     seconds: float = FINAL_SECONDS,
 ) -> None:
-    """After a kill: all that was said is so, and what was not answered can be asked again.
+    """Check after a kill that responses are true and requests without a response can be repeated.
 
     Args:
-        client: of a server that listens.
-        seconds: how long runs may still be live.
+        client: client of a running server.
+        seconds: time in which runs may still be live.
     """
     await no_run_is_live(client, seconds)
     check_file(deployment, ledger)
-    await in_parallel([check_stream(client, asked) for asked in ledger.asked if asked.heard])
+    await in_parallel([check_stream(client, asked) for asked in ledger.asked if asked.received])
     await in_parallel([check_name(client, *named) for named in ledger.names.items()])
     await in_parallel([ask_again(client, asked) for asked in ledger.asked if asked.key])
     await in_parallel([create_again(client, session_id) for session_id in ledger.unanswered])
@@ -206,7 +206,7 @@ async def in_parallel(checks: list[Awaitable[None]]) -> None:
 
 
 def check_file(deployment: Deployment, ledger: Ledger) -> None:
-    """What the file holds: each acknowledged run, as it was told; no request made two."""
+    """Check that the file has each acknowledged run as reported, and no run twice."""
     with looking(deployment.folder / "main.db") as connection:
         check_whole(connection)
         stored = statuses(connection)
@@ -215,12 +215,12 @@ def check_file(deployment: Deployment, ledger: Ledger) -> None:
         )
         assert connection.execute(twice).fetchall() == []
         for run_id, asked in ledger.acknowledged.items():
-            assert asked.told in (None, stored[run_id])
+            assert asked.final_status in (None, stored[run_id])
             check_stored_events(connection, asked, stored[run_id])
 
 
 def check_stored_events(connection: apsw.Connection, asked: Asked, status: str) -> None:
-    """They are whole, and those that were delivered are among them, but for the last ones."""
+    """Check that stored events are complete and contain the delivered ones except the last."""
     assert asked.run_id is not None
     found = events_of(connection, asked.run_id)
     if not asked.streamed and not asked.body["background"]:
@@ -228,21 +228,21 @@ def check_stored_events(connection: apsw.Connection, asked: Asked, status: str) 
         return
     if found:
         check_events(found, asked.run_id, status)
-    delivered = {event.number: event for event in asked.heard}
+    delivered = {event.number: event for event in asked.received}
     assert [event for event in found if event != delivered.get(event.number, event)] == []
 
 
 async def check_stream(client: httpx2.AsyncClient, asked: Asked) -> None:
-    """A stream goes on behind the last event that came, to its end, and not beyond."""
+    """Check that a stream continues after the last received event, up to its end."""
     assert asked.run_id is not None
-    last, told = asked.heard[-1].number, asked.told
+    last, final_status = asked.received[-1].number, asked.final_status
     url = f"{asked.url}/resume?session_id={asked.body['session_id']}"
     async with client.stream("POST", url, headers={"Last-Event-ID": str(last)}) as answer:
         assert answer.status_code == 200, await answer.aread()
         rest = [event async for event in events(answer)]
     run = (await client.get(f"/runs/{asked.run_id}")).json()
-    if told is not None:
-        assert (rest, run["status"]) == ([], told)
+    if final_status is not None:
+        assert (rest, run["status"]) == ([], final_status)
     else:
         check_events(rest, asked.run_id, run["status"], after=last)
     for event in rest:
@@ -256,7 +256,7 @@ async def check_name(client: httpx2.AsyncClient, session_id: str, names: list[st
 
 
 async def ask_again(client: httpx2.AsyncClient, asked: Asked) -> None:
-    """The same request has the same run, and makes one only where there was none."""
+    """Repeat a request: it returns the same run, or creates it if there is none."""
     again = [Asked(asked.path, asked.body, asked.key, asked.run_id) for _ in range(2)]
     for repeated in again:
         answer = await client.send(repeated.request(client), stream=True)
@@ -269,27 +269,27 @@ async def ask_again(client: httpx2.AsyncClient, asked: Asked) -> None:
             await answer.aclose()
         asked.run_id = asked.run_id or repeated.run_id
         assert repeated.run_id == asked.run_id
-        asked.told = asked.told or repeated.told
-        assert repeated.told in (None, asked.told)
+        asked.final_status = asked.final_status or repeated.final_status
+        assert repeated.final_status in (None, asked.final_status)
 
 
 async def to_the_end(client: httpx2.AsyncClient, asked: Asked, answer: httpx2.Response) -> None:
-    """Follow a stream, and cancel its run, in case that it is a new one without an end."""
+    """Follow a stream to its end; cancel the run, because a new one may have no end."""
     assert answer.status_code == 200, await answer.aread()
     async for event in events(answer):
-        if asked.heard == []:
+        if asked.received == []:
             asked.hear(event)
             cancelled = await client.post(f"{asked.url}/cancel?wait=10")
             assert cancelled.json()["cancel"] in ("stopped", "already_final")
         else:
             asked.hear(event)
     assert asked.run_id is not None
-    assert asked.told is not None
-    check_events(asked.heard, asked.run_id, asked.told)
+    assert asked.final_status is not None
+    check_events(asked.received, asked.run_id, asked.final_status)
 
 
 async def create_again(client: httpx2.AsyncClient, session_id: str) -> None:
-    """A session that may be there or not is whole, or can be made."""
+    """Check that a session which may exist is complete, or create it."""
     body = {"session_id": session_id, "session_name": "new", "agent_id": "echo"}
     made = await client.post("/sessions", json=body)
     assert made.status_code in (201, 409), made.text
@@ -297,7 +297,7 @@ async def create_again(client: httpx2.AsyncClient, session_id: str) -> None:
 
 
 async def check_session(client: httpx2.AsyncClient, session_id: str) -> None:
-    """Its runs are all there, each once and in order, and so is what was said."""
+    """Check that the session has all of its runs once, in order, with their messages."""
     runs = (await client.get(f"/sessions/{session_id}/runs")).json()
     ids = [run["run_id"] for run in runs]
     assert len(ids) == len(set(ids))
@@ -310,7 +310,7 @@ async def check_session(client: httpx2.AsyncClient, session_id: str) -> None:
 
 
 def killed_at_start(deployment: Deployment, seconds: float) -> None:
-    """A server that is killed while it begins: within what it recovers, or before."""
+    """Start a server and kill it during its start, before or during recovery."""
     with (deployment.folder / "killed.log").open("wb") as said:
         line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", "0"]
         process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=said)
@@ -324,13 +324,13 @@ def killed_at_start(deployment: Deployment, seconds: float) -> None:
 
 @contextlib.contextmanager
 def serving(deployment: Deployment, name: str) -> Any:
-    """A server of the world; several may serve it."""
+    """Serve the deployment; several servers may do so."""
     options = ("--config", str(deployment.path), "--port", "0")
     with start_server(*options, log=deployment.folder / f"{name}.log") as served:
         yield served
 
 
-async def test_a_killed_server_has_kept_what_it_acknowledged(deployment: Deployment) -> None:
+async def test_killed_server_keeps_acknowledged_runs(deployment: Deployment) -> None:
     known: dict[str, Asked] = {}
     with contextlib.ExitStack() as stack:
         served = stack.enter_context(serving(deployment, "server-0"))
@@ -349,18 +349,18 @@ async def test_a_killed_server_has_kept_what_it_acknowledged(deployment: Deploym
 
 
 def check_all(deployment: Deployment, known: dict[str, Asked]) -> None:
-    """What was acknowledged is as it was; no process is left but the one that lives."""
+    """Check all ledgers, and that only the live process is registered."""
     with looking(deployment.folder / "main.db") as connection:
         stored = statuses(connection)
         workers = connection.execute("SELECT worker_id FROM workers").fetchall()
     for run_id, asked in known.items():
-        assert asked.told in (None, stored[run_id])
+        assert asked.final_status in (None, stored[run_id])
     locks = [path.stem for path in (deployment.folder / "main.db.workers").iterdir()]
     assert [(name,) for name in locks] == workers
     assert len(workers) == 1
 
 
-async def test_another_process_ends_what_a_killed_one_left(deployment: Deployment) -> None:
+async def test_other_worker_ends_runs_of_a_killed_one(deployment: Deployment) -> None:
     with serving(deployment, "killed") as killed, serving(deployment, "other") as other:
         async with calling(deployment, other.url) as client:
             own = Asked("/agents/trickle", {"message": "own", "session_id": "own", "stream": True})
@@ -375,12 +375,12 @@ async def test_another_process_ends_what_a_killed_one_left(deployment: Deploymen
             stopped = await client.post(f"{own.url}/cancel?wait=10")
             assert stopped.json()["cancel"] == "stopped"
             await asking
-            ordered(own.heard, str(own.run_id))
+            ordered(own.received, str(own.run_id))
             await check(deployment, client, ledger)
         check_all(deployment, ledger.acknowledged | {str(own.run_id): own})
 
 
 async def follow_on(client: httpx2.AsyncClient, asked: Asked) -> None:
-    """Go on with a stream at the other process before that knows of the end of the first."""
-    if asked.heard:
+    """Continue a stream at the other process, before it has detected the end of the first."""
+    if asked.received:
         await check_stream(client, asked)

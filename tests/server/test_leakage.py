@@ -1,8 +1,8 @@
-"""Every secret that a deployment meets is a canary here, and none of them is found afterwards.
+"""No secret of a deployment leaks: each one is a canary that is searched for afterwards.
 
-L01 to L07: credentials that hold and that do not, in the field for them and everywhere else, the
-key that verifies, the key of a model, what tools and providers say when they fail. What users send
-to be kept (messages, ids in paths) is theirs and no canary.
+L01 to L07: valid and invalid credentials, in the Authorization field and everywhere else, the
+verification key, the key of a model, and error texts of tools and providers. Data of users
+(messages, ids in paths) is stored on purpose and is not a canary.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.server.wire import wire
 pytestmark = pytest.mark.slow
 
 MARK = "kestrel"
-"""In every canary that is free to have a text of its own."""
+"""Text in each canary whose format allows it."""
 
 SECRET = f"{MARK}-hmac-secret-that-is-long-enough-for-sha256"
 API_KEY = f"sk-{MARK}-api-key-of-the-provider"
@@ -110,7 +110,7 @@ def config(url: str) -> str:
 
 
 def jwt(name: str, *scopes: str, secret: str = SECRET, **claims: Any) -> str:
-    """A token with a canary in a claim of its own."""
+    """Return a token with a canary in a separate claim."""
     given = {"sub": "user", "scopes": scopes, "jti": f"{MARK}-{name}", **claims}
     return token({"alg": "HS256", "kid": f"{MARK}-kid-{name}"}, given, hs(secret.encode()))
 
@@ -120,13 +120,13 @@ USER = ("agents:read", "agents:run", "sessions:read", "sessions:write", "audit:r
 
 @dataclass
 class Scene:
-    """What was done, and all that was left behind by it.
+    """The requests of the test, and everywhere their traces could be.
 
     Attributes:
-        folder: of the configuration.
-        secrets: by name, what must not be found; each is at least 16 characters long.
-        answers: everything that the server answered, by what was asked.
-        places: what is searched.
+        folder: folder of the configuration.
+        secrets: the texts to search for, by name; each has at least 16 characters.
+        answers: all responses of the server, by request.
+        places: the texts that are searched, by name.
     """
 
     folder: Path
@@ -135,7 +135,7 @@ class Scene:
     places: dict[str, bytes] = field(default_factory=dict)
 
     def keep(self, name: str, credential: str) -> str:
-        """Remember a credential as a secret: the whole, and parts that would betray it."""
+        """Register a credential as a secret: the whole, and parts that identify it."""
         self.secrets[name] = credential
         for number, part in enumerate(re.split(r"[.\s]", credential)):
             if number and len(part) >= 16:
@@ -148,7 +148,7 @@ class Scene:
 
 
 def bearers(scene: Scene) -> dict[str, str]:
-    """Values of the Authorization field: the first two hold."""
+    """Return values of the Authorization field; the first two are valid."""
     good = scene.keep("good", jwt("good", *USER))
     admin = scene.keep("admin", jwt("admin", "agent_os:admin", sub="boss"))
     other = {
@@ -179,7 +179,7 @@ def bearers(scene: Scene) -> dict[str, str]:
 
 
 def ask_everything(scene: Scene, client: httpx2.Client) -> None:
-    """All requests over HTTP proper."""
+    """Send all valid HTTP requests."""
     fields = bearers(scene)
     for name, value in fields.items():
         headers = {"Authorization": value}
@@ -205,7 +205,7 @@ def ask(
 
 
 def elsewhere(scene: Scene, client: httpx2.Client, good: dict[str, str]) -> None:
-    """Credentials where none belongs, and odd paths."""
+    """Send credentials in wrong places, and odd paths."""
     other = scene.keep("elsewhere", jwt("elsewhere", *USER))
     for number, (headers, query) in enumerate(
         [
@@ -231,7 +231,7 @@ def elsewhere(scene: Scene, client: httpx2.Client, good: dict[str, str]) -> None
 
 
 def bodies(scene: Scene, client: httpx2.Client, good: dict[str, str]) -> None:
-    """Bodies that are refused, a secret in each."""
+    """Send invalid bodies with a secret in each."""
     canary = scene.keep("body", f"{MARK}-secret-in-a-body-that-is-refused")
     json_type = {"Content-Type": "application/json"}
     for number, (content, more) in enumerate(
@@ -263,7 +263,7 @@ def bodies(scene: Scene, client: httpx2.Client, good: dict[str, str]) -> None:
 
 
 def accounts(scene: Scene, client: httpx2.Client, admin: dict[str, str]) -> None:
-    """Accounts: one in use, one revoked; and credentials in the body of explain."""
+    """Create accounts, one in use and one revoked; send credentials in the body of explain."""
     for name in ("kept", "revoked"):
         body = {"name": name, "scopes": [{"scope": "agents:read"}]}
         made = client.post("/service-accounts", json=body, headers=admin)
@@ -287,7 +287,7 @@ def accounts(scene: Scene, client: httpx2.Client, admin: dict[str, str]) -> None
 
 
 def failures(scene: Scene, client: httpx2.Client, good: dict[str, str]) -> None:
-    """Runs that go well, and runs whose tool or provider fails with a secret in its words."""
+    """Start runs that succeed, and runs whose tool or provider fails with a secret in its error."""
     for agent in ("echo", "refused", "refused-apart", "exploding"):
         for stream in (False, True):
             body = {
@@ -302,7 +302,7 @@ def failures(scene: Scene, client: httpx2.Client, good: dict[str, str]) -> None:
 
 
 def ask_badly(scene: Scene, port: int) -> None:
-    """Requests that are no HTTP, or none that is taken: what is answered goes to `places`."""
+    """Send invalid HTTP and rejected requests; the responses are searched."""
     canary = scene.keep("wire", f"{MARK}-secret-on-the-wire")
     line = "GET /agents HTTP/1.1\r\nHost: x\r\n"
     for number, sent in enumerate(
@@ -328,7 +328,7 @@ def ask_badly(scene: Scene, port: int) -> None:
 
 
 def command_lines(server: ServerProcess) -> bytes:
-    """The arguments of a process and of all that come from it."""
+    """Return the arguments of a process and its children."""
     parents, found = dict[int, int](), b""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -345,7 +345,7 @@ def command_lines(server: ServerProcess) -> bytes:
 
 
 def left_behind(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file that was made; databases also row by row."""
+    """Return every created file; databases also row by row."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name not in GIVEN and path.suffix != ".pyc":
             yield path.name, path.read_bytes()
@@ -355,7 +355,7 @@ def left_behind(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def agentctl(folder: Path, *args: str, **env: str) -> bytes:
-    """What a command says, on stdout and stderr."""
+    """Return the output of a command, stdout and stderr."""
     ended = CliRunner().invoke(app, args, env={"HOME": str(folder), **env}, prog_name="agentctl")
     assert ended.exception is None or isinstance(ended.exception, SystemExit)
     return ended.stdout_bytes + b"\n" + ended.stderr.encode() + b"\nexit %d" % ended.exit_code
@@ -371,7 +371,7 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Scene:
-    """A deployment that was used and stopped."""
+    """A deployment after use and shutdown."""
     folder = tmp_path_factory.mktemp("leaks")
     path = folder / "agentctl.toml"
     path.write_text(config(model_endpoint.base_url))
@@ -402,7 +402,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoin
 
 
 def found(secrets: dict[str, str], places: dict[str, bytes]) -> list[str]:
-    """Which secret is where, in whatever case."""
+    """Return the places of secrets, in any case."""
     lowered = {place: content.lower() for place, content in places.items()}
     needles = {name: secret.lower().encode() for name, secret in secrets.items()}
     return [
@@ -413,14 +413,14 @@ def found(secrets: dict[str, str], places: dict[str, bytes]) -> list[str]:
     ]
 
 
-def test_no_secret_is_left_anywhere(scene: Scene) -> None:
-    """An account's token is told once, when it is made: that answer alone is not searched."""
+def test_no_secret_is_found_anywhere(scene: Scene) -> None:
+    """The response that creates an account has its token: only this response is not searched."""
     assert found(scene.secrets, scene.places) == []
 
 
-def test_what_no_secret_has_is_not_there_either(scene: Scene) -> None:
-    """The mark of canaries: what tools said is in the log only, and explain tells administrators
-    what names and key ids the tokens have that they gave it.
+def test_canary_mark_is_not_found_either(scene: Scene) -> None:
+    """Exceptions for the mark: the log has errors of tools, and explain shows administrators the
+    names and key ids of the tokens that they sent.
     """
     places = {place: said for place, said in scene.places.items() if "explain" not in place}
     assert found({"mark": MARK}, places) == ["mark in log"]
@@ -428,8 +428,8 @@ def test_what_no_secret_has_is_not_there_either(scene: Scene) -> None:
     assert all(f"{MARK}-tool-text" in line for line in lines)
 
 
-def test_the_search_would_have_found_them(scene: Scene, model_endpoint: ModelEndpoint) -> None:
-    """Everything happened that was to happen, and what may be kept is where it is kept."""
+def test_search_finds_permitted_texts(scene: Scene, model_endpoint: ModelEndpoint) -> None:
+    """All requests were executed, and permitted texts are found in their places."""
     statuses = {name: answer.status_code for name, answer in scene.answers.items()}
     assert statuses["good: GET /agents"] == 200
     assert statuses["admin: GET /agents"] == 200
@@ -451,7 +451,7 @@ def test_the_search_would_have_found_them(scene: Scene, model_endpoint: ModelEnd
     assert sum(place.startswith("wire") for place in scene.places) >= 8
 
 
-def test_credentials_that_do_not_hold_are_told_apart_by_nobody(scene: Scene) -> None:
+def test_all_invalid_credentials_get_the_same_response(scene: Scene) -> None:
     """L07."""
     bad = [name for name in scene.answers if name.endswith(": GET /agents")]
     answers = {
@@ -468,10 +468,10 @@ def test_credentials_that_do_not_hold_are_told_apart_by_nobody(scene: Scene) -> 
     assert kept.pop()[0] == 401
 
 
-def test_nobody_writes_lines_of_the_log(scene: Scene) -> None:
-    """L05: no control characters, and each line is a whole object or what the command says.
+def test_no_caller_can_forge_log_lines(scene: Scene) -> None:
+    """L05: no control characters, and each line is a complete object or output of the command.
 
-    How people read it is tested with what the server tells of itself.
+    The readable format is tested in `test_seeing`.
     """
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", scene.log)
     assert "forged" in scene.log
@@ -486,7 +486,7 @@ def test_nobody_writes_lines_of_the_log(scene: Scene) -> None:
 
 
 def spoilt(folder: Path) -> dict[str, bytes]:
-    """Files that hold no token, a secret in each."""
+    """Yield invalid token files with a secret in each."""
     canary = f"{MARK}-in-a-file".encode()
     return {
         "words": canary,
@@ -509,7 +509,7 @@ ASKING = (
 )  # fmt: skip
 
 
-def test_commands_do_not_repeat_what_was_no_token(tmp_path: Path) -> None:
+def test_commands_do_not_repeat_invalid_token_files(tmp_path: Path) -> None:
     path = tmp_path / "agentctl.toml"
     path.write_text(config("http://127.0.0.1:9/v1"))
     said = dict[str, bytes]()
@@ -526,8 +526,8 @@ def test_commands_do_not_repeat_what_was_no_token(tmp_path: Path) -> None:
     assert found({"mark": MARK}, said) == []
 
 
-def test_the_command_line_is_no_place_for_secrets(tmp_path: Path) -> None:
-    """L03: what was given there is refused, and not repeated."""
+def test_secrets_on_the_command_line_are_refused(tmp_path: Path) -> None:
+    """L03: secrets as arguments are refused and not repeated."""
     canary = f"{MARK}-on-the-command-line"
     said = {
         words: agentctl(tmp_path, *words.split())
@@ -567,7 +567,7 @@ SPOILT_CONFIG = (
 
 
 @pytest.mark.parametrize(("text", "jwks", "env"), SPOILT_CONFIG)
-def test_a_configuration_is_refused_without_its_secrets(
+def test_configuration_errors_do_not_contain_secrets(
     tmp_path: Path, text: str, jwks: str, env: dict[str, str]
 ) -> None:
     def filled(words: str) -> str:

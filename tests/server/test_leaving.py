@@ -1,4 +1,4 @@
-"""Many clients that go away in the middle: what becomes of their runs, and that nothing is left."""
+"""Many clients that disconnect: the state of their runs, and no leaked connection or task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.server.stored import looking
 pytestmark = pytest.mark.slow
 
 CLIENTS = 40
-"""That leave in one way; there are four, in three of which a provider is called."""
+"""Clients that disconnect in one way; there are four ways, three with a provider call."""
 
 POOL = 100
 """Connections to a provider that are kept for later calls."""
@@ -35,7 +35,7 @@ LISTENS = "0A"
 
 
 class Watched:
-    """An application that is watched from outside of its event loop."""
+    """An application whose state is read from outside of its event loop."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.app = create_app(deployment.settings)
@@ -58,7 +58,7 @@ class Watched:
 
 
 def sockets(port: int, *, remote: bool) -> int:
-    """How many connections this process has on a port of its own, or to one of another."""
+    """Return the number of connections of this process on or to a port."""
     count = 0
     for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
         _, here, there, state, *_, inode = line.split()[:10]
@@ -69,7 +69,7 @@ def sockets(port: int, *, remote: bool) -> int:
 
 @contextlib.asynccontextmanager
 async def connected(host: Host) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection that is cut at the end, every other time without a farewell."""
+    """Open a connection that is closed at the end, every second time with a reset."""
     reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
     try:
         yield reader, writer
@@ -84,7 +84,7 @@ async def connected(host: Host) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 
 
 def request(host: Host, agent: str, message: str, *, stream: bool) -> tuple[bytes, bytes]:
-    """Head and body of a request for a run."""
+    """Return header and body of a request that starts a run."""
     body = orjson.dumps({"message": message, "session_id": "s1", "stream": stream})
     fields = {**as_caller(host, "me"), "Host": "here", "Content-Type": "application/json"}
     fields["Content-Length"] = str(len(body))
@@ -124,7 +124,7 @@ async def leave_while_it_works(host: Host, agent: str, message: str) -> None:
 
 
 def has_run(deployment: Deployment, message: str) -> bool:
-    """Whether there is a run that was asked this."""
+    """Return True if there is a run with this message."""
     with looking(deployment.folder / "main.db") as connection:
         sql = "SELECT count(*) FROM runs WHERE input = ?"
         return connection.execute(sql, (message,)).fetchall() != [(0,)]
@@ -134,7 +134,7 @@ WAYS = (leave_mid_body, leave_before_the_first_event, leave_mid_stream, leave_wh
 
 
 async def leave(host: Host, agent: str, message: str, clients: int) -> None:
-    """So many clients come and go in each way."""
+    """Have this number of clients disconnect in each way."""
     async with asyncio.TaskGroup() as leaving:
         for way in WAYS:
             for number in range(clients):
@@ -146,7 +146,7 @@ async def leave(host: Host, agent: str, message: str, clients: int) -> None:
     ("on_disconnect", "agent", "status"),
     [("cancel", "half", "CANCELLED"), ("detach", "tool-wait", "COMPLETED")],
 )
-async def test_clients_that_leave_leave_nothing_behind(
+async def test_disconnected_clients_leak_nothing(
     tmp_path: Path, model_endpoint: ModelEndpoint, on_disconnect: str, agent: str, status: str
 ) -> None:
     server = f'on_disconnect = "{on_disconnect}"'
@@ -168,7 +168,7 @@ async def test_clients_that_leave_leave_nothing_behind(
 
 
 def check_runs(deployment: Deployment, status: str) -> None:
-    """Who sent a whole request has had a run, and only they, unless they left before it began."""
+    """Check that exactly the complete requests have runs, unless the client left too early."""
     with looking(deployment.folder / "main.db") as connection:
         sql = "SELECT input, status, cancel_requested_by, cancel_reason FROM runs"
         ends = {message: end for message, *end in connection.execute(sql)}

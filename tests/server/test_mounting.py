@@ -1,4 +1,4 @@
-"""The application alone, under a root path, and in another application."""
+"""The application alone, under a root path, and mounted in another application."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bearer(deployment: Deployment, *scopes: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {deployment.token('me', *scopes)}"}
 
 
-async def test_without_running_everything_says_what_is_missing(settled: Deployment) -> None:
+async def test_every_request_is_503_without_running(settled: Deployment) -> None:
     async with client(create_app(settled.settings)) as http:
         for path in ("/health", "/teams", "/nothing", "/docs"):
             answer = await http.get(path, headers=bearer(settled, ADMIN))
@@ -49,7 +49,7 @@ async def test_running_ends_with_its_block(settled: Deployment) -> None:
 
 
 async def check_refusals_in_order(http: httpx2.AsyncClient, deployment: Deployment) -> None:
-    """401, 403, 404, 422, whatever the application is served under."""
+    """Check that 401, 403, 404 and 422 come in this order under any path."""
     assert (await http.get("health")).status_code == 200
     assert (await http.post("agents/echo/runs", content=b"{")).status_code == 401
     assert (await http.get("nothing")).status_code == 401
@@ -63,14 +63,14 @@ async def check_refusals_in_order(http: httpx2.AsyncClient, deployment: Deployme
     assert (await http.get("teams", headers=weak)).status_code == 200
 
 
-async def test_alone(settled: Deployment) -> None:
+async def test_application_alone(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app, "http://test/") as http:
         await check_refusals_in_order(http, settled)
 
 
 @pytest.mark.parametrize("framework", [FastAPI, Starlette])
-async def test_mounted(settled: Deployment, framework: type[Starlette]) -> None:
+async def test_mounted_application(settled: Deployment, framework: type[Starlette]) -> None:
     app = create_app(settled.settings)
 
     @contextlib.asynccontextmanager
@@ -85,7 +85,7 @@ async def test_mounted(settled: Deployment, framework: type[Starlette]) -> None:
         assert document["servers"] == [{"url": "/api/v1"}]
 
 
-async def test_under_a_root_path(settled: Deployment) -> None:
+async def test_application_under_a_root_path(settled: Deployment) -> None:
     app = create_app(settled.settings)
     app.root_path = "/base"
     async with running(app):
@@ -96,7 +96,7 @@ async def test_under_a_root_path(settled: Deployment) -> None:
                 await check_refusals_in_order(http, settled)
 
 
-async def test_a_route_without_a_policy_stops_the_start(settled: Deployment) -> None:
+async def test_route_without_a_policy_prevents_the_start(settled: Deployment) -> None:
     app = create(settled.settings)
 
     async def extra(request: Request) -> Response:
@@ -111,7 +111,7 @@ async def test_a_route_without_a_policy_stops_the_start(settled: Deployment) -> 
             await http.get("/extra")
 
 
-async def test_a_route_that_comes_later_is_not_there(settled: Deployment) -> None:
+async def test_route_added_later_is_not_served(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app) as http:
         assert (await http.get("/health")).status_code == 200

@@ -1,4 +1,4 @@
-"""The OpenAPI document: complete, true to the policy, and free of the framework's own shapes."""
+"""The OpenAPI document: complete, equal to the policy, without schemas of the framework."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def operations(document: dict[str, Any]) -> Iterator[Found]:
             yield path, method, operation
 
 
-def test_it_is_of_the_interface(document: dict[str, Any]) -> None:
+def test_document_has_the_interface_version(document: dict[str, Any]) -> None:
     assert document["openapi"] == "3.1.0"
     assert document["info"]["version"] == "2.7.2"
     assert "servers" not in document
 
 
-def test_it_is_valid(document: dict[str, Any]) -> None:
+def test_document_is_valid(document: dict[str, Any]) -> None:
     schemathesis.openapi.from_dict(document).validate()
 
 
-def test_it_has_every_operation_but_the_pages(document: dict[str, Any]) -> None:
+def test_document_has_every_operation_except_pages(document: dict[str, Any]) -> None:
     pages = {"get_docs", "get_docs_asset", "get_oauth2_redirect", "get_openapi", "get_redoc"}
     ids = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(ids) == len(set(ids))
@@ -60,7 +60,7 @@ def test_tags_are_described(document: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-def test_security_is_what_the_policy_says(document: dict[str, Any]) -> None:
+def test_security_equals_the_policy(document: dict[str, Any]) -> None:
     scheme = document["components"]["securitySchemes"]["HTTPBearer"]
     assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
     for path, _, operation in operations(document):
@@ -88,7 +88,7 @@ def test_every_protected_operation_has_its_errors(document: dict[str, Any]) -> N
             assert {"413", "415"} <= operation["responses"].keys()
 
 
-def test_errors_are_of_one_shape(document: dict[str, Any]) -> None:
+def test_errors_have_one_schema(document: dict[str, Any]) -> None:
     for _, _, operation in operations(document):
         for status, answer in operation["responses"].items():
             if status >= "400" and (operation["operationId"], status) != ("get_readiness", "503"):
@@ -98,12 +98,12 @@ def test_errors_are_of_one_shape(document: dict[str, Any]) -> None:
                 assert content["example"].keys() >= {"detail", "error_code"}
 
 
-def test_shapes_of_the_framework_are_not_in_it(document: dict[str, Any]) -> None:
+def test_document_has_no_schemas_of_the_framework(document: dict[str, Any]) -> None:
     assert not {"HTTPValidationError", "ValidationError"} & document["components"]["schemas"].keys()
 
 
 def examples(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """Every example with the schema that it is of."""
+    """Yield every example with its schema."""
     for _, _, operation in operations(document):
         parts = [operation.get("requestBody", {}), *operation["responses"].values()]
         for part in parts:
@@ -111,13 +111,13 @@ def examples(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], An
                 yield f"{operation['operationId']} {kind}", content["schema"], content["example"]
 
 
-def test_every_example_is_what_its_schema_says(document: dict[str, Any]) -> None:
+def test_every_example_matches_its_schema(document: dict[str, Any]) -> None:
     for name, schema, example in examples(document):
         whole = {**schema, "components": document["components"]}
         assert jsonschema_rs.is_valid(whole, example), name
 
 
-def test_every_answer_with_a_document_has_an_example(document: dict[str, Any]) -> None:
+def test_every_response_with_a_document_has_an_example(document: dict[str, Any]) -> None:
     for _, _, operation in operations(document):
         success = operation["responses"].get("200") or operation["responses"].get("201")
         if success is not None and "application/json" in success["content"]:
@@ -137,7 +137,7 @@ def test_every_example_belongs_to_an_operation(document: dict[str, Any]) -> None
     assert EXAMPLES["responses"]["get_info"]["interface_version"] == INTERFACE_VERSION
 
 
-def test_a_session_is_one_of_three_shapes(document: dict[str, Any]) -> None:
+def test_session_is_one_of_three_schemas(document: dict[str, Any]) -> None:
     answer = document["paths"]["/sessions/{session_id}"]["get"]["responses"]["200"]
     shapes = answer["content"]["application/json"]["schema"]["anyOf"]
     assert [shape["$ref"].rpartition("/")[2] for shape in shapes] == [
@@ -145,7 +145,7 @@ def test_a_session_is_one_of_three_shapes(document: dict[str, Any]) -> None:
     ]  # fmt: skip
 
 
-def test_the_session_type_is_the_enumeration_of_the_specification(
+def test_session_type_is_an_enumeration(
     document: dict[str, Any],
 ) -> None:
     schema = document["components"]["schemas"]["SessionType"]
@@ -161,7 +161,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_answers_are_what_the_document_says(
+def test_real_responses_match_the_document(
     server: Host, document: dict[str, Any], name: str
 ) -> None:
     answer = server.client.get(REAL[name], headers=as_caller(server, "me")).json()

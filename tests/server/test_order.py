@@ -1,4 +1,4 @@
-"""What is not there comes before what is wrong with the rest of the request (contract.md 2)."""
+"""A missing resource is reported before other faults of a request (docs/contract.md "Errors")."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ask(server: Host, who: str, request: str, body: Any) -> tuple[int, bytes, li
 
 
 @pytest.mark.parametrize(("request_line", "body"), NOT_THERE, ids=str)
-def test_what_is_not_visible_is_told_as_what_is_not_there(
+def test_invisible_is_reported_as_missing(
     server: Host, request_line: str, body: Any
 ) -> None:
     answers = [
@@ -73,7 +73,7 @@ def test_what_is_not_visible_is_told_as_what_is_not_there(
 
 
 @pytest.mark.parametrize(("request_line", "body"), ALSO_NOT_THERE, ids=str)
-def test_what_is_not_there_comes_before_what_is_wrong(
+def test_missing_is_reported_before_invalid(
     server: Host, request_line: str, body: Any
 ) -> None:
     assert ask(server, "me", request_line, body)[0] == 404

@@ -1,4 +1,4 @@
-"""What is no HTTP, over a bare socket."""
+"""Invalid HTTP over a raw socket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_HTTP = {
 
 
 def exchange(server: Host, sent: bytes) -> tuple[bytes, dict[bytes, bytes], bytes]:
-    """Status line, header fields and body of what comes back until the connection is closed."""
+    """Return status line, header fields and body of the response, until the close."""
     received = bytearray()
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(sent)
@@ -36,7 +36,7 @@ def exchange(server: Host, sent: bytes) -> tuple[bytes, dict[bytes, bytes], byte
 
 
 @pytest.mark.parametrize("sent", NOT_HTTP.values(), ids=NOT_HTTP)
-def test_what_is_no_http_gets_an_error_of_our_shape(server: Host, sent: bytes) -> None:
+def test_invalid_http_gets_an_error_body(server: Host, sent: bytes) -> None:
     status, fields, body = exchange(server, sent)
     assert status == b"HTTP/1.1 400 Bad Request"
     assert orjson.loads(body) == {

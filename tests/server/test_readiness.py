@@ -1,4 +1,4 @@
-"""`/ready` and `/health` while a database takes connections and answers nothing."""
+"""`/ready` and `/health` while a database accepts connections and never responds."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["postgres_url"]
 
 AT_ONCE = 40
 MOST = 8
-"""Connections that are made anew meanwhile, whatever for: far fewer than there are who ask."""
+"""Maximum number of new connections: far fewer than requests."""
 
 CHUNK = 65_536
 
 
 class Hole:
-    """A socket in front of that of a PostgreSQL server, that lets nothing through while closed."""
+    """A socket in front of a PostgreSQL server that can stop all traffic."""
 
     def __init__(self, front: Path, server: str | tuple[str, int]) -> None:
         self.open = threading.Event()
@@ -78,7 +78,7 @@ class Hole:
 
 @contextlib.contextmanager
 def hole(url: str) -> Iterator[tuple[Hole, str]]:
-    """The hole, and the url that leads through it."""
+    """Return the proxy socket and a database URL through it."""
     parts, name = urlsplit(url), ".s.PGSQL.5432"
     folders = parse_qs(parts.query).get("host")
     server = f"{folders[0]}/{name}" if folders else (parts.hostname or "", parts.port or 5432)
@@ -91,7 +91,7 @@ def hole(url: str) -> Iterator[tuple[Hole, str]]:
             made.close()
 
 
-def test_a_database_that_does_not_answer_is_told_in_time(
+def test_unresponsive_database_is_reported_in_time(
     tmp_path: Path, model_endpoint: ModelEndpoint, postgres_url: str
 ) -> None:
     with postgres_schemas(postgres_url) as places, hole(postgres_url) as (between, url):

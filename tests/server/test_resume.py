@@ -1,4 +1,4 @@
-"""Streams that are taken up again, and requests that are made again, over HTTP."""
+"""Resumed streams and repeated requests over HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pair = tuple[Host, Host]
 def resumed(
     host: Host, agent: str, run_id: str, after: int | None = None, **more: Any
 ) -> Iterator[httpx2.Response]:
-    """The answer to a resume, its body not read yet."""
+    """Return the response of a resume, before its body is read."""
     headers = as_caller(host, "admin")
     if after is not None:
         headers["Last-Event-ID"] = str(after)
@@ -42,7 +42,7 @@ def whole(host: Host, agent: str, run_id: str, after: int | None = None) -> list
 
 
 def begin(host: Host, agent: str, **fields: Any) -> list[Event]:
-    """Start a run in the background, read three events of its stream, and go away."""
+    """Start a background run, read three events of its stream and disconnect."""
     body = {"message": "x", "background": True, **fields}
     headers = as_caller(host, "me")
     url = f"{host.url}/agents/{agent}/runs"
@@ -65,7 +65,7 @@ def pair(settled: Deployment) -> Iterator[Pair]:
         yield one, other
 
 
-def test_a_stream_that_broke_off_goes_on_wherever_it_is_asked_for(
+def test_broken_stream_continues_at_any_server(
     pair: Pair,
 ) -> None:
     one, other = pair
@@ -82,7 +82,7 @@ def test_a_stream_that_broke_off_goes_on_wherever_it_is_asked_for(
     assert whole(one, "trickle", run_id) == whole(other, "trickle", run_id) == seen
 
 
-def test_a_stream_is_there_after_a_restart(settled: Deployment) -> None:
+def test_stream_is_replayed_after_a_restart(settled: Deployment) -> None:
     with hosting(settled, create_app(settled.settings)) as host:
         seen = begin(host, "trickle")
     with hosting(settled, create_app(settled.settings)) as host:
@@ -93,7 +93,7 @@ def test_a_stream_is_there_after_a_restart(settled: Deployment) -> None:
     assert (name, data["reason"]) == ("RunCancelled", "The server is shutting down")
 
 
-def test_a_silent_run_answers_at_once_and_says_that_it_lives(
+def test_resumed_idle_run_responds_with_comments(
     server: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "COMMENT_SECONDS", 0.05)
@@ -108,7 +108,7 @@ def test_a_silent_run_answers_at_once_and_says_that_it_lives(
         assert [name for name, _, _ in events(lines)] == ["RunCancelled"]
 
 
-def test_who_leaves_a_resumed_stream_does_not_stop_the_run(server: Host) -> None:
+def test_leaving_a_resumed_stream_does_not_stop_the_run(server: Host) -> None:
     run_id = leave(server, {"message": "hello", "background": True})
     for after in (None, 0):
         with resumed(server, "hang", run_id, after) as answer:
@@ -125,7 +125,7 @@ def test_who_leaves_a_resumed_stream_does_not_stop_the_run(server: Host) -> None
         ("1, 1", "", 422), ("9" * 19, "", 422), ("-1", "-1", 200),
     ],
 )  # fmt: skip
-def test_the_last_event_is_named_once_or_twice_alike(
+def test_last_event_may_be_given_twice_with_one_value(
     server: Host, header: str, query: str, status: int
 ) -> None:
     params = {"last_event_index": query} if query else {}
@@ -137,7 +137,7 @@ def test_the_last_event_is_named_once_or_twice_alike(
         assert answer.json()["error_code"] == "VALIDATION_ERROR"
 
 
-def test_a_header_field_that_comes_twice_is_refused(server: Host) -> None:
+def test_repeated_header_field_is_rejected(server: Host) -> None:
     path = f"/agents/echo/runs/{server.ids['agent_run']}/resume"
     headers = [*as_caller(server, "admin").items(), ("Last-Event-ID", "0"), ("Last-Event-ID", "0")]
     answer = server.client.post(path, headers=headers)
@@ -151,7 +151,7 @@ def ask(host: Host, key: str, who: str = "me", **fields: Any) -> httpx2.Response
     return host.client.post("/agents/echo/runs", json=body, headers=headers)
 
 
-def test_a_request_made_again_is_answered_as_before(pair: Pair) -> None:
+def test_repeated_request_returns_the_same_run(pair: Pair) -> None:
     one, other = pair
     first = ask(one, "again")
     assert first.status_code == 200
@@ -161,13 +161,13 @@ def test_a_request_made_again_is_answered_as_before(pair: Pair) -> None:
     assert ask(other, "again", stream=True).status_code == 422
 
 
-def test_a_background_run_asked_for_again_is_accepted_again(server: Host) -> None:
+def test_repeated_background_request_is_accepted(server: Host) -> None:
     first, second = (ask(server, "background", background=True) for _ in range(2))
     assert (first.status_code, second.status_code) == (202, 202)
     assert first.json()["run_id"] == second.json()["run_id"]
 
 
-def test_a_stream_asked_for_again_is_given_from_its_start(
+def test_repeated_stream_request_replays_from_the_start(
     pair: Pair,
 ) -> None:
     one, other = pair
@@ -176,7 +176,7 @@ def test_a_stream_asked_for_again_is_given_from_its_start(
     assert next(events(iter(told[0].splitlines())))[2] == 0
 
 
-async def test_a_hundred_requests_at_once_make_one_run(pair: Pair) -> None:
+async def test_concurrent_repeats_create_one_run(pair: Pair) -> None:
     one, other = pair
     headers = as_caller(one, "me") | {"Idempotency-Key": "hundred"}
     body = {"message": "hello", "stream": False}
@@ -192,7 +192,7 @@ async def test_a_hundred_requests_at_once_make_one_run(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, "ä"])
-def test_what_is_no_key_is_refused(server: Host, key: str) -> None:
+def test_invalid_idempotency_key_is_rejected(server: Host, key: str) -> None:
     headers = [(name.encode(), value.encode()) for name, value in as_caller(server, "me").items()]
     headers.append((b"Idempotency-Key", key.encode()))
     body = {"message": "hello", "stream": False}
@@ -201,7 +201,7 @@ def test_what_is_no_key_is_refused(server: Host, key: str) -> None:
     assert answer.json()["detail"] == "Idempotency-Key must be 1 to 255 visible ASCII characters"
 
 
-def test_the_run_of_a_key_that_was_deleted_is_a_conflict(server: Host) -> None:
+def test_key_of_a_deleted_run_is_a_conflict(server: Host) -> None:
     assert ask(server, "deleted", session_id="keyed").status_code == 200
     headers = as_caller(server, "me")
     assert server.client.delete("/sessions/keyed", headers=headers).status_code == 204

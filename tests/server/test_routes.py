@@ -1,4 +1,4 @@
-"""One table of routes: the server, the policy and the OpenAPI document are of it."""
+"""The server, the policy and the OpenAPI document use one table of routes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SERVED = {route.operation: route for route in check_routes(APP.routes)}
 TABLE = RouteTable(ROUTES)
 
 
-def test_the_server_the_policy_and_the_table_have_the_same_operations() -> None:
+def test_server_policy_and_table_have_the_same_operations() -> None:
     assert set(SERVED) == set(ROUTES) == set(POLICY)
 
 
-def test_the_document_has_the_paths_of_the_table() -> None:
+def test_document_has_the_paths_of_the_table() -> None:
     shown = {
         item["operationId"]: (method.upper(), path)
         for path, methods in json.loads(APP.state.agentctl.openapi_document)["paths"].items()
@@ -36,21 +36,21 @@ def test_the_document_has_the_paths_of_the_table() -> None:
     assert set(ROUTES) - set(shown) == hidden
 
 
-def test_no_two_operations_are_in_one_place() -> None:
+def test_no_two_operations_share_a_route() -> None:
     places = [(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in ROUTES.values()]
     assert len(places) == len(set(places))
 
 
 @pytest.mark.parametrize("name", ROUTES)
-def test_a_scope_names_a_parameter_of_the_path(name: str) -> None:
+def test_scopes_name_parameters_of_the_path(name: str) -> None:
     rule = POLICY[name]
     if isinstance(rule, NeedsScope) and rule.id_param is not None:
         assert f"/{rule.resource}/{{{rule.id_param}}}" in ROUTES[name].template
 
 
 @pytest.mark.parametrize("name", ROUTES)
-def test_the_table_finds_what_the_framework_would(name: str) -> None:
-    """The framework's patterns are those of the declarations that the document is made of."""
+def test_table_matches_like_starlette(name: str) -> None:
+    """Starlette compiles the same templates."""
     route: Operation = SERVED[name]
     for value in ("x", "a b", "é", "..", "%2F", "\x00", "a\nb", "x" * 300):
         parts = re.split(r"\{\w+\}", ROUTES[name].template)
@@ -64,26 +64,26 @@ def test_the_table_finds_what_the_framework_would(name: str) -> None:
     "path",
     ["", "health", "/health/", "//health", "/agents/", "/agents//runs", "/agents/a/b", "/HEALTH"],
 )
-def test_what_no_path_is(path: str) -> None:
+def test_almost_correct_paths_do_not_match(path: str) -> None:
     assert TABLE.find("GET", path) is None
     assert TABLE.methods(path) == ()
 
 
-def test_the_methods_of_a_path() -> None:
+def test_methods_of_a_path() -> None:
     assert TABLE.methods("/agents") == ("GET", "HEAD")
     assert TABLE.methods("/sessions/x") == ("DELETE", "GET", "HEAD", "PATCH")
     assert TABLE.find("PUT", "/sessions/x") is None
     assert TABLE.find("get", "/sessions/x") is None
 
 
-def test_families_are_of_every_kind() -> None:
+def test_every_kind_has_the_same_operations() -> None:
     for kind, names in KINDS.items():
         ids = operation_ids(kind)
         assert {ROUTES[name].template.split("/")[1] for name in ids} == {names.path}
         assert ROUTES[ids.list] == Route("GET", f"/{names.path}")
 
 
-def test_a_path_stands_in_the_table_and_nowhere_else_in_the_server() -> None:
+def test_paths_are_in_the_table_only() -> None:
     templates = {route.template for route in ROUTES.values()} - {"/", "/docs", "/redoc"}
     for module in modules():
         if module.name.startswith("agentctl.server."):

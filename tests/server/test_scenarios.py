@@ -1,4 +1,4 @@
-"""Every operation, every kind of caller: what is answered."""
+"""Every operation with every kind of caller, from the table in `scenarios`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPERATIONS = check_routes(
 
 
 def with_ids(server: Host, text: str) -> str:
-    """`text`, the names of seeded runs in it replaced by their ids."""
+    """Return `text` with the names of seeded runs replaced by their ids."""
     for name, run_id in server.ids.items():
         text = text.replace(f"{{{name}}}", run_id)
     return text
@@ -53,7 +53,7 @@ def test_scenario(server: Host, scenario: Scenario) -> None:
 
 
 def check_error(answer: httpx2.Response) -> None:
-    """The one shape of all errors (contract.md 2)."""
+    """Check the schema of errors (docs/contract.md "Errors")."""
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
     assert isinstance(body["detail"], str)
@@ -69,14 +69,14 @@ def test_every_operation_has_scenarios() -> None:
 
 
 @pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: route.operation)
-def test_every_operation_has_a_scenario_of_success_and_of_refusal(route: Operation) -> None:
+def test_every_operation_has_a_success_and_a_refusal(route: Operation) -> None:
     statuses = {row.status for row in SCENARIOS if row.operation == route.operation}
     assert statuses & {200, 201, 204}
     if isinstance(POLICY[route.operation], NeedsScope):
         assert 403 in statuses
 
 
-def test_every_scenario_is_of_the_operation_that_it_names(server: Host) -> None:
+def test_scenarios_match_their_operation(server: Host) -> None:
     for scenario in SCENARIOS:
         method, _, path = with_ids(server, scenario.request).partition(" ")
         (route,) = (route for route in OPERATIONS if route.operation == scenario.operation)
@@ -93,8 +93,8 @@ PROTECTED = [route for route in OPERATIONS if not isinstance(POLICY[route.operat
 
 @pytest.mark.parametrize("route", PROTECTED, ids=lambda route: route.operation)
 @pytest.mark.parametrize("who", ["nobody", "bad"])
-def test_nobody_gets_past_401(server: Host, route: Operation, who: str) -> None:
-    """Whatever is wrong with the rest of the request."""
+def test_missing_credential_is_always_401(server: Host, route: Operation, who: str) -> None:
+    """Also if the request has other faults."""
     method = next(iter(route.methods or ()))
     path = route.path.replace("{", "").replace("}", "%00")
     answer = server.client.request(
@@ -110,7 +110,7 @@ NEEDY = [route for route in OPERATIONS if isinstance(POLICY[route.operation], Ne
 
 
 @pytest.mark.parametrize("route", NEEDY, ids=lambda route: route.operation)
-def test_who_lacks_the_scopes_gets_403_before_anything_is_read(
+def test_missing_scope_is_403_before_the_body_is_read(
     server: Host, route: Operation
 ) -> None:
     method = next(iter(route.methods or ()))

@@ -1,4 +1,4 @@
-"""The resource tables of spec.md, field by field: what the document declares and runs fill."""
+"""The fields of the records, as the document declares them and as runs fill them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def schemas(server: Host) -> dict[str, Any]:
 
 
 def declared(schema: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a schema, without their titles."""
+    """Return the fields of a schema without their titles."""
     return {
         name: {key: value for key, value in field.items() if key != "title"}
         for name, field in schema["properties"].items()
@@ -61,7 +61,7 @@ def declared(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_a_session_is_declared_as_in_the_specification(schemas: dict[str, Any], name: str) -> None:
+def test_session_is_declared_as_in_the_contract(schemas: dict[str, Any], name: str) -> None:
     _, required, nullable = SESSIONS[name]
     assert set(schemas[name]["required"]) == set(required)
     nulls = {field: {"anyOf": [kind, {"type": "null"}]} for field, kind in nullable.items()}
@@ -69,7 +69,7 @@ def test_a_session_is_declared_as_in_the_specification(schemas: dict[str, Any], 
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_a_session_that_runs_made_has_every_field(
+def test_session_of_runs_has_every_field(
     server: Host, schemas: dict[str, Any], name: str
 ) -> None:
     session_id, required, nullable = SESSIONS[name]
@@ -113,7 +113,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_the_team_record_is_declared_as_in_the_specification(
+def test_team_record_is_declared_as_in_the_contract(
     schemas: dict[str, Any], name: str
 ) -> None:
     assert declared(schemas[name]).items() >= RECORDS[name].items()
@@ -125,6 +125,6 @@ def test_members_are_agents_or_teams(schemas: dict[str, Any]) -> None:
     assert (members["type"], shapes) == ("array", ["MemberRecord", "TeamRecord"])
 
 
-def test_the_error_body_is_declared_as_in_the_specification(schemas: dict[str, Any]) -> None:
+def test_error_body_is_declared_as_in_the_contract(schemas: dict[str, Any]) -> None:
     assert schemas["ErrorBody"]["required"] == ["detail"]
     assert declared(schemas["ErrorBody"]) == {"detail": TEXT, "error_code": TEXT_OR_NULL}

@@ -1,4 +1,4 @@
-"""What a server tells of itself: its log, one event a line, and its metrics."""
+"""The log and the metrics of a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROW = re.compile(r"^\| `(agentctl_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
 def seen(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Watched]:
-    """One process, read by programs."""
+    """A server with one process and the JSON log."""
     with watched(tmp_path_factory.mktemp("seen"), model_endpoint.base_url) as server:
         yield server
 
@@ -39,7 +39,7 @@ def seen(
 def pair(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Watched]:
-    """Two processes, read by people."""
+    """A server with two workers and the readable log."""
     folder, url = tmp_path_factory.mktemp("pair"), model_endpoint.base_url
     with watched(folder, url, "--workers", "2", form="readable") as server:
         yield server
@@ -50,14 +50,14 @@ def of_request(seen: Watched, request_id: str) -> list[dict[str, object]]:
 
 
 def run(seen: Watched, agent: str, session_id: str, message: str = MESSAGE) -> tuple[str, str]:
-    """Start a run and wait for its end; the ids of the request and of the run."""
+    """Start a run, wait for its end and return the ids of request and run."""
     body = {"message": message, "session_id": session_id, "stream": False}
     answer = seen.client.post(f"/agents/{agent}/runs", json=body)
     assert answer.status_code == 200, answer.text
     return answer.headers["x-request-id"], answer.json()["run_id"]
 
 
-def test_a_finished_request_has_a_line(seen: Watched) -> None:
+def test_finished_request_has_a_log_line(seen: Watched) -> None:
     request_id, run_id = run(seen, "echo", "s1")
     until(lambda: of_request(seen, request_id))
     (line,) = of_request(seen, request_id)
@@ -78,7 +78,7 @@ def test_a_finished_request_has_a_line(seen: Watched) -> None:
     }
 
 
-def test_what_was_asked_for_in_vain_has_one_as_well(seen: Watched) -> None:
+def test_failed_request_has_a_log_line(seen: Watched) -> None:
     odd = "%0a%7b%22forged%22%3a1%7d%1b[2J%e2%80%ae" + "a" * 5_000
     answers = [
         seen.client.get("/nothing-that-there-is"),
@@ -102,7 +102,7 @@ def test_what_was_asked_for_in_vain_has_one_as_well(seen: Watched) -> None:
     assert "nothing-that-there-is" not in seen.served.log_text
 
 
-def test_what_is_no_request_is_told_with_the_id_of_its_answer(seen: Watched) -> None:
+def test_invalid_http_is_logged_with_its_request_id(seen: Watched) -> None:
     with wire(int(seen.served.url.rpartition(":")[2])) as connection:
         connection.send(b"GET /agents HTTP/1.1\r\n\r\n")
         answer = connection.answer()
@@ -112,7 +112,7 @@ def test_what_is_no_request_is_told_with_the_id_of_its_answer(seen: Watched) -> 
     assert [line["logger"] for line in of_request(seen, request_id)] == ["agentctl.server"]
 
 
-def test_what_a_run_says_is_about_the_run(seen: Watched) -> None:
+def test_log_lines_of_a_run_have_its_ids(seen: Watched) -> None:
     request_id, run_id = run(seen, "http-500", "s2")
     until(lambda: len(of_request(seen, request_id)) >= 2)
     warnings = [line for line in of_request(seen, request_id) if line["level"] == "warning"]
@@ -123,7 +123,7 @@ def test_what_a_run_says_is_about_the_run(seen: Watched) -> None:
     assert MESSAGE not in seen.served.log_text
 
 
-def test_a_member_s_run_is_told_from_the_run_above(seen: Watched) -> None:
+def test_log_lines_of_a_member_have_its_run_id(seen: Watched) -> None:
     body = {"message": "hello", "session_id": "s3", "stream": False}
     answer = seen.client.post("/teams/choir/runs", json=body)
     request_id, run_id = answer.headers["x-request-id"], answer.json()["run_id"]
@@ -133,7 +133,7 @@ def test_a_member_s_run_is_told_from_the_run_above(seen: Watched) -> None:
     assert set(levels.values()) == {"warning"}
 
 
-def test_an_event_is_a_line_whatever_is_in_it(seen: Watched) -> None:
+def test_every_event_is_one_line(seen: Watched) -> None:
     request_id, _ = run(seen, "explode", "s4", "{}")
     until(lambda: len(of_request(seen, request_id)) >= 2)
     (failed,) = [line for line in of_request(seen, request_id) if "exception" in line]
@@ -145,7 +145,7 @@ def test_an_event_is_a_line_whatever_is_in_it(seen: Watched) -> None:
     assert [note.split(" ")[0] for note in notes] == ["agentctl", "authorization:", "metrics:"]
 
 
-def test_a_loop_that_is_held_up_is_complained_of(seen: Watched) -> None:
+def test_blocked_event_loop_is_logged(seen: Watched) -> None:
     assert seen.value("agentctl_loop_lag_seconds_count") > 0
     run(seen, "hold", "s5", '{"seconds": 1.4}')
     said = "the event loop was blocked for 1."
@@ -158,8 +158,8 @@ def test_a_loop_that_is_held_up_is_complained_of(seen: Watched) -> None:
 READABLE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ (\[\d+\] )?agentctl\.\w+: .*")
 
 
-def test_people_read_it_as_well(pair: Watched) -> None:
-    """Two processes: their lines come out whole. A traceback is set in below its line."""
+def test_readable_format_of_two_workers(pair: Watched) -> None:
+    """Lines of two processes are complete. A traceback is indented below its line."""
     _, run_id = run(pair, "explode", "s1", "{}")
     pair.client.get("/sessions/s 1 request_id=forged%0A")
     for _ in range(20):
@@ -211,7 +211,7 @@ def test_requests_are_counted_by_operation(seen: Watched) -> None:
     assert "absent-one" not in text
 
 
-def test_runs_are_counted_from_the_beginning_to_the_end(seen: Watched) -> None:
+def test_runs_are_counted(seen: Watched) -> None:
     def counts() -> list[float]:
         ends = ("completed", "error", "cancelled")
         return [
@@ -234,8 +234,8 @@ def test_runs_are_counted_from_the_beginning_to_the_end(seen: Watched) -> None:
     assert run_id not in seen.anybody.get(seen.metrics_url).text
 
 
-def test_the_page_lists_them_all(seen: Watched) -> None:
-    """Names, types and labels."""
+def test_documentation_lists_every_metric(seen: Watched) -> None:
+    """Compare names, types and labels."""
     page = (ROOT / "docs/observability.md").read_text()
     listed = {name: (kind, labels) for name, kind, labels in ROW.findall(page)}
     samples = seen.scrape()
@@ -255,7 +255,7 @@ def test_the_page_lists_them_all(seen: Watched) -> None:
     assert {sample.labels["worker"] for sample in samples} == {"0"}
 
 
-def test_databases_and_beats_are_looked_at(seen: Watched) -> None:
+def test_databases_and_heartbeats_have_metrics(seen: Watched) -> None:
     assert {
         sample.labels["database"]
         for sample in seen.scrape()
@@ -266,7 +266,7 @@ def test_databases_and_beats_are_looked_at(seen: Watched) -> None:
     assert seen.value("agentctl_process_resident_memory_bytes") > 1_000_000
 
 
-def test_there_is_nothing_else_at_that_address(seen: Watched) -> None:
+def test_metrics_address_serves_nothing_else(seen: Watched) -> None:
     base = seen.metrics_url.removesuffix("/metrics")
     for path in ("/", "/health", "/agents", "/metrics/", "/metricsx", "//metrics"):
         assert seen.anybody.get(base + path, headers=seen.client.headers).status_code == 404, path
@@ -288,7 +288,7 @@ def test_there_is_nothing_else_at_that_address(seen: Watched) -> None:
 
 
 @pytest.mark.slow
-def test_every_worker_is_there_and_one_that_is_held_up_is_missed(pair: Watched) -> None:
+def test_metrics_show_a_blocked_worker(pair: Watched) -> None:
     before = pair.value("agentctl_requests_total", operation="get_models")
     for _ in range(30):
         pair.client.get("/models", headers={"Connection": "close"})
@@ -316,7 +316,7 @@ def children(parent: int) -> list[int]:
 
 
 def serve(deployment: Deployment, listen: str, *more: str) -> tuple[int, str]:
-    """What a start says that is refused."""
+    """Return exit code and error of a failed start."""
     text = "\n".join([deployment.path.read_text(), "[metrics]", f'listen = "{listen}"', *more])
     deployment.path.write_text(text)
     done = CliRunner().invoke(
@@ -325,7 +325,7 @@ def serve(deployment: Deployment, listen: str, *more: str) -> tuple[int, str]:
     return done.exit_code, done.stderr
 
 
-def test_without_the_package_it_says_which(
+def test_missing_package_is_named(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
@@ -335,7 +335,7 @@ def test_without_the_package_it_says_which(
     assert "Traceback" not in said
 
 
-def test_an_address_that_is_taken_is_named(deployment: Deployment) -> None:
+def test_metrics_port_in_use_is_named(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, said = serve(deployment, f"127.0.0.1:{port}")
@@ -345,7 +345,7 @@ def test_an_address_that_is_taken_is_named(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9464", "[::]:9464", "example.org:9464"])
-def test_others_are_let_in_only_when_that_is_said(deployment: Deployment, listen: str) -> None:
+def test_external_metrics_address_needs_allow_remote(deployment: Deployment, listen: str) -> None:
     code, said = serve(deployment, listen)
     assert code == 2
     assert "metrics.listen" in said

@@ -1,4 +1,4 @@
-"""`agentctl serve` as a process: start, signals, and ports that are taken."""
+"""`agentctl serve` as a process: start, signals, and failed starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def headers(deployment: Deployment) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_cleanly(deployment: Deployment, number: signal.Signals) -> None:
+def test_signal_stops_the_server(deployment: Deployment, number: signal.Signals) -> None:
     with serve_config(deployment.path) as served:
         answer = httpx2.get(f"{served.url}/health")
         assert answer.status_code == 200
@@ -44,7 +44,7 @@ def test_a_signal_stops_it_cleanly(deployment: Deployment, number: signal.Signal
 
 @contextlib.contextmanager
 def hanging(deployment: Deployment, served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
-    """A streamed run that does not end: its id, and the lines that follow the first event."""
+    """Start a streamed run that does not end; return its id and the further lines."""
     url = f"{served.url}/agents/hang/runs"
     body = {"message": "hello", "session_id": "s1"}
     with httpx2.stream("POST", url, json=body, headers=headers(deployment)) as answer:
@@ -59,7 +59,7 @@ def drain_seconds(deployment: Deployment, seconds: float) -> None:
 
 
 def await_draining(served: ServerProcess) -> None:
-    """Wait until a signal has been heard."""
+    """Wait until the server drains."""
     deadline = time.monotonic() + 10
     while (ready := httpx2.get(f"{served.url}/ready")).status_code == 200:
         assert time.monotonic() < deadline
@@ -72,7 +72,7 @@ def runs(deployment: Deployment, url: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_an_open_stream_ends_with_its_run(deployment: Deployment) -> None:
+def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
     drain_seconds(deployment, 0.2)
     with serve_config(deployment.path) as served:
         with hanging(deployment, served) as (_, lines):
@@ -87,7 +87,7 @@ def test_an_open_stream_ends_with_its_run(deployment: Deployment) -> None:
     assert (run["status"], run["cancel_requested_by"]) == ("CANCELLED", "system:shutdown")
 
 
-def test_while_it_drains_it_answers_but_takes_no_runs(deployment: Deployment) -> None:
+def test_draining_server_responds_but_rejects_runs(deployment: Deployment) -> None:
     drain_seconds(deployment, 30)
     with serve_config(deployment.path) as served, hanging(deployment, served) as (run_id, lines):
         served.process.send_signal(signal.SIGTERM)
@@ -105,7 +105,7 @@ def test_while_it_drains_it_answers_but_takes_no_runs(deployment: Deployment) ->
         assert served.process.wait(10) == 0
 
 
-def test_a_second_signal_does_not_wait(deployment: Deployment) -> None:
+def test_second_signal_ends_at_once(deployment: Deployment) -> None:
     drain_seconds(deployment, 60)
     with serve_config(deployment.path) as served, hanging(deployment, served):
         served.process.send_signal(signal.SIGTERM)
@@ -115,7 +115,7 @@ def test_a_second_signal_does_not_wait(deployment: Deployment) -> None:
         assert time.monotonic() - began < 8
 
 
-def test_a_connection_that_stays_open_does_not_keep_it(deployment: Deployment) -> None:
+def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
     with (
         serve_config(deployment.path) as served,
         socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as idle,
@@ -128,7 +128,7 @@ def test_a_connection_that_stays_open_does_not_keep_it(deployment: Deployment) -
         assert idle.recv(1) == b""
 
 
-def test_a_port_in_use_is_said(deployment: Deployment) -> None:
+def test_port_in_use_is_reported(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", str(port)]
@@ -141,7 +141,7 @@ def test_a_port_in_use_is_said(deployment: Deployment) -> None:
 
 
 def refused(deployment: Deployment, **server: Any) -> AgentctlError:
-    """Why it does not start."""
+    """Return the error of a failed start."""
     settings = deployment.settings
     settings = replace(settings, server=replace(settings.server, **server))
     with pytest.raises(AgentctlError) as refusal:
@@ -150,27 +150,27 @@ def refused(deployment: Deployment, **server: Any) -> AgentctlError:
 
 
 @pytest.mark.parametrize("host", ["203.0.113.9", "no such host", "nothing.invalid", "a" * 300])
-def test_a_host_that_is_not_ours_is_said(settled: Deployment, host: str) -> None:
+def test_unknown_host_is_reported(settled: Deployment, host: str) -> None:
     refusal = refused(settled, host=host)
     assert isinstance(refusal, UsageError)
     assert "not an address of this machine" in refusal.detail
 
 
-def test_a_database_that_cannot_be_opened_is_said(deployment: Deployment) -> None:
+def test_unusable_database_is_reported(deployment: Deployment) -> None:
     (deployment.folder / "main.db").write_bytes(
         b"this is no database, and long enough to be seen" * 99
     )
     assert isinstance(refused(deployment), SchemaMismatch | Unavailable)
 
 
-def test_keys_that_are_missing_are_said(deployment: Deployment) -> None:
+def test_missing_keys_are_reported(deployment: Deployment) -> None:
     (deployment.folder / "keys" / "signing.pub.pem").unlink()
     refusal = refused(deployment)
     assert isinstance(refusal, InvalidKey)
     assert "signing.pub.pem" in str(refusal)
 
 
-def test_what_a_refused_start_had_taken_is_free_again(deployment: Deployment) -> None:
+def test_failed_start_releases_the_port(deployment: Deployment) -> None:
     (deployment.folder / "keys" / "signing.pub.pem").unlink()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -180,12 +180,12 @@ def test_what_a_refused_start_had_taken_is_free_again(deployment: Deployment) ->
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
-def test_the_base_url_has_the_real_port(host: str, shown: str) -> None:
+def test_base_url_has_the_real_port(host: str, shown: str) -> None:
     with bind_socket(host, 0) as listener:
         assert base_url(listener) == f"http://{shown}:{listener.getsockname()[1]}"
 
 
-def test_without_authorization_everybody_is_an_administrator(settled: Deployment) -> None:
+def test_every_caller_is_admin_without_authorization(settled: Deployment) -> None:
     settings = settled.settings
     off = replace(settings, authorization=replace(settings.authorization, enabled=False))
     with hosting(settled, create_app(off)) as host:

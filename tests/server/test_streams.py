@@ -1,4 +1,4 @@
-"""Runs over HTTP as they go: events, clients that leave, comments, cancels."""
+"""Streamed runs over HTTP: events, disconnects, comments and cancels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.server.seeds import as_caller
 from tests.server.streamed import events, leave, record, until
 
 
-def test_a_stream_is_events_from_start_to_end(server: Host) -> None:
+def test_stream_has_events_from_start_to_end(server: Host) -> None:
     headers = as_caller(server, "me")
     body = {"message": "hello world", "session_id": "streamed"}
     with server.client.stream("POST", "/agents/echo/runs", json=body, headers=headers) as answer:
@@ -33,14 +33,14 @@ def test_a_stream_is_events_from_start_to_end(server: Host) -> None:
     assert all(data["event"] == name for name, data, _ in found)
 
 
-def test_what_is_refused_is_a_status_and_no_stream(server: Host) -> None:
+def test_refused_run_is_a_status_and_no_stream(server: Host) -> None:
     body = {"message": "hello", "session_id": "theirs"}
     answer = server.client.post("/agents/echo/runs", json=body, headers=as_caller(server, "me"))
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_a_cancelled_stream_ends_with_the_cancel(
+def test_cancelled_stream_ends_with_run_cancelled(
     server: Host, model_endpoint: ModelEndpoint
 ) -> None:
     headers = as_caller(server, "me")
@@ -59,13 +59,13 @@ def test_a_cancelled_stream_ends_with_the_cancel(
     assert rest[-1][1]["reason"] == "enough"
 
 
-def test_a_client_that_leaves_its_stream_stops_its_run(server: Host) -> None:
+def test_disconnect_from_a_stream_stops_the_run(server: Host) -> None:
     run_id = leave(server, {"message": "hello"})
     until(lambda: record(server, run_id)["status"] == "CANCELLED")
     assert record(server, run_id)["cancel_requested_by"] == "me"
 
 
-def test_a_background_run_goes_on_without_its_client(server: Host) -> None:
+def test_background_run_continues_without_its_client(server: Host) -> None:
     run_id = leave(server, {"message": "hello", "background": True})
     time.sleep(0.3)  # as long as the other one was given: nothing must happen
     assert record(server, run_id)["status"] == "RUNNING"
@@ -74,7 +74,7 @@ def test_a_background_run_goes_on_without_its_client(server: Host) -> None:
 
 
 def give_up(host: Host, session_id: str) -> str:
-    """Start a run that is waited for, and go away before its end; the run's id."""
+    """Start a run, disconnect before its end and return its id."""
     body = {"message": "hello", "stream": False, "session_id": session_id}
     headers = as_caller(host, "me")
     with pytest.raises(httpx2.ReadTimeout):
@@ -83,7 +83,7 @@ def give_up(host: Host, session_id: str) -> str:
     return str(run["run_id"])
 
 
-def test_a_client_that_leaves_while_it_waits_stops_its_run(server: Host) -> None:
+def test_disconnect_while_waiting_stops_the_run(server: Host) -> None:
     run_id = give_up(server, "waited-for")
     until(lambda: record(server, run_id)["status"] == "CANCELLED")
 
@@ -94,14 +94,14 @@ def detached(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndp
     return create_deployment(folder, model_endpoint.base_url, server='on_disconnect = "detach"')
 
 
-def test_a_detached_run_goes_on_without_its_client(detached: Deployment) -> None:
+def test_detached_run_continues_without_its_client(detached: Deployment) -> None:
     with hosting(detached, create_app(detached.settings)) as host:
         left = [leave(host, {"message": "hello"}), give_up(host, "given-up")]
         time.sleep(0.3)  # nothing must happen
         assert [record(host, run_id)["status"] for run_id in left] == ["RUNNING", "RUNNING"]
 
 
-def test_a_silent_stream_has_comments(settled: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_stream_has_comments(settled: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "COMMENT_SECONDS", 0.05)
     with hosting(settled, create_app(settled.settings)) as host:
         headers = as_caller(host, "me")

@@ -1,4 +1,4 @@
-"""`agentctl serve --workers N`: processes that serve one port, and the parent that keeps them."""
+"""`agentctl serve --workers N`: the workers of one port, and their supervisor."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def drain_seconds(deployment: Deployment, seconds: float) -> None:
 def pair(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Several]:
-    """A server that tests share. Its settings are longer than Linux lets a variable or an argument
-    be (128 KiB), and hold a secret.
+    """A shared server. Its settings contain a secret and are longer than an environment variable or
+    argument may be (128 KiB).
     """
     long = "Write plainly. " * 10_000
     extra = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
@@ -67,7 +67,7 @@ def test_every_worker_serves(pair: Several) -> None:
     assert pair.one_each("echo").keys() == set(workers)
 
 
-def test_settings_of_any_size_reach_the_workers_and_show_nowhere(pair: Several) -> None:
+def test_large_settings_reach_workers_and_stay_hidden(pair: Several) -> None:
     assert pair.client.get("/agents/long").status_code == 200
     for pid in pair.workers():
         for name in ("environ", "cmdline"):
@@ -88,7 +88,7 @@ def test_any_worker_cancels_a_hung_run_within_a_second(pair: Several) -> None:
             assert (answer["status"], answer["cancel"]) == ("CANCELLED", "stopped")
 
 
-def test_a_stream_goes_on_at_another_worker_without_gap_or_repeat(pair: Several) -> None:
+def test_stream_continues_at_another_worker(pair: Several) -> None:
     one, other = pair.workers()
     with pair.through(one) as owner, pair.through(other) as caller:
         body = {"message": "hello", "session_id": "s2", "background": True}
@@ -107,7 +107,7 @@ def test_a_stream_goes_on_at_another_worker_without_gap_or_repeat(pair: Several)
     assert orjson.loads(read[-1].data)["content"] == "".join(parts)
 
 
-def test_while_they_drain_they_answer_but_take_no_runs(deployment: Deployment) -> None:
+def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> None:
     drain_seconds(deployment, 3)
     with several(deployment) as server:
         runs = server.one_each()
@@ -118,7 +118,7 @@ def test_while_they_drain_they_answer_but_take_no_runs(deployment: Deployment) -
             began = time.monotonic()
             server.served.process.send_signal(signal.SIGTERM)
             server.await_draining()
-            for _ in range(6):  # whoever answers
+            for _ in range(6):  # Any worker responds.
                 asked = server.client.post("/agents/echo/runs", json={"message": "hello"})
                 assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
             for run_id in (*runs.values(), streamed):
@@ -131,7 +131,7 @@ def test_while_they_drain_they_answer_but_take_no_runs(deployment: Deployment) -
         assert f"stopping: waits for {kept + 1} runs, 3 s at most" in server.served.log_text
 
 
-def test_they_stop_together_so_that_who_follows_through_another_is_told_the_end(
+def test_workers_stop_together_so_streams_get_their_end(
     deployment: Deployment,
 ) -> None:
     with several(deployment) as server:
@@ -149,7 +149,7 @@ def test_they_stop_together_so_that_who_follows_through_another_is_told_the_end(
         assert server.served.log_text.splitlines()[-1] == "stopped"
 
 
-def test_a_second_signal_does_not_wait(deployment: Deployment) -> None:
+def test_second_signal_ends_at_once(deployment: Deployment) -> None:
     drain_seconds(deployment, 60)
     with several(deployment) as server:
         server.one_each()
@@ -161,7 +161,7 @@ def test_a_second_signal_does_not_wait(deployment: Deployment) -> None:
         assert {status for (status,) in server.rows("SELECT status FROM runs")} == {"CANCELLED"}
 
 
-def test_a_service_manager_may_signal_every_process_at_once(deployment: Deployment) -> None:
+def test_signal_to_every_process_counts_once(deployment: Deployment) -> None:
     drain_seconds(deployment, 60)
     with several(deployment) as server:
         (run_id, *others) = server.one_each().values()
@@ -178,7 +178,7 @@ def test_a_service_manager_may_signal_every_process_at_once(deployment: Deployme
         assert server.served.process.wait(10) == 0
 
 
-def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(
+def test_dead_worker_is_replaced_under_load(
     deployment: Deployment,
 ) -> None:
     key = deployment.folder / "keys" / "signing.pub.pem"
@@ -190,7 +190,7 @@ def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(
             text = key.read_bytes()
             key.unlink()
             os.kill(dead, signal.SIGKILL)
-            # Its runs are lost. Whoever takes its place is refused for now; the other one serves.
+            # Its runs are lost. A replacement cannot start now; the other worker serves.
             server.await_status(runs[dead], "ERROR")
             server.served.wait_for("signing.pub.pem")
             assert server.workers() == [living]
@@ -209,14 +209,14 @@ def test_a_worker_that_dies_under_load_is_replaced_as_soon_as_that_goes(
 
 
 def going_on(server: Several) -> list[str]:
-    """The runs that have not ended."""
+    """Return the ids of live runs."""
     live = "SELECT run_id FROM runs WHERE status IN ('PENDING', 'RUNNING')"
     return [run_id for (run_id,) in server.rows(live)]
 
 
 @contextlib.contextmanager
 def asking(server: Several) -> Iterator[list[str]]:
-    """Four callers that have an agent run, one run after the other; the runs that were answered."""
+    """Have four callers start one run after another; yield the ids of the completed runs."""
     answered, over = list[str](), threading.Event()
 
     def ask(session_id: str) -> None:
@@ -238,7 +238,7 @@ def asking(server: Several) -> Iterator[list[str]]:
             caller.result()
 
 
-def test_the_pause_before_a_replacement_grows_until_one_stays() -> None:
+def test_pause_before_a_replacement_grows() -> None:
     backoff = Backoff()
     pauses = [backoff.next_pause(0.2) for _ in range(8)]
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAXIMUM_PAUSE, MAXIMUM_PAUSE]
@@ -247,7 +247,7 @@ def test_the_pause_before_a_replacement_grows_until_one_stays() -> None:
 
 
 def break_port(deployment: Deployment) -> None:
-    """Every port is free: it is the test that holds one."""
+    """Do nothing: the test itself holds the port."""
 
 
 def break_key(deployment: Deployment) -> None:
@@ -265,7 +265,7 @@ def break_database(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("wrong", [break_port, break_key, break_tool, break_database])
-def test_what_one_process_refuses_several_refuse_once(
+def test_failed_start_is_reported_once(
     deployment: Deployment, wrong: Callable[[Deployment], None]
 ) -> None:
     wrong(deployment)
@@ -285,14 +285,14 @@ def test_what_one_process_refuses_several_refuse_once(
     assert (deployment.folder / "main.db").exists() == (wrong in (break_tool, break_database))
 
 
-def test_the_end_of_the_parent_is_the_end_of_its_workers(deployment: Deployment) -> None:
+def test_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
     drain_seconds(deployment, 2)
     with several(deployment) as server:
         workers, runs = server.workers(), server.one_each()
         port = int(server.served.url.rpartition(":")[2])
         os.kill(server.parent, signal.SIGKILL)
         server.served.process.wait()
-        # They drain, and leave the port to a server that is started anew.
+        # They drain and release the port for a new server.
         until(lambda: is_free(port))
         assert {server.status(run_id) for run_id in runs.values()} == {"RUNNING"}
         until(lambda: not any(alive(pid) for pid in workers))
@@ -317,7 +317,7 @@ sys.exit(main())
 """
 
 
-def test_a_worker_that_does_not_end_is_killed_and_that_is_said(deployment: Deployment) -> None:
+def test_late_worker_is_killed_and_reported(deployment: Deployment) -> None:
     drain_seconds(deployment, 0)
     with several(deployment, program=(sys.executable, "-c", IMPATIENT)) as server:
         stuck, other = server.workers()
@@ -329,7 +329,7 @@ def test_a_worker_that_does_not_end_is_killed_and_that_is_said(deployment: Deplo
     assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
 
 
-def test_a_signal_during_the_start_ends_it(deployment: Deployment) -> None:
+def test_signal_during_the_start_ends_it(deployment: Deployment) -> None:
     log = deployment.folder / "server.log"
     line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", "0", "--workers", "2"]
     with log.open("wb") as said:
@@ -345,7 +345,7 @@ def test_a_signal_during_the_start_ends_it(deployment: Deployment) -> None:
     assert log.read_text() in ("stopped\n", "stopping\nstopped\n")
 
 
-def test_programs_that_a_worker_starts_do_not_hold_the_port() -> None:
+def test_child_programs_do_not_inherit_the_port() -> None:
     with bind_socket("127.0.0.1", 0) as listener:
         os.set_inheritable(listener.fileno(), True)
         with adopt_socket(os.dup(listener.fileno())) as taken:

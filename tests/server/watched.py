@@ -1,4 +1,4 @@
-"""A server that is looked into from a test: the lines of its log and its metrics."""
+"""A server whose log lines and metrics a test reads."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Watched:
     """A running server.
 
     Attributes:
-        client: asks it as an administrator.
-        anybody: asks whoever is to be asked without a token.
+        client: a client with the admin scope.
+        anybody: a client without a token.
     """
 
     deployment: Deployment
@@ -74,11 +74,11 @@ class Watched:
         return found[1]
 
     def lines(self) -> list[dict[str, Any]]:
-        """What it has logged so far, which is JSON."""
+        """Return the log lines so far, parsed from JSON."""
         return [orjson.loads(line) for line in self.served.log_text.splitlines() if line[:1] == "{"]
 
     def scrape(self) -> list[Sample]:
-        """Its metrics, read as Prometheus reads them."""
+        """Return its metrics, parsed as Prometheus parses them."""
         answer = self.anybody.get(self.metrics_url)
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -87,7 +87,7 @@ class Watched:
         return [sample for family in families for sample in family.samples]
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of the samples of a name that have these labels."""
+        """Return the sum of the samples with this name and these labels."""
         return sum(
             sample.value
             for sample in self.scrape()
@@ -99,7 +99,7 @@ class Watched:
 def watched(
     folder: Path, url: str, *options: str, form: str = "json", level: str = "info"
 ) -> Iterator[Watched]:
-    """Serve a world of its own, with the models of an endpoint."""
+    """Serve a separate deployment with the models of an endpoint."""
     tools = "".join(MODEL.format(name=name, url=url) for name in ("hold", "explode"))
     (folder / "watched_tools.py").write_text(TOOLS)
     deployment = create_deployment(folder, url, extra=tools + LOG.format(form=form, level=level))

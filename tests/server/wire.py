@@ -1,4 +1,4 @@
-"""HTTP over a bare socket: what is sent is what a test says, byte for byte."""
+"""HTTP over a raw socket: a test chooses every byte that is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODES = {
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer: the status, the header fields by their names in lower case, and the body."""
+    """A response: status, header fields by names in lower case, body."""
 
     status: int
     fields: dict[str, str]
@@ -37,20 +37,20 @@ class Answer:
 
 
 class Wire:
-    """A connection, seen from the client."""
+    """The client side of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self._unread = b""
 
     def send(self, *parts: bytes) -> None:
-        """Send parts one by one; a server that has closed meanwhile does not matter."""
+        """Send parts one by one; ignore that the server has closed the connection."""
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 self.socket.sendall(part)
 
     def answer(self, *, bodiless: bool = False) -> Answer:
-        """The next answer, interim ones included. `bodiless`: it is one to HEAD."""
+        """Read the next response, also an interim one. `bodiless`: the response to HEAD."""
         head = self._until(b"\r\n\r\n").decode("latin-1")
         line, *lines = head[:-4].split("\r\n")
         version, status, _ = line.split(" ", 2)
@@ -63,7 +63,7 @@ class Wire:
         return Answer(int(status), fields, b"" if empty else self._body(fields))
 
     def ended(self) -> bool:
-        """Whether the server closes, without another byte; waits for it."""
+        """Wait for the next byte; return True if the server closes the connection instead."""
         with contextlib.suppress(ConnectionError):
             return not self._unread and not self.socket.recv(1)
         return True
@@ -97,14 +97,14 @@ class Wire:
 
 @contextlib.contextmanager
 def wire(port: int) -> Iterator[Wire]:
-    """A new connection to a port of this machine."""
+    """Open a connection to a port of this machine."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield Wire(connection)
 
 
 def check_refusal(answer: Answer, status: int) -> None:
-    """It is an error of our shape (contract.md 2), dressed as every answer is."""
+    """Check an error response and the common header fields (docs/contract.md "Errors")."""
     assert answer.status == status, answer
     assert answer.json["error_code"] == CODES[status]
     assert isinstance(answer.json["detail"], str)
@@ -118,6 +118,6 @@ def check_refusal(answer: Answer, status: int) -> None:
 
 
 def closed_after(connection: Wire, began: float) -> float:
-    """Wait for the server to close; how long after a time on the monotonic clock it did."""
+    """Wait until the server closes; return the seconds since `began` (monotonic clock)."""
     assert connection.ended()
     return time.monotonic() - began
