@@ -32,7 +32,7 @@ from tests.auth.explain_cases import (
     write_configuration,
 )
 from tests.deployment import Deployment
-from tests.server.hosts import Host, hosting
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 ADMIN = {"iss": "https://id.example/", "aud": "here", "sub": "boss"}
 ALLOWED = 200
@@ -42,7 +42,7 @@ ALLOWED = 200
 class Server:
     """A running server with sessions, runs and accounts."""
 
-    host: Host
+    host: ThreadedServer
     file: Path
     place: Place
 
@@ -82,13 +82,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
             folder = tmp_path_factory.mktemp(name)
             file = write_configuration(folder, name)
             host = stack.enter_context(
-                hosting(Deployment(folder), create_app(load_settings(file, {})))
+                serve_in_thread(Deployment(folder), create_app(load_settings(file, {})))
             )
             found[name] = Server(host, file, fill(host) if name == "jwks" else Place())
         yield found
 
 
-def fill(host: Host) -> Place:
+def fill(host: ThreadedServer) -> Place:
     """Create sessions of three owners with runs, and service accounts."""
     ids, accounts = {}, {}
     owners = {"mine": ("me", "my_run"), "theirs": ("other", "their_run"), "ownerless": (None, "")}
@@ -107,7 +107,7 @@ def fill(host: Host) -> Place:
     return Place(ids, accounts)
 
 
-def new_account(host: Host, name: str, scope: str) -> dict[str, Any]:
+def new_account(host: ThreadedServer, name: str, scope: str) -> dict[str, Any]:
     body = {"name": name, "scopes": [{"scope": scope}]}
     response = host.client.post("/service-accounts", json=body, headers=admin("jwks"))
     assert response.status_code == 201, response.text

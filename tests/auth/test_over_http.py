@@ -15,7 +15,7 @@ from tests.auth.forge import rs, token
 from tests.auth.hostile import CASES, CLAIMS, OURS, RS, signed
 from tests.auth.verifiers import NEW, OLD, bearer, jwks, replace_file
 from tests.deployment import Deployment
-from tests.server.hosts import Host, hosting
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 
 def serve(folder: Path, given: Authorization) -> Settings:
@@ -24,10 +24,10 @@ def serve(folder: Path, given: Authorization) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedServer]:
     folder = tmp_path_factory.mktemp("hostile")
     settings = serve(folder, Authorization(verification_keys=(OURS.pem,)))
-    with hosting(Deployment(folder), create_app(settings)) as running:
+    with serve_in_thread(Deployment(folder), create_app(settings)) as running:
         yield running
 
 
@@ -44,11 +44,11 @@ SENT = {
 }
 
 
-def ask(host: Host, header: str, path: str = "/teams") -> httpx2.Response:
+def ask(host: ThreadedServer, header: str, path: str = "/teams") -> httpx2.Response:
     return host.client.get(path, headers={"Authorization": header})
 
 
-def test_all_invalid_credentials_get_the_same_response(host: Host) -> None:
+def test_all_invalid_credentials_get_the_same_response(host: ThreadedServer) -> None:
     assert len(SENT) > 300
     answers = {name: ask(host, header) for name, header in SENT.items()}
     others = {name: answer.status_code for name, answer in answers.items()}
@@ -71,7 +71,7 @@ def test_all_invalid_credentials_get_the_same_response(host: Host) -> None:
     assert good.status_code == 403, "the connection still serves; the token holds, without scope"
 
 
-def test_header_bytes_that_are_not_text_are_rejected(host: Host) -> None:
+def test_header_bytes_that_are_not_text_are_rejected(host: ThreadedServer) -> None:
     """T07: latin-1 and UTF-8 in the field."""
     good = signed(RS)
     for value in (f"Bearer {good}\u00e9".encode("latin-1"), f"Bearer {good}\u0661".encode()):
@@ -79,7 +79,7 @@ def test_header_bytes_that_are_not_text_are_rejected(host: Host) -> None:
         assert answer.status_code == 401
 
 
-def test_token_outside_of_the_header_is_ignored(host: Host) -> None:
+def test_token_outside_of_the_header_is_ignored(host: ThreadedServer) -> None:
     """T01, T05: without the field there was no credential, so no error code (RFC 6750 3.1)."""
     good = signed(RS)
     for answer in (
@@ -107,7 +107,7 @@ def test_changed_keys_are_used_without_a_restart(tmp_path: Path) -> None:
         bearer({"scopes": ["teams:read"]}, pair, kid=kid)
         for pair, kid in ((OLD, "old"), (NEW, "new"))
     )
-    with hosting(Deployment(tmp_path), create_app(settings)) as host:
+    with serve_in_thread(Deployment(tmp_path), create_app(settings)) as host:
 
         def state() -> tuple[int, str, str | None]:
             answer = host.client.get("/ready")
@@ -126,7 +126,7 @@ def test_changed_keys_are_used_without_a_restart(tmp_path: Path) -> None:
         assert ask(host, new).status_code == 200
 
 
-def test_valid_tokens_pass_during_hostile_requests(host: Host) -> None:
+def test_valid_tokens_pass_during_hostile_requests(host: ThreadedServer) -> None:
     """Good and bad ones in turn on one connection."""
     good = "Bearer " + token(RS, {**CLAIMS, "scopes": ["teams:read"]}, rs(OURS))
     for header in list(SENT.values())[::20]:

@@ -13,7 +13,7 @@ import orjson
 
 from tests.chaos.cluster import Cluster
 from tests.chaos.ledger import Ledger, RequestCounts, RunNote
-from tests.server.load import ENDS, Event, events
+from tests.server.concurrent_callers import ENDS, Event, read_events
 
 __all__ = ["Client"]
 
@@ -199,7 +199,7 @@ class Client:
         try:
             async with self._http.stream("POST", url, json=body, headers=headers) as response:
                 await self._check_status(counts, response)
-                async for event in events(response):
+                async for event in read_events(response):
                     self._note_event(note, event)
                     if most is not None and len(note.events) >= most:
                         return

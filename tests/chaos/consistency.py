@@ -13,7 +13,7 @@ import orjson
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from tests.chaos.cluster import Cluster
 from tests.chaos.ledger import Ledger, RunNote
-from tests.server.load import ENDS, Event
+from tests.server.concurrent_callers import ENDS, Event
 
 __all__ = ["IDLE_SECONDS", "check_consistency", "wait_until_idle"]
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.server.load import Event
+from tests.server.concurrent_callers import Event
 
 __all__ = ["Ledger", "RequestCounts", "RunNote"]
 

@@ -21,7 +21,7 @@ from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.outages.pair import Pair, running_pair
 from tests.own_postgres import OwnPostgres
-from tests.server.load import Asked, Event, events, ordered
+from tests.server.concurrent_callers import Event, RequestedRun, check_order, read_events
 
 pytestmark = pytest.mark.slow
 
@@ -83,17 +83,19 @@ async def test_a_cancel_reaches_it_when_notifications_do_not(pair: Pair) -> None
             assert took[int(0.99 * len(took))] <= 2.0
 
 
-async def heard(client: httpx2.AsyncClient, asked: Asked, after: int) -> list[Event]:
+async def heard(client: httpx2.AsyncClient, asked: RequestedRun, after: int) -> list[Event]:
     """The events behind a number, to the end of the run."""
     path = f"{asked.url}/resume?session_id={asked.body['session_id']}"
     async with client.stream("POST", path, headers={"Last-Event-ID": str(after)}) as answer:
         assert answer.status_code == 200, await answer.aread()
-        return [event async for event in events(answer)]
+        return [event async for event in read_events(answer)]
 
 
 async def test_a_stream_goes_on_through_the_other_server(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
-        asked = Asked("/agents/trickle", {"message": "x", "session_id": "st", "stream": True})
+        asked = RequestedRun(
+            "/agents/trickle", {"message": "x", "session_id": "st", "stream": True}
+        )
         asking = asyncio.create_task(asked.ask(a))
         await wait_until(lambda: len(asked.received) > 5)
         followers = [asyncio.create_task(heard(b, asked, after)) for after in (-1, 3)]
@@ -102,14 +104,16 @@ async def test_a_stream_goes_on_through_the_other_server(pair: Pair) -> None:
         assert cancel.json()["cancel"] == "stopped"
         await asking
         whole, rest = await asyncio.gather(*followers)
-    ordered(asked.received, str(asked.run_id))
+    check_order(asked.received, str(asked.run_id))
     assert whole == asked.received
     assert rest == asked.received[4:]
 
 
 async def test_runs_of_a_killed_server_end_once_and_are_followed_to_their_end(pair: Pair) -> None:
     async with pair.third() as c, pair.client(c) as dying, pair.client(pair.b) as b:
-        asked = Asked("/agents/trickle", {"message": "x", "session_id": "dead", "stream": True})
+        asked = RequestedRun(
+            "/agents/trickle", {"message": "x", "session_id": "dead", "stream": True}
+        )
         asking = asyncio.create_task(asked.ask(dying))
         plain = await background(dying, "hang", "dead")
         await wait_until(lambda: len(asked.received) > 10)
@@ -215,7 +219,7 @@ async def test_a_server_in_a_black_hole_refuses_and_comes_back(pair: Pair) -> No
 
 async def test_runs_under_way_survive_a_crash_of_the_database(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
-        asked = Asked(
+        asked = RequestedRun(
             "/agents/trickle",
             {"message": "x", "session_id": "crash", "stream": True, "background": True},
         )
@@ -242,7 +246,7 @@ async def test_runs_under_way_survive_a_crash_of_the_database(pair: Pair) -> Non
         stopped = await b.post(f"{asked.url}/cancel?session_id=crash&wait=10")
         assert stopped.json()["cancel"] == "stopped"
         await asking
-        ordered(asked.received, str(asked.run_id))
+        check_order(asked.received, str(asked.run_id))
         assert await heard(b, asked, -1) == asked.received
         answer = await ending
         assert (answer.status_code, answer.json()["status"]) == (200, "COMPLETED")

@@ -11,8 +11,8 @@ from agentctl.server import create_app
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
-from tests.server.hosts import Host, hosting
 from tests.server.seeds import seed
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
@@ -20,10 +20,10 @@ __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 @pytest.fixture(scope="session")
 def server(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[Host]:
+) -> Iterator[ThreadedServer]:
     """A running server with sessions and runs."""
     deployment = create_deployment(tmp_path_factory.mktemp("served"), model_endpoint.base_url)
-    with hosting(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         seed(host)
         yield host
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 
 from tests.deployment import ADMIN
-from tests.server.hosts import Host
+from tests.server.threaded_server import ThreadedServer
 
 __all__ = ["ALL", "as_caller", "seed", "start"]
 
@@ -34,7 +34,7 @@ CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
 BAD = {"Authorization": "Bearer not.a.token"}
 
 
-def as_caller(host: Host, who: str) -> dict[str, str]:
+def as_caller(host: ThreadedServer, who: str) -> dict[str, str]:
     """Return the header fields of a caller: `nobody` sends none, `bad` an invalid token."""
     if who in ("nobody", "bad"):
         return {} if who == "nobody" else BAD
@@ -42,13 +42,15 @@ def as_caller(host: Host, who: str) -> dict[str, str]:
     return host.bearer(subject, *scopes)
 
 
-def start(host: Host, path: str, session_id: str, who: str = "me", **more: Any) -> httpx2.Response:
+def start(
+    host: ThreadedServer, path: str, session_id: str, who: str = "me", **more: Any
+) -> httpx2.Response:
     """Start a run and return its final record."""
     body = {"message": "hello", "session_id": session_id, "stream": False, **more}
     return host.client.post(f"{path}/runs", json=body, headers=as_caller(host, who))
 
 
-def seed(host: Host) -> None:
+def seed(host: ThreadedServer) -> None:
     """Create sessions of every kind for two users, and service accounts.
 
     The ids of their runs get the names that scenarios use.

@@ -17,21 +17,23 @@ from agentctl.server import create_app
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
-from tests.server.hosts import Host, hosting
 from tests.server.seeds import as_caller
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTICATED"}
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Host]:
+def host(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[ThreadedServer]:
     """A server for this module."""
     deployment = create_deployment(tmp_path_factory.mktemp("accounts"), model_endpoint.base_url)
-    with hosting(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         yield host
 
 
-def create(host: Host, name: str, *scopes: str, **more: Any) -> dict[str, Any]:
+def create(host: ThreadedServer, name: str, *scopes: str, **more: Any) -> dict[str, Any]:
     body = {
         "name": name,
         "scopes": [{"scope": scope, "effect": "allow"} for scope in scopes],
@@ -44,16 +46,18 @@ def create(host: Host, name: str, *scopes: str, **more: Any) -> dict[str, Any]:
     return record
 
 
-def ask(host: Host, token: str, path: str = "/agents", method: str = "GET") -> httpx2.Response:
+def ask(
+    host: ThreadedServer, token: str, path: str = "/agents", method: str = "GET"
+) -> httpx2.Response:
     return host.client.request(method, path, headers={"Authorization": f"Bearer {token}"})
 
 
-def revoke(host: Host, account_id: str) -> None:
+def revoke(host: ThreadedServer, account_id: str) -> None:
     path = f"/service-accounts/{account_id}"
     assert host.client.delete(path, headers=as_caller(host, "admin")).status_code == 204
 
 
-def test_token_has_only_the_granted_scopes(host: Host) -> None:
+def test_token_has_only_the_granted_scopes(host: ThreadedServer) -> None:
     account = create(host, "reader", "agents:echo:read")
     token = account["token"]
     assert [agent["id"] for agent in ask(host, token).json()] == ["echo"]
@@ -64,7 +68,7 @@ def test_token_has_only_the_granted_scopes(host: Host) -> None:
     assert (me["principal"], me["scopes"]) == (f"sa:{account['id']}", ["agents:echo:read"])
 
 
-def test_account_owns_its_sessions(host: Host) -> None:
+def test_account_owns_its_sessions(host: ThreadedServer) -> None:
     first = create(host, "first", ADMIN)
     second = create(host, "second", ADMIN)
     body = {"message": "x", "session_id": "of-first", "stream": False}
@@ -78,7 +82,7 @@ def test_account_owns_its_sessions(host: Host) -> None:
     assert (theirs.status_code, theirs.content) == (404, missing.content)
 
 
-def test_jwt_cannot_name_an_account_as_subject(host: Host) -> None:
+def test_jwt_cannot_name_an_account_as_subject(host: ThreadedServer) -> None:
     account = create(host, "imitated", "sessions:read")
     for subject in (f"sa:{account['id']}", f"SA:{account['id']}"):
         with pytest.raises(Exception, match="would not accept"):
@@ -100,7 +104,7 @@ def bad_tokens(good: str) -> dict[str, str]:
     }
 
 
-def test_all_invalid_account_tokens_get_the_same_response(host: Host) -> None:
+def test_all_invalid_account_tokens_get_the_same_response(host: ThreadedServer) -> None:
     good = create(host, "good", "agents:read")["token"]
     assert ask(host, good).status_code == 200
     answers = {name: ask(host, token) for name, token in bad_tokens(good).items()}
@@ -115,7 +119,7 @@ def test_all_invalid_account_tokens_get_the_same_response(host: Host) -> None:
         assert ask(host, token, "/nothing").status_code == 401, name
 
 
-def test_revoked_token_is_rejected_by_the_next_request(host: Host) -> None:
+def test_revoked_token_is_rejected_by_the_next_request(host: ThreadedServer) -> None:
     account = create(host, "short", "agents:read")
     for _ in range(3):
         assert ask(host, account["token"]).status_code == 200
@@ -123,7 +127,7 @@ def test_revoked_token_is_rejected_by_the_next_request(host: Host) -> None:
     assert ask(host, account["token"]).status_code == 401
 
 
-def test_token_is_only_in_the_first_response(host: Host) -> None:
+def test_token_is_only_in_the_first_response(host: ThreadedServer) -> None:
     token = create(host, "quiet", "agents:read", ADMIN)["token"]
     for path in ("/service-accounts?limit=100", "/auth/me", "/config", "/audit?limit=100"):
         answer = host.client.get(path, headers=as_caller(host, "admin"))
@@ -131,7 +135,7 @@ def test_token_is_only_in_the_first_response(host: Host) -> None:
         assert token[13:50] not in answer.text
 
 
-def test_account_with_the_scope_manages_accounts(host: Host) -> None:
+def test_account_with_the_scope_manages_accounts(host: ThreadedServer) -> None:
     scopes = ("service_accounts:write", "service_accounts:delete", "teams:read")
     token = create(host, "parent", *scopes)["token"]
     headers = {"Authorization": f"Bearer {token}"}
@@ -147,7 +151,7 @@ def test_account_with_the_scope_manages_accounts(host: Host) -> None:
     assert ask(host, child.json()["token"], "/teams").status_code == 401
 
 
-def test_openapi_describes_the_account_operations(host: Host) -> None:
+def test_openapi_describes_the_account_operations(host: ThreadedServer) -> None:
     document = host.client.get("/openapi.json").json()
     operation = document["paths"]["/service-accounts"]["post"]
     assert operation["tags"] == ["Service accounts"]
@@ -159,7 +163,7 @@ def test_openapi_describes_the_account_operations(host: Host) -> None:
     assert "token" not in document["components"]["schemas"]["AccountRecord"]["properties"]
 
 
-def test_many_unknown_tokens_do_not_block_valid_ones(host: Host) -> None:
+def test_many_unknown_tokens_do_not_block_valid_ones(host: ThreadedServer) -> None:
     token = create(host, "steady", "agents:read")["token"]
     assert ask(host, token).status_code == 200
     deadline = time.monotonic() + 2
@@ -169,7 +173,7 @@ def test_many_unknown_tokens_do_not_block_valid_ones(host: Host) -> None:
 
 
 def test_unavailable_database_is_503_and_never_a_pass(deployment: Deployment) -> None:
-    with hosting(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         token = create(host, "waiting", "agents:read")["token"]
         assert ask(host, token).status_code == 200
         connection = apsw.Connection(str(deployment.folder / "main.db"))
@@ -193,12 +197,12 @@ def test_unavailable_database_is_503_and_never_a_pass(deployment: Deployment) ->
 
 def test_rejections_are_counted_by_cause(deployment: Deployment) -> None:
     app = create_app(deployment.settings)
-    with hosting(deployment, app) as host:
+    with serve_in_thread(deployment, app) as host:
         account = create(host, "counted", "agents:read")
         revoke(host, account["id"])
         for token in (account["token"], account["token"][:-1], generate_account_token("agentctl")):
             assert [ask(host, token).status_code for _ in range(2)] == [401, 401]
-    with hosting(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         rows = host.client.get("/audit?operation=authenticate", headers=as_caller(host, "admin"))
     reasons = {row["reason"] for row in rows.json()["data"]}
     assert reasons == {"account.revoked: 2", "account.form: 2", "account.known: 2"}
@@ -211,7 +215,9 @@ def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEn
         tmp_path / "several", model_endpoint.base_url, server="workers = 2"
     )
     with serve_config(deployment.path) as server:
-        host = Host(deployment, server.url, httpx2.Client(base_url=server.url, timeout=20))
+        host = ThreadedServer(
+            deployment, server.url, httpx2.Client(base_url=server.url, timeout=20)
+        )
         with host.client:
             account = create(host, "everywhere", "agents:read")
             for _ in range(12):
@@ -221,7 +227,7 @@ def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEn
             assert {_apart(host, account["token"]) for _ in range(20)} == {401}
 
 
-def _apart(host: Host, token: str) -> int:
+def _apart(host: ThreadedServer, token: str) -> int:
     """Send a request on a new connection, which any worker may accept."""
     headers = {"Authorization": f"Bearer {token}"}
     return httpx2.get(f"{host.url}/agents", headers=headers, timeout=20).status_code
@@ -229,7 +235,9 @@ def _apart(host: Host, token: str) -> int:
 
 def test_accounts_need_authorization_to_be_on(deployment: Deployment) -> None:
     given = replace(deployment.settings.authorization, enabled=False)
-    with hosting(deployment, create_app(replace(deployment.settings, authorization=given))) as host:
+    with serve_in_thread(
+        deployment, create_app(replace(deployment.settings, authorization=given))
+    ) as host:
         body = {"name": "x", "scopes": [{"scope": ADMIN}], "allow_privileged_scopes": True}
         answers = (
             host.client.post("/service-accounts", json=body),

@@ -24,8 +24,8 @@ from agentctl.service.audit_log import CHANGING_OPERATIONS
 from agentctl.service.service import Service
 from tests.deployment import ADMIN, Deployment
 from tests.loops import wait_until
-from tests.server.several import several
 from tests.server.test_mounting import bearer, client
+from tests.server.worker_server import serve_with_two_workers
 
 FIELDS = ("operation", "resource", "outcome", "status", "reason")
 ROWS = f"SELECT principal, via, request_id, {', '.join(FIELDS)} FROM audit_log ORDER BY seq"
@@ -244,7 +244,7 @@ async def test_401s_do_not_write_one_entry_each(deployment: Deployment) -> None:
 
 @pytest.mark.slow
 def test_every_worker_writes_its_counts(deployment: Deployment) -> None:
-    with several(deployment) as served:
+    with serve_with_two_workers(deployment) as served:
         workers = set(served.workers())
         assert len(workers) == 2
         asked = 0

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.hosts import Host
 from tests.server.seeds import as_caller
+from tests.server.threaded_server import ThreadedServer
 
 RUNS = "/agents/echo/runs"
 JSON = "application/json"
@@ -15,7 +15,11 @@ FORM = "application/x-www-form-urlencoded"
 
 
 def send(
-    server: Host, content: bytes, content_type: str | None = JSON, path: str = RUNS, **more: str
+    server: ThreadedServer,
+    content: bytes,
+    content_type: str | None = JSON,
+    path: str = RUNS,
+    **more: str,
 ) -> tuple[int, str]:
     headers = as_caller(server, "me") | more
     if content_type is not None:
@@ -35,7 +39,7 @@ def send(
     ],
     ids=lambda content: repr(content[:24]),
 )  # fmt: skip
-def test_invalid_json_is_a_bad_request(server: Host, content: bytes) -> None:
+def test_invalid_json_is_a_bad_request(server: ThreadedServer, content: bytes) -> None:
     status, text = send(server, content)
     assert status == 400
     assert text == '{"detail":"The body is not valid JSON","error_code":"BAD_REQUEST"}'
@@ -59,14 +63,14 @@ def test_invalid_json_is_a_bad_request(server: Host, content: bytes) -> None:
     ],
     ids=lambda content: repr(content)[:40],
 )  # fmt: skip
-def test_json_fields_are_checked(server: Host, content: bytes, named: str) -> None:
+def test_json_fields_are_checked(server: ThreadedServer, content: bytes, named: str) -> None:
     status, text = send(server, content)
     assert status == 422
     assert named in text
     assert "<b>" not in text
 
 
-def test_empty_media_fields_are_accepted(server: Host) -> None:
+def test_empty_media_fields_are_accepted(server: ThreadedServer) -> None:
     content = b'{"message":"hi","stream":false,"images":[],"audio":null,"files":""}'
     assert send(server, content)[0] == 200
 
@@ -89,7 +93,9 @@ def test_empty_media_fields_are_accepted(server: Host) -> None:
     ],
     ids=lambda content: repr(content)[:40],
 )  # fmt: skip
-def test_form_fields_are_converted(server: Host, content: bytes, status: int, named: str) -> None:
+def test_form_fields_are_converted(
+    server: ThreadedServer, content: bytes, status: int, named: str
+) -> None:
     found, text = send(server, content, f"{FORM}; charset=utf-8")
     assert (found, named in text) == (status, True), text
 
@@ -97,35 +103,37 @@ def test_form_fields_are_converted(server: Host, content: bytes, status: int, na
 @pytest.mark.parametrize(
     "content_type", [None, "", "text/plain", "multipart/form-data; boundary=x", "application/xml"]
 )
-def test_unsupported_type_error_names_the_supported_ones(server: Host, content_type: str | None) -> None:
+def test_unsupported_type_error_names_the_supported_ones(
+    server: ThreadedServer, content_type: str | None
+) -> None:
     status, text = send(server, b'{"message":"a"}', content_type)
     assert status == 415
     assert f"{JSON} or {FORM}" in text
 
 
-def test_only_runs_accept_forms(server: Host) -> None:
+def test_only_runs_accept_forms(server: ThreadedServer) -> None:
     status, text = send(server, b"session_id=a", FORM, "/sessions")
     assert status == 415
     assert FORM not in text
 
 
-def test_compressed_bodies_are_rejected(server: Host) -> None:
+def test_compressed_bodies_are_rejected(server: ThreadedServer) -> None:
     status, _ = send(server, b'{"message":"a"}', **{"Content-Encoding": "gzip"})
     assert status == 415
 
 
-def test_empty_body_creates_a_session(server: Host) -> None:
+def test_empty_body_creates_a_session(server: ThreadedServer) -> None:
     assert send(server, b"", None, "/sessions")[0] == 201
     assert send(server, b"", JSON, "/sessions")[0] == 201
     assert send(server, b"x", None, "/sessions")[0] == 415
 
 
-def test_content_type_is_case_insensitive(server: Host) -> None:
+def test_content_type_is_case_insensitive(server: ThreadedServer) -> None:
     content = b'{"message":"hi","stream":false}'
     assert send(server, content, "Application/JSON; charset=UTF-8")[0] == 200
 
 
-def test_depth_of_free_form_objects_is_limited(server: Host) -> None:
+def test_depth_of_free_form_objects_is_limited(server: ThreadedServer) -> None:
     def nested(levels: int) -> bytes:
         return b'{"metadata":' + b'{"a":' * levels + b"1" + b"}" * levels + b"}"
 
@@ -134,20 +142,20 @@ def test_depth_of_free_form_objects_is_limited(server: Host) -> None:
     assert (status, "nests deeper" in text) == (422, True)
 
 
-def test_free_form_objects_are_returned_unchanged(server: Host) -> None:
+def test_free_form_objects_are_returned_unchanged(server: ThreadedServer) -> None:
     content = '{"metadata":{"é":[1,-9223372036854775808,1.5,true,null,"𝄞"],"":{}}}'
     status, text = send(server, content.encode(), path="/sessions")
     assert status == 201
     assert content[1:-1] in text
 
 
-def test_announced_size_above_the_limit_is_rejected(server: Host) -> None:
+def test_announced_size_above_the_limit_is_rejected(server: ThreadedServer) -> None:
     status, text = send(server, b"x" * 1_048_577)
     assert status == 413
     assert '"error_code":"TOO_LARGE"' in text
 
 
-def test_chunked_body_above_the_limit_is_rejected(server: Host) -> None:
+def test_chunked_body_above_the_limit_is_rejected(server: ThreadedServer) -> None:
     def parts() -> Iterator[bytes]:
         for _ in range(20):
             yield b"x" * 65_536
@@ -157,13 +165,13 @@ def test_chunked_body_above_the_limit_is_rejected(server: Host) -> None:
     assert answer.status_code == 413
 
 
-def test_message_has_a_separate_limit(server: Host) -> None:
+def test_message_has_a_separate_limit(server: ThreadedServer) -> None:
     content = b'{"message":"' + "é".encode() * 131_073 + b'"}'
     status, text = send(server, content)
     assert (status, "message" in text) == (413, True)
 
 
-def test_missing_session_is_reported_before_an_invalid_body(server: Host) -> None:
+def test_missing_session_is_reported_before_an_invalid_body(server: ThreadedServer) -> None:
     for path in ("/agents/nothing/runs", "/sessions/nothing/rename", "/sessions/theirs/rename"):
         assert send(server, b"{bad", path=path)[0] == 404
         assert send(server, b"{}", "text/plain", path)[0] == 404

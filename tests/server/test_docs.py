@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from agentctl.server import create_app, running
 from tests.deployment import Deployment
-from tests.server.hosts import Host, hosting
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -125,7 +125,7 @@ def of_page(asked: list[str]) -> list[str]:
 @in_browser
 @pytest.mark.parametrize("page", PAGES)
 def test_page_shows_operations_and_loads_from_no_other_host(
-    server: Host, tmp_path: Path, page: str
+    server: ThreadedServer, tmp_path: Path, page: str
 ) -> None:
     dom, console, asked = rendered(f"{server.url}/{page}", tmp_path)
     for text in PAGES[page]:
@@ -146,14 +146,14 @@ def test_page_works_in_a_mounted_application(settled: Deployment, tmp_path: Path
 
     outside = FastAPI(lifespan=lifespan)
     outside.mount("/inside/here", app)
-    with hosting(settled, outside) as host:
+    with serve_in_thread(settled, outside) as host:
         dom, _, asked = rendered(f"{host.url}/inside/here/docs", tmp_path)
     assert PAGES["docs"][0] in dom
     assert f"{host.url}/inside/here/openapi.json" in asked
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
-def test_security_policy_of_pages_allows_no_other_host(server: Host, path: str) -> None:
+def test_security_policy_of_pages_allows_no_other_host(server: ThreadedServer, path: str) -> None:
     answer = server.client.get(path)
     rules = dict(
         rule.split(" ", 1) for rule in answer.headers["content-security-policy"].split("; ")
@@ -167,7 +167,7 @@ def test_security_policy_of_pages_allows_no_other_host(server: Host, path: str) 
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", answer.text)
 
 
-def test_nonce_of_a_page_is_used_once(server: Host) -> None:
+def test_nonce_of_a_page_is_used_once(server: ThreadedServer) -> None:
     nonces = {
         re.search(r'nonce="([^"]+)"', server.client.get("/redoc").text)[1]  # type: ignore[index]
         for _ in range(3)
@@ -175,7 +175,7 @@ def test_nonce_of_a_page_is_used_once(server: Host) -> None:
     assert len(nonces) == 3
 
 
-def test_every_file_of_a_page_exists(server: Host) -> None:
+def test_every_file_of_a_page_exists(server: ThreadedServer) -> None:
     for path in ("/docs", "/redoc"):
         names = re.findall(r'"(docs/assets/[^"]+)"', server.client.get(path).text)
         assert names
@@ -185,7 +185,7 @@ def test_every_file_of_a_page_exists(server: Host) -> None:
             assert answer.headers["cache-control"] == "public, max-age=3600"
 
 
-def test_files_load_nothing_from_other_hosts(server: Host) -> None:
+def test_files_load_nothing_from_other_hosts(server: ThreadedServer) -> None:
     text = server.client.get("/docs/assets/redoc.standalone.js").text
     assert "cdn.redoc.ly" not in text
     assert "fonts.googleapis.com" not in text

@@ -13,8 +13,13 @@ import pytest
 from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.process import ServerProcess, start_server
-from tests.server.load import SECONDS, Asked, calling, ordered
-from tests.server.stored import check_events, check_whole, events_of, looking
+from tests.server.concurrent_callers import SECONDS, RequestedRun, check_order, open_client
+from tests.server.database_checks import (
+    check_events,
+    check_integrity,
+    open_read_only,
+    stored_events,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -33,11 +38,11 @@ PROBES = 6
 """Number of readiness checks; any free process responds to each."""
 
 
-def asked(number: int, *, stream: bool) -> Asked:
+def asked(number: int, *, stream: bool) -> RequestedRun:
     """Return the requests of runs: half of them end by themselves, the others never."""
     path = ("/agents/tool-wait", "/agents/half", "/agents/tool-wait", "/teams/jam")[number % 4]
     message = f'{number} {{"seconds": {WORK_SECONDS}}}'
-    return Asked(path, {"message": message, "stream": stream, "session_id": f"s{path[-3:]}"})
+    return RequestedRun(path, {"message": message, "stream": stream, "session_id": f"s{path[-3:]}"})
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -50,7 +55,7 @@ async def test_loaded_server_drains_in_time_and_leaves_no_live_run(
     )
     options = ("--config", str(deployment.path), "--port", "0", "--workers", str(workers))
     with start_server(*options, log=deployment.folder / "server.log") as served:
-        async with calling(deployment, served.url) as client:
+        async with open_client(deployment, served.url) as client:
             streams = [asked(number, stream=True) for number in range(RUNS)]
             plain = [asked(number, stream=False) for number in range(RUNS)]
             async with asyncio.TaskGroup() as asking:
@@ -94,10 +99,12 @@ async def check_draining(deployment: Deployment, served: ServerProcess) -> None:
         assert (await probe.get("/health")).status_code == 200
 
 
-def check_ends(deployment: Deployment, streams: list[Asked], plain: list[Asked]) -> None:
+def check_ends(
+    deployment: Deployment, streams: list[RequestedRun], plain: list[RequestedRun]
+) -> None:
     """Check that the stored runs equal those in the responses."""
-    with looking(deployment.folder / "main.db") as connection:
-        check_whole(connection)
+    with open_read_only(deployment.folder / "main.db") as connection:
+        check_integrity(connection)
         rows: list[Any] = connection.execute(
             "SELECT run_id, status, cancel_requested_by FROM runs"
         ).fetchall()
@@ -107,8 +114,8 @@ def check_ends(deployment: Deployment, streams: list[Asked], plain: list[Asked])
         assert connection.execute("SELECT count(*) FROM workers").fetchall() == [(0,)]
         for stream in streams:
             run_id = str(stream.run_id)
-            ordered(stream.received, run_id)
-            assert events_of(connection, run_id) == stream.received
+            check_order(stream.received, run_id)
+            assert stored_events(connection, run_id) == stream.received
             check_events(stream.received, run_id, stored[run_id][0])
     assert list((deployment.folder / "main.db.workers").iterdir()) == []
     for one in [*streams, *plain]:

@@ -7,8 +7,8 @@ import uuid
 import httpx2
 import pytest
 
-from tests.server.hosts import Host
 from tests.server.seeds import as_caller
+from tests.server.threaded_server import ThreadedServer
 
 EVERY_KIND = {
     "success": ("GET", "/teams", "me", 200),
@@ -23,7 +23,7 @@ EVERY_KIND = {
 }
 
 
-def ask(server: Host, kind: str, **more: str) -> httpx2.Response:
+def ask(server: ThreadedServer, kind: str, **more: str) -> httpx2.Response:
     method, path, who, status = EVERY_KIND[kind]
     content = "x" if method == "POST" else None
     headers = as_caller(server, who) | more
@@ -33,7 +33,7 @@ def ask(server: Host, kind: str, **more: str) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_every_response_has_the_common_headers(server: Host, kind: str) -> None:
+def test_every_response_has_the_common_headers(server: ThreadedServer, kind: str) -> None:
     answer = ask(server, kind)
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
@@ -45,7 +45,7 @@ def test_every_response_has_the_common_headers(server: Host, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_every_response_has_a_new_request_id(server: Host, kind: str) -> None:
+def test_every_response_has_a_new_request_id(server: ThreadedServer, kind: str) -> None:
     given = str(uuid.uuid4())
     ids = [ask(server, kind, **{"X-Request-ID": given}).headers["x-request-id"] for _ in range(2)]
     assert len({*ids, given}) == 3
@@ -53,7 +53,7 @@ def test_every_response_has_a_new_request_id(server: Host, kind: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/teams", "/sessions/mine", "/health", "/docs", "/nothing"])
-def test_head_is_get_without_the_body(server: Host, path: str) -> None:
+def test_head_is_get_without_the_body(server: ThreadedServer, path: str) -> None:
     headers = as_caller(server, "me")
     got = server.client.get(path, headers=headers)
     head = server.client.head(path, headers=headers)
@@ -74,7 +74,7 @@ def test_head_is_get_without_the_body(server: Host, path: str) -> None:
     ],
 )
 def test_405_lists_the_allowed_methods(
-    server: Host, method: str, path: str, allow: str
+    server: ThreadedServer, method: str, path: str, allow: str
 ) -> None:
     answer = server.client.request(method, path, headers=as_caller(server, "me"))
     assert (answer.status_code, answer.headers["allow"]) == (405, allow)
@@ -88,7 +88,7 @@ def test_405_lists_the_allowed_methods(
         "/sessions//runs", "/docs/", "/nothing", "/teams%00",
     ],
 )  # fmt: skip
-def test_almost_correct_paths_are_not_found(server: Host, path: str) -> None:
+def test_almost_correct_paths_are_not_found(server: ThreadedServer, path: str) -> None:
     url = f"{server.url}{path}"  # The client would normalize a relative path.
     answer = server.client.get(url, headers=as_caller(server, "me"))
     assert answer.status_code == 404
@@ -96,14 +96,14 @@ def test_almost_correct_paths_are_not_found(server: Host, path: str) -> None:
     assert server.client.get(url).status_code == 401
 
 
-def test_invisible_and_missing_have_the_same_response(server: Host) -> None:
+def test_invisible_and_missing_have_the_same_response(server: ThreadedServer) -> None:
     headers = as_caller(server, "me")
     answers = [server.client.get(f"/sessions/{name}", headers=headers) for name in ("theirs", "no")]
     assert answers[0].content == answers[1].content
     assert answers[0].headers.keys() == answers[1].headers.keys()
 
 
-def test_two_credentials_are_a_bad_request(server: Host) -> None:
+def test_two_credentials_are_a_bad_request(server: ThreadedServer) -> None:
     credential = as_caller(server, "me")["Authorization"]
     for second in (credential, "Bearer other", ""):
         headers = [("Authorization", credential), ("Authorization", second)]
@@ -115,7 +115,7 @@ def test_two_credentials_are_a_bad_request(server: Host) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer"])
-def test_bearer_scheme_is_case_insensitive(server: Host, scheme: str) -> None:
+def test_bearer_scheme_is_case_insensitive(server: ThreadedServer, scheme: str) -> None:
     token = server.deployment.token("me", "teams:read")
     headers = {"Authorization": f"{scheme} {token}"}
     assert server.client.get("/teams", headers=headers).status_code == 200
@@ -124,14 +124,14 @@ def test_bearer_scheme_is_case_insensitive(server: Host, scheme: str) -> None:
 @pytest.mark.parametrize(
     "form", ["{}", "Basic {}", "Bearer", "Bearer  {}", "Bearer\t{}", "Bearer {} x"]
 )
-def test_other_credential_formats_are_rejected(server: Host, form: str) -> None:
+def test_other_credential_formats_are_rejected(server: ThreadedServer, form: str) -> None:
     headers = {"Authorization": form.format(server.deployment.token("me", "teams:read"))}
     answer = server.client.get("/teams", headers=headers)
     assert answer.status_code == 401
     assert answer.json()["detail"] == "Invalid or expired credential"
 
 
-def test_paths_do_not_get_into_header_fields(server: Host) -> None:
+def test_paths_do_not_get_into_header_fields(server: ThreadedServer) -> None:
     path = "/agents/x%0d%0aSet-Cookie:%20a=b%22,%20error=%22none"
     answer = server.client.get(path, headers=as_caller(server, "one agent"))
     assert answer.status_code == 403

@@ -22,8 +22,20 @@ import pytest
 from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.process import AGENTCTL, ServerProcess, start_server
-from tests.server.load import SECONDS, Asked, calling, events, ordered
-from tests.server.stored import check_events, check_whole, events_of, looking, statuses
+from tests.server.concurrent_callers import (
+    SECONDS,
+    RequestedRun,
+    check_order,
+    open_client,
+    read_events,
+)
+from tests.server.database_checks import (
+    check_events,
+    check_integrity,
+    open_read_only,
+    statuses,
+    stored_events,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +68,7 @@ class Ledger:
         unanswered: ids of sessions that may exist.
     """
 
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[RequestedRun] = field(default_factory=list)
     names: dict[str, list[str]] = field(default_factory=dict)
     unanswered: set[str] = field(default_factory=set)
 
@@ -66,7 +78,7 @@ class Ledger:
         return len(self.names) + len(self.acknowledged)
 
     @property
-    def acknowledged(self) -> dict[str, Asked]:
+    def acknowledged(self) -> dict[str, RequestedRun]:
         return {asked.run_id: asked for asked in self.asked if asked.run_id is not None}
 
 
@@ -82,7 +94,7 @@ class Load:
         self._count = 0
 
     async def until_gone(self) -> None:
-        async with calling(self._world, self._url) as client:
+        async with open_client(self._world, self._url) as client:
             work = [self._work(client, f"{self._label}-{n}") for n in range(WORKERS)]
             follow = [self._follow(client) for _ in range(FOLLOWERS)]
             await asyncio.gather(*map(_until_gone, [*work, *follow]))
@@ -135,11 +147,11 @@ class Load:
 
     def _request_document(
         self, path: str, session_id: str, stream: bool, background: bool
-    ) -> Asked:
+    ) -> RequestedRun:
         body: dict[str, Any] = {"message": f"echo {self._label} {self._next()}"}
         body |= {"session_id": session_id, "stream": stream, "background": background}
         key = f"{self._label}-{self._count}" if self._dice.random() < 0.7 else None
-        self._ledger.asked.append(Asked(path, body, key))
+        self._ledger.asked.append(RequestedRun(path, body, key))
         return self._ledger.asked[-1]
 
     def _next(self) -> int:
@@ -207,8 +219,8 @@ async def in_parallel(checks: list[Awaitable[None]]) -> None:
 
 def check_file(deployment: Deployment, ledger: Ledger) -> None:
     """Check that the file has each acknowledged run as reported, and no run twice."""
-    with looking(deployment.folder / "main.db") as connection:
-        check_whole(connection)
+    with open_read_only(deployment.folder / "main.db") as connection:
+        check_integrity(connection)
         stored = statuses(connection)
         twice = (
             "SELECT input FROM runs WHERE parent_run_id IS NULL GROUP BY input HAVING count(*) > 1"
@@ -219,10 +231,10 @@ def check_file(deployment: Deployment, ledger: Ledger) -> None:
             check_stored_events(connection, asked, stored[run_id])
 
 
-def check_stored_events(connection: apsw.Connection, asked: Asked, status: str) -> None:
+def check_stored_events(connection: apsw.Connection, asked: RequestedRun, status: str) -> None:
     """Check that stored events are complete and contain the delivered ones except the last."""
     assert asked.run_id is not None
-    found = events_of(connection, asked.run_id)
+    found = stored_events(connection, asked.run_id)
     if not asked.streamed and not asked.body["background"]:
         assert found == []
         return
@@ -232,14 +244,14 @@ def check_stored_events(connection: apsw.Connection, asked: Asked, status: str) 
     assert [event for event in found if event != delivered.get(event.number, event)] == []
 
 
-async def check_stream(client: httpx2.AsyncClient, asked: Asked) -> None:
+async def check_stream(client: httpx2.AsyncClient, asked: RequestedRun) -> None:
     """Check that a stream continues after the last received event, up to its end."""
     assert asked.run_id is not None
     last, final_status = asked.received[-1].number, asked.final_status
     url = f"{asked.url}/resume?session_id={asked.body['session_id']}"
     async with client.stream("POST", url, headers={"Last-Event-ID": str(last)}) as answer:
         assert answer.status_code == 200, await answer.aread()
-        rest = [event async for event in events(answer)]
+        rest = [event async for event in read_events(answer)]
     run = (await client.get(f"/runs/{asked.run_id}")).json()
     if final_status is not None:
         assert (rest, run["status"]) == ([], final_status)
@@ -255,9 +267,9 @@ async def check_name(client: httpx2.AsyncClient, session_id: str, names: list[st
     assert session.json()["session_name"] in names
 
 
-async def ask_again(client: httpx2.AsyncClient, asked: Asked) -> None:
+async def ask_again(client: httpx2.AsyncClient, asked: RequestedRun) -> None:
     """Repeat a request: it returns the same run, or creates it if there is none."""
-    again = [Asked(asked.path, asked.body, asked.key, asked.run_id) for _ in range(2)]
+    again = [RequestedRun(asked.path, asked.body, asked.key, asked.run_id) for _ in range(2)]
     for repeated in again:
         answer = await client.send(repeated.request(client), stream=True)
         try:
@@ -273,10 +285,12 @@ async def ask_again(client: httpx2.AsyncClient, asked: Asked) -> None:
         assert repeated.final_status in (None, asked.final_status)
 
 
-async def to_the_end(client: httpx2.AsyncClient, asked: Asked, answer: httpx2.Response) -> None:
+async def to_the_end(
+    client: httpx2.AsyncClient, asked: RequestedRun, answer: httpx2.Response
+) -> None:
     """Follow a stream to its end; cancel the run, because a new one may have no end."""
     assert answer.status_code == 200, await answer.aread()
-    async for event in events(answer):
+    async for event in read_events(answer):
         if asked.received == []:
             asked.hear(event)
             cancelled = await client.post(f"{asked.url}/cancel?wait=10")
@@ -331,7 +345,7 @@ def serving(deployment: Deployment, name: str) -> Any:
 
 
 async def test_killed_server_keeps_acknowledged_runs(deployment: Deployment) -> None:
-    known: dict[str, Asked] = {}
+    known: dict[str, RequestedRun] = {}
     with contextlib.ExitStack() as stack:
         served = stack.enter_context(serving(deployment, "server-0"))
         for number in range(1, ROUNDS + 1):
@@ -339,7 +353,7 @@ async def test_killed_server_keeps_acknowledged_runs(deployment: Deployment) -> 
             if number % 3 == 2:
                 killed_at_start(deployment, random.Random(number).uniform(0.3, 2.0))
             served = stack.enter_context(serving(deployment, f"server-{number}"))
-            async with calling(deployment, served.url) as client:
+            async with open_client(deployment, served.url) as client:
                 await check(deployment, client, ledger)
             known |= ledger.acknowledged
             check_all(deployment, known)
@@ -348,9 +362,9 @@ async def test_killed_server_keeps_acknowledged_runs(deployment: Deployment) -> 
     assert known
 
 
-def check_all(deployment: Deployment, known: dict[str, Asked]) -> None:
+def check_all(deployment: Deployment, known: dict[str, RequestedRun]) -> None:
     """Check all ledgers, and that only the live process is registered."""
-    with looking(deployment.folder / "main.db") as connection:
+    with open_read_only(deployment.folder / "main.db") as connection:
         stored = statuses(connection)
         workers = connection.execute("SELECT worker_id FROM workers").fetchall()
     for run_id, asked in known.items():
@@ -362,8 +376,10 @@ def check_all(deployment: Deployment, known: dict[str, Asked]) -> None:
 
 async def test_other_worker_ends_runs_of_a_killed_one(deployment: Deployment) -> None:
     with serving(deployment, "killed") as killed, serving(deployment, "other") as other:
-        async with calling(deployment, other.url) as client:
-            own = Asked("/agents/trickle", {"message": "own", "session_id": "own", "stream": True})
+        async with open_client(deployment, other.url) as client:
+            own = RequestedRun(
+                "/agents/trickle", {"message": "own", "session_id": "own", "stream": True}
+            )
             asking = asyncio.create_task(own.ask(client))
             await wait_until(lambda: own.run_id is not None)
             ledger = await killed_under_load(deployment, killed, "two")
@@ -375,12 +391,12 @@ async def test_other_worker_ends_runs_of_a_killed_one(deployment: Deployment) ->
             stopped = await client.post(f"{own.url}/cancel?wait=10")
             assert stopped.json()["cancel"] == "stopped"
             await asking
-            ordered(own.received, str(own.run_id))
+            check_order(own.received, str(own.run_id))
             await check(deployment, client, ledger)
         check_all(deployment, ledger.acknowledged | {str(own.run_id): own})
 
 
-async def follow_on(client: httpx2.AsyncClient, asked: Asked) -> None:
+async def follow_on(client: httpx2.AsyncClient, asked: RequestedRun) -> None:
     """Continue a stream at the other process, before it has detected the end of the first."""
     if asked.received:
         await check_stream(client, asked)

@@ -13,8 +13,8 @@ import schemathesis
 
 from agentctl import INTERFACE_VERSION
 from agentctl.auth.policy import POLICY, Public, scope_forms
-from tests.server.hosts import Host
 from tests.server.seeds import as_caller
+from tests.server.threaded_server import ThreadedServer
 
 EXAMPLES = json.loads((files("agentctl.server.openapi") / "examples.json").read_text())
 
@@ -22,7 +22,7 @@ Found = tuple[str, str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def document(server: Host) -> dict[str, Any]:
+def document(server: ThreadedServer) -> dict[str, Any]:
     found: dict[str, Any] = server.client.get("/openapi.json").json()
     return found
 
@@ -162,7 +162,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_responses_match_the_document(
-    server: Host, document: dict[str, Any], name: str
+    server: ThreadedServer, document: dict[str, Any], name: str
 ) -> None:
     answer = server.client.get(REAL[name], headers=as_caller(server, "me")).json()
     (operation,) = (found for _, _, found in operations(document) if found["operationId"] == name)

@@ -19,7 +19,7 @@ from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas, postgres_url
 from tests.process import serve_config
-from tests.server.several import until
+from tests.server.worker_server import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ def test_unresponsive_database_is_reported_in_time(
             between.open.clear()
             check_unavailable(client, between)
             between.open.set()
-            until(lambda: client.get("/ready").status_code == 200)
+            wait_for(lambda: client.get("/ready").status_code == 200)
         between.open.set()
 
 

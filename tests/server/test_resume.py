@@ -13,16 +13,16 @@ import pytest
 
 from agentctl.server import answers, create_app
 from tests.deployment import Deployment
-from tests.server.hosts import Host, hosting
+from tests.server.event_streams import Event, parse_events, record, start_and_disconnect
 from tests.server.seeds import as_caller
-from tests.server.streamed import Event, events, leave, record
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-Pair = tuple[Host, Host]
+Pair = tuple[ThreadedServer, ThreadedServer]
 
 
 @contextmanager
 def resumed(
-    host: Host, agent: str, run_id: str, after: int | None = None, **more: Any
+    host: ThreadedServer, agent: str, run_id: str, after: int | None = None, **more: Any
 ) -> Iterator[httpx2.Response]:
     """Return the response of a resume, before its body is read."""
     headers = as_caller(host, "admin")
@@ -33,25 +33,25 @@ def resumed(
         yield answer
 
 
-def whole(host: Host, agent: str, run_id: str, after: int | None = None) -> list[Event]:
+def whole(host: ThreadedServer, agent: str, run_id: str, after: int | None = None) -> list[Event]:
     with resumed(host, agent, run_id, after) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
-        return list(events(answer.iter_lines()))
+        return list(parse_events(answer.iter_lines()))
 
 
-def begin(host: Host, agent: str, **fields: Any) -> list[Event]:
+def begin(host: ThreadedServer, agent: str, **fields: Any) -> list[Event]:
     """Start a background run, read three events of its stream and disconnect."""
     body = {"message": "x", "background": True, **fields}
     headers = as_caller(host, "me")
     url = f"{host.url}/agents/{agent}/runs"
     with httpx2.stream("POST", url, json=body, headers=headers) as answer:
-        found = events(answer.iter_lines())
+        found = parse_events(answer.iter_lines())
         return [next(found) for _ in range(3)]
 
 
-def stop(host: Host, agent: str, run_id: str) -> None:
+def stop(host: ThreadedServer, agent: str, run_id: str) -> None:
     path = f"/agents/{agent}/runs/{run_id}/cancel?wait=10"
     answer = host.client.post(path, headers=as_caller(host, "admin"))
     assert answer.json()["cancel"] == "stopped"
@@ -60,7 +60,7 @@ def stop(host: Host, agent: str, run_id: str) -> None:
 @pytest.fixture(scope="module")
 def pair(settled: Deployment) -> Iterator[Pair]:
     """Two servers on the same files."""
-    first, second = (hosting(settled, create_app(settled.settings)) for _ in range(2))
+    first, second = (serve_in_thread(settled, create_app(settled.settings)) for _ in range(2))
     with first as one, second as other:
         yield one, other
 
@@ -73,7 +73,7 @@ def test_broken_stream_continues_at_any_server(
     run_id = seen[0][1]["run_id"]
     for host in (one, other):
         with resumed(host, "trickle", run_id, seen[-1][2]) as answer:
-            found = events(answer.iter_lines())
+            found = parse_events(answer.iter_lines())
             seen += [next(found) for _ in range(5)]
     stop(other, "trickle", run_id)
     seen += whole(other, "trickle", run_id, seen[-1][2])
@@ -83,9 +83,9 @@ def test_broken_stream_continues_at_any_server(
 
 
 def test_stream_is_replayed_after_a_restart(settled: Deployment) -> None:
-    with hosting(settled, create_app(settled.settings)) as host:
+    with serve_in_thread(settled, create_app(settled.settings)) as host:
         seen = begin(host, "trickle")
-    with hosting(settled, create_app(settled.settings)) as host:
+    with serve_in_thread(settled, create_app(settled.settings)) as host:
         rest = whole(host, "trickle", seen[0][1]["run_id"], 2)
     numbers = [number for _, _, number in seen + rest]
     assert numbers == list(range(len(numbers)))
@@ -94,10 +94,10 @@ def test_stream_is_replayed_after_a_restart(settled: Deployment) -> None:
 
 
 def test_resumed_idle_run_responds_with_comments(
-    server: Host, monkeypatch: pytest.MonkeyPatch
+    server: ThreadedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "COMMENT_SECONDS", 0.05)
-    run_id = leave(server, {"message": "hello", "background": True})
+    run_id = start_and_disconnect(server, {"message": "hello", "background": True})
     started = time.monotonic()
     with resumed(server, "hang", run_id, 0) as answer:
         assert answer.status_code == 200
@@ -105,11 +105,11 @@ def test_resumed_idle_run_responds_with_comments(
         lines = answer.iter_lines()
         assert sum(next(lines).startswith(":") for _ in range(12)) >= 3
         stop(server, "hang", run_id)
-        assert [name for name, _, _ in events(lines)] == ["RunCancelled"]
+        assert [name for name, _, _ in parse_events(lines)] == ["RunCancelled"]
 
 
-def test_leaving_a_resumed_stream_does_not_stop_the_run(server: Host) -> None:
-    run_id = leave(server, {"message": "hello", "background": True})
+def test_leaving_a_resumed_stream_does_not_stop_the_run(server: ThreadedServer) -> None:
+    run_id = start_and_disconnect(server, {"message": "hello", "background": True})
     for after in (None, 0):
         with resumed(server, "hang", run_id, after) as answer:
             assert answer.status_code == 200
@@ -126,7 +126,7 @@ def test_leaving_a_resumed_stream_does_not_stop_the_run(server: Host) -> None:
     ],
 )  # fmt: skip
 def test_last_event_may_be_given_twice_with_one_value(
-    server: Host, header: str, query: str, status: int
+    server: ThreadedServer, header: str, query: str, status: int
 ) -> None:
     params = {"last_event_index": query} if query else {}
     headers = as_caller(server, "admin") | {"Last-Event-ID": header}
@@ -137,7 +137,7 @@ def test_last_event_may_be_given_twice_with_one_value(
         assert answer.json()["error_code"] == "VALIDATION_ERROR"
 
 
-def test_repeated_header_field_is_rejected(server: Host) -> None:
+def test_repeated_header_field_is_rejected(server: ThreadedServer) -> None:
     path = f"/agents/echo/runs/{server.ids['agent_run']}/resume"
     headers = [*as_caller(server, "admin").items(), ("Last-Event-ID", "0"), ("Last-Event-ID", "0")]
     answer = server.client.post(path, headers=headers)
@@ -145,7 +145,7 @@ def test_repeated_header_field_is_rejected(server: Host) -> None:
     assert answer.json()["detail"] == "Last-Event-ID is given more than once"
 
 
-def ask(host: Host, key: str, who: str = "me", **fields: Any) -> httpx2.Response:
+def ask(host: ThreadedServer, key: str, who: str = "me", **fields: Any) -> httpx2.Response:
     body = {"message": "hello", "stream": False, **fields}
     headers = as_caller(host, who) | {"Idempotency-Key": key}
     return host.client.post("/agents/echo/runs", json=body, headers=headers)
@@ -161,7 +161,7 @@ def test_repeated_request_returns_the_same_run(pair: Pair) -> None:
     assert ask(other, "again", stream=True).status_code == 422
 
 
-def test_repeated_background_request_is_accepted(server: Host) -> None:
+def test_repeated_background_request_is_accepted(server: ThreadedServer) -> None:
     first, second = (ask(server, "background", background=True) for _ in range(2))
     assert (first.status_code, second.status_code) == (202, 202)
     assert first.json()["run_id"] == second.json()["run_id"]
@@ -173,7 +173,7 @@ def test_repeated_stream_request_replays_from_the_start(
     one, other = pair
     told = [ask(host, "streamed", stream=True).text for host in (one, other, one)]
     assert told[0] == told[1] == told[2]
-    assert next(events(iter(told[0].splitlines())))[2] == 0
+    assert next(parse_events(iter(told[0].splitlines())))[2] == 0
 
 
 async def test_concurrent_repeats_create_one_run(pair: Pair) -> None:
@@ -192,7 +192,7 @@ async def test_concurrent_repeats_create_one_run(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, "ä"])
-def test_invalid_idempotency_key_is_rejected(server: Host, key: str) -> None:
+def test_invalid_idempotency_key_is_rejected(server: ThreadedServer, key: str) -> None:
     headers = [(name.encode(), value.encode()) for name, value in as_caller(server, "me").items()]
     headers.append((b"Idempotency-Key", key.encode()))
     body = {"message": "hello", "stream": False}
@@ -201,7 +201,7 @@ def test_invalid_idempotency_key_is_rejected(server: Host, key: str) -> None:
     assert answer.json()["detail"] == "Idempotency-Key must be 1 to 255 visible ASCII characters"
 
 
-def test_key_of_a_deleted_run_is_a_conflict(server: Host) -> None:
+def test_key_of_a_deleted_run_is_a_conflict(server: ThreadedServer) -> None:
     assert ask(server, "deleted", session_id="keyed").status_code == 200
     headers = as_caller(server, "me")
     assert server.client.delete("/sessions/keyed", headers=headers).status_code == 204

@@ -11,9 +11,9 @@ from agentctl.auth.policy import POLICY, NeedsScope, Public
 from agentctl.config.settings import Database, Settings
 from agentctl.server import create_app
 from agentctl.server.routing import Operation, check_routes
-from tests.server.hosts import Host
 from tests.server.scenarios import SCENARIOS, Scenario
 from tests.server.seeds import as_caller
+from tests.server.threaded_server import ThreadedServer
 
 OPERATIONS = check_routes(
     create_app(Settings(databases=(Database("main", "sqlite:////nowhere.db"),))).routes
@@ -21,14 +21,14 @@ OPERATIONS = check_routes(
 """The operations of any application; that of the scenarios has the same."""
 
 
-def with_ids(server: Host, text: str) -> str:
+def with_ids(server: ThreadedServer, text: str) -> str:
     """Return `text` with the names of seeded runs replaced by their ids."""
     for name, run_id in server.ids.items():
         text = text.replace(f"{{{name}}}", run_id)
     return text
 
 
-def ask(server: Host, scenario: Scenario) -> httpx2.Response:
+def ask(server: ThreadedServer, scenario: Scenario) -> httpx2.Response:
     method, _, path = with_ids(server, scenario.request).partition(" ")
     headers = as_caller(server, scenario.who)
     content = None
@@ -41,7 +41,7 @@ def ask(server: Host, scenario: Scenario) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-def test_scenario(server: Host, scenario: Scenario) -> None:
+def test_scenario(server: ThreadedServer, scenario: Scenario) -> None:
     answer = ask(server, scenario)
     assert answer.status_code == scenario.status, answer.text
     for text in scenario.has:
@@ -76,7 +76,7 @@ def test_every_operation_has_a_success_and_a_refusal(route: Operation) -> None:
         assert 403 in statuses
 
 
-def test_scenarios_match_their_operation(server: Host) -> None:
+def test_scenarios_match_their_operation(server: ThreadedServer) -> None:
     for scenario in SCENARIOS:
         method, _, path = with_ids(server, scenario.request).partition(" ")
         (route,) = (route for route in OPERATIONS if route.operation == scenario.operation)
@@ -93,7 +93,9 @@ PROTECTED = [route for route in OPERATIONS if not isinstance(POLICY[route.operat
 
 @pytest.mark.parametrize("route", PROTECTED, ids=lambda route: route.operation)
 @pytest.mark.parametrize("who", ["nobody", "bad"])
-def test_missing_credential_is_always_401(server: Host, route: Operation, who: str) -> None:
+def test_missing_credential_is_always_401(
+    server: ThreadedServer, route: Operation, who: str
+) -> None:
     """Also if the request has other faults."""
     method = next(iter(route.methods or ()))
     path = route.path.replace("{", "").replace("}", "%00")
@@ -111,7 +113,7 @@ NEEDY = [route for route in OPERATIONS if isinstance(POLICY[route.operation], Ne
 
 @pytest.mark.parametrize("route", NEEDY, ids=lambda route: route.operation)
 def test_missing_scope_is_403_before_the_body_is_read(
-    server: Host, route: Operation
+    server: ThreadedServer, route: Operation
 ) -> None:
     method = next(iter(route.methods or ()))
     path = route.path.replace("{", "").replace("}", "%00")

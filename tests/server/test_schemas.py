@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tests.server.hosts import Host
 from tests.server.seeds import as_caller
+from tests.server.threaded_server import ThreadedServer
 
 OBJECT: dict[str, Any] = {"additionalProperties": True, "type": "object"}
 TEXT, NUMBER, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
@@ -47,7 +47,7 @@ SESSIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def schemas(server: Host) -> dict[str, Any]:
+def schemas(server: ThreadedServer) -> dict[str, Any]:
     found: dict[str, Any] = server.client.get("/openapi.json").json()["components"]["schemas"]
     return found
 
@@ -70,7 +70,7 @@ def test_session_is_declared_as_in_the_contract(schemas: dict[str, Any], name: s
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_session_of_runs_has_every_field(
-    server: Host, schemas: dict[str, Any], name: str
+    server: ThreadedServer, schemas: dict[str, Any], name: str
 ) -> None:
     session_id, required, nullable = SESSIONS[name]
     session = server.client.get(f"/sessions/{session_id}", headers=as_caller(server, "me")).json()
@@ -113,9 +113,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_team_record_is_declared_as_in_the_contract(
-    schemas: dict[str, Any], name: str
-) -> None:
+def test_team_record_is_declared_as_in_the_contract(schemas: dict[str, Any], name: str) -> None:
     assert declared(schemas[name]).items() >= RECORDS[name].items()
 
 

@@ -21,7 +21,7 @@ from agentctl.server.processes.listener import base_url, bind_socket
 from agentctl.server.processes.serve import serve
 from tests.deployment import Deployment
 from tests.process import AGENTCTL, ServerProcess, serve_config
-from tests.server.hosts import hosting
+from tests.server.threaded_server import serve_in_thread
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
         assert served.process.wait(15) == 0
         assert time.monotonic() - began < 8
         assert names[-1] == "event: RunCancelled"
-    with hosting(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         (run,) = runs(deployment, host.url)
     assert (run["status"], run["cancel_requested_by"]) == ("CANCELLED", "system:shutdown")
 
@@ -188,7 +188,7 @@ def test_base_url_has_the_real_port(host: str, shown: str) -> None:
 def test_every_caller_is_admin_without_authorization(settled: Deployment) -> None:
     settings = settled.settings
     off = replace(settings, authorization=replace(settings.authorization, enabled=False))
-    with hosting(settled, create_app(off)) as host:
+    with serve_in_thread(settled, create_app(off)) as host:
         me = host.client.get("/auth/me", headers={"Authorization": "Bearer nonsense"})
         who = {"principal": "anonymous", "scopes": [], "admin": True, "auth_mode": "none"}
         assert me.json() == who

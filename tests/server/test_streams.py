@@ -10,19 +10,19 @@ import pytest
 from agentctl.server import answers, create_app
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.server.hosts import Host, hosting
+from tests.server.event_streams import parse_events, record, start_and_disconnect, wait_for
 from tests.server.seeds import as_caller
-from tests.server.streamed import events, leave, record, until
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 
-def test_stream_has_events_from_start_to_end(server: Host) -> None:
+def test_stream_has_events_from_start_to_end(server: ThreadedServer) -> None:
     headers = as_caller(server, "me")
     body = {"message": "hello world", "session_id": "streamed"}
     with server.client.stream("POST", "/agents/echo/runs", json=body, headers=headers) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["x-accel-buffering"] == "no"
-        found = list(events(answer.iter_lines()))
+        found = list(parse_events(answer.iter_lines()))
     assert found[0][0] == "RunStarted"
     assert found[-1][0] == "RunCompleted"
     assert [number for _, _, number in found] == list(range(len(found)))
@@ -33,7 +33,7 @@ def test_stream_has_events_from_start_to_end(server: Host) -> None:
     assert all(data["event"] == name for name, data, _ in found)
 
 
-def test_refused_run_is_a_status_and_no_stream(server: Host) -> None:
+def test_refused_run_is_a_status_and_no_stream(server: ThreadedServer) -> None:
     body = {"message": "hello", "session_id": "theirs"}
     answer = server.client.post("/agents/echo/runs", json=body, headers=as_caller(server, "me"))
     assert answer.status_code == 404
@@ -41,12 +41,12 @@ def test_refused_run_is_a_status_and_no_stream(server: Host) -> None:
 
 
 def test_cancelled_stream_ends_with_run_cancelled(
-    server: Host, model_endpoint: ModelEndpoint
+    server: ThreadedServer, model_endpoint: ModelEndpoint
 ) -> None:
     headers = as_caller(server, "me")
     body = {"message": "hello", "session_id": "to-cancel"}
     with server.client.stream("POST", "/agents/hang/runs", json=body, headers=headers) as answer:
-        found = events(answer.iter_lines())
+        found = parse_events(answer.iter_lines())
         _, first, _ = next(found)
         cancelled = httpx2.post(
             f"{server.url}/agents/hang/runs/{first['run_id']}/cancel",
@@ -59,21 +59,21 @@ def test_cancelled_stream_ends_with_run_cancelled(
     assert rest[-1][1]["reason"] == "enough"
 
 
-def test_disconnect_from_a_stream_stops_the_run(server: Host) -> None:
-    run_id = leave(server, {"message": "hello"})
-    until(lambda: record(server, run_id)["status"] == "CANCELLED")
+def test_disconnect_from_a_stream_stops_the_run(server: ThreadedServer) -> None:
+    run_id = start_and_disconnect(server, {"message": "hello"})
+    wait_for(lambda: record(server, run_id)["status"] == "CANCELLED")
     assert record(server, run_id)["cancel_requested_by"] == "me"
 
 
-def test_background_run_continues_without_its_client(server: Host) -> None:
-    run_id = leave(server, {"message": "hello", "background": True})
+def test_background_run_continues_without_its_client(server: ThreadedServer) -> None:
+    run_id = start_and_disconnect(server, {"message": "hello", "background": True})
     time.sleep(0.3)  # as long as the other one was given: nothing must happen
     assert record(server, run_id)["status"] == "RUNNING"
     cancel = f"/agents/hang/runs/{run_id}/cancel"
     assert server.client.post(cancel, headers=as_caller(server, "admin")).status_code == 200
 
 
-def give_up(host: Host, session_id: str) -> str:
+def give_up(host: ThreadedServer, session_id: str) -> str:
     """Start a run, disconnect before its end and return its id."""
     body = {"message": "hello", "stream": False, "session_id": session_id}
     headers = as_caller(host, "me")
@@ -83,9 +83,9 @@ def give_up(host: Host, session_id: str) -> str:
     return str(run["run_id"])
 
 
-def test_disconnect_while_waiting_stops_the_run(server: Host) -> None:
+def test_disconnect_while_waiting_stops_the_run(server: ThreadedServer) -> None:
     run_id = give_up(server, "waited-for")
-    until(lambda: record(server, run_id)["status"] == "CANCELLED")
+    wait_for(lambda: record(server, run_id)["status"] == "CANCELLED")
 
 
 @pytest.fixture
@@ -95,15 +95,15 @@ def detached(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndp
 
 
 def test_detached_run_continues_without_its_client(detached: Deployment) -> None:
-    with hosting(detached, create_app(detached.settings)) as host:
-        left = [leave(host, {"message": "hello"}), give_up(host, "given-up")]
+    with serve_in_thread(detached, create_app(detached.settings)) as host:
+        left = [start_and_disconnect(host, {"message": "hello"}), give_up(host, "given-up")]
         time.sleep(0.3)  # nothing must happen
         assert [record(host, run_id)["status"] for run_id in left] == ["RUNNING", "RUNNING"]
 
 
 def test_idle_stream_has_comments(settled: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "COMMENT_SECONDS", 0.05)
-    with hosting(settled, create_app(settled.settings)) as host:
+    with serve_in_thread(settled, create_app(settled.settings)) as host:
         headers = as_caller(host, "me")
         body = {"message": "hello"}
         with host.client.stream("POST", "/agents/hang/runs", json=body, headers=headers) as answer:

@@ -23,7 +23,13 @@ from agentctl.server.processes.worker_handle import MAXIMUM_PAUSE, STEADY_SECOND
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, run_agentctl
-from tests.server.several import Several, alive, following, several, until
+from tests.server.worker_server import (
+    WorkerServer,
+    is_alive,
+    read_stream,
+    serve_with_two_workers,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +42,7 @@ def drain_seconds(deployment: Deployment, seconds: float) -> None:
 @pytest.fixture(scope="module")
 def pair(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[Several]:
+) -> Iterator[WorkerServer]:
     """A shared server. Its settings contain a secret and are longer than an environment variable or
     argument may be (128 KiB).
     """
@@ -50,7 +56,7 @@ def pair(
     )
     deployment.path.write_text(text)
     (deployment.folder / "keys" / "signing.pem").write_text(SECRET)
-    with several(deployment, program=AGENTCTL) as server:
+    with serve_with_two_workers(deployment, program=AGENTCTL) as server:
         yield server
 
 
@@ -58,7 +64,7 @@ SECRET = "correct horse battery staple, 32 bytes"
 KEYS = f'algorithm = "HS256"\nverification_keys = ["{SECRET}"]'
 
 
-def test_every_worker_serves(pair: Several) -> None:
+def test_every_worker_serves(pair: WorkerServer) -> None:
     workers = pair.workers()
     assert len(set(workers)) == 2
     assert pair.parent not in workers
@@ -67,14 +73,14 @@ def test_every_worker_serves(pair: Several) -> None:
     assert pair.one_each("echo").keys() == set(workers)
 
 
-def test_large_settings_reach_workers_and_stay_hidden(pair: Several) -> None:
+def test_large_settings_reach_workers_and_stay_hidden(pair: WorkerServer) -> None:
     assert pair.client.get("/agents/long").status_code == 200
     for pid in pair.workers():
         for name in ("environ", "cmdline"):
             assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
 
 
-def test_any_worker_cancels_a_hung_run_within_a_second(pair: Several) -> None:
+def test_any_worker_cancels_a_hung_run_within_a_second(pair: WorkerServer) -> None:
     one, other = pair.workers()
     with pair.through(one) as owner, pair.through(other) as caller:
         for _ in range(20):
@@ -88,15 +94,15 @@ def test_any_worker_cancels_a_hung_run_within_a_second(pair: Several) -> None:
             assert (answer["status"], answer["cancel"]) == ("CANCELLED", "stopped")
 
 
-def test_stream_continues_at_another_worker(pair: Several) -> None:
+def test_stream_continues_at_another_worker(pair: WorkerServer) -> None:
     one, other = pair.workers()
     with pair.through(one) as owner, pair.through(other) as caller:
         body = {"message": "hello", "session_id": "s2", "background": True}
-        with following(owner, "/agents/trickle/runs", body) as events:
+        with read_stream(owner, "/agents/trickle/runs", body) as events:
             read = [next(events) for _ in range(10)]
         run_id = orjson.loads(read[0].data)["run_id"]
         place = {"session_id": "s2", "last_event_index": read[-1].seq}
-        with following(caller, f"/agents/trickle/runs/{run_id}/resume", place) as events:
+        with read_stream(caller, f"/agents/trickle/runs/{run_id}/resume", place) as events:
             read += [next(events) for _ in range(10)]
             cancel = f"/agents/trickle/runs/{run_id}/cancel?session_id=s2"
             assert pair.client.post(cancel).json()["status"] == "CANCELLED"
@@ -109,11 +115,11 @@ def test_stream_continues_at_another_worker(pair: Several) -> None:
 
 def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> None:
     drain_seconds(deployment, 3)
-    with several(deployment) as server:
+    with serve_with_two_workers(deployment) as server:
         runs = server.one_each()
         kept = len(server.rows("SELECT * FROM runs"))
         body = {"message": "hello", "session_id": "streamed"}
-        with following(server.client, "/agents/hang/runs", body) as events:
+        with read_stream(server.client, "/agents/hang/runs", body) as events:
             streamed = orjson.loads(next(events).data)["run_id"]
             began = time.monotonic()
             server.served.process.send_signal(signal.SIGTERM)
@@ -134,12 +140,12 @@ def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> Non
 def test_workers_stop_together_so_streams_get_their_end(
     deployment: Deployment,
 ) -> None:
-    with several(deployment) as server:
+    with serve_with_two_workers(deployment) as server:
         idle, busy = server.workers()
         with server.through(busy) as there, server.through(idle) as here:
             run_id = server.start("s1", "trickle", through=there)
             resume = f"/agents/trickle/runs/{run_id}/resume"
-            with following(here, resume, {"session_id": "s1"}) as events:
+            with read_stream(here, resume, {"session_id": "s1"}) as events:
                 assert next(events).name == "RunStarted"
                 server.served.process.send_signal(signal.SIGTERM)
                 assert [event.name for event in events][-1] == "RunCancelled"
@@ -151,7 +157,7 @@ def test_workers_stop_together_so_streams_get_their_end(
 
 def test_second_signal_ends_at_once(deployment: Deployment) -> None:
     drain_seconds(deployment, 60)
-    with several(deployment) as server:
+    with serve_with_two_workers(deployment) as server:
         server.one_each()
         server.served.process.send_signal(signal.SIGINT)
         server.await_draining()
@@ -163,7 +169,7 @@ def test_second_signal_ends_at_once(deployment: Deployment) -> None:
 
 def test_signal_to_every_process_counts_once(deployment: Deployment) -> None:
     drain_seconds(deployment, 60)
-    with several(deployment) as server:
+    with serve_with_two_workers(deployment) as server:
         (run_id, *others) = server.one_each().values()
         for pid in (*server.workers(), server.parent):
             os.kill(pid, signal.SIGTERM)
@@ -182,11 +188,11 @@ def test_dead_worker_is_replaced_under_load(
     deployment: Deployment,
 ) -> None:
     key = deployment.folder / "keys" / "signing.pub.pem"
-    with several(deployment) as server:
+    with serve_with_two_workers(deployment) as server:
         runs = server.one_each()
         dead, living = runs
         with asking(server) as answered:
-            until(lambda: len(answered) > 20)
+            wait_for(lambda: len(answered) > 20)
             text = key.read_bytes()
             key.unlink()
             os.kill(dead, signal.SIGKILL)
@@ -195,9 +201,9 @@ def test_dead_worker_is_replaced_under_load(
             server.served.wait_for("signing.pub.pem")
             assert server.workers() == [living]
             before = len(answered)
-            until(lambda: len(answered) > before + 5)
+            wait_for(lambda: len(answered) > before + 5)
             key.write_bytes(text)
-            until(lambda: len(server.workers()) == 2)
+            wait_for(lambda: len(server.workers()) == 2)
         said = server.served.log_text
         assert f"worker process {dead} was killed by SIGKILL; starting another one" in said
         assert "Traceback" not in said
@@ -205,17 +211,17 @@ def test_dead_worker_is_replaced_under_load(
         assert server.one_each("echo").keys() == set(server.workers())
         for run_id in answered:
             assert server.status(run_id) == "COMPLETED"
-        until(lambda: all(server.process_of(run_id) == living for run_id in going_on(server)))
+        wait_for(lambda: all(server.process_of(run_id) == living for run_id in going_on(server)))
 
 
-def going_on(server: Several) -> list[str]:
+def going_on(server: WorkerServer) -> list[str]:
     """Return the ids of live runs."""
     live = "SELECT run_id FROM runs WHERE status IN ('PENDING', 'RUNNING')"
     return [run_id for (run_id,) in server.rows(live)]
 
 
 @contextlib.contextmanager
-def asking(server: Several) -> Iterator[list[str]]:
+def asking(server: WorkerServer) -> Iterator[list[str]]:
     """Have four callers start one run after another; yield the ids of the completed runs."""
     answered, over = list[str](), threading.Event()
 
@@ -287,15 +293,15 @@ def test_failed_start_is_reported_once(
 
 def test_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
     drain_seconds(deployment, 2)
-    with several(deployment) as server:
+    with serve_with_two_workers(deployment) as server:
         workers, runs = server.workers(), server.one_each()
         port = int(server.served.url.rpartition(":")[2])
         os.kill(server.parent, signal.SIGKILL)
         server.served.process.wait()
         # They drain and release the port for a new server.
-        until(lambda: is_free(port))
+        wait_for(lambda: is_free(port))
         assert {server.status(run_id) for run_id in runs.values()} == {"RUNNING"}
-        until(lambda: not any(alive(pid) for pid in workers))
+        wait_for(lambda: not any(is_alive(pid) for pid in workers))
         assert {server.status(run_id) for run_id in runs.values()} == {"CANCELLED"}
         assert server.rows("SELECT * FROM workers") == []
 
@@ -319,12 +325,12 @@ sys.exit(main())
 
 def test_late_worker_is_killed_and_reported(deployment: Deployment) -> None:
     drain_seconds(deployment, 0)
-    with several(deployment, program=(sys.executable, "-c", IMPATIENT)) as server:
+    with serve_with_two_workers(deployment, program=(sys.executable, "-c", IMPATIENT)) as server:
         stuck, other = server.workers()
         os.kill(stuck, signal.SIGSTOP)
         assert server.served.stop() == 1
-        assert not alive(stuck)
-        assert not alive(other)
+        assert not is_alive(stuck)
+        assert not is_alive(other)
         said = server.served.log_text
     assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
 
@@ -335,7 +341,7 @@ def test_signal_during_the_start_ends_it(deployment: Deployment) -> None:
     with log.open("wb") as said:
         process = subprocess.Popen(line, stderr=said)
     try:
-        until((deployment.folder / "main.db").exists)
+        wait_for((deployment.folder / "main.db").exists)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0

@@ -15,9 +15,9 @@ from schemathesis.generation import GenerationMode
 
 from agentctl.auth.policy import POLICY, Public, operation_ids
 from agentctl.records.kinds import KINDS
-from tests.server.hosts import Host
 from tests.server.seeds import as_caller
 from tests.server.test_scenarios import OPERATIONS
+from tests.server.threaded_server import ThreadedServer
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ THERE = {
 
 
 @pytest.fixture(scope="module")
-def document(server: Host) -> Any:
+def document(server: ThreadedServer) -> Any:
     found = server.client.get("/openapi.json").json()
     return schemathesis.openapi.from_dict(found)
 
@@ -53,7 +53,7 @@ def content(body: Any) -> bytes | None:
 @pytest.mark.parametrize("mode", GenerationMode)
 @pytest.mark.parametrize("name", ASKED)
 def test_generated_request_gets_a_declared_response(
-    server: Host, document: Any, name: str, mode: GenerationMode
+    server: ThreadedServer, document: Any, name: str, mode: GenerationMode
 ) -> None:
     operation = document.find_operation_by_id(name)
     declared: dict[str, Any] = operation.definition.raw["responses"]

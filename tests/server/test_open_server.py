@@ -11,8 +11,8 @@ import pytest
 
 from tests.deployment import Deployment
 from tests.process import run_agentctl, serve_config
-from tests.server.hosts import Host
 from tests.server.seeds import as_caller
+from tests.server.threaded_server import ThreadedServer
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,9 @@ def test_open_server_rejects_an_external_address(
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_open_server_listens_externally_with_the_option(deployment: Deployment, workers: str) -> None:
+def test_open_server_listens_externally_with_the_option(
+    deployment: Deployment, workers: str
+) -> None:
     options = ("--host", "0.0.0.0", "--workers", workers, "--insecure-no-auth")
     with serve_config(deployment.path, *options) as served:
         assert "whoever can reach it is an administrator" in served.wait_for("authorization: ")
@@ -58,7 +60,9 @@ def test_open_server_listens_externally_with_the_option(deployment: Deployment, 
 
 @pytest.mark.parametrize("origin", ["null", "https://evil.example", "http://127.0.0.1:1"])
 @pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
-def test_no_other_origin_may_read_responses_by_default(server: Host, origin: str, method: str) -> None:
+def test_no_other_origin_may_read_responses_by_default(
+    server: ThreadedServer, origin: str, method: str
+) -> None:
     """T17 with the default settings."""
     asked = {"Origin": origin, "Access-Control-Request-Method": "DELETE"}
     for who in ("nobody", "me"):

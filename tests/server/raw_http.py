@@ -11,7 +11,13 @@ from typing import Any
 
 import orjson
 
-__all__ = ["Answer", "Wire", "check_refusal", "closed_after", "wire"]
+__all__ = [
+    "RawConnection",
+    "RawResponse",
+    "check_error",
+    "open_raw_connection",
+    "seconds_until_closed",
+]
 
 PATIENCE = 20.0
 
@@ -24,7 +30,7 @@ CODES = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class RawResponse:
     """A response: status, header fields by names in lower case, body."""
 
     status: int
@@ -36,7 +42,7 @@ class Answer:
         return orjson.loads(self.body)
 
 
-class Wire:
+class RawConnection:
     """The client side of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -49,7 +55,7 @@ class Wire:
             for part in parts:
                 self.socket.sendall(part)
 
-    def answer(self, *, bodiless: bool = False) -> Answer:
+    def answer(self, *, bodiless: bool = False) -> RawResponse:
         """Read the next response, also an interim one. `bodiless`: the response to HEAD."""
         head = self._until(b"\r\n\r\n").decode("latin-1")
         line, *lines = head[:-4].split("\r\n")
@@ -60,7 +66,7 @@ class Wire:
             assert name.lower() not in fields, head
             fields[name.lower()] = value
         empty = bodiless or status in ("100", "204")
-        return Answer(int(status), fields, b"" if empty else self._body(fields))
+        return RawResponse(int(status), fields, b"" if empty else self._body(fields))
 
     def ended(self) -> bool:
         """Wait for the next byte; return True if the server closes the connection instead."""
@@ -96,14 +102,14 @@ class Wire:
 
 
 @contextlib.contextmanager
-def wire(port: int) -> Iterator[Wire]:
+def open_raw_connection(port: int) -> Iterator[RawConnection]:
     """Open a connection to a port of this machine."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        yield Wire(connection)
+        yield RawConnection(connection)
 
 
-def check_refusal(answer: Answer, status: int) -> None:
+def check_error(answer: RawResponse, status: int) -> None:
     """Check an error response and the common header fields (docs/contract.md "Errors")."""
     assert answer.status == status, answer
     assert answer.json["error_code"] == CODES[status]
@@ -117,7 +123,7 @@ def check_refusal(answer: Answer, status: int) -> None:
     assert len(answer.fields["x-request-id"]) == 36
 
 
-def closed_after(connection: Wire, began: float) -> float:
+def seconds_until_closed(connection: RawConnection, began: float) -> float:
     """Wait until the server closes; return the seconds since `began` (monotonic clock)."""
     assert connection.ended()
     return time.monotonic() - began

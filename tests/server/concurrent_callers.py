@@ -12,7 +12,7 @@ import orjson
 
 from tests.deployment import ADMIN, Deployment
 
-__all__ = ["ENDS", "SECONDS", "Asked", "Event", "calling", "events", "ordered"]
+__all__ = ["ENDS", "SECONDS", "Event", "RequestedRun", "check_order", "open_client", "read_events"]
 
 ENDS = {
     f"{prefix}{end}": status
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 @dataclass
-class Asked:
+class RequestedRun:
     """A requested run, and everything that its caller has received.
 
     Attributes:
@@ -80,7 +80,7 @@ class Asked:
         try:
             if self.streamed:
                 assert answer.status_code == 200, await answer.aread()
-                async for event in events(answer):
+                async for event in read_events(answer):
                     self.hear(event)
             else:
                 self.learn(answer.status_code, await answer.aread())
@@ -104,7 +104,7 @@ class Asked:
             self.final_status = ENDS.get(event.name, self.final_status)
 
 
-async def events(answer: httpx2.Response) -> AsyncIterator[Event]:
+async def read_events(answer: httpx2.Response) -> AsyncIterator[Event]:
     """Yield the events of a stream."""
     fields: dict[str, str] = {}
     async for line in answer.aiter_lines():
@@ -116,7 +116,7 @@ async def events(answer: httpx2.Response) -> AsyncIterator[Event]:
             fields = {}
 
 
-def ordered(found: list[Event], run_id: str) -> None:
+def check_order(found: list[Event], run_id: str) -> None:
     """Check the numbers: no gap, no repeat, and one last event, the end of the run itself."""
     first = found[0].number
     assert [event.number for event in found] == list(range(first, first + len(found)))
@@ -125,7 +125,7 @@ def ordered(found: list[Event], run_id: str) -> None:
 
 
 @asynccontextmanager
-async def calling(
+async def open_client(
     deployment: Deployment, url: str, subject: str | None = "me", *scopes: str
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """Open a client of a server, for an administrator, with any number of connections."""

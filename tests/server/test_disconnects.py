@@ -18,10 +18,10 @@ from agentctl.server import create_app
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.server.hosts import Host, hosting
-from tests.server.load import SECONDS
+from tests.server.concurrent_callers import SECONDS
+from tests.server.database_checks import open_read_only
 from tests.server.seeds import as_caller
-from tests.server.stored import looking
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,9 @@ def sockets(port: int, *, remote: bool) -> int:
 
 
 @contextlib.asynccontextmanager
-async def connected(host: Host) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connected(
+    host: ThreadedServer,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Open a connection that is closed at the end, every second time with a reset."""
     reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
     try:
@@ -83,30 +85,30 @@ async def connected(host: Host) -> AsyncIterator[tuple[asyncio.StreamReader, asy
             await writer.wait_closed()
 
 
-def request(host: Host, agent: str, message: str, *, stream: bool) -> tuple[bytes, bytes]:
+def request(host: ThreadedServer, agent: str, message: str, *, stream: bool) -> tuple[bytes, bytes]:
     """Return header and body of a request that starts a run."""
     body = orjson.dumps({"message": message, "session_id": "s1", "stream": stream})
-    fields = {**as_caller(host, "me"), "Host": "here", "Content-Type": "application/json"}
+    fields = {**as_caller(host, "me"), "ThreadedServer": "here", "Content-Type": "application/json"}
     fields["Content-Length"] = str(len(body))
     lines = [f"POST /agents/{agent}/runs HTTP/1.1", *(f"{k}: {v}" for k, v in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode(), body
 
 
-async def leave_mid_body(host: Host, agent: str, message: str) -> None:
+async def leave_mid_body(host: ThreadedServer, agent: str, message: str) -> None:
     head, body = request(host, agent, message, stream=True)
     async with connected(host) as (_, writer):
         writer.write(head + body[:-5])
         await writer.drain()
 
 
-async def leave_before_the_first_event(host: Host, agent: str, message: str) -> None:
+async def leave_before_the_first_event(host: ThreadedServer, agent: str, message: str) -> None:
     head, body = request(host, agent, message, stream=True)
     async with connected(host) as (_, writer):
         writer.write(head + body)
         await writer.drain()
 
 
-async def leave_mid_stream(host: Host, agent: str, message: str) -> None:
+async def leave_mid_stream(host: ThreadedServer, agent: str, message: str) -> None:
     head, body = request(host, agent, message, stream=True)
     async with connected(host) as (reader, writer):
         writer.write(head + body)
@@ -114,7 +116,7 @@ async def leave_mid_stream(host: Host, agent: str, message: str) -> None:
         await reader.readuntil(b"data: ")
 
 
-async def leave_while_it_works(host: Host, agent: str, message: str) -> None:
+async def leave_while_it_works(host: ThreadedServer, agent: str, message: str) -> None:
     head, body = request(host, agent, message, stream=False)
     async with connected(host) as (_, writer):
         writer.write(head + body)
@@ -125,7 +127,7 @@ async def leave_while_it_works(host: Host, agent: str, message: str) -> None:
 
 def has_run(deployment: Deployment, message: str) -> bool:
     """Return True if there is a run with this message."""
-    with looking(deployment.folder / "main.db") as connection:
+    with open_read_only(deployment.folder / "main.db") as connection:
         sql = "SELECT count(*) FROM runs WHERE input = ?"
         return connection.execute(sql, (message,)).fetchall() != [(0,)]
 
@@ -133,7 +135,7 @@ def has_run(deployment: Deployment, message: str) -> bool:
 WAYS = (leave_mid_body, leave_before_the_first_event, leave_mid_stream, leave_while_it_works)
 
 
-async def leave(host: Host, agent: str, message: str, clients: int) -> None:
+async def leave(host: ThreadedServer, agent: str, message: str, clients: int) -> None:
     """Have this number of clients disconnect in each way."""
     async with asyncio.TaskGroup() as leaving:
         for way in WAYS:
@@ -152,7 +154,7 @@ async def test_disconnected_clients_leak_nothing(
     server = f'on_disconnect = "{on_disconnect}"'
     deployment = create_deployment(tmp_path, model_endpoint.base_url, server=server)
     watched = Watched(deployment)
-    with hosting(deployment, watched) as host:
+    with serve_in_thread(deployment, watched) as host:
         await leave(host, agent, "first", 1)
         await wait_until(lambda: not watched.engine.live_runs(), SECONDS)
         await wait_until(lambda: sockets(host.port, remote=False) == 0, SECONDS)
@@ -169,7 +171,7 @@ async def test_disconnected_clients_leak_nothing(
 
 def check_runs(deployment: Deployment, status: str) -> None:
     """Check that exactly the complete requests have runs, unless the client left too early."""
-    with looking(deployment.folder / "main.db") as connection:
+    with open_read_only(deployment.folder / "main.db") as connection:
         sql = "SELECT input, status, cancel_requested_by, cancel_reason FROM runs"
         ends = {message: end for message, *end in connection.execute(sql)}
     cancelled = ["CANCELLED", "me", CLIENT_DISCONNECTED]

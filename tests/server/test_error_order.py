@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.hosts import Host
 from tests.server.seeds import as_caller
+from tests.server.threaded_server import ThreadedServer
 
 LONG = "x" * 256
 
@@ -46,7 +46,7 @@ ALSO_NOT_THERE: list[tuple[str, Any]] = [
 """The same of components, databases and tables."""
 
 
-def ask(server: Host, who: str, request: str, body: Any) -> tuple[int, bytes, list[str]]:
+def ask(server: ThreadedServer, who: str, request: str, body: Any) -> tuple[int, bytes, list[str]]:
     method, _, path = request.partition(" ")
     headers = as_caller(server, who)
     answer = server.client.request(method, path, headers=headers, json=body)
@@ -57,7 +57,7 @@ def ask(server: Host, who: str, request: str, body: Any) -> tuple[int, bytes, li
 
 @pytest.mark.parametrize(("request_line", "body"), NOT_THERE, ids=str)
 def test_invisible_is_reported_as_missing(
-    server: Host, request_line: str, body: Any
+    server: ThreadedServer, request_line: str, body: Any
 ) -> None:
     answers = [
         ask(server, who, request_line.format(session=session, run=run), body)
@@ -74,6 +74,6 @@ def test_invisible_is_reported_as_missing(
 
 @pytest.mark.parametrize(("request_line", "body"), ALSO_NOT_THERE, ids=str)
 def test_missing_is_reported_before_invalid(
-    server: Host, request_line: str, body: Any
+    server: ThreadedServer, request_line: str, body: Any
 ) -> None:
     assert ask(server, "me", request_line, body)[0] == 404

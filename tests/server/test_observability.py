@@ -18,9 +18,9 @@ from agentctl.cli.root import app
 from tests.deployment import Deployment
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
-from tests.server.several import until
-from tests.server.watched import Watched, watched
-from tests.server.wire import wire
+from tests.server.observed_server import ObservedServer, serve_observed
+from tests.server.raw_http import open_raw_connection
+from tests.server.worker_server import wait_for
 
 MESSAGE = "words that a user sends to a model"
 ROW = re.compile(r"^\| `(agentctl_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
@@ -29,27 +29,29 @@ ROW = re.compile(r"^\| `(agentctl_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
 @pytest.fixture(scope="module")
 def seen(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[Watched]:
+) -> Iterator[ObservedServer]:
     """A server with one process and the JSON log."""
-    with watched(tmp_path_factory.mktemp("seen"), model_endpoint.base_url) as server:
+    with serve_observed(tmp_path_factory.mktemp("seen"), model_endpoint.base_url) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def pair(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[Watched]:
+) -> Iterator[ObservedServer]:
     """A server with two workers and the readable log."""
     folder, url = tmp_path_factory.mktemp("pair"), model_endpoint.base_url
-    with watched(folder, url, "--workers", "2", form="readable") as server:
+    with serve_observed(folder, url, "--workers", "2", form="readable") as server:
         yield server
 
 
-def of_request(seen: Watched, request_id: str) -> list[dict[str, object]]:
+def of_request(seen: ObservedServer, request_id: str) -> list[dict[str, object]]:
     return [line for line in seen.lines() if line.get("request_id") == request_id]
 
 
-def run(seen: Watched, agent: str, session_id: str, message: str = MESSAGE) -> tuple[str, str]:
+def run(
+    seen: ObservedServer, agent: str, session_id: str, message: str = MESSAGE
+) -> tuple[str, str]:
     """Start a run, wait for its end and return the ids of request and run."""
     body = {"message": message, "session_id": session_id, "stream": False}
     answer = seen.client.post(f"/agents/{agent}/runs", json=body)
@@ -57,9 +59,9 @@ def run(seen: Watched, agent: str, session_id: str, message: str = MESSAGE) -> t
     return answer.headers["x-request-id"], answer.json()["run_id"]
 
 
-def test_finished_request_has_a_log_line(seen: Watched) -> None:
+def test_finished_request_has_a_log_line(seen: ObservedServer) -> None:
     request_id, run_id = run(seen, "echo", "s1")
-    until(lambda: of_request(seen, request_id))
+    wait_for(lambda: of_request(seen, request_id))
     (line,) = of_request(seen, request_id)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(line.pop("time")))
     assert 0 < float(str(line.pop("duration_ms"))) < 30_000
@@ -78,7 +80,7 @@ def test_finished_request_has_a_log_line(seen: Watched) -> None:
     }
 
 
-def test_failed_request_has_a_log_line(seen: Watched) -> None:
+def test_failed_request_has_a_log_line(seen: ObservedServer) -> None:
     odd = "%0a%7b%22forged%22%3a1%7d%1b[2J%e2%80%ae" + "a" * 5_000
     answers = [
         seen.client.get("/nothing-that-there-is"),
@@ -94,7 +96,7 @@ def test_failed_request_has_a_log_line(seen: Watched) -> None:
     ]
     for answer, fields in zip(answers, wanted, strict=True):
         request_id = answer.headers["x-request-id"]
-        until(lambda request_id=request_id: of_request(seen, request_id))  # type: ignore[misc]
+        wait_for(lambda request_id=request_id: of_request(seen, request_id))  # type: ignore[misc]
         (line,) = of_request(seen, request_id)
         found = (line["operation"], line["method"], line["status"], line.get("principal"))
         assert found == fields
@@ -102,19 +104,19 @@ def test_failed_request_has_a_log_line(seen: Watched) -> None:
     assert "nothing-that-there-is" not in seen.served.log_text
 
 
-def test_invalid_http_is_logged_with_its_request_id(seen: Watched) -> None:
-    with wire(int(seen.served.url.rpartition(":")[2])) as connection:
+def test_invalid_http_is_logged_with_its_request_id(seen: ObservedServer) -> None:
+    with open_raw_connection(int(seen.served.url.rpartition(":")[2])) as connection:
         connection.send(b"GET /agents HTTP/1.1\r\n\r\n")
         answer = connection.answer()
     assert answer.status == 400
     request_id = answer.fields["x-request-id"]
-    until(lambda: of_request(seen, request_id))
+    wait_for(lambda: of_request(seen, request_id))
     assert [line["logger"] for line in of_request(seen, request_id)] == ["agentctl.server"]
 
 
-def test_log_lines_of_a_run_have_its_ids(seen: Watched) -> None:
+def test_log_lines_of_a_run_have_its_ids(seen: ObservedServer) -> None:
     request_id, run_id = run(seen, "http-500", "s2")
-    until(lambda: len(of_request(seen, request_id)) >= 2)
+    wait_for(lambda: len(of_request(seen, request_id)) >= 2)
     warnings = [line for line in of_request(seen, request_id) if line["level"] == "warning"]
     assert any("the model failed" in str(line["message"]) for line in warnings)
     for line in warnings:
@@ -123,19 +125,19 @@ def test_log_lines_of_a_run_have_its_ids(seen: Watched) -> None:
     assert MESSAGE not in seen.served.log_text
 
 
-def test_log_lines_of_a_member_have_its_run_id(seen: Watched) -> None:
+def test_log_lines_of_a_member_have_its_run_id(seen: ObservedServer) -> None:
     body = {"message": "hello", "session_id": "s3", "stream": False}
     answer = seen.client.post("/teams/choir/runs", json=body)
     request_id, run_id = answer.headers["x-request-id"], answer.json()["run_id"]
-    until(lambda: run_id in {line.get("run_id") for line in of_request(seen, request_id)})
+    wait_for(lambda: run_id in {line.get("run_id") for line in of_request(seen, request_id)})
     levels = {line["run_id"]: line["level"] for line in of_request(seen, request_id)}
     assert levels.pop(run_id) == "info"
     assert set(levels.values()) == {"warning"}
 
 
-def test_every_event_is_one_line(seen: Watched) -> None:
+def test_every_event_is_one_line(seen: ObservedServer) -> None:
     request_id, _ = run(seen, "explode", "s4", "{}")
-    until(lambda: len(of_request(seen, request_id)) >= 2)
+    wait_for(lambda: len(of_request(seen, request_id)) >= 2)
     (failed,) = [line for line in of_request(seen, request_id) if "exception" in line]
     assert "tool-text\n1999-01-01" in str(failed["exception"])
     written = seen.served.log_text
@@ -145,11 +147,11 @@ def test_every_event_is_one_line(seen: Watched) -> None:
     assert [note.split(" ")[0] for note in notes] == ["agentctl", "authorization:", "metrics:"]
 
 
-def test_blocked_event_loop_is_logged(seen: Watched) -> None:
+def test_blocked_event_loop_is_logged(seen: ObservedServer) -> None:
     assert seen.value("agentctl_loop_lag_seconds_count") > 0
     run(seen, "hold", "s5", '{"seconds": 1.4}')
     said = "the event loop was blocked for 1."
-    until(lambda: any(said in line["message"] for line in seen.lines()))
+    wait_for(lambda: any(said in line["message"] for line in seen.lines()))
     slow = seen.value("agentctl_loop_lag_seconds_count")
     slow -= seen.value("agentctl_loop_lag_seconds_bucket", le="1.0")
     assert slow == 1
@@ -158,13 +160,13 @@ def test_blocked_event_loop_is_logged(seen: Watched) -> None:
 READABLE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ (\[\d+\] )?agentctl\.\w+: .*")
 
 
-def test_readable_format_of_two_workers(pair: Watched) -> None:
+def test_readable_format_of_two_workers(pair: ObservedServer) -> None:
     """Lines of two processes are complete. A traceback is indented below its line."""
     _, run_id = run(pair, "explode", "s1", "{}")
     pair.client.get("/sessions/s 1 request_id=forged%0A")
     for _ in range(20):
         pair.client.get("/agents", headers={"Connection": "close"})
-    until(lambda: pair.served.log_text.count("operation=get_agents") == 20)
+    wait_for(lambda: pair.served.log_text.count("operation=get_agents") == 20)
     said = pair.served.log_text
     assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
     lines = said.splitlines()[4:]
@@ -178,7 +180,7 @@ def test_readable_format_of_two_workers(pair: Watched) -> None:
     assert all(pid.isdecimal() for pid in pids)
 
 
-def start(seen: Watched, agent: str, *, background: bool = False) -> str:
+def start(seen: ObservedServer, agent: str, *, background: bool = False) -> str:
     body = {"message": "hello", "session_id": agent, "stream": False, "background": background}
     answer = seen.client.post(f"/agents/{agent}/runs", json=body)
     assert answer.status_code in (200, 202), answer.text
@@ -186,7 +188,7 @@ def start(seen: Watched, agent: str, *, background: bool = False) -> str:
     return run_id
 
 
-def test_requests_are_counted_by_operation(seen: Watched) -> None:
+def test_requests_are_counted_by_operation(seen: ObservedServer) -> None:
     def counts() -> list[float]:
         labels = {"operation": "get_agents", "method": "GET"}
         return [
@@ -211,7 +213,7 @@ def test_requests_are_counted_by_operation(seen: Watched) -> None:
     assert "absent-one" not in text
 
 
-def test_runs_are_counted(seen: Watched) -> None:
+def test_runs_are_counted(seen: ObservedServer) -> None:
     def counts() -> list[float]:
         ends = ("completed", "error", "cancelled")
         return [
@@ -234,7 +236,7 @@ def test_runs_are_counted(seen: Watched) -> None:
     assert run_id not in seen.anybody.get(seen.metrics_url).text
 
 
-def test_documentation_lists_every_metric(seen: Watched) -> None:
+def test_documentation_lists_every_metric(seen: ObservedServer) -> None:
     """Compare names, types and labels."""
     page = (ROOT / "docs/observability.md").read_text()
     listed = {name: (kind, labels) for name, kind, labels in ROW.findall(page)}
@@ -255,7 +257,7 @@ def test_documentation_lists_every_metric(seen: Watched) -> None:
     assert {sample.labels["worker"] for sample in samples} == {"0"}
 
 
-def test_databases_and_heartbeats_have_metrics(seen: Watched) -> None:
+def test_databases_and_heartbeats_have_metrics(seen: ObservedServer) -> None:
     assert {
         sample.labels["database"]
         for sample in seen.scrape()
@@ -266,7 +268,7 @@ def test_databases_and_heartbeats_have_metrics(seen: Watched) -> None:
     assert seen.value("agentctl_process_resident_memory_bytes") > 1_000_000
 
 
-def test_metrics_address_serves_nothing_else(seen: Watched) -> None:
+def test_metrics_address_serves_nothing_else(seen: ObservedServer) -> None:
     base = seen.metrics_url.removesuffix("/metrics")
     for path in ("/", "/health", "/agents", "/metrics/", "/metricsx", "//metrics"):
         assert seen.anybody.get(base + path, headers=seen.client.headers).status_code == 404, path
@@ -288,7 +290,7 @@ def test_metrics_address_serves_nothing_else(seen: Watched) -> None:
 
 
 @pytest.mark.slow
-def test_metrics_show_a_blocked_worker(pair: Watched) -> None:
+def test_metrics_show_a_blocked_worker(pair: ObservedServer) -> None:
     before = pair.value("agentctl_requests_total", operation="get_models")
     for _ in range(30):
         pair.client.get("/models", headers={"Connection": "close"})
@@ -303,7 +305,7 @@ def test_metrics_show_a_blocked_worker(pair: Watched) -> None:
         assert time.monotonic() - began < 5
     finally:
         os.kill(pid, signal.SIGCONT)
-    until(lambda: pair.value("agentctl_worker_up") == 2)
+    wait_for(lambda: pair.value("agentctl_worker_up") == 2)
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 30
     while pid in children(pair.served.process.pid) or pair.value("agentctl_worker_up") < 2:
@@ -325,9 +327,7 @@ def serve(deployment: Deployment, listen: str, *more: str) -> tuple[int, str]:
     return done.exit_code, done.stderr
 
 
-def test_missing_package_is_named(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_named(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     code, said = serve(deployment, "127.0.0.1:0")
     assert code == 2

@@ -16,13 +16,13 @@ from agentctl.operations import StreamEvent
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, serve_config
 
-__all__ = ["Several", "alive", "following", "several", "until"]
+__all__ = ["WorkerServer", "is_alive", "read_stream", "serve_with_two_workers", "wait_for"]
 
 PATIENCE = 20.0
 
 
 @dataclass(frozen=True)
-class Several:
+class WorkerServer:
     """A running server.
 
     Attributes:
@@ -41,7 +41,7 @@ class Several:
 
     def workers(self) -> list[int]:
         """Return the ids of the live worker processes."""
-        return [pid for (pid,) in self.rows("SELECT pid FROM workers") if alive(pid)]
+        return [pid for (pid,) in self.rows("SELECT pid FROM workers") if is_alive(pid)]
 
     def start(
         self, session_id: str, agent: str = "hang", *, through: httpx2.Client | None = None
@@ -60,7 +60,7 @@ class Several:
         while found.keys() != workers:
             assert time.monotonic() < deadline, found
             run_id = self.start(f"s{time.monotonic_ns()}", agent)
-            until(lambda run_id=run_id: self.status(run_id) != "PENDING")  # type: ignore[misc]
+            wait_for(lambda run_id=run_id: self.status(run_id) != "PENDING")  # type: ignore[misc]
             found[self.process_of(run_id)] = run_id
         return found
 
@@ -77,7 +77,7 @@ class Several:
 
     def await_status(self, run_id: str, status: str) -> None:
         """Wait until the stored status of a run is this one."""
-        until(lambda: self.status(run_id) == status)
+        wait_for(lambda: self.status(run_id) == status)
 
     def run(self, run_id: str) -> dict[str, Any]:
         """Return the record of a run."""
@@ -109,26 +109,28 @@ class Several:
 
     def await_draining(self) -> None:
         """Wait until the server drains."""
-        until(lambda: self.client.get("/ready").status_code == 503)
+        wait_for(lambda: self.client.get("/ready").status_code == 503)
 
 
 @contextlib.contextmanager
-def several(deployment: Deployment, *, program: Sequence[str] | None = None) -> Iterator[Several]:
+def serve_with_two_workers(
+    deployment: Deployment, *, program: Sequence[str] | None = None
+) -> Iterator[WorkerServer]:
     """Serve a deployment with two workers; check at the end that no process is left."""
     with serve_config(deployment.path, "--workers", "2", program=program) as served:
         token = deployment.token("me", ADMIN)
         headers = {"Authorization": f"Bearer {token}"}
         fresh = {**headers, "Connection": "close"}
         with httpx2.Client(base_url=served.url, headers=fresh, timeout=30) as client:
-            found = Several(deployment, served, client, headers)
+            found = WorkerServer(deployment, served, client, headers)
             pids = found.workers()
             yield found
             pids += found.workers()
-    until(lambda: not any(alive(pid) for pid in pids))
+    wait_for(lambda: not any(is_alive(pid) for pid in pids))
 
 
 @contextlib.contextmanager
-def following(
+def read_stream(
     client: httpx2.Client, path: str, body: dict[str, Any]
 ) -> Iterator[Iterator[StreamEvent]]:
     """Yield the events of a stream."""
@@ -148,7 +150,7 @@ def _events(lines: Iterator[str]) -> Iterator[StreamEvent]:
             fields.clear()
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Return True if the process exists."""
     try:
         os.kill(pid, 0)
@@ -157,7 +159,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def until(true: Callable[[], bool]) -> None:
+def wait_for(true: Callable[[], bool]) -> None:
     """Wait for a condition; fail after a while."""
     deadline = time.monotonic() + PATIENCE
     while not true():

@@ -7,7 +7,7 @@ import socket
 import orjson
 import pytest
 
-from tests.server.hosts import Host
+from tests.server.threaded_server import ThreadedServer
 
 NOT_HTTP = {
     "garbage": b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
@@ -22,7 +22,7 @@ NOT_HTTP = {
 }
 
 
-def exchange(server: Host, sent: bytes) -> tuple[bytes, dict[bytes, bytes], bytes]:
+def exchange(server: ThreadedServer, sent: bytes) -> tuple[bytes, dict[bytes, bytes], bytes]:
     """Return status line, header fields and body of the response, until the close."""
     received = bytearray()
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
@@ -36,7 +36,7 @@ def exchange(server: Host, sent: bytes) -> tuple[bytes, dict[bytes, bytes], byte
 
 
 @pytest.mark.parametrize("sent", NOT_HTTP.values(), ids=NOT_HTTP)
-def test_invalid_http_gets_an_error_body(server: Host, sent: bytes) -> None:
+def test_invalid_http_gets_an_error_body(server: ThreadedServer, sent: bytes) -> None:
     status, fields, body = exchange(server, sent)
     assert status == b"HTTP/1.1 400 Bad Request"
     assert orjson.loads(body) == {

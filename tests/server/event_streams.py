@@ -9,16 +9,16 @@ from typing import Any
 import httpx2
 import orjson
 
-from tests.server.hosts import Host
 from tests.server.seeds import as_caller
+from tests.server.threaded_server import ThreadedServer
 
-__all__ = ["Event", "events", "leave", "record", "until"]
+__all__ = ["Event", "parse_events", "record", "start_and_disconnect", "wait_for"]
 
 Event = tuple[str, dict[str, Any], int]
 """Name, data and number."""
 
 
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
     """Wait for a condition and return its first true value."""
     deadline = time.monotonic() + seconds
     while not (met := condition()):
@@ -27,7 +27,7 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
     return met
 
 
-def events(lines: Iterator[str]) -> Iterator[Event]:
+def parse_events(lines: Iterator[str]) -> Iterator[Event]:
     """Return name, data and number of each event."""
     fields: dict[str, str] = {}
     for line in lines:
@@ -39,17 +39,17 @@ def events(lines: Iterator[str]) -> Iterator[Event]:
             fields = {}
 
 
-def record(host: Host, run_id: str) -> dict[str, Any]:
+def record(host: ThreadedServer, run_id: str) -> dict[str, Any]:
     answer = host.client.get(f"/runs/{run_id}", headers=as_caller(host, "admin"))
     found: dict[str, Any] = answer.json()
     return found
 
 
-def leave(host: Host, body: dict[str, Any]) -> str:
+def start_and_disconnect(host: ThreadedServer, body: dict[str, Any]) -> str:
     """Start a stream, read its first event, disconnect and return the id of the run."""
     headers = as_caller(host, "me")
     with httpx2.stream(
         "POST", f"{host.url}/agents/hang/runs", json=body, headers=headers
     ) as answer:
-        _, first, _ = next(events(answer.iter_lines()))
+        _, first, _ = next(parse_events(answer.iter_lines()))
         return str(first["run_id"])

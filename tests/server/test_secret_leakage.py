@@ -26,7 +26,7 @@ from agentctl.cli.root import app
 from tests.auth.forge import b64, ec_pair, fixed, hs, token
 from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, ServerProcess, base_environment, start_server
-from tests.server.wire import wire
+from tests.server.raw_http import open_raw_connection
 
 pytestmark = pytest.mark.slow
 
@@ -320,7 +320,7 @@ def ask_badly(scene: Scene, port: int) -> None:
             f"{canary}\r\n\r\n",
         ]
     ):
-        with wire(port) as connection, contextlib.suppress(AssertionError):
+        with open_raw_connection(port) as connection, contextlib.suppress(AssertionError):
             connection.send(sent.encode("latin-1"))
             answer = connection.answer()
             said = repr((answer.status, answer.fields)).encode() + answer.body
@@ -471,7 +471,7 @@ def test_all_invalid_credentials_get_the_same_response(scene: Scene) -> None:
 def test_no_caller_can_forge_log_lines(scene: Scene) -> None:
     """L05: no control characters, and each line is a complete object or output of the command.
 
-    The readable format is tested in `test_seeing`.
+    The readable format is tested in `test_observability`.
     """
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", scene.log)
     assert "forged" in scene.log

@@ -11,13 +11,13 @@ import apsw
 import orjson
 
 from agentctl.runs.event_format import LOST_SEQ_STEP
-from tests.server.load import ENDS, Event
+from tests.server.concurrent_callers import ENDS, Event
 
-__all__ = ["check_events", "check_whole", "events_of", "looking", "statuses"]
+__all__ = ["check_events", "check_integrity", "open_read_only", "statuses", "stored_events"]
 
 
 @contextmanager
-def looking(path: Path) -> Iterator[apsw.Connection]:
+def open_read_only(path: Path) -> Iterator[apsw.Connection]:
     """Open the file read-only."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         connection.set_busy_timeout(10_000)
@@ -34,7 +34,7 @@ def statuses(connection: apsw.Connection) -> dict[str, str]:
     return dict(rows(connection, "SELECT run_id, status FROM runs"))
 
 
-def check_whole(connection: apsw.Connection) -> None:
+def check_integrity(connection: apsw.Connection) -> None:
     """Check the integrity of the file and the consistency of its tables."""
     assert rows(connection, "PRAGMA integrity_check") == [("ok",)]
     assert rows(connection, "PRAGMA foreign_key_check") == []
@@ -49,7 +49,7 @@ def check_whole(connection: apsw.Connection) -> None:
     assert rows(connection, halves) == []
 
 
-def events_of(connection: apsw.Connection, run_id: str) -> list[Event]:
+def stored_events(connection: apsw.Connection, run_id: str) -> list[Event]:
     """Return the stored events of a run."""
     found = list[Event]()
     sql = "SELECT first_seq, last_seq, events FROM run_events WHERE run_id = ? ORDER BY first_seq"

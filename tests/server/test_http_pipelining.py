@@ -16,10 +16,10 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from tests.deployment import Deployment
-from tests.server.hosts import Host, hosting
-from tests.server.wire import check_refusal, wire
+from tests.server.raw_http import check_error, open_raw_connection
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-HOST = b"Host: x\r\n"
+HOST = b"ThreadedServer: x\r\n"
 CHUNKED = HOST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -80,16 +80,16 @@ def told() -> Told:
 
 
 @pytest.fixture
-def host(told: Told, tmp_path: Path) -> Iterator[Host]:
-    with hosting(Deployment(tmp_path), told, lifespan="off") as served:
+def host(told: Told, tmp_path: Path) -> Iterator[ThreadedServer]:
+    with serve_in_thread(Deployment(tmp_path), told, lifespan="off") as served:
         yield served
 
 
-def test_pipelined_requests_get_responses_in_order(host: Host) -> None:
+def test_pipelined_requests_get_responses_in_order(host: ThreadedServer) -> None:
     requests = [get(b"/%d" % number) for number in range(300)]
     requests[100] = post(b"/100", b"body", b"Connection: keep-alive\r\n")
     requests[200] = b"POST /200 HTTP/1.1\r\n" + CHUNKED + b"4\r\nbody\r\n0\r\n\r\n"
-    with wire(host.port) as connection:
+    with open_raw_connection(host.port) as connection:
         connection.send(b"".join(requests))
         answers = [connection.answer().json for _ in requests]
     assert [answer["path"] for answer in answers] == [f"/{number}" for number in range(300)]
@@ -97,14 +97,14 @@ def test_pipelined_requests_get_responses_in_order(host: Host) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 8_191, 8_192, 8_193])
-def test_requests_may_be_split_at_any_byte(host: Host, size: int) -> None:
+def test_requests_may_be_split_at_any_byte(host: ThreadedServer, size: int) -> None:
     one = (
         b"\r\n" + post(b"/a%20b", b"x" * 9_000, b"X: y\r\n") + get(b"/", b"X: " + b"z" * 8_000)[:-2]
     )
     sent = (
         one + b"\r\n\r\n" + b"POST /c HTTP/1.1\r\n" + CHUNKED + b"3;x=y\r\nabc\r\n0\r\nX: y\r\n\r\n"
     )
-    with wire(host.port) as connection:
+    with open_raw_connection(host.port) as connection:
         connection.send(*(sent[start : start + size] for start in range(0, len(sent), size)))
         answers = [connection.answer().json for _ in range(3)]
         assert connection.ended()
@@ -122,42 +122,42 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_rejection_comes_after_earlier_responses(
-    host: Host, told: Told, broken: bytes
+    host: ThreadedServer, told: Told, broken: bytes
 ) -> None:
-    with wire(host.port) as connection:
+    with open_raw_connection(host.port) as connection:
         connection.send(get(b"/slow") + get(b"/second") + broken + get(b"/never"))
         told.go.set()
         assert connection.answer().json["path"] == "/slow"
         assert connection.answer().json["path"] == "/second"
-        check_refusal(connection.answer(), 400)
+        check_error(connection.answer(), 400)
         assert connection.ended()
 
 
-def test_invalid_chunk_ends_its_request(host: Host, told: Told) -> None:
-    with wire(host.port) as connection:
+def test_invalid_chunk_ends_its_request(host: ThreadedServer, told: Told) -> None:
+    with open_raw_connection(host.port) as connection:
         connection.send(b"POST / HTTP/1.1\r\n" + CHUNKED + b"3\r\nabc\r\n")
         time.sleep(0.05)
         connection.send(b"x\r\n")
-        check_refusal(connection.answer(), 400)
+        check_error(connection.answer(), 400)
         assert connection.ended()
     assert told.left.wait(10)
 
 
-def test_disconnect_with_pipelined_requests_is_noticed(host: Host, told: Told) -> None:
-    with wire(host.port) as connection:
+def test_disconnect_with_pipelined_requests_is_noticed(host: ThreadedServer, told: Told) -> None:
+    with open_raw_connection(host.port) as connection:
         connection.send(get(b"/stream") + get(b"/next") + get(b"/after"))
         assert told.streaming.wait(10)
     assert told.left.wait(10)
 
 
 @pytest.mark.parametrize("fields", [b"", b"Trailer: X-Forwarded-For, Authorization\r\n"])
-def test_trailers_are_not_header_fields(host: Host, fields: bytes) -> None:
+def test_trailers_are_not_header_fields(host: ThreadedServer, fields: bytes) -> None:
     head = b"POST / HTTP/1.1\r\n" + fields + CHUNKED
     trailers = (
         b"Authorization: Bearer x\r\nX-Forwarded-For: 1.1.1.1\r\n"
-        b"Host: evil\r\nExpect: 100-continue\r\n"
+        b"ThreadedServer: evil\r\nExpect: 100-continue\r\n"
     )
-    with wire(host.port) as connection:
+    with open_raw_connection(host.port) as connection:
         connection.send(head + b"2\r\nab\r\n", b"0\r\n" + trailers + b"\r\n")
         answer = connection.answer()
         assert connection.ended()
@@ -166,8 +166,8 @@ def test_trailers_are_not_header_fields(host: Host, fields: bytes) -> None:
     assert answer.json["body"] == "ab"
 
 
-def test_expecting_client_gets_100_continue(host: Host) -> None:
-    with wire(host.port) as connection:
+def test_expecting_client_gets_100_continue(host: ThreadedServer) -> None:
+    with open_raw_connection(host.port) as connection:
         connection.send(post(b"/", b"body", b"Expect: 100-Continue\r\n")[:-4])
         assert connection.answer().status == 100
         connection.send(b"body" + get(b"/next"))
@@ -175,17 +175,17 @@ def test_expecting_client_gets_100_continue(host: Host) -> None:
         assert connection.answer().json["path"] == "/next"
 
 
-def test_expecting_client_gets_an_early_error(server: Host) -> None:
+def test_expecting_client_gets_an_early_error(server: ThreadedServer) -> None:
     for length, status in ((2, 401), (10_000_000, 401)):
-        with wire(server.port) as connection:
+        with open_raw_connection(server.port) as connection:
             fields = b"Content-Length: %d\r\nExpect: 100-continue\r\n" % length
             connection.send(b"POST /sessions HTTP/1.1\r\n" + HOST + fields + b"\r\n")
-            check_refusal(connection.answer(), status)
+            check_error(connection.answer(), status)
             assert connection.ended()
 
 
-def test_small_unread_body_keeps_the_connection(host: Host) -> None:
-    with wire(host.port) as connection:
+def test_small_unread_body_keeps_the_connection(host: ThreadedServer) -> None:
+    with open_raw_connection(host.port) as connection:
         connection.send(post(b"/unread", b"x" * 60_000)[:-30_000])
         assert connection.answer().json["path"] == "/unread"
         connection.send(b"x" * 30_000 + get(b"/next"))
@@ -193,9 +193,9 @@ def test_small_unread_body_keeps_the_connection(host: Host) -> None:
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_large_unread_body_closes_the_connection(host: Host, chunked: bool) -> None:
+def test_large_unread_body_closes_the_connection(host: ThreadedServer, chunked: bool) -> None:
     sent = b"POST /unread HTTP/1.1\r\n" + CHUNKED if chunked else post(b"/unread", b"x" * 9_000_000)
-    with wire(host.port) as connection:
+    with open_raw_connection(host.port) as connection:
         connection.send(sent)
         answer = connection.answer()
         assert answer.fields["connection"] == "close"
@@ -206,8 +206,8 @@ UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
-def test_upgrade_to_another_protocol_is_ignored(host: Host, protocol: bytes) -> None:
-    with wire(host.port) as connection:
+def test_upgrade_to_another_protocol_is_ignored(host: ThreadedServer, protocol: bytes) -> None:
+    with open_raw_connection(host.port) as connection:
         connection.send(get(b"/a", UPGRADE % protocol) * 2 + get(b"/b"))
         assert [connection.answer().json["path"] for _ in range(3)] == ["/a", "/a", "/b"]
 
@@ -215,7 +215,7 @@ def test_upgrade_to_another_protocol_is_ignored(host: Host, protocol: bytes) -> 
 @pytest.mark.parametrize("cut", [0, 9, 12])
 @pytest.mark.parametrize("chunked", [True, False])
 def test_body_after_an_ignored_upgrade_is_read(
-    host: Host, chunked: bool, cut: int
+    host: ThreadedServer, chunked: bool, cut: int
 ) -> None:
     """llhttp alone would parse it as a request, which would allow smuggling."""
     hidden = get(b"/hidden")
@@ -226,7 +226,7 @@ def test_body_after_an_ignored_upgrade_is_read(
     else:
         framing, body = b"Content-Length: %d\r\n" % len(hidden), hidden
     head = b"POST /a HTTP/1.1\r\n" + fields + framing + b"\r\n"
-    with wire(host.port) as connection:
+    with open_raw_connection(host.port) as connection:
         connection.send(head + body[:cut])
         time.sleep(0.05 if cut else 0)
         connection.send(body[cut:] + get(b"/next"))
@@ -235,8 +235,8 @@ def test_body_after_an_ignored_upgrade_is_read(
         assert connection.ended()
 
 
-def test_head_has_no_body_and_keeps_the_connection(server: Host) -> None:
-    with wire(server.port) as connection:
+def test_head_has_no_body_and_keeps_the_connection(server: ThreadedServer) -> None:
+    with open_raw_connection(server.port) as connection:
         connection.send(get(b"/health").replace(b"GET", b"HEAD") + get(b"/health"))
         head = connection.answer(bodiless=True)
         answer = connection.answer()

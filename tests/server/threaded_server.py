@@ -15,14 +15,14 @@ from starlette.types import ASGIApp
 from agentctl.server.transport.protocol import HttpProtocol
 from tests.deployment import Deployment
 
-__all__ = ["Host", "hosting"]
+__all__ = ["ThreadedServer", "serve_in_thread"]
 
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
 
 
 @dataclass
-class Host:
+class ThreadedServer:
     """A running server with a client.
 
     Attributes:
@@ -47,13 +47,13 @@ class Host:
 
 
 @contextlib.contextmanager
-def hosting(
+def serve_in_thread(
     deployment: Deployment,
     app: ASGIApp,
     *,
     lifespan: str = "on",
     http: type[HttpProtocol] = HttpProtocol,
-) -> Iterator[Host]:
+) -> Iterator[ThreadedServer]:
     """Serve an application on a real socket, in a thread."""
     config = uvicorn.Config(
         app,
@@ -73,7 +73,7 @@ def hosting(
         port = _port(server, thread)
         url = f"http://127.0.0.1:{port}"
         with httpx2.Client(base_url=url, timeout=20) as client:
-            yield Host(deployment, url, client)
+            yield ThreadedServer(deployment, url, client)
     finally:
         server.should_exit = True
         thread.join(STOP_SECONDS)

@@ -18,8 +18,8 @@ from agentctl.config.settings import Limits
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 from tests.deployment import ADMIN, Deployment
 from tests.process import serve_config
-from tests.server.hosts import Host, hosting
-from tests.server.wire import Wire, check_refusal, wire
+from tests.server.raw_http import RawConnection, check_error, open_raw_connection
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SECONDS = 0.5
 """Deadline of the tests."""
@@ -37,7 +37,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class Slow:
-    """Streams at `/stream`, responds late at `/late`, with a large body at `/large`, else at once."""
+    """Responds at once; streams at `/stream`, late at `/late`, with a large body at `/large`."""
 
     def __init__(self) -> None:
         self.left = threading.Event()
@@ -67,11 +67,11 @@ def slow() -> Slow:
 
 
 @pytest.fixture(scope="module")
-def host(slow: Slow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(slow: Slow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedServer]:
     http = build_protocol_class(Limits(header_seconds=SECONDS, body_seconds=SECONDS))
     http.stalled_seconds = SECONDS
     world = Deployment(tmp_path_factory.mktemp("slow"))
-    with hosting(world, slow, lifespan="off", http=http) as served:
+    with serve_in_thread(world, slow, lifespan="off", http=http) as served:
         yield served
 
 
@@ -108,8 +108,10 @@ LORIS = {
 
 
 @pytest.mark.parametrize("parts", LORIS.values(), ids=LORIS)
-def test_slow_client_is_disconnected(host: Host, parts: Callable[[], Iterator[bytes]]) -> None:
-    with wire(host.port) as connection:
+def test_slow_client_is_disconnected(
+    host: ThreadedServer, parts: Callable[[], Iterator[bytes]]
+) -> None:
+    with open_raw_connection(host.port) as connection:
         began = time.monotonic()
         connection.socket.settimeout(SECONDS / 10)
         received = dripped(connection, parts())
@@ -118,7 +120,7 @@ def test_slow_client_is_disconnected(host: Host, parts: Callable[[], Iterator[by
     assert received.count(b"HTTP/1.1") == received.count(b"200 OK")
 
 
-def dripped(connection: Wire, parts: Iterator[bytes]) -> bytes:
+def dripped(connection: RawConnection, parts: Iterator[bytes]) -> bytes:
     """Send parts slowly until the server closes; return the received bytes."""
     received = b""
     with contextlib.suppress(ConnectionError):
@@ -132,9 +134,9 @@ def dripped(connection: Wire, parts: Iterator[bytes]) -> bytes:
     return received
 
 
-def test_application_learns_of_a_missing_body(host: Host, slow: Slow) -> None:
+def test_application_learns_of_a_missing_body(host: ThreadedServer, slow: Slow) -> None:
     slow.left.clear()
-    with wire(host.port) as connection:
+    with open_raw_connection(host.port) as connection:
         connection.send(CHUNKED + b"1\r\na\r\n")
         assert connection.ended()
     assert slow.left.wait(LATE)
@@ -142,8 +144,8 @@ def test_application_learns_of_a_missing_body(host: Host, slow: Slow) -> None:
 
 @pytest.mark.parametrize("path", [b"/stream", b"/late"])
 @pytest.mark.parametrize("behind", [b"", b"\r\n", b"GET"])
-def test_responses_have_no_deadline(host: Host, path: bytes, behind: bytes) -> None:
-    with wire(host.port) as connection:
+def test_responses_have_no_deadline(host: ThreadedServer, path: bytes, behind: bytes) -> None:
+    with open_raw_connection(host.port) as connection:
         connection.send(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" + behind)
         answer = connection.answer()
         assert answer.body == b"x" * (8 if path == b"/stream" else 1)
@@ -152,8 +154,8 @@ def test_responses_have_no_deadline(host: Host, path: bytes, behind: bytes) -> N
             assert connection.ended()
 
 
-def test_idle_connection_is_kept_between_requests(host: Host) -> None:
-    with wire(host.port) as connection:
+def test_idle_connection_is_kept_between_requests(host: ThreadedServer) -> None:
+    with open_raw_connection(host.port) as connection:
         for _ in range(2):
             connection.send(GET)
             assert connection.answer().status == 200
@@ -162,8 +164,8 @@ def test_idle_connection_is_kept_between_requests(host: Host) -> None:
         assert connection.answer().status == 200
 
 
-def test_client_that_reads_nothing_is_disconnected(host: Host) -> None:
-    with wire(host.port) as connection:
+def test_client_that_reads_nothing_is_disconnected(host: ThreadedServer) -> None:
+    with open_raw_connection(host.port) as connection:
         connection.send(GET.replace(b"/health", b"/large"))
         inode = established(host.port)
         assert inode
@@ -173,9 +175,9 @@ def test_client_that_reads_nothing_is_disconnected(host: Host) -> None:
             time.sleep(0.02)
 
 
-def test_slow_reader_gets_the_whole_response(host: Host) -> None:
+def test_slow_reader_gets_the_whole_response(host: ThreadedServer) -> None:
     """Also after the keep-alive time."""
-    with wire(host.port) as connection:
+    with open_raw_connection(host.port) as connection:
         connection.send(GET.replace(b"/health", b"/large"))
         received, began = 0, time.monotonic()
         while received < LARGE:
@@ -193,9 +195,9 @@ def established(port: int) -> set[str]:
     return {one[9] for one in fields if one[1].endswith(f":{port:04X}") and one[3] == "01"}
 
 
-def test_idle_clients_do_not_block_others(host: Host) -> None:
+def test_idle_clients_do_not_block_others(host: ThreadedServer) -> None:
     with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(wire(host.port)) for _ in range(IDLE)]
+        idle = [stack.enter_context(open_raw_connection(host.port)) for _ in range(IDLE)]
         for number, connection in enumerate(idle):
             connection.send((b"", b"GET / HT", GET[:-2], CHUNKED)[number % 4])
         assert host.client.get("/health").status_code == 200
@@ -242,9 +244,12 @@ def test_huge_header_costs_no_memory(deployment: Deployment) -> None:
 
 
 def test_rejected_credential_is_reported_before_a_huge_extension(deployment: Deployment) -> None:
-    with serve_config(deployment.path) as served, wire(port_of(served.url)) as connection:
+    with (
+        serve_config(deployment.path) as served,
+        open_raw_connection(port_of(served.url)) as connection,
+    ):
         connection.send(CHUNKED + b"5;")
-        check_refusal(connection.answer(), 401)
+        check_error(connection.answer(), 401)
         connection.send(*itertools.repeat(b"a" * 6_000, 1_000))
         assert connection.ended()
 
@@ -256,9 +261,9 @@ def port_of(url: str) -> int:
 def send_until_rejected(port: int, start: bytes, size: int, status: int) -> None:
     """Send `start` and `size` further bytes of the same header; expect an error and the end."""
     part = b"a: b\r\n" * 1_000 if start.endswith(b"\n") else b"a" * 6_000
-    with wire(port) as connection:
+    with open_raw_connection(port) as connection:
         connection.send(start, *itertools.repeat(part, size // len(part)))
-        check_refusal(connection.answer(), status)
+        check_error(connection.answer(), status)
         assert connection.ended()
 
 
@@ -272,11 +277,11 @@ def test_limits_come_from_the_configuration(deployment: Deployment) -> None:
     with serve_config(deployment.path) as served:
         port = port_of(served.url)
         for sent in (b"GET / HTTP/1.1\r\nX: " + b"a" * 8_192, GET[:-2] + b"X: a\r\n" * 8 + b"\r\n"):
-            with wire(port) as connection:
+            with open_raw_connection(port) as connection:
                 connection.send(sent)
-                check_refusal(connection.answer(), 431)
+                check_error(connection.answer(), 431)
         for sent in (b"", b"GET", CHUNKED.replace(b"/ ", b"/agents/echo/runs ")):
-            with wire(port) as connection:
+            with open_raw_connection(port) as connection:
                 connection.send(sent)
                 connection.socket.settimeout(LATE)
                 while connection.socket.recv(65_536):

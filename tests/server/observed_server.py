@@ -17,7 +17,7 @@ from prometheus_client.samples import Sample
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import ServerProcess, serve_config
 
-__all__ = ["Watched", "watched"]
+__all__ = ["ObservedServer", "serve_observed"]
 
 TOOLS = '''
 import time
@@ -54,7 +54,7 @@ _METRICS = re.compile(r"^metrics: (http://\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Watched:
+class ObservedServer:
     """A running server.
 
     Attributes:
@@ -96,9 +96,9 @@ class Watched:
 
 
 @contextlib.contextmanager
-def watched(
+def serve_observed(
     folder: Path, url: str, *options: str, form: str = "json", level: str = "info"
-) -> Iterator[Watched]:
+) -> Iterator[ObservedServer]:
     """Serve a separate deployment with the models of an endpoint."""
     tools = "".join(MODEL.format(name=name, url=url) for name in ("hold", "explode"))
     (folder / "watched_tools.py").write_text(TOOLS)
@@ -109,4 +109,4 @@ def watched(
         httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client,
         httpx2.Client(timeout=10) as anybody,
     ):
-        yield Watched(deployment, served, client, anybody)
+        yield ObservedServer(deployment, served, client, anybody)

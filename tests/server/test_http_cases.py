@@ -9,16 +9,16 @@ import pytest
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
-from tests.server.edgecases import CASES, SAMPLE, Case
-from tests.server.hosts import Host
+from tests.server.http_cases import CASES, SAMPLE, Case
+from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.seeds import ALL
-from tests.server.wire import check_refusal, wire
+from tests.server.threaded_server import ThreadedServer
 
 LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def token(server: Host) -> bytes:
+def token(server: ThreadedServer) -> bytes:
     return server.deployment.token("me", *ALL).encode()
 
 
@@ -34,13 +34,13 @@ def workers(
 
 def check(port: int, token: bytes, case: Case) -> None:
     """Check the response to a case, its connection, and that the server still responds."""
-    with wire(port) as connection:
+    with open_raw_connection(port) as connection:
         connection.send(case.sent.replace(b"{token}", token))
         answer = connection.answer()
         if case.status < 400:
             assert answer.status == case.status, answer
         else:
-            check_refusal(answer, case.status)
+            check_error(answer, case.status)
         assert "location" not in answer.fields
         if case.closes:
             assert answer.fields["connection"] == "close"
@@ -48,13 +48,13 @@ def check(port: int, token: bytes, case: Case) -> None:
         else:
             connection.send(LEGITIMATE.replace(b"{token}", token))
             assert connection.answer().status == 200
-    with wire(port) as connection:
+    with open_raw_connection(port) as connection:
         connection.send(LEGITIMATE.replace(b"{token}", token))
         assert connection.answer().status == 200
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_raw_request(server: Host, token: bytes, name: str) -> None:
+def test_raw_request(server: ThreadedServer, token: bytes, name: str) -> None:
     check(server.port, token, CASES[name])
 
 
