@@ -132,8 +132,8 @@ def suggest_scope(scope: str, *others: str) -> str | None:
         others: additional known scopes, such as the admin scope.
     """
     parts = scope.split(":")
-    asked = f"{parts[0]}:{parts[-1]}".lower()
-    near = suggest_name(asked, (*others, *KNOWN_SCOPES), cutoff=0.6)
+    general = f"{parts[0]}:{parts[-1]}".lower()
+    near = suggest_name(general, (*others, *KNOWN_SCOPES), cutoff=0.6)
     if near is None or len(parts) != 3 or near in others:
         return near
     resource, action = near.split(":")

@@ -249,13 +249,13 @@ def parse_bearer(authorization: str, maximum: int) -> str:
     return token
 
 
-def build_principal(claims: Claims, given: Authorization) -> Principal:
+def build_principal(claims: Claims, options: Authorization) -> Principal:
     """Build the principal of valid claims, under the settings of `[authorization]`."""
-    admin = given.admin_scope in claims.scopes
+    admin = options.admin_scope in claims.scopes
     return Principal(
         subject=claims.subject,
         scopes=claims.scopes,
         admin=admin,
-        sees_all_users=admin or not given.user_isolation,
+        sees_all_users=admin or not options.user_isolation,
         session_id=claims.session_id,
     )

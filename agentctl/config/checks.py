@@ -87,13 +87,13 @@ def _check_bounds(settings: Settings, places: Places) -> None:
 
 def _check_metrics(settings: Settings, places: Places) -> None:
     """Reject remote access to metrics, which need no token, unless it is explicitly allowed."""
-    given = settings.metrics
-    if not given.listen:
+    metrics = settings.metrics
+    if not metrics.listen:
         return
-    host, port = split_address(given.listen)
+    host, port = split_address(metrics.listen)
     if port > _HIGHEST_PORT:
         places["metrics.listen"].refuse(f"must have a port from 0 to {_HIGHEST_PORT}")
-    if not (given.allow_remote or is_loopback_host(host)):
+    if not (metrics.allow_remote or is_loopback_host(host)):
         places["metrics.listen"].refuse(
             f"accepts connections from other machines at {host}, without a token",
             hint='set listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
@@ -139,13 +139,13 @@ def _check_references(settings: Settings, places: Places) -> None:
 
 
 def _check_entry(entry: object, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
-    for name, kind in key_types(type(entry)).items():
-        refers = kind.item.reference if kind.is_list else kind.reference
+    for name, value_type in key_types(type(entry)).items():
+        refers = value_type.item.reference if value_type.is_list else value_type.reference
         if refers is None:
             continue
         value = getattr(entry, name)
         known = [known for table in refers.tables for known in ids[table]]
-        for wanted in value if kind.is_list else (value,):
+        for wanted in value if value_type.is_list else (value,):
             if wanted and wanted not in known:
                 _refuse_unknown_id(wanted, refers, known, places[f"{key}.{name}"])
 

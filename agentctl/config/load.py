@@ -153,19 +153,23 @@ def _add_key_of_environment(
     return replace(authorization, verification_keys=(*authorization.verification_keys, key))
 
 
-def _complete_databases(given: tuple[Database, ...], reader: TableReader) -> tuple[Database, ...]:
+def _complete_databases(
+    databases: tuple[Database, ...], reader: TableReader
+) -> tuple[Database, ...]:
     """Make URLs absolute; without an entry, add one in the folder of the file."""
-    if not given:
-        given = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
+    if not databases:
+        databases = (Database(id=DEFAULT_DATABASE, url=f"sqlite:///{reader.base / 'agentctl.db'}"),)
         for name in key_types(Database):
             key = f"databases.{DEFAULT_DATABASE}.{name}"
             reader.places[key] = Place(reader.file, key, given=False)
     return tuple(
         replace(
-            one,
-            url=check_database_url(one.url, reader.base, reader.places[f"databases.{one.id}.url"]),
+            database,
+            url=check_database_url(
+                database.url, reader.base, reader.places[f"databases.{database.id}.url"]
+            ),
         )
-        for one in given
+        for database in databases
     )
 
 
@@ -186,10 +190,14 @@ def require_verification_key(settings: Settings) -> None:
     Raises:
         InvalidConfiguration: authorization is on, and no key, key file or JWKS is configured.
     """
-    given = settings.authorization
-    if not given.enabled or given.verification_keys or given.verification_key_files:
+    authorization = settings.authorization
+    if (
+        not authorization.enabled
+        or authorization.verification_keys
+        or authorization.verification_key_files
+    ):
         return
-    if given.jwks_file is None:
+    if authorization.jwks_file is None:
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: authorization: is on, but no verification "
             "key is configured",

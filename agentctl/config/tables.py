@@ -84,12 +84,12 @@ class TableReader:
             self._place((name,), name).refuse(f"must be a list of tables, each written [[{name}]]")
         read: dict[str, Any] = {}
         for index, entry in enumerate(value):
-            made = self._entry(entry, name, index)
-            if made.id in read:
+            read_entry = self._entry(entry, name, index)
+            if read_entry.id in read:
                 self._place((name, index, "id"), f"{name}[{index}].id").refuse(
-                    f'another entry of [[{name}]] has the id "{made.id}"'
+                    f'another entry of [[{name}]] has the id "{read_entry.id}"'
                 )
-            read[made.id] = made
+            read[read_entry.id] = read_entry
         return tuple(read.values())
 
     def _entry(self, entry: Mapping[str, object], name: str, index: int) -> Any:
@@ -104,19 +104,19 @@ class TableReader:
         return self._table(entry, ENTRY_TABLES[name], path, f"{name}.{known}")
 
     def _table(self, table: Mapping[str, object], cls: type, path: KeyPath, key: str) -> Any:
-        kinds = key_types(cls)
-        self._refuse_unknown(table, kinds, path, key)
+        value_types = key_types(cls)
+        self._refuse_unknown(table, value_types, path, key)
         defaults = {field.name: field for field in dataclasses.fields(cls)}
         values = {
-            name: self._value(table, kind, (*path, name), f"{key}.{name}", defaults[name])
-            for name, kind in kinds.items()
+            name: self._value(table, value_type, (*path, name), f"{key}.{name}", defaults[name])
+            for name, value_type in value_types.items()
         }
         return cls(**values)
 
     def _value(
         self,
         table: Mapping[str, object],
-        kind: ValueType,
+        value_type: ValueType,
         path: KeyPath,
         key: str,
         field: dataclasses.Field[Any],
@@ -125,21 +125,25 @@ class TableReader:
         place = self._place(path, key)
         if variable := self.variables.get(key):
             place = Place(self.file, key, variable=variable.name)
-            value = convert_value(parse_variable(variable.text, kind), kind, place, self.base)
+            value = convert_value(
+                parse_variable(variable.text, value_type), value_type, place, self.base
+            )
         elif field.name not in table:
-            value = self._default(kind, place, field)
+            value = self._default(value_type, place, field)
             place = Place(self.file, key, given=False)
-        elif kind.is_list and kind.item.type is settings.Step:
+        elif value_type.is_list and value_type.item.type is settings.Step:
             value = self._steps(table[field.name], place, path)
         else:
-            value = convert_value(table[field.name], kind, place, self.base)
+            value = convert_value(table[field.name], value_type, place, self.base)
         self.places[key] = place
         return value
 
-    def _default(self, kind: ValueType, place: Place, field: dataclasses.Field[Any]) -> object:
+    def _default(
+        self, value_type: ValueType, place: Place, field: dataclasses.Field[Any]
+    ) -> object:
         """Return the default of a key; a default path is relative to the file."""
         if field.default is dataclasses.MISSING:
-            place.refuse(f"is missing; it must be {kind.description}")
+            place.refuse(f"is missing; it must be {value_type.description}")
         return self.base / field.default if isinstance(field.default, Path) else field.default
 
     def _steps(self, value: object, place: Place, path: KeyPath) -> tuple[object, ...]:
@@ -171,7 +175,7 @@ class TableReader:
                 continue
             near = suggest_name(name, known)
             guess = f', did you mean "{near}"?' if near else f"; it has {', '.join(known)}"
-            shown = name if name.isidentifier() else quote_text(name)
-            self._place((*path, name), f"{key}.{shown}" if key else shown).refuse(
+            quoted = name if name.isidentifier() else quote_text(name)
+            self._place((*path, name), f"{key}.{quoted}" if key else quoted).refuse(
                 f"this version has no such key{guess}", hint="correct or remove the key"
             )

@@ -37,15 +37,20 @@ def _encode(value: Any) -> Any:
 
 
 def _decode_table(cls: Any, table: dict[str, Any]) -> Any:
-    return cls(**{name: _decode_value(table[name], kind) for name, kind in key_types(cls).items()})
+    return cls(
+        **{
+            name: _decode_value(table[name], value_type)
+            for name, value_type in key_types(cls).items()
+        }
+    )
 
 
-def _decode_value(value: Any, kind: ValueType) -> Any:
-    if kind.is_list:
-        return tuple(_decode_value(item, kind.item) for item in value)
-    if dataclasses.is_dataclass(kind.type):
-        return _decode_table(kind.type, value)
-    return Path(value) if kind.type is Path and value is not None else value
+def _decode_value(value: Any, value_type: ValueType) -> Any:
+    if value_type.is_list:
+        return tuple(_decode_value(item, value_type.item) for item in value)
+    if dataclasses.is_dataclass(value_type.type):
+        return _decode_table(value_type.type, value)
+    return Path(value) if value_type.type is Path and value is not None else value
 
 
 MASK = "********"
@@ -66,17 +71,17 @@ def effective_settings(settings: Settings) -> dict[str, Any]:
 
 def _plain_table(table: object) -> dict[str, Any]:
     return {
-        name: _plain_value(getattr(table, name), kind)
-        for name, kind in key_types(type(table)).items()
+        name: _plain_value(getattr(table, name), value_type)
+        for name, value_type in key_types(type(table)).items()
     }
 
 
-def _plain_value(value: Any, kind: ValueType) -> Any:
+def _plain_value(value: Any, value_type: ValueType) -> Any:
     if isinstance(value, tuple):
-        return [_plain_value(item, kind.item) for item in value]
+        return [_plain_value(item, value_type.item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         return {key: item for key, item in _plain_table(value).items() if item}
-    if kind.masked:
+    if value_type.masked:
         return MASK
     if isinstance(value, Path):
         return str(value)

@@ -138,43 +138,43 @@ def key_types(table: type) -> dict[str, ValueType]:
     return _key_types[table]
 
 
-def convert_value(value: object, kind: ValueType, place: Place, base: Path) -> object:
+def convert_value(value: object, value_type: ValueType, place: Place, base: Path) -> object:
     """Check a TOML value and convert it to a value of the settings.
 
     Args:
         value: the parsed value.
-        kind: the type of the key.
+        value_type: the type of the key.
         place: the key, for the error.
         base: the folder of relative paths.
 
     Raises:
         InvalidConfiguration: the value has another type or breaks a rule.
     """
-    if kind.is_list:
-        return _convert_list(value, kind, place, base)
-    if kind.type is Path:
-        return _convert_path(value, kind, place, base)
-    if not _is_of_type(value, kind.type) or not all(
-        rule.allows(value) for rule in kind.rules if isinstance(rule, Range | Form)
+    if value_type.is_list:
+        return _convert_list(value, value_type, place, base)
+    if value_type.type is Path:
+        return _convert_path(value, value_type, place, base)
+    if not _is_of_type(value, value_type.type) or not all(
+        rule.allows(value) for rule in value_type.rules if isinstance(rule, Range | Form)
     ):
-        place.refuse(f"must be {kind.description}, not {_show_value(value, kind)}")
+        place.refuse(f"must be {value_type.description}, not {_show_value(value, value_type)}")
     if isinstance(value, str) and not is_storable(value):
         place.refuse("must not contain a NUL character or a lone surrogate")
     return value
 
 
-def parse_variable(text: str, kind: ValueType) -> object:
+def parse_variable(text: str, value_type: ValueType) -> object:
     """Parse the text of an environment variable as a TOML value.
 
     Texts and paths are used unchanged. Malformed values stay text, so that `convert_value` rejects
     them with the same message as in a file.
     """
-    if kind.type is Path or get_origin(kind.type) is Literal or kind.type is str:
+    if value_type.type is Path or get_origin(value_type.type) is Literal or value_type.type is str:
         return text
     from tomllib import loads
 
     try:
-        parsed = loads(f"value = {text.lower() if kind.type is bool else text}")
+        parsed = loads(f"value = {text.lower() if value_type.type is bool else text}")
     except (ValueError, RecursionError):
         return text
     return parsed["value"] if parsed.keys() == {"value"} else text
@@ -200,10 +200,12 @@ def _value_type(hint: object) -> ValueType:
     return ValueType(hint, rules)
 
 
-def _convert_list(value: object, kind: ValueType, place: Place, base: Path) -> tuple[object, ...]:
-    item = kind.item
+def _convert_list(
+    value: object, value_type: ValueType, place: Place, base: Path
+) -> tuple[object, ...]:
+    item = value_type.item
     if not isinstance(value, list):
-        place.refuse(f"must be {kind.description}, not {_show_value(value, item)}")
+        place.refuse(f"must be {value_type.description}, not {_show_value(value, item)}")
     converted = tuple(
         convert_value(part, item, place.item(f"[{index}]"), base)
         for index, part in enumerate(value)
@@ -214,11 +216,11 @@ def _convert_list(value: object, kind: ValueType, place: Place, base: Path) -> t
     return converted
 
 
-def _convert_path(value: object, kind: ValueType, place: Place, base: Path) -> Path | None:
-    if value == "" and kind.optional:
+def _convert_path(value: object, value_type: ValueType, place: Place, base: Path) -> Path | None:
+    if value == "" and value_type.optional:
         return None
     if not isinstance(value, str) or not value.strip() or not is_storable(value):
-        place.refuse(f"must be {kind.description}, not {_show_value(value, kind)}")
+        place.refuse(f"must be {value_type.description}, not {_show_value(value, value_type)}")
     return Path(os.path.normpath(base / value))
 
 
@@ -231,11 +233,11 @@ def _is_of_type(value: object, wanted: object) -> bool:
     return type(value) is wanted
 
 
-def _describe_type(kind: ValueType) -> str:
-    if get_origin(kind.type) is Literal:
-        return join_quoted(get_args(kind.type))
-    if kind.is_list:
-        return f"a list, each element {kind.item.description}"
+def _describe_type(value_type: ValueType) -> str:
+    if get_origin(value_type.type) is Literal:
+        return join_quoted(get_args(value_type.type))
+    if value_type.is_list:
+        return f"a list, each element {value_type.item.description}"
     names = {
         str: "a text",
         bool: "true or false",
@@ -243,16 +245,16 @@ def _describe_type(kind: ValueType) -> str:
         float: "a number",
         Path: "the path of a file",
     }
-    return next((words for known, words in names.items() if known is kind.type), "a table")
+    return next((words for known, words in names.items() if known is value_type.type), "a table")
 
 
-def _show_value(value: object, kind: ValueType) -> str:
+def _show_value(value: object, value_type: ValueType) -> str:
     """Format a value for a message on one line; of a secret only the type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "a table"
-    if kind.secret:
+    if value_type.secret:
         return "this one" if isinstance(value, str) else "a number"
     if isinstance(value, str):
         return quote_text(value)

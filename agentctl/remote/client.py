@@ -175,17 +175,17 @@ class RemoteOperations:
         body = build_run_body(request, stream=False)
         wait = 0.0 if request.background else None
         headers = build_run_headers(request)
-        asked = Request("POST", path, body=body, headers=headers, extra_wait=wait)
-        return await self._request_document(asked)
+        post = Request("POST", path, body=body, headers=headers, extra_wait=wait)
+        return await self._request_document(post)
 
     async def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         path = _component_path(operation_ids(kind).create_run, kind, component_id)
         body = build_run_body(request, stream=True)
-        asked = Request("POST", path, body=body, headers=build_run_headers(request))
+        post = Request("POST", path, body=body, headers=build_run_headers(request))
         event: StreamEvent | None = None
-        async with contextlib.aclosing(self._events(asked, BEFORE_FIRST_EVENT)) as events:
+        async with contextlib.aclosing(self._events(post, BEFORE_FIRST_EVENT)) as events:
             async for event in events:
                 yield event
         if event is None or not _is_final(kind, event):
@@ -197,9 +197,9 @@ class RemoteOperations:
         path = _component_path(operation_ids(kind).resume_run, kind, component_id, run_id)
         after = None if request.after == BEFORE_FIRST_EVENT else request.after
         query = build_query(session_id=request.session_id, last_event_index=after)
-        asked = Request("POST", path, query)
+        post = Request("POST", path, query)
         event: StreamEvent | None = None
-        async with contextlib.aclosing(self._events(asked, request.after)) as events:
+        async with contextlib.aclosing(self._events(post, request.after)) as events:
             async for event in events:
                 yield event
         # After the last event of a run there are none, so an empty stream is complete.

@@ -197,12 +197,12 @@ def move_file(source: Path, target: Path) -> None:
         os.close(folder)
 
 
-def link_old_file(path: Path, aside: Path) -> None:
+def link_old_file(path: Path, backup: Path) -> None:
     """Create a second link to a file, unless it exists already. Raises OSError."""
     try:
-        aside.hardlink_to(path)
+        backup.hardlink_to(path)
     except FileExistsError:
-        if not aside.samefile(path):
+        if not backup.samefile(path):
             raise
 
 

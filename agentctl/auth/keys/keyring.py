@@ -40,18 +40,18 @@ class Keyring:
         problem: the reason why the current files are not in use, or None.
 
     Args:
-        given: `[authorization]`.
+        authorization: `[authorization]`.
 
     Raises:
         InvalidKey: a key is rejected, or there is none.
     """
 
-    def __init__(self, given: Authorization) -> None:
-        self._authorization = given
-        self._read = self._last_seen = _stamp_files(given)
+    def __init__(self, authorization: Authorization) -> None:
+        self._authorization = authorization
+        self._read = self._last_seen = _stamp_files(authorization)
         self._waited = 0
-        self._files = read_key_files(given)
-        self.keys = load_key_set(given, self._files)
+        self._files = read_key_files(authorization)
+        self.keys = load_key_set(authorization, self._files)
         self.problem: str | None = None
 
     def reload(self) -> bool:
@@ -95,23 +95,23 @@ class Keyring:
         return changed
 
 
-def _key_files(given: Authorization) -> tuple[Path, ...]:
-    jwks = () if given.jwks_file is None else (given.jwks_file,)
-    return (*given.verification_key_files, *jwks)
+def _key_files(authorization: Authorization) -> tuple[Path, ...]:
+    jwks = () if authorization.jwks_file is None else (authorization.jwks_file,)
+    return (*authorization.verification_key_files, *jwks)
 
 
-def read_key_files(given: Authorization) -> KeyFiles:
+def read_key_files(authorization: Authorization) -> KeyFiles:
     """Read all files with verification keys.
 
     Raises:
         InvalidKey: a file is rejected, or other users can read a file with a secret.
     """
-    secret = get_algorithm(given.algorithm).family == "oct"
-    return {path: read_key_file(path, private=secret) for path in _key_files(given)}
+    secret = get_algorithm(authorization.algorithm).family == "oct"
+    return {path: read_key_file(path, private=secret) for path in _key_files(authorization)}
 
 
-def _stamp_files(given: Authorization) -> list[FileStamp]:
-    return [_stamp_file(path) for path in _key_files(given)]
+def _stamp_files(authorization: Authorization) -> list[FileStamp]:
+    return [_stamp_file(path) for path in _key_files(authorization)]
 
 
 def _stamp_file(path: Path) -> FileStamp:
@@ -136,35 +136,35 @@ def _is_recent(found: list[FileStamp]) -> bool:
     return any(stamp is not None and abs(now - stamp[0]) < _RECENT_NANOSECONDS for stamp in found)
 
 
-def load_key_set(given: Authorization, files: KeyFiles) -> KeySet:
+def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
     """Load all configured verification keys as one set (docs/contract.md "Authentication").
 
     Args:
-        given: `[authorization]`, including JWT_VERIFICATION_KEY and JWT_JWKS_FILE.
+        authorization: `[authorization]`, including JWT_VERIFICATION_KEY and JWT_JWKS_FILE.
         files: the result of `read_key_files`.
 
     Raises:
         InvalidKey: a key is rejected, or none is configured.
     """
-    spec = get_algorithm(given.algorithm)
+    spec = get_algorithm(authorization.algorithm)
     texts = [
-        (_entry_label(number, len(given.verification_keys)), text)
-        for number, text in enumerate(given.verification_keys, start=1)
+        (_entry_label(number, len(authorization.verification_keys)), text)
+        for number, text in enumerate(authorization.verification_keys, start=1)
     ]
     texts += [
         (f"Key file {path}", files[path].decode("utf-8", "surrogateescape"))
-        for path in given.verification_key_files
+        for path in authorization.verification_key_files
     ]
     in_turn = [key for label, text in texts for key in parse_keys(text, spec, label)]
-    if given.jwks_file is None and not in_turn:
+    if authorization.jwks_file is None and not in_turn:
         raise InvalidKey(
             "Authorization is on, but no verification key is configured",
             hint="set authorization.verification_key_files, authorization.jwks_file, "
             "JWT_VERIFICATION_KEY or JWT_JWKS_FILE",
         )
-    if given.jwks_file is None:
+    if authorization.jwks_file is None:
         return KeySet.from_keys(spec, in_turn)
-    named = _load_jwks_file(given.jwks_file, files[given.jwks_file], spec)
+    named = _load_jwks_file(authorization.jwks_file, files[authorization.jwks_file], spec)
     return named.merge(KeySet.from_keys(spec, in_turn)) if in_turn else named
 
 

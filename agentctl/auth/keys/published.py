@@ -146,22 +146,24 @@ PublishedKeyFile = PemFile | JwksFile
 
 
 def open_published_files(
-    given: Authorization, files: Mapping[Path, bytes]
+    authorization: Authorization, files: Mapping[Path, bytes]
 ) -> dict[Path, PublishedKeyFile]:
     """Return the files of verification keys that can contain several keys.
 
     A file of `verification_key_files` with a shared secret cannot.
 
     Args:
-        given: `[authorization]`.
+        authorization: `[authorization]`.
         files: the result of `keyring.read_key_files`, which `keyring.load_key_set` accepts.
     """
-    spec = get_algorithm(given.algorithm)
+    spec = get_algorithm(authorization.algorithm)
     found: dict[Path, PublishedKeyFile] = {}
     if spec.family != "oct":
-        found.update({path: PemFile(files[path], spec) for path in given.verification_key_files})
-    if given.jwks_file is not None:
-        found[given.jwks_file] = JwksFile(files[given.jwks_file])
+        found.update(
+            {path: PemFile(files[path], spec) for path in authorization.verification_key_files}
+        )
+    if authorization.jwks_file is not None:
+        found[authorization.jwks_file] = JwksFile(files[authorization.jwks_file])
     return found
 
 

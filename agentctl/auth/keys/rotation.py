@@ -140,21 +140,21 @@ class Rotation:
         Raises:
             InvalidKey: a file cannot be written; the old key still signs.
         """
-        aside = (
+        backup = (
             self._key_file.with_stem(f"{self._key_file.stem}.{self.old_thumbprint[:8]}")
             if keep
             else None
         )
         try:
-            if aside is not None:
-                files.link_old_file(self._key_file, aside)
+            if backup is not None:
+                files.link_old_file(self._key_file, backup)
             files.move_file(self._next_file, self._key_file)
         except OSError as failure:
             raise InvalidKey(
                 f"The new key cannot replace {self._key_file}",
                 cause=os.strerror(failure.errno or 0),
             ) from None
-        return aside
+        return backup
 
     def remove_old_keys(self) -> None:
         """Remove the keys in `removable` from the files.

@@ -77,14 +77,14 @@ class ClaimRules:
     @classmethod
     def from_settings(cls, settings: Settings) -> ClaimRules:
         """Return the rules of `[authorization]`; the default audience is `server.id`."""
-        given = settings.authorization
+        options = settings.authorization
         return cls(
-            audience=(given.audience or settings.server.id) if given.verify_audience else None,
-            issuer=given.issuer or None,
-            require_exp=given.require_exp,
-            require_sub=given.require_sub,
-            leeway=given.leeway_seconds,
-            admin_scope=given.admin_scope,
+            audience=(options.audience or settings.server.id) if options.verify_audience else None,
+            issuer=options.issuer or None,
+            require_exp=options.require_exp,
+            require_sub=options.require_sub,
+            leeway=options.leeway_seconds,
+            admin_scope=options.admin_scope,
         )
 
 
