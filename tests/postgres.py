@@ -1,7 +1,7 @@
-"""A real PostgreSQL for tests: the one that AGENTCTL_TEST_POSTGRES_URL names, or one of our own.
+"""A PostgreSQL server for tests: that of AGENTCTL_TEST_POSTGRES_URL, or one that is started.
 
-Our own is started from a wheel, in a folder under the temporary directory, without a port. All
-workers of one test run share it; the last one to leave stops it and removes its folder.
+The started server comes from a wheel, in a folder under the temporary directory, without a port.
+All workers of one test run share it; the last one stops it and deletes its folder.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from agentctl.config import settings
 from agentctl.store.postgres.database import PostgresDatabase
 
 _users: list[Path] = []
-"""The folder of our own server, once for each that uses it in this process."""
+"""The folder of the started server, once for each use in this process."""
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """Import this into a conftest: the server of this run of the tests."""
+    """The server of this test run. A conftest imports this fixture."""
     with running_postgres() as url:
         yield url
 
 
 @contextmanager
 def running_postgres(*, durable: bool = False) -> Iterator[str]:
-    """The url of a server that answers, without a password: that is in PGPASSWORD, if any.
+    """Yield the URL of a running server, without the password, which is in PGPASSWORD if needed.
 
     Args:
-        durable: our own server has its own defaults, and writes to the disk what it acknowledges.
+        durable: True to keep the default settings of a started server, which flush to the disk.
     """
     named = os.environ.get("AGENTCTL_TEST_POSTGRES_URL")
     if named:
@@ -53,7 +53,7 @@ def running_postgres(*, durable: bool = False) -> Iterator[str]:
     _users.append(folder)
     try:
         if not durable:
-            asyncio.run(_hurry(server.get_uri()))
+            asyncio.run(_disable_flushes(server.get_uri()))
         yield _without_password(server.get_uri())
     finally:
         _users.remove(folder)
@@ -62,12 +62,12 @@ def running_postgres(*, durable: bool = False) -> Iterator[str]:
 
 
 def _without_password(url: str) -> str:
-    """It trusts whoever reaches its socket, and its url has an empty password."""
+    """Remove the empty password: the server trusts all users of its socket."""
     return url.replace("postgres:@", "postgres@")
 
 
-async def _hurry(url: str) -> None:
-    """Nothing of a test survives it, so nothing needs to reach the disk."""
+async def _disable_flushes(url: str) -> None:
+    """Turn off flushes to the disk, which tests do not need."""
     connection = await asyncpg.connect(url)
     for name in ("fsync", "synchronous_commit", "full_page_writes"):
         await connection.execute(f"ALTER SYSTEM SET {name} = off")
@@ -76,7 +76,7 @@ async def _hurry(url: str) -> None:
 
 
 class PostgresUnderTest:
-    """A schema of its own on a server, and the driver on it, with the event loop that it is for."""
+    """A new schema on a server, and a driver for it with its event loop."""
 
     def __init__(self, url: str) -> None:
         self.entry = settings.Database("main", url, search_path=f"test_{uuid4().hex}")
@@ -84,14 +84,14 @@ class PostgresUnderTest:
         self.runner = asyncio.Runner()
 
     async def empty(self) -> None:
-        """Remove every row."""
+        """Delete every row."""
         async with self.connected() as connection:
             await connection.execute(
                 "TRUNCATE sessions, workers, idempotency, service_accounts, audit_log CASCADE"
             )
 
     def connected(self) -> _Connected:
-        """For `async with`: a connection that sees the schema."""
+        """Return a context manager for a connection to the schema."""
         return _Connected(self.entry)
 
 
@@ -115,7 +115,7 @@ async def drop_schema(entry: settings.Database) -> None:
 
 @contextmanager
 def postgres_database(url: str) -> Iterator[PostgresUnderTest]:
-    """A fresh schema with our tables, dropped at the end."""
+    """Create a schema with the tables; drop it at the end."""
     under_test = PostgresUnderTest(url)
     with under_test.runner as runner:
         runner.run(under_test.database.check())
@@ -128,7 +128,7 @@ def postgres_database(url: str) -> Iterator[PostgresUnderTest]:
 
 @contextmanager
 def postgres_schemas(url: str) -> Iterator[dict[str, str]]:
-    """Where the two databases of a world are when they are schemas of one; gone at the end."""
+    """Yield the settings of two databases that are schemas of one server; drop them at the end."""
     own = uuid4().hex
     entries = [
         settings.Database(name, url, search_path=f"{name}_{own}") for name in ("main", "second")

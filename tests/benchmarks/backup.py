@@ -21,7 +21,7 @@ from agentctl.store.open import open_sqlite
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.backup import back_up
 from agentctl.store.sqlite.database import SqliteDatabase
-from tests.store.made import a_run, a_session, an_end
+from tests.store.rows import a_run, a_session, an_end
 
 ROWS = 500
 BYTES = 10_000

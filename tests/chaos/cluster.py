@@ -15,7 +15,7 @@ import asyncpg
 
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
-from tests.own_postgres import OwnPostgres, own_postgres
+from tests.postgres_server import PostgresServer, run_postgres_server
 from tests.process import ServerProcess, start_server
 
 __all__ = ["Cluster", "Server", "start_cluster"]
@@ -78,7 +78,7 @@ class Server:
 class Cluster:
     """Two servers, their database, and a token for an administrator."""
 
-    postgres: OwnPostgres
+    postgres: PostgresServer
     servers: list[Server]
     token: str
 
@@ -109,7 +109,7 @@ async def start_cluster(*, durable: bool) -> AsyncIterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="agentctl-chaos-"))
     endpoint = start_endpoint()
     try:
-        with own_postgres(durable=durable) as postgres:
+        with run_postgres_server(durable=durable) as postgres:
             servers = _create_servers(folder, endpoint.base_url, postgres.url)
             token = servers[0].deployment.token("me", ADMIN, seconds=7_200)
             try:

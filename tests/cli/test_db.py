@@ -16,7 +16,7 @@ import pytest
 from agentctl.store.schema import SCHEMA_VERSION, load_migrations
 from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
-from tests.store.old import old_file
+from tests.store.old_databases import old_file
 
 NAMES = [migration.name for migration in load_migrations("sqlite")]
 

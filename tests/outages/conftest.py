@@ -1,4 +1,4 @@
-"""What becomes of requests and runs when databases and servers go away, on PostgreSQL."""
+"""Requests and runs during outages of databases and servers, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import pytest
 
 from tests.endpoint import model_endpoint
 from tests.loops import pytest_pyfunc_call
-from tests.own_postgres import OwnPostgres, own_postgres
+from tests.postgres_server import PostgresServer, run_postgres_server
 
 __all__ = ["model_endpoint", "pytest_pyfunc_call", "server"]
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[OwnPostgres]:
-    """A PostgreSQL that tests may crash; each leaves it running, and uses schemas of its own."""
-    with own_postgres() as server:
+def server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that tests may crash.
+
+    Each test leaves it running and uses separate schemas.
+    """
+    with run_postgres_server() as server:
         yield server

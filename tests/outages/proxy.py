@@ -1,4 +1,4 @@
-"""What lies between a program and its PostgreSQL, for tests: it passes on, holds back, and cuts."""
+"""A proxy between a program and PostgreSQL: it forwards bytes, delays them, or cuts connections."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _COMMIT = b"COMMIT\x00"
 
 
 class Proxy:
-    """Belongs to one event loop.
+    """A proxy on one event loop.
 
     Attributes:
-        url: of this end.
-        at_commit: called when a connection sends a COMMIT, once; what it returns says when the
-            connection is cut: "before" the server is sent it, or "after" it was answered.
-        cut_commits: how many were cut so.
-        connections: how many there are.
+        url: the URL of the proxy.
+        at_commit: called once, when a connection sends a COMMIT. It returns "before" to cut the
+            connection before the server receives the COMMIT, or "after" to cut it before the
+            response.
+        cut_commits: number of cut commits.
+        connections: number of open connections.
     """
 
     def __init__(self, target: Path, folder: Path) -> None:
@@ -43,24 +44,24 @@ class Proxy:
         return len(self._links)
 
     def hold(self) -> None:
-        """Be a black hole: take connections and bytes, and pass nothing on."""
+        """Accept connections and bytes, and forward nothing."""
         self._flows.clear()
 
     def release(self) -> None:
-        """Pass on what was held back, and what comes."""
+        """Forward the delayed bytes and all later ones."""
         self._flows.set()
 
     async def flowing(self) -> None:
-        """Wait while it is a black hole."""
+        """Wait while nothing is forwarded."""
         await self._flows.wait()
 
     def cut(self) -> None:
-        """Break off every connection that there is."""
+        """Cut every open connection."""
         for link in self._links:
             link.cancel()
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass one connection on, until either side ends it."""
+        """Forward one connection until either side ends it."""
         link = asyncio.create_task(self._link(reader, writer))
         self._links.add(link)
         await asyncio.wait({link})
@@ -129,10 +130,10 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def proxied(target: Path) -> AsyncIterator[Proxy]:
-    """A proxy on this event loop.
+    """Run a proxy on this event loop.
 
     Args:
-        target: the socket of the server.
+        target: the path of the socket of the server.
     """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-way-"))
     proxy = Proxy(target, folder)
@@ -148,7 +149,7 @@ async def proxied(target: Path) -> AsyncIterator[Proxy]:
 
 
 class ProxyApart:
-    """A proxy on a thread of its own, for what blocks: the same by calls that return when done."""
+    """A proxy on a separate thread, with methods that block until they are done."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, proxy: Proxy) -> None:
         self._loop = loop
@@ -172,7 +173,7 @@ class ProxyApart:
 
 @contextmanager
 def proxied_apart(target: Path) -> Iterator[ProxyApart]:
-    """A proxy on a thread of its own."""
+    """Run a proxy on a separate thread."""
     made = Future[ProxyApart]()
     ended = asyncio.Event()
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""What the driver does when its PostgreSQL, or the way to it, fails."""
+"""The PostgreSQL driver during failures of the server and of the network."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
 from tests.loops import wait_until
 from tests.outages.proxy import Proxy, proxied
-from tests.own_postgres import OwnPostgres
-from tests.store.made import START, a_session
+from tests.postgres_server import PostgresServer
+from tests.store.rows import START, a_session
 
 pytestmark = pytest.mark.slow
 
@@ -30,24 +30,24 @@ WAIT, STATEMENT = 0.4, 0.5
 """Seconds that the driver under test waits for a connection and for a statement."""
 
 BOUND = STATEMENT + 1.0 + 0.5
-"""How long it may take at most: a statement, its answer, and a busy machine."""
+"""Maximum seconds of a call: a statement, its response, and a margin for a busy machine."""
 
 
 class Faulty:
-    """A driver, and a way to its server that obeys."""
+    """A driver, and a proxy to its server that tests control."""
 
-    def __init__(self, server: OwnPostgres, way: Proxy, database: PostgresDatabase) -> None:
+    def __init__(self, server: PostgresServer, way: Proxy, database: PostgresDatabase) -> None:
         self.server = server
         self.way = way
         self.database = database
 
     async def names(self) -> list[str]:
-        """Every session that there is, seen by another way."""
+        """Return the ids of all sessions, read without the driver."""
         rows = await self.direct("SELECT session_id FROM sessions ORDER BY session_id")
         return [row[0] for row in rows]
 
     async def direct(self, sql: str) -> list[asyncpg.Record]:
-        """What the server says itself."""
+        """Return the rows of a query, read without the driver."""
         schema = self.database._entry.search_path
         connection = await asyncpg.connect(
             self.server.url, server_settings={"search_path": schema}, timeout=30
@@ -65,7 +65,7 @@ class Faulty:
         )
 
     async def create(self, session_id: str) -> None:
-        """Make a session, which is not there before."""
+        """Create a session that does not exist."""
         assert await self.database.write(sessions.create(a_session(session_id)))
 
     async def read(self) -> None:
@@ -73,8 +73,8 @@ class Faulty:
 
 
 @asynccontextmanager
-async def faulty(server: OwnPostgres, pool_size: int = 4) -> AsyncIterator[Faulty]:
-    """A driver with a schema of its own behind a proxy."""
+async def faulty(server: PostgresServer, pool_size: int = 4) -> AsyncIterator[Faulty]:
+    """Yield a driver on a new schema behind a proxy."""
     async with proxied(server.socket) as way:
         entry = settings.Database(
             "main", way.url, pool_size, WAIT, STATEMENT, search_path=f"test_{uuid4().hex}"
@@ -92,7 +92,7 @@ async def faulty(server: OwnPostgres, pool_size: int = 4) -> AsyncIterator[Fault
 
 
 async def failed(work: Awaitable[object]) -> errors.AgentctlError:
-    """What it raises, in bounded time."""
+    """Return the error that the work raises within `BOUND` seconds."""
     with pytest.raises(errors.AgentctlError) as raised:
         async with asyncio.timeout(BOUND):
             await work
@@ -104,7 +104,7 @@ def asleep(seconds: float) -> Steps[None]:
     yield Statement(Sql(f"SELECT pg_sleep({seconds})"))
 
 
-async def test_connections_that_are_cut_are_made_again(server: OwnPostgres) -> None:
+async def test_cut_connections_are_replaced(server: PostgresServer) -> None:
     async with faulty(server) as there:
         await asyncio.gather(*(there.create(f"a{n}") for n in range(4)))
         await there.kill_all()
@@ -116,7 +116,9 @@ async def test_connections_that_are_cut_are_made_again(server: OwnPostgres) -> N
         assert len(await there.names()) == 12
 
 
-async def test_nothing_is_lost_or_doubled_while_connections_are_cut(server: OwnPostgres) -> None:
+async def test_cut_connections_neither_lose_nor_repeat_writes(
+    server: PostgresServer,
+) -> None:
     async with faulty(server) as there:
         done = set[str]()
 
@@ -138,7 +140,9 @@ async def test_nothing_is_lost_or_doubled_while_connections_are_cut(server: OwnP
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_commit_whose_answer_was_lost(server: OwnPostgres, when: str) -> None:
+async def test_a_commit_with_a_lost_response_is_made_once(
+    server: PostgresServer, when: str
+) -> None:
     async with faulty(server) as there:
 
         async def cut() -> str:
@@ -151,8 +155,8 @@ async def test_a_commit_whose_answer_was_lost(server: OwnPostgres, when: str) ->
         assert await there.names() == ["s0", "s1", "s2"]
 
 
-async def test_after_a_crash_another_commit_is_not_taken_for_ours(server: OwnPostgres) -> None:
-    """The id of a transaction that a crash has undone is given to another one."""
+async def test_after_a_crash_a_reused_transaction_id_is_not_trusted(server: PostgresServer) -> None:
+    """After a crash another transaction can have the id of a lost one."""
     async with faulty(server) as there:
 
         async def crash() -> str:
@@ -180,7 +184,7 @@ async def test_after_a_crash_another_commit_is_not_taken_for_ours(server: OwnPos
         assert there.way.cut_commits == 1
 
 
-async def test_a_black_hole_is_left_in_time(server: OwnPostgres) -> None:
+async def test_a_silent_network_fails_in_time(server: PostgresServer) -> None:
     async with faulty(server) as there:
         await there.create("s1")
         there.way.hold()
@@ -203,7 +207,7 @@ async def _answers(read: Callable[[], Awaitable[None]]) -> bool:
     return True
 
 
-async def test_a_black_hole_at_the_commit(server: OwnPostgres) -> None:
+async def test_a_silent_network_at_the_commit_is_an_unknown_outcome(server: PostgresServer) -> None:
     async with faulty(server) as there:
         await there.create("s1")
 
@@ -220,7 +224,7 @@ async def test_a_black_hole_at_the_commit(server: OwnPostgres) -> None:
         await wait_until(lambda: _answers(there.read), 3.0)
 
 
-async def test_a_full_pool_refuses_and_recovers(server: OwnPostgres) -> None:
+async def test_an_exhausted_pool_rejects_and_recovers(server: PostgresServer) -> None:
     async with faulty(server, pool_size=2) as there:
         busy = [asyncio.create_task(there.database.read(asleep(30))) for _ in range(2)]
         await wait_until(lambda: there.database.load().in_use == 2)
@@ -249,7 +253,7 @@ CREATE TRIGGER conflict BEFORE INSERT ON sessions FOR EACH ROW EXECUTE FUNCTION 
 
 
 @pytest.mark.parametrize("state", ["40001", "40P01"])
-async def test_conflicts_are_tried_again_three_times(server: OwnPostgres, state: str) -> None:
+async def test_conflicts_are_retried_three_times(server: PostgresServer, state: str) -> None:
     async with faulty(server) as there:
         for statement in CONFLICT.format(times=3, state=state).split("\n\n"):
             await there.direct(statement)
@@ -260,7 +264,7 @@ async def test_conflicts_are_tried_again_three_times(server: OwnPostgres, state:
         assert await there.names() == ["s1", "s3"]
 
 
-async def test_a_deadlock_is_no_failure(server: OwnPostgres) -> None:
+async def test_a_deadlock_is_retried(server: PostgresServer) -> None:
     @unit
     def both(first: str, second: str) -> Steps[None]:
         for session_id in (first, second):
@@ -282,13 +286,13 @@ async def test_a_deadlock_is_no_failure(server: OwnPostgres) -> None:
         ]  # fmt: skip
 
 
-async def test_changes_are_heard_whatever_becomes_of_the_listener(server: OwnPostgres) -> None:
+async def test_changes_are_detected_after_the_listener_is_lost(server: PostgresServer) -> None:
     async with faulty(server) as there:
         there.database.changes()
 
         async def heard(seconds: float) -> None:
             seen = there.database.changes()
-            await there.direct("UPDATE removals SET runs = runs + 1")  # announced to nobody
+            await there.direct("UPDATE removals SET runs = runs + 1")  # without a notification
             await wait_until(lambda: there.database.changes() != seen, seconds)
 
         await heard(2.0)
@@ -300,7 +304,7 @@ async def test_changes_are_heard_whatever_becomes_of_the_listener(server: OwnPos
         await heard(2.0)
 
 
-async def test_a_beat_survives_a_lost_connection(server: OwnPostgres) -> None:
+async def test_a_heartbeat_survives_a_lost_connection(server: PostgresServer) -> None:
     async with faulty(server) as there:
         write = there.database.write_blocking
         row = WorkerRow("w1", "host", "boot", 1, 1, START, START)
@@ -313,8 +317,8 @@ async def test_a_beat_survives_a_lost_connection(server: OwnPostgres) -> None:
         assert await asyncio.to_thread(write, workers.record_heartbeat("w1", 0))
 
 
-async def test_an_outage_is_one_line_of_the_log(
-    server: OwnPostgres, caplog: pytest.LogCaptureFixture
+async def test_an_outage_is_few_lines_of_the_log(
+    server: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with faulty(server) as there:
         there.database.changes()

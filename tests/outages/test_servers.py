@@ -1,6 +1,6 @@
-"""Two servers on one PostgreSQL: what one does reaches the other, also when one of them dies.
+"""Two servers on one PostgreSQL database: each sees the changes of the other, also after one dies.
 
-A hundred cancels with AGENTCTL_TEST_LONG=1, whose figures go to the output.
+With AGENTCTL_TEST_LONG=1 a hundred cancels are measured and their durations printed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from agentctl.auth.keys.generate import generate_key
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.outages.pair import Pair, running_pair
-from tests.own_postgres import OwnPostgres
+from tests.outages.server_pair import Pair, running_pair
+from tests.postgres_server import PostgresServer
 from tests.server.concurrent_callers import Event, RequestedRun, check_order, read_events
 
 pytestmark = pytest.mark.slow
@@ -29,11 +29,11 @@ LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 CANCELS = 100 if LONG else 10
 
 BUSY = 5.0
-"""How many times longer than on a quiet machine something may take among other tests."""
+"""Factor for time limits, because other tests run at the same time."""
 
 
 @pytest.fixture(scope="module")
-def pair(model_endpoint: ModelEndpoint, server: OwnPostgres) -> Iterator[Pair]:
+def pair(model_endpoint: ModelEndpoint, server: PostgresServer) -> Iterator[Pair]:
     with running_pair(model_endpoint.base_url, server) as pair:
         yield pair
 
@@ -43,7 +43,7 @@ def body(session_id: str, **more: Any) -> dict[str, Any]:
 
 
 async def background(client: httpx2.AsyncClient, agent: str, session_id: str) -> str:
-    """A run in the background; its id."""
+    """Start a run in the background. Return its id."""
     asked = body(session_id, background=True)
     answer = await client.post(f"/agents/{agent}/runs", json=asked)
     assert answer.status_code == 202, answer.text
@@ -51,7 +51,7 @@ async def background(client: httpx2.AsyncClient, agent: str, session_id: str) ->
 
 
 async def cancels(pair: Pair, count: int) -> list[float]:
-    """Seconds that cancels take through the other server, sorted."""
+    """Cancel runs through the other server. Return the sorted durations in seconds."""
     took = list[float]()
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         for number in range(count):
@@ -72,7 +72,7 @@ async def test_a_cancel_reaches_the_other_server(pair: Pair) -> None:
     assert p99 <= 0.3 * BUSY
 
 
-async def test_a_cancel_reaches_it_when_notifications_do_not(pair: Pair) -> None:
+async def test_a_cancel_reaches_the_other_server_without_notifications(pair: Pair) -> None:
     for change in ("DISABLE", "ENABLE"):
         for table in ("runs", "run_events"):
             await pair.rows(f"ALTER TABLE {table} {change} TRIGGER {table}_announce")
@@ -91,7 +91,7 @@ async def heard(client: httpx2.AsyncClient, asked: RequestedRun, after: int) -> 
         return [event async for event in read_events(answer)]
 
 
-async def test_a_stream_goes_on_through_the_other_server(pair: Pair) -> None:
+async def test_a_stream_continues_through_the_other_server(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         asked = RequestedRun(
             "/agents/trickle", {"message": "x", "session_id": "st", "stream": True}
@@ -109,7 +109,7 @@ async def test_a_stream_goes_on_through_the_other_server(pair: Pair) -> None:
     assert rest == asked.received[4:]
 
 
-async def test_runs_of_a_killed_server_end_once_and_are_followed_to_their_end(pair: Pair) -> None:
+async def test_runs_of_a_killed_server_end_once(pair: Pair) -> None:
     async with pair.third() as c, pair.client(c) as dying, pair.client(pair.b) as b:
         asked = RequestedRun(
             "/agents/trickle", {"message": "x", "session_id": "dead", "stream": True}
@@ -137,7 +137,7 @@ async def is_final(pair: Pair, run_id: str) -> bool:
     return await pair.status(run_id) not in ("PENDING", "RUNNING")
 
 
-async def test_a_server_drains_while_the_other_serves(pair: Pair) -> None:
+async def test_a_server_drains_while_the_other_responds(pair: Pair) -> None:
     async with pair.third() as c, pair.client(c) as leaving, pair.client(pair.b) as b:
         run_id = await background(leaving, "half", "drained")
         c.process.send_signal(signal.SIGTERM)
@@ -149,7 +149,7 @@ async def test_a_server_drains_while_the_other_serves(pair: Pair) -> None:
         assert record["status"] == "CANCELLED"
 
 
-async def test_a_busy_session_and_a_key_are_so_for_both(pair: Pair) -> None:
+async def test_busy_sessions_and_keys_are_shared(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         asked = body("alone", background=True)
         answers = await asyncio.gather(
@@ -167,7 +167,7 @@ async def test_a_busy_session_and_a_key_are_so_for_both(pair: Pair) -> None:
         assert len({answer.json()["run_id"] for answer in answers}) == 1
 
 
-async def test_a_revoked_account_is_refused_by_both(pair: Pair) -> None:
+async def test_a_revoked_account_is_rejected_by_both(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         new = {"name": "bot", "scopes": [{"scope": "agents:read"}]}
         made = (await a.post("/service-accounts", json=new)).json()
@@ -178,7 +178,7 @@ async def test_a_revoked_account_is_refused_by_both(pair: Pair) -> None:
         await wait_until(lambda: refused(b, theirs), 5.0)
 
 
-async def test_a_key_that_is_taken_away_is_refused_by_both(pair: Pair) -> None:
+async def test_a_removed_key_is_rejected_by_both(pair: Pair) -> None:
     theirs = {"Authorization": f"Bearer {pair.second_token()}"}
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         for client in (a, b):
@@ -196,7 +196,7 @@ async def ready(client: httpx2.AsyncClient) -> bool:
     return (await client.get("/ready")).status_code == 200
 
 
-async def test_a_server_in_a_black_hole_refuses_and_comes_back(pair: Pair) -> None:
+async def test_a_server_without_a_network_recovers(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         run_id = await background(a, "half", "held")
         owner = await pair.rows("SELECT owner FROM runs WHERE run_id = $1", run_id)
@@ -217,7 +217,7 @@ async def test_a_server_in_a_black_hole_refuses_and_comes_back(pair: Pair) -> No
         assert owner[0][0] in [row[0] for row in workers]
 
 
-async def test_runs_under_way_survive_a_crash_of_the_database(pair: Pair) -> None:
+async def test_live_runs_survive_a_crash_of_the_database(pair: Pair) -> None:
     async with pair.client(pair.a) as a, pair.client(pair.b) as b:
         asked = RequestedRun(
             "/agents/trickle",

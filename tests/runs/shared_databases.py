@@ -27,7 +27,7 @@ from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
 from tests.process import base_environment
-from tests.store.made import a_run, a_session
+from tests.store.rows import a_run, a_session
 
 __all__ = [
     "SharedDatabases",

@@ -16,7 +16,7 @@ from agentctl.store.database import Database
 from agentctl.store.repositories import sessions
 from tests.loops import wait_until
 from tests.runs.shared_databases import SharedDatabases
-from tests.store.made import a_session
+from tests.store.rows import a_session
 
 
 @contextlib.asynccontextmanager

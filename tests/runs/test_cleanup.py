@@ -12,7 +12,7 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, idempotency, runs
 from tests.runs.shared_databases import SharedDatabases, create_live_run, store_events
-from tests.store.made import an_end
+from tests.store.rows import an_end
 
 HOUR = 3_600_000_000
 

@@ -40,7 +40,7 @@ from tests.postgres import drop_schema
 from tests.runs.components import LONG, build_settings
 from tests.runs.interleaving import Change, together, undone
 from tests.service.callers import user
-from tests.store.made import a_run, a_session
+from tests.store.rows import a_run, a_session
 
 pytestmark = pytest.mark.slow
 

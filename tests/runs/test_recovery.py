@@ -26,7 +26,7 @@ from tests.runs.shared_databases import (
     read_run,
     store_events,
 )
-from tests.store.made import START, an_end
+from tests.store.rows import START, an_end
 
 DETAIL = "The process that worked on the run is gone"
 

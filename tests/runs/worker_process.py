@@ -23,7 +23,7 @@ from agentctl.runs.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import runs
 from tests.runs.shared_databases import SharedDatabases, create_live_run
-from tests.store.made import an_end
+from tests.store.rows import an_end
 
 
 def say(text: object) -> None:

@@ -17,7 +17,7 @@ from agentctl.store.repositories.integrity import StoredMessages
 from agentctl.store.repositories.workers import WorkerRow
 from tests.deployment import Deployment
 from tests.service.callers import open_service, streamed_run, user
-from tests.store.made import START, a_run, a_session, a_whole_run, an_end
+from tests.store.rows import START, a_run, a_session, a_whole_run, an_end
 
 OPEN = '[{"role":"assistant","content":"","tool_calls":[{"id":"c","name":"add","arguments":{}}]}]'
 

@@ -28,7 +28,7 @@ from agentctl.store.repositories import runs, workers
 from agentctl.store.repositories.workers import WorkerRow
 from tests.deployment import Deployment
 from tests.service.callers import admin, open_service, streamed_run, user
-from tests.store.made import a_run
+from tests.store.rows import a_run
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 

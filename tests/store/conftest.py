@@ -1,4 +1,5 @@
-"""The repositories are tested on both engines, the SQLite driver on files."""
+"""Databases for the tests of the store: both engines for repositories, files for the SQLite
+driver."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Store:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is SQLite."""
+        """True for SQLite."""
         return isinstance(self.database, SqliteDatabase)
 
     def run(self, awaited: Coroutine[Any, Any, T]) -> T:

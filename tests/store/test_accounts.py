@@ -1,4 +1,4 @@
-"""Service accounts: a row each, found by the hash of the token, one of a name; both engines."""
+"""The repository of service accounts, on both engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentctl.store.listing import Slice
 from agentctl.store.repositories import accounts
 from agentctl.store.repositories.accounts import AccountRow
 from tests.store.conftest import Store
-from tests.store.made import START
+from tests.store.rows import START
 
 MINUTE = 60_000_000
 
@@ -32,7 +32,7 @@ def an_account(account_id: str = "a1", **given: Any) -> AccountRow:
     return AccountRow(account_id, **values | given)
 
 
-def test_an_account_is_read_as_it_was_stored(store: Store) -> None:
+def test_a_stored_account_is_read_unchanged(store: Store) -> None:
     row = an_account(scopes='["agents:é:read"]', created_by=None, expires_at=None)
     assert store.write(accounts.create(row))
     assert store.read(accounts.get("a1")) == row
@@ -53,14 +53,14 @@ def test_one_active_account_has_a_name(store: Store) -> None:
     assert store.write(accounts.create(an_account("a3", name="CI")))
 
 
-def test_a_name_is_free_again_after_a_revocation(store: Store) -> None:
+def test_a_revoked_account_frees_its_name(store: Store) -> None:
     assert store.write(accounts.create(an_account()))
     assert store.write(accounts.revoke("a1", START + 1))
     assert store.write(accounts.create(an_account("a2")))
     assert not store.write(accounts.create(an_account("a3")))
 
 
-def test_a_name_is_free_again_when_its_account_has_expired(store: Store) -> None:
+def test_an_expired_account_frees_its_name(store: Store) -> None:
     assert store.write(accounts.create(an_account()))
     end = START + 9 * MINUTE
     assert not store.write(accounts.create(an_account("a2", created_at=end - 1, expires_at=None)))
@@ -68,7 +68,7 @@ def test_a_name_is_free_again_when_its_account_has_expired(store: Store) -> None
     assert not store.write(accounts.create(an_account("a3", created_at=end + 99 * MINUTE)))
 
 
-def test_of_many_at_once_one_gets_the_name(store: Store) -> None:
+def test_one_of_many_concurrent_accounts_gets_the_name(store: Store) -> None:
     async def all_at_once() -> list[bool]:
         rows = (an_account(f"a{number}") for number in range(20))
         return await asyncio.gather(*(store.database.write(accounts.create(row)) for row in rows))
@@ -88,7 +88,7 @@ def test_an_account_is_revoked_once_expired_or_not(store: Store) -> None:
         assert row.revoked_at == START + 2
 
 
-def test_a_use_is_noted_when_it_is_due(store: Store) -> None:
+def test_a_use_is_stored_when_it_is_due(store: Store) -> None:
     def last_used() -> int | None:
         row = store.read(accounts.get("a1"))
         assert row is not None
@@ -104,7 +104,7 @@ def test_a_use_is_noted_when_it_is_due(store: Store) -> None:
     store.write(accounts.record_use("missing", START, due=START))
 
 
-def test_accounts_are_listed_by_their_age(store: Store) -> None:
+def test_accounts_are_listed_by_creation_time(store: Store) -> None:
     for number in range(5):
         row = an_account(f"a{number}", name=f"n{number % 2}", created_at=START + number // 2)
         store.write(accounts.create(row))

@@ -1,4 +1,4 @@
-"""The audit in the database: appended, walked back from the newest row, removed when old."""
+"""The repository of the audit log, on both engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentctl.store.repositories.audit import (
     NewAuditEntry,
 )
 from tests.store.conftest import Store
-from tests.store.made import START
+from tests.store.rows import START
 
 
 def entry(at: int = START, **given: Any) -> NewAuditEntry:
@@ -57,12 +57,12 @@ def pages(store: Store, limit: int, before: int | None = None, **filter: Any) ->
         assert len(part.rows) == limit
 
 
-def test_an_empty_audit_has_one_empty_page(store: Store) -> None:
+def test_an_empty_audit_log_has_one_empty_page(store: Store) -> None:
     assert read(store, 5) == AuditRowPage([], None)
     assert read(store, 5, since=START, before=7) == AuditRowPage([], None)
 
 
-def test_what_is_appended_is_read_as_it_was(store: Store) -> None:
+def test_an_appended_entry_is_read_unchanged(store: Store) -> None:
     made = [
         entry(),
         entry(START + 1, principal=None, resource=None, request_id=None),
@@ -75,8 +75,8 @@ def test_what_is_appended_is_read_as_it_was(store: Store) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
-def test_filters_find_what_is_far_back(store: Store, limit: int) -> None:
-    """More rows than the walk looks at once; those that are wanted stand far apart."""
+def test_filters_find_old_entries(store: Store, limit: int) -> None:
+    """There are more rows than one window has, and the matching ones are far from each other."""
     count = 3 * FIRST_WINDOW + 17
     odd = {
         0: entry(START, principal="ann"),
@@ -101,8 +101,8 @@ def test_filters_find_what_is_far_back(store: Store, limit: int) -> None:
         assert at() == list(range(count - 1, -1, -1))
 
 
-def test_a_walk_ends_where_all_is_older_and_not_at_the_first_row_that_is(store: Store) -> None:
-    """A clock that was set back: some rows in between are older than those before them."""
+def test_a_read_ends_at_a_window_of_older_rows(store: Store) -> None:
+    """A clock was set back: some rows are older than the rows before them."""
     day = 24 * 3_600_000_000
     times = [START + n for n in range(50)] + [START - day + n for n in range(50)]
     store.write(append_each([entry(at) for at in times]))
@@ -127,14 +127,14 @@ def test_a_walk_ends_where_all_is_older_and_not_at_the_first_row_that_is(store: 
     assert looks == 2
 
 
-def test_cursors_beyond_what_is_there(store: Store) -> None:
+def test_cursors_outside_the_audit_log(store: Store) -> None:
     store.write(append_each([entry(START + n) for n in range(3)]))
     assert len(pages(store, 5, before=10**18 - 1)) == 3
     assert pages(store, 5, before=0) == []
     assert pages(store, 5, before=-5) == []
 
 
-def test_new_rows_are_before_a_walk_and_never_in_it(store: Store) -> None:
+def test_new_rows_do_not_change_later_pages(store: Store) -> None:
     store.write(append_each([entry(START + n) for n in range(4)]))
     first = read(store, 2)
     store.write(append_each([entry(START + 9) for _ in range(5)]))
@@ -143,7 +143,7 @@ def test_new_rows_are_before_a_walk_and_never_in_it(store: Store) -> None:
     assert second.next is None
 
 
-def test_old_rows_are_removed_some_at_a_time(store: Store) -> None:
+def test_old_rows_are_deleted_in_batches(store: Store) -> None:
     old = audit.DELETE_BATCH + 3
     store.write(append_each([entry(START)] * old + [entry(START + 1)] * 2))
     assert not store.read(audit.has_older(START))
@@ -154,14 +154,14 @@ def test_old_rows_are_removed_some_at_a_time(store: Store) -> None:
     assert [row.at for row in pages(store, 5)] == [START + 1] * 2
 
 
-def test_a_row_from_the_future_does_not_keep_the_old_ones(store: Store) -> None:
+def test_a_row_from_the_future_does_not_keep_old_rows(store: Store) -> None:
     store.write(append_each([entry(START + 10**15), entry(START), entry(START + 1)]))
     assert store.read(audit.has_older(START + 1))
     assert store.write(audit.delete_older(START + 1)) == 1
     assert [row.at - START for row in pages(store, 5)] == [1, 10**15]
 
 
-def test_a_number_is_never_given_twice(store: Store) -> None:
+def test_a_number_is_never_used_twice(store: Store) -> None:
     store.write(append_each([entry(), entry()]))
     last = pages(store, 5)[0].seq
     store.write(audit.delete_older(START + 1))
@@ -181,7 +181,7 @@ def test_a_row_is_undone_with_its_transaction(store: Store) -> None:
     assert read(store, 5) == AuditRowPage([], None)
 
 
-def test_the_walk_reads_the_key_and_sorts_nothing(store: Store) -> None:
+def test_a_read_uses_the_key_without_a_sort(store: Store) -> None:
     if not hasattr(store.database, "read_now"):
         pytest.skip("the plan is SQLite's")
 

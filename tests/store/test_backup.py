@@ -1,4 +1,4 @@
-"""Copies that are made while the file is written to, and reads that last too long."""
+"""Backups during writes, and reads that take too long."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from agentctl.store.sqlite.backup import back_up, hash_rows
 from agentctl.store.sqlite.connection import run_unit_on_snapshot
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.sqlite.file import get_wal_path
-from tests.store.made import a_run, a_session
+from tests.store.rows import a_run, a_session
 
 
 def nobody(what: str, done: int, total: int) -> None:
-    """Is not interested in how far it is."""
+    """Ignore the progress."""
 
 
 @unit
@@ -29,7 +29,7 @@ def pair(number: int) -> Steps[None]:
     yield from runs.create(a_run(f"r{number}", f"s{number}"))
 
 
-def test_a_copy_is_one_state_and_has_all_that_was_acknowledged(
+def test_a_backup_is_a_snapshot_with_all_acknowledged_writes(
     sqlite: SqliteDatabase, path: Path
 ) -> None:
     acknowledged: list[int] = []
@@ -67,7 +67,7 @@ def check(copy: Path, before: set[str], digest: str) -> None:
         assert hash_rows(connection, lambda _: None)[1] == digest
 
 
-def test_a_copy_that_is_no_longer_wanted_leaves_nothing(
+def test_a_cancelled_backup_leaves_no_file(
     sqlite: SqliteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentctl.store.sqlite.backup.PAGES", 1)
@@ -89,9 +89,7 @@ def test_a_copy_that_is_no_longer_wanted_leaves_nothing(
     assert sorted(each.name for each in path.parent.iterdir()) == before
 
 
-def test_what_a_killed_backup_left_is_named_and_not_overwritten(
-    sqlite: SqliteDatabase, path: Path
-) -> None:
+def test_the_rest_of_a_killed_backup_is_named_and_kept(sqlite: SqliteDatabase, path: Path) -> None:
     part = path.with_name("copy.db.part")
     part.write_text("left")
     with pytest.raises(errors.Unavailable) as caught:
@@ -107,7 +105,7 @@ def endless() -> Steps[None]:
     yield Statement(Sql(f"{sql} SELECT max(i) FROM n"))
 
 
-def test_a_read_that_lasts_too_long_is_ended_and_the_log_begins_anew(
+def test_a_too_long_read_ends_and_the_log_restarts(
     sqlite: SqliteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentctl.store.sqlite.database.READ_SECONDS", 0.5)

@@ -1,4 +1,4 @@
-"""Files that have lost something: refused as they are, and never begun anew."""
+"""Files with lost content: they are rejected and never replaced."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from agentctl.store.repositories import sessions
 from agentctl.store.sqlite.file import get_lock_folder, get_wal_path
 from agentctl.store.visibility import EVERYONE
 from tests.process import without_coverage
-from tests.store.made import a_session
+from tests.store.rows import a_session
 
 SESSIONS = [f"s{n:03}" for n in range(300)]
 
-LEFT_BEHIND = """
+KILLED_PROCESS = """
 import os, sys
 from agentctl.store import open
 from agentctl.store.repositories import sessions
 from tests.process import without_coverage
-from tests.store.made import a_session
+from tests.store.rows import a_session
 database = open.open_sqlite("main", sys.argv[1], create=True)
 database.write_blocking(sessions.create(a_session("s1")))
 os._exit(0)
@@ -55,8 +55,8 @@ def filled(path: Path) -> None:
 
 
 def left_behind(path: Path) -> None:
-    """A file and its log as a process leaves them that was killed."""
-    code = LEFT_BEHIND.replace("sys.argv[1]", f"__import__('pathlib').Path({str(path)!r})")
+    """Create a file and its log as a killed process leaves them."""
+    code = KILLED_PROCESS.replace("sys.argv[1]", f"__import__('pathlib').Path({str(path)!r})")
     subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=60
     )
@@ -66,7 +66,7 @@ def left_behind(path: Path) -> None:
 
 @contextmanager
 def untouched(folder: Path) -> Iterator[None]:
-    """Whatever is in a folder is byte for byte what it was."""
+    """Assert that no file of a folder changes."""
 
     def content() -> dict[str, bytes | None]:
         return {
@@ -79,7 +79,7 @@ def untouched(folder: Path) -> Iterator[None]:
 
 
 def refused(path: Path) -> errors.AgentctlError:
-    """Why every door refuses the file."""
+    """Return the error with which every way to open the file fails."""
     entry = settings.Database("main", f"sqlite:///{path}")
     ways: list[Callable[[], object]] = [
         lambda: open_database(entry, create=True),
@@ -96,7 +96,7 @@ def refused(path: Path) -> errors.AgentctlError:
 
 
 @pytest.mark.parametrize("pages", [1, 8])
-def test_a_file_that_was_cut_off_is_refused(path: Path, pages: int) -> None:
+def test_a_truncated_file_is_rejected(path: Path, pages: int) -> None:
     filled(path)
     os.truncate(path, pages * 4096)
     error = refused(path)
@@ -105,7 +105,7 @@ def test_a_file_that_was_cut_off_is_refused(path: Path, pages: int) -> None:
     assert "backup" in (error.hint or "")
 
 
-def test_an_empty_file_that_was_a_database_is_refused_until_that_is_meant(path: Path) -> None:
+def test_an_emptied_database_is_rejected(path: Path) -> None:
     filled(path)
     os.truncate(path, 0)
     error = refused(path)
@@ -116,7 +116,7 @@ def test_an_empty_file_that_was_a_database_is_refused_until_that_is_meant(path: 
     open_sqlite("main", path, create=True).close_blocking()
 
 
-def test_a_file_whose_log_was_taken_away_is_refused_until_that_is_meant(path: Path) -> None:
+def test_a_file_with_a_removed_log_is_rejected(path: Path) -> None:
     left_behind(path)
     log = get_wal_path(path)
     log.unlink()
@@ -131,7 +131,7 @@ def test_a_file_whose_log_was_taken_away_is_refused_until_that_is_meant(path: Pa
     database.close_blocking()
 
 
-def test_a_log_without_its_file_is_not_thrown_away(path: Path) -> None:
+def test_a_log_without_its_file_is_kept(path: Path) -> None:
     left_behind(path)
     kept = path.with_name("kept.db")
     path.rename(kept)
@@ -143,7 +143,7 @@ def test_a_log_without_its_file_is_not_thrown_away(path: Path) -> None:
 
 
 @pytest.mark.parametrize("junk", ["zeroed", "random"])
-def test_of_a_damaged_page_only_what_is_on_it_is_refused(path: Path, junk: str) -> None:
+def test_a_damaged_page_affects_only_its_rows(path: Path, junk: str) -> None:
     filled(path)
     page = 4096 * _page_of(path, SESSIONS[200])
     content = bytearray(path.read_bytes())
@@ -160,13 +160,13 @@ def test_of_a_damaged_page_only_what_is_on_it_is_refused(path: Path, junk: str) 
 
 
 def _page_of(path: Path, session_id: str) -> int:
-    """The number, from 0, of the page that holds the row of a session."""
+    """Return the number of the page, from 0, with the row of a session."""
     needle = f"{session_id * 100}".encode()
     return path.read_bytes().index(needle) // 4096
 
 
-def test_a_link_to_a_file_is_like_the_file(path: Path) -> None:
-    """The log and the locks are beside the file itself."""
+def test_a_link_is_treated_like_its_file(path: Path) -> None:
+    """The log and the locks are next to the real file."""
     left_behind(path)
     link = path.with_name("link.db")
     link.symlink_to(path)
@@ -180,17 +180,17 @@ def test_a_link_to_a_file_is_like_the_file(path: Path) -> None:
     connection.close()
 
 
-def test_what_a_failing_disk_did_not_take_is_not_acknowledged(path: Path) -> None:
+def test_a_write_to_a_failing_disk_is_not_acknowledged(path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.store.eio", str(path)],
+        [sys.executable, "-m", "tests.store.failing_disk", str(path)],
         cwd=Path(__file__).parents[2], env=without_coverage(os.environ), capture_output=True,
         text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    kept = [name for name, told in said["told"].items() if told == "kept"]
+    kept = [name for name, told in said["results"].items() if told == "kept"]
     assert kept == ["s0", "s3", "s4", "s7"]
-    assert set(said["told"].values()) == {"kept", "The database cannot be read or written"}
+    assert set(said["results"].values()) == {"kept", "The database cannot be read or written"}
     assert said["there"] == kept
     connection = apsw.Connection(str(path))
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,4 +1,4 @@
-"""The configured databases: in order, opened when needed, closed together."""
+"""The configured databases: order, opening on first use, closing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def configured(folder: Path, *names: str) -> Settings:
     )
 
 
-def test_they_are_in_the_order_of_the_configuration(tmp_path: Path) -> None:
+def test_databases_have_the_order_of_the_configuration(tmp_path: Path) -> None:
     databases = Databases(configured(tmp_path, "zeta", "alpha"), create=True)
     assert list(databases) == list(databases.ids) == ["zeta", "alpha"]
     assert len(databases) == 2
 
 
-def test_one_is_opened_when_it_is_asked_for_and_once(tmp_path: Path) -> None:
+def test_a_database_is_opened_once_on_first_use(tmp_path: Path) -> None:
     databases = Databases(configured(tmp_path, "one", "two"), create=True)
     assert databases.opened() == {}
     one = databases["one"]
@@ -35,7 +35,7 @@ def test_one_is_opened_when_it_is_asked_for_and_once(tmp_path: Path) -> None:
     assert databases.opened() == {}
 
 
-def test_when_one_is_refused_the_others_can_be_closed(tmp_path: Path) -> None:
+def test_the_others_close_after_one_fails_to_open(tmp_path: Path) -> None:
     (tmp_path / "two.db").write_bytes(b"something else")
     databases = Databases(configured(tmp_path, "one", "two"), create=True)
     with pytest.raises(errors.Unavailable):
@@ -44,7 +44,7 @@ def test_when_one_is_refused_the_others_can_be_closed(tmp_path: Path) -> None:
     assert not (tmp_path / "one.db-wal").exists()
 
 
-def test_one_that_is_not_there_is_not_made_without_leave(tmp_path: Path) -> None:
+def test_a_missing_database_is_created_only_if_allowed(tmp_path: Path) -> None:
     databases = Databases(configured(tmp_path, "one"), create=False)
     with pytest.raises(errors.Unavailable, match="no database yet"):
         databases["one"]

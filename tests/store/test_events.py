@@ -1,4 +1,4 @@
-"""The events of runs: batches in order, of live runs only; both engines."""
+"""The repository of events, on both engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentctl.records.ids import lower_bound_id, new_id
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, runs, sessions
 from tests.store.conftest import Store
-from tests.store.made import START, a_run, a_session, a_session_with_run, an_end
+from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
 
 
 def stored(store: Store, run_id: str = "r1") -> list[tuple[int, int, str]]:
@@ -16,7 +16,7 @@ def stored(store: Store, run_id: str = "r1") -> list[tuple[int, int, str]]:
     return [(row.first_seq, row.last_seq, row.events) for row in rows]
 
 
-def test_events_are_read_from_a_number_on(store: Store) -> None:
+def test_events_are_read_after_a_number(store: Store) -> None:
     store.write(a_session_with_run())
     for first, last in ((0, 4), (5, 5), (6, 9)):
         assert store.write(events.append_batch("r1", 1, first, last, f"[{first}]"))
@@ -27,7 +27,7 @@ def test_events_are_read_from_a_number_on(store: Store) -> None:
     assert store.read(events.list_after("absent", -1)) == []
 
 
-def test_a_number_that_was_left_out_hides_nothing(store: Store) -> None:
+def test_a_gap_in_the_numbers_hides_no_event(store: Store) -> None:
     store.write(a_session_with_run())
     for first, last in ((3, 4), (1_000_005, 1_000_005)):
         store.write(events.append_batch("r1", 1, first, last, "[]"))
@@ -37,7 +37,7 @@ def test_a_number_that_was_left_out_hides_nothing(store: Store) -> None:
     assert found == {-1: 2, 0: 2, 2: 2, 3: 2, 4: 1, 5: 1, 1_000_004: 1}
 
 
-def test_events_are_read_in_parts_without_gap_or_repeat(store: Store) -> None:
+def test_events_are_read_in_batches_without_gap_or_repeat(store: Store) -> None:
     @unit
     def work() -> Steps[None]:
         yield from a_session_with_run()
@@ -54,7 +54,7 @@ def test_events_are_read_in_parts_without_gap_or_repeat(store: Store) -> None:
     assert seq == store.read(events.get_last_seq("r1"))
 
 
-def test_the_last_number_is_known(store: Store) -> None:
+def test_the_last_number_is_returned(store: Store) -> None:
     store.write(a_session_with_run())
     assert store.read(events.get_last_seq("r1")) == -1
     store.write(events.append_batch("r1", 1, 0, 0, "[]"))
@@ -63,14 +63,14 @@ def test_the_last_number_is_known(store: Store) -> None:
     assert store.read(events.get_last_seq("r1")) == 7
 
 
-def test_a_batch_that_is_written_again_is_stored_once(store: Store) -> None:
+def test_a_repeated_batch_is_stored_once(store: Store) -> None:
     store.write(a_session_with_run())
     assert store.write(events.append_batch("r1", 1, 0, 1, "a\nb\n"))
     assert store.write(events.append_batch("r1", 1, 0, 2, "a\nb\nc\n"))
     assert stored(store) == [(0, 2, "a\nb\nc\n")]
 
 
-def test_only_the_attempt_of_a_live_run_adds_events(store: Store) -> None:
+def test_only_the_current_attempt_appends_events(store: Store) -> None:
     store.write(a_session_with_run())
     assert not store.write(events.append_batch("r1", 2, 0, 0, "[]"))
     assert not store.write(events.append_batch("absent", 1, 0, 0, "[]"))
@@ -97,7 +97,7 @@ def test_the_last_batch_is_stored_with_the_end(store: Store) -> None:
     assert stored(store) == [(0, 0, "COMPLETED")]
 
 
-def test_a_worker_that_was_taken_for_dead_adds_nothing(store: Store) -> None:
+def test_a_worker_considered_dead_appends_nothing(store: Store) -> None:
     @unit
     def lose() -> Steps[None]:
         last = yield from events.get_last_seq("r1")
@@ -114,11 +114,11 @@ def test_a_worker_that_was_taken_for_dead_adds_nothing(store: Store) -> None:
 
 
 def an_id(microseconds: int, name: str) -> str:
-    """The id of a run that was made at a time."""
+    """Return the id of a run that was created at a time."""
     return f"{lower_bound_id(microseconds // 1000)}-{name}"
 
 
-def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
+def test_events_are_deleted_some_time_after_the_end(store: Store) -> None:
     day = START + 50_000_000
     old, long, new, live = (
         an_id(START, "old"), an_id(START, "long"), an_id(day, "new"), an_id(START, "live"),
@@ -145,7 +145,7 @@ def test_events_are_removed_some_time_after_the_end(store: Store) -> None:
     assert [len(stored(store, run_id)) for run_id in (old, long, new, live)] == [0, 0, 0, 1]
 
 
-def test_events_are_removed_run_by_run_until_none_is_left(store: Store) -> None:
+def test_events_are_deleted_run_by_run(store: Store) -> None:
     ids = [an_id(START, f"{number:03}") for number in range(6)]
 
     @unit
@@ -166,7 +166,7 @@ def test_events_are_removed_run_by_run_until_none_is_left(store: Store) -> None:
     assert max(removed) < 1200
 
 
-def test_ids_are_in_the_order_of_the_times_they_are_made_at() -> None:
+def test_ids_are_in_the_order_of_their_creation() -> None:
     before = time.time_ns() // 1_000_000
     made = new_id()
     after = time.time_ns() // 1_000_000

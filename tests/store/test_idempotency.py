@@ -1,4 +1,4 @@
-"""Idempotency keys: one run for each, for a day; both engines."""
+"""The repository of idempotency keys, on both engines."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import idempotency, runs, sessions
 from agentctl.store.repositories.idempotency import KEY_LIFETIME, Claim, claim_key
 from tests.store.conftest import Store
-from tests.store.made import START, a_run, a_session
+from tests.store.rows import START, a_run, a_session
 
 
-def test_a_key_stands_for_the_run_that_claims_it_first(store: Store) -> None:
+def test_a_key_belongs_to_the_first_run_that_claims_it(store: Store) -> None:
     assert store.write(claim_key("ann", "k", "hash", "r1", START)) is None
     earlier = Claim("r1", "hash", START)
     assert store.write(claim_key("ann", "k", "hash", "r2", START + 1)) == earlier
@@ -21,7 +21,7 @@ def test_a_key_stands_for_the_run_that_claims_it_first(store: Store) -> None:
     assert store.write(claim_key("ann", "k", "hash", "r4", START + 3)) == earlier
 
 
-def test_an_equal_key_of_another_principal_is_another_key(store: Store) -> None:
+def test_equal_keys_of_two_principals_are_different(store: Store) -> None:
     assert store.write(claim_key("ann", "k", "hash", "r1", START)) is None
     assert store.write(claim_key("bob", "k", "hash", "r2", START)) is None
     assert store.write(claim_key("ann", "K", "hash", "r3", START)) is None
@@ -29,7 +29,7 @@ def test_an_equal_key_of_another_principal_is_another_key(store: Store) -> None:
     assert store.write(claim_key("bob", "k", "hash", "r4", START)) == Claim("r2", "hash", START)
 
 
-def test_a_key_is_free_again_after_a_day(store: Store) -> None:
+def test_a_key_expires_after_a_day(store: Store) -> None:
     assert store.write(claim_key("ann", "k", "old", "r1", START)) is None
     last = START + KEY_LIFETIME - 1
     assert store.write(claim_key("ann", "k", "new", "r2", last)) == Claim("r1", "old", START)
@@ -37,7 +37,7 @@ def test_a_key_is_free_again_after_a_day(store: Store) -> None:
     assert store.write(claim_key("ann", "k", "new", "r3", last + 2)) == Claim("r2", "new", last + 1)
 
 
-def test_a_claim_is_undone_with_the_transaction_of_its_run(store: Store) -> None:
+def test_a_claim_is_rolled_back_with_its_run(store: Store) -> None:
     @unit
     def refused() -> Steps[None]:
         assert (yield from claim_key("ann", "k", "hash", "r1", START)) is None
@@ -48,7 +48,7 @@ def test_a_claim_is_undone_with_the_transaction_of_its_run(store: Store) -> None
     assert store.write(claim_key("ann", "k", "other", "r2", START)) is None
 
 
-def test_claims_at_once_make_one_run(store: Store) -> None:
+def test_concurrent_claims_create_one_run(store: Store) -> None:
     @unit
     def submit(number: int) -> Steps[str]:
         run_id = f"r{number}"
@@ -67,7 +67,7 @@ def test_claims_at_once_make_one_run(store: Store) -> None:
     assert [row.run_id for row in store.read(runs.list_in_session("s1"))] == [run_id]
 
 
-def test_old_keys_are_removed_some_at_a_time(store: Store) -> None:
+def test_old_keys_are_deleted_in_batches(store: Store) -> None:
     @unit
     def many() -> Steps[None]:
         for number in range(idempotency.DELETE_BATCH + 3):
@@ -84,7 +84,7 @@ def test_old_keys_are_removed_some_at_a_time(store: Store) -> None:
     assert kept == Claim("r", "hash", START + 1)
 
 
-def test_a_key_outlives_the_run_that_it_stands_for(store: Store) -> None:
+def test_a_key_outlives_its_run(store: Store) -> None:
     store.write(sessions.create(a_session()))
     store.write(claim_key("ann", "k", "hash", "r1", START))
     store.write(runs.create(a_run("r1")))

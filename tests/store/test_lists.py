@@ -1,4 +1,4 @@
-"""Lists: filters, order, totals, cursors. Which indexes they find is in `test_plans`."""
+"""Lists: filters, order, totals and cursors. `test_plans` has their indexes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.lists import list_runs, list_sessions
-from tests.store.made import START, a_run, a_session, an_end
+from tests.store.rows import START, a_run, a_session, an_end
 
 
 @unit
 def some_sessions() -> Steps[None]:
-    """Sessions of which many have the same time, so that only the id orders them."""
+    """Create sessions. Many have the same time, so that only the id orders them."""
     for number in range(60):
         row = a_session(
             f"s{number:02}",
@@ -64,7 +64,7 @@ def walked(store: Store, page: Callable[[Cursor | None], Work[RowPage[Any]]]) ->
 
 @pytest.mark.parametrize("sort_order", ["asc", "desc"])
 @pytest.mark.parametrize("sort_by", ["created_at", "updated_at"])
-def test_cursors_meet_every_session_once_under_equal_times(
+def test_cursors_return_every_session_once_for_equal_times(
     store: Store, sort_by: Any, sort_order: Any
 ) -> None:
     store.write(some_sessions())
@@ -78,7 +78,7 @@ def test_cursors_meet_every_session_once_under_equal_times(
 
 
 @pytest.mark.parametrize("sort_order", ["asc", "desc"])
-def test_what_stays_is_met_once_while_others_come_and_go(store: Store, sort_order: Any) -> None:
+def test_unchanged_sessions_are_listed_once_during_changes(store: Store, sort_order: Any) -> None:
     store.write(some_sessions())
     chance = random.Random(3)
     stay = {f"s{number:02}" for number in chance.sample(range(60), 40)}
@@ -90,7 +90,7 @@ def test_what_stays_is_met_once_while_others_come_and_go(store: Store, sort_orde
     def changed() -> Steps[None]:
         for _ in range(min(2, len(going))):
             yield from sessions.delete(going.pop())
-        # Of the same times as others: before, behind and on the row that the next page follows.
+        # With the times of other sessions: before, after and at the cursor of the next page.
         for number in (0, 30, 59):
             yield from sessions.create(
                 a_session(f"s{number}-{len(pages)}", now=START + number // 10)
@@ -111,7 +111,7 @@ def test_what_stays_is_met_once_while_others_come_and_go(store: Store, sort_orde
     assert stay <= set(met)
 
 
-def test_pages_by_offset_are_the_same_list(store: Store) -> None:
+def test_pages_by_offset_return_the_same_list(store: Store) -> None:
     store.write(some_sessions())
     whole = store.read(list_sessions(limit=60))
     parts = [store.read(list_sessions(limit=25, offset=offset)) for offset in (0, 25, 50, 75)]
@@ -142,7 +142,9 @@ def test_pages_by_offset_are_the_same_list(store: Store) -> None:
         ({"visibility": Visibility(False, None), "user_id": "ann"}, 0),
     ],
 )
-def test_session_filters_narrow(store: Store, given: dict[str, Any], expected: int) -> None:
+def test_session_filters_select_sessions(
+    store: Store, given: dict[str, Any], expected: int
+) -> None:
     store.write(some_sessions())
     values: dict[str, Any] = {"visibility": EVERYONE, "limit": 100} | given
     found = store.read(list_sessions(**values))
@@ -163,7 +165,7 @@ def test_session_filters_narrow(store: Store, given: dict[str, Any], expected: i
         ({"visibility": Visibility(False, "bob")}, 0),
     ],
 )
-def test_run_filters_narrow_newest_first(
+def test_run_filters_select_runs_newest_first(
     store: Store, given: dict[str, Any], expected: int
 ) -> None:
     store.write(some_runs())
@@ -192,8 +194,8 @@ LIVE_OR_OF_A_TIME: list[dict[str, Any]] = [
 ]
 
 
-def meant(row: Any, given: dict[str, Any]) -> bool:
-    """What the filters say, said of one run."""
+def matches(row: Any, given: dict[str, Any]) -> bool:
+    """Return True if a run matches the filters."""
     plain = {name: value for name, value in given.items() if hasattr(row, name)}
     return (
         all(getattr(row, name) == value for name, value in plain.items())
@@ -206,7 +208,7 @@ def meant(row: Any, given: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("sort_order", ["asc", "desc"])
 @pytest.mark.parametrize("given", LIVE_OR_OF_A_TIME, ids=str)
-def test_live_runs_and_runs_of_a_time_are_listed_whole_and_in_order(
+def test_lists_of_live_runs_and_time_ranges_are_complete(
     store: Store, given: dict[str, Any], sort_order: Any
 ) -> None:
     @unit
@@ -219,7 +221,7 @@ def test_live_runs_and_runs_of_a_time_are_listed_whole_and_in_order(
             rows += yield from runs.list_in_session(f"s{number:02}")
         return rows
 
-    expected = [row for row in store.write(some_that_ended()) if meant(row, given)]
+    expected = [row for row in store.write(some_that_ended()) if matches(row, given)]
     expected.sort(key=lambda row: (row.created_at, row.run_id), reverse=sort_order == "desc")
     values: dict[str, Any] = {"visibility": EVERYONE, "order": sort_order, "limit": 4} | given
     assert walked(store, lambda after: list_runs(**values, after=after)) == expected
@@ -246,7 +248,7 @@ def test_a_total_is_capped_and_a_dense_prefix_keeps_its_order(sqlite: SqliteData
     assert [row.session_id for row in store.read(work).rows] == ["s00001", "s00002"]
 
 
-def test_a_prefix_range_holds_exactly_what_begins_with_it() -> None:
+def test_a_prefix_range_contains_exactly_its_prefix() -> None:
     random.seed(7)
     letters = ["a", "B", "z", "é", "\ud7ff", "\ue000", "\U0010ffff", "\U0010fffe", "%", " "]
     texts = ["".join(random.choices(letters, k=random.randint(0, 4))) for _ in range(300)]

@@ -1,4 +1,4 @@
-"""What a database says of how busy it is."""
+"""The reported load of a database."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def held(until: threading.Event) -> Steps[None]:
     assert until.wait(20)
 
 
-def test_nobody_waits_for_an_idle_database(sqlite: SqliteDatabase) -> None:
+def test_an_idle_database_has_no_load(sqlite: SqliteDatabase) -> None:
     assert sqlite.load() == Load("sqlite", waiting=0, in_use=0, size=SIZE)
 
 
-def test_units_that_wait_for_the_writer_are_counted(sqlite: SqliteDatabase) -> None:
+def test_units_waiting_for_the_writer_are_counted(sqlite: SqliteDatabase) -> None:
     async def main() -> None:
         go_on = threading.Event()
         writes = [asyncio.create_task(sqlite.write(held(go_on)))]

@@ -1,4 +1,4 @@
-"""Runs whose worker is gone, and work that goes on behind the end; both engines."""
+"""Orphaned runs, and work that continues after the end of a run; on both engines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentctl.store.repositories.runs import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store
-from tests.store.made import START, a_run, a_session, a_session_with_run, an_end
+from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
 
 HISTORY = json.dumps([{"role": "user", "content": "Grüße"}], ensure_ascii=False)
 
@@ -32,7 +32,8 @@ def session_of(store: Store) -> SessionRow:
 
 @unit
 def some_live_runs() -> Steps[None]:
-    """Runs of two workers and of nobody, with children, in two sessions; two have ended."""
+    """Create runs of two workers and without one, with children, in two sessions; two have
+    ended."""
     yield from sessions.create(a_session("s1"))
     yield from sessions.create(a_session("s2"))
     for run_id, session_id, parent, owner in (
@@ -47,14 +48,14 @@ def some_live_runs() -> Steps[None]:
     yield from runs.finish(an_end("f"))
 
 
-def test_the_owners_of_live_runs_are_found_each_once(store: Store) -> None:
+def test_each_owner_of_live_runs_is_returned_once(store: Store) -> None:
     assert store.read(runs.list_live_owners()) == []
     store.write(some_live_runs())
     owners = store.read(runs.list_live_owners())
     assert sorted(owners, key=str) == [None, "w1", "w2"]
 
 
-def test_the_live_runs_of_an_owner_come_children_before_parents(store: Store) -> None:
+def test_live_runs_of_a_worker_are_children_first(store: Store) -> None:
     store.write(some_live_runs())
     found = {
         owner: store.read(runs.list_live_of_worker(owner))
@@ -67,7 +68,7 @@ def test_the_live_runs_of_an_owner_come_children_before_parents(store: Store) ->
     assert found["w2"] == [run_of(store, "c")]
 
 
-def test_a_lost_run_ends_once_and_refuses_its_old_worker(store: Store) -> None:
+def test_a_lost_run_ends_once_and_rejects_its_old_worker(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.claim("r1", 1, "w1", START))
     lost = an_end(status="ERROR", error_code="WORKER_LOST", stopped_at=START + 9)
@@ -84,7 +85,7 @@ def test_a_lost_run_ends_once_and_refuses_its_old_worker(store: Store) -> None:
     assert (run_of(store), session_of(store)) == (row, session)
 
 
-def test_the_end_of_a_lost_run_says_why_beside_the_reason_that_was_given(store: Store) -> None:
+def test_the_end_of_a_lost_run_replaces_the_cancel_reason(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.claim("r1", 1, "w1", START))
     store.write(runs.request_cancel("r1", START + 7, "ann", "no need"))
@@ -96,9 +97,7 @@ def test_the_end_of_a_lost_run_says_why_beside_the_reason_that_was_given(store: 
 
 
 @pytest.mark.parametrize("reason", ["no need", None])
-def test_an_end_without_a_reason_keeps_the_one_that_was_given(
-    store: Store, reason: str | None
-) -> None:
+def test_an_end_without_a_reason_keeps_the_cancel_reason(store: Store, reason: str | None) -> None:
     store.write(a_session_with_run())
     store.write(runs.claim("r1", 1, "w1", START))
     store.write(runs.request_cancel("r1", START, "ann", reason))
@@ -108,7 +107,7 @@ def test_an_end_without_a_reason_keeps_the_one_that_was_given(
 
 
 @pytest.mark.parametrize("late_result", [False, True])
-def test_work_that_stops_after_the_end_is_noted_once(store: Store, late_result: bool) -> None:
+def test_work_that_stops_late_is_recorded_once(store: Store, late_result: bool) -> None:
     store.write(a_session_with_run())
     store.write(runs.claim("r1", 1, "w1", START))
     assert not store.write(runs.record_work_stopped("r1", 1, START + 8, late_result))
@@ -131,7 +130,7 @@ def test_work_that_stops_after_the_end_is_noted_once(store: Store, late_result: 
     assert state.stopped_at == START + 20
 
 
-def test_work_that_stopped_with_the_end_or_is_gone_is_not_noted(store: Store) -> None:
+def test_work_that_stopped_in_time_is_not_recorded_again(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.finish(an_end()))
     assert not store.write(runs.record_work_stopped("r1", 1, START + 20, True))
@@ -140,14 +139,14 @@ def test_work_that_stopped_with_the_end_or_is_gone_is_not_noted(store: Store) ->
     assert (row.stopped_at, row.late_result) == (START + 9, 0)
 
 
-def test_a_dropped_result_is_not_forgotten(store: Store) -> None:
+def test_a_dropped_result_stays_recorded(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.finish(an_end(status="ERROR", stopped_at=None, late_result=True)))
     assert store.write(runs.record_work_stopped("r1", 1, START + 20, False))
     assert run_of(store).late_result == 1
 
 
-def test_a_run_that_never_began_leaves_its_question(store: Store) -> None:
+def test_the_question_of_an_unclaimed_run_is_stored(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.request_cancel("r1", START + 7, "ann", None))
     assert store.read(runs.list_histories("s1")) == []
@@ -159,7 +158,7 @@ def test_a_run_that_never_began_leaves_its_question(store: Store) -> None:
     assert (session.updated_at, session.last_status) == (START + 7, "CANCELLED")
 
 
-def test_what_a_run_has_left_is_left_alone(store: Store) -> None:
+def test_an_existing_history_is_not_replaced(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.store_question("r1", HISTORY, "[]"))
     assert run_of(store).history is None
@@ -171,7 +170,7 @@ def test_what_a_run_has_left_is_left_alone(store: Store) -> None:
 
 
 @pytest.mark.parametrize("has", [{"history": None}, {"messages": None}])
-def test_half_of_what_a_run_left_is_left_alone(store: Store, has: dict[str, Any]) -> None:
+def test_a_partial_history_is_not_replaced(store: Store, has: dict[str, Any]) -> None:
     store.write(a_session_with_run())
     store.write(runs.finish(an_end(**has)))
     before = run_of(store), session_of(store)
@@ -179,7 +178,7 @@ def test_half_of_what_a_run_left_is_left_alone(store: Store, has: dict[str, Any]
     assert (run_of(store), session_of(store)) == before
 
 
-def test_a_members_question_is_not_shown(store: Store) -> None:
+def test_the_question_of_a_member_is_not_in_the_history(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.create(a_run("m1", parent_run_id="r1")))
     store.write(runs.request_cancel("m1", START, "ann", None))
@@ -188,7 +187,7 @@ def test_a_members_question_is_not_shown(store: Store) -> None:
     assert session_of(store).history_bytes == 0
 
 
-def test_what_is_left_late_does_not_set_the_time_of_the_session_back(store: Store) -> None:
+def test_a_late_question_does_not_set_the_session_time_back(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.request_cancel("r1", START + 7, "ann", None))
     store.write(runs.create(a_run("r2", created_at=START + 50)))

@@ -1,4 +1,4 @@
-"""Migrations: whole or not at all, by one process, never backwards."""
+"""Migrations: atomic, by one process, never backwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from agentctl.store.postgres.schema import find_schema_differences
 from agentctl.store.schema import SCHEMA_VERSION, Migration, load_migrations
 from agentctl.store.sqlite import schema
 from tests.process import without_coverage
-from tests.store.old import old_file, old_schema
+from tests.store.old_databases import old_file, old_schema
 
 ROOT = Path(__file__).parents[2]
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
@@ -41,7 +41,7 @@ def entry(path: Path) -> settings.Database:
 
 def killed(source: Path, copy: Path, step: int) -> list[dict[str, list[object]]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.store.killed", str(source), str(copy), str(step)],
+        [sys.executable, "-m", "tests.store.killed_migration", str(source), str(copy), str(step)],
         cwd=ROOT, env=without_coverage(os.environ), capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_killed_migration_leaves_the_schema_before_or_after_a_step(
         assert each["then"] == [SCHEMA_VERSION, []]
 
 
-def test_of_several_at_once_one_migrates_and_the_others_find_it_done(path: Path) -> None:
+def test_one_of_several_processes_migrates_a_file(path: Path) -> None:
     old_file(path)
     applied: list[str] = []
 
@@ -83,7 +83,7 @@ def test_of_several_at_once_one_migrates_and_the_others_find_it_done(path: Path)
     assert asyncio.run(read_version(entry(path))) == SCHEMA_VERSION
 
 
-def test_it_waits_for_who_writes_and_its_task_can_be_cancelled_meanwhile(path: Path) -> None:
+def test_a_migration_waits_for_writers_and_can_be_cancelled(path: Path) -> None:
     old_file(path)
 
     async def wait() -> None:
@@ -103,7 +103,7 @@ def test_it_waits_for_who_writes_and_its_task_can_be_cancelled_meanwhile(path: P
     assert asyncio.run(read_version(entry(path))) == SCHEMA_VERSION
 
 
-def test_a_newer_or_foreign_database_is_not_touched(path: Path) -> None:
+def test_a_newer_or_foreign_database_is_not_changed(path: Path) -> None:
     open_database(entry(path), create=True).close_blocking()  # type: ignore[attr-defined]
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO schema_version VALUES (99, 0)")
@@ -122,7 +122,7 @@ def test_a_newer_or_foreign_database_is_not_touched(path: Path) -> None:
     assert other.read_bytes() == before
 
 
-def test_a_migrated_file_is_like_a_new_one_and_keeps_its_rows(path: Path) -> None:
+def test_a_migrated_file_equals_a_new_one_and_keeps_its_rows(path: Path) -> None:
     old_file(path)
     asyncio.run(migrate(entry(path), lambda _: None))
     connection = apsw.Connection(str(path))
@@ -137,7 +137,7 @@ def test_a_migrated_file_is_like_a_new_one_and_keeps_its_rows(path: Path) -> Non
     connection.close()
 
 
-def test_statements_are_told_without_comments_and_functions_stay_whole() -> None:
+def test_statements_of_a_migration_have_no_comments() -> None:
     text = "-- a;\nCREATE INDEX a\n  ON b (c); /* ; */ CREATE FUNCTION f() AS $$ x; y; $$;\n"
     migration = Migration(1, "0001_a", f"{text}UPDATE b SET c = ';';")
     assert migration.statements() == [
@@ -164,7 +164,7 @@ async def old_postgres(url: str) -> AsyncIterator[tuple[settings.Database, async
         await connection.close()
 
 
-def test_of_several_at_once_one_migrates_postgres(postgres_url: str) -> None:
+def test_one_of_several_processes_migrates_postgres(postgres_url: str) -> None:
     async def race() -> None:
         applied: list[str] = []
         async with old_postgres(postgres_url) as (entry, connection):
@@ -187,7 +187,7 @@ WHERE relname = 'audit_log' AND relnamespace = current_schema()::regnamespace AN
 """
 
 
-def test_a_migration_of_postgres_that_is_killed_leaves_nothing(postgres_url: str) -> None:
+def test_a_killed_postgres_migration_changes_nothing(postgres_url: str) -> None:
     async def kill() -> None:
         async with old_postgres(postgres_url) as (entry, connection):
             transaction = connection.transaction()
@@ -208,7 +208,7 @@ def test_a_migration_of_postgres_that_is_killed_leaves_nothing(postgres_url: str
     asyncio.run(kill())
 
 
-def test_postgres_is_looked_at_migrated_and_checked(postgres_url: str) -> None:
+def test_postgres_is_inspected_migrated_and_checked(postgres_url: str) -> None:
     async def checked(entry: settings.Database) -> list[str]:
         found = check_integrity(entry, lambda *_: None)
         return [finding.what async for finding in found if finding.verdict == "wrong"]
@@ -236,7 +236,7 @@ def test_postgres_is_looked_at_migrated_and_checked(postgres_url: str) -> None:
             absent = replace(entry, search_path=f"{entry.search_path}_absent")
             assert (await read_database_status(absent)).state == "missing"
             looked = [each async for each in examine(entry)]
-            # What the server of the tests does without for the sake of speed.
+            # Settings that the server of the tests changes for speed.
             safe = [each for each in looked if "is off" not in each.what]
             assert {each.verdict for each in safe} == {"ok"}
             away = replace(entry, url="postgresql:///x?host=/nowhere&user=u")

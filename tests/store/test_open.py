@@ -1,4 +1,4 @@
-"""Opening: fresh files, files that are not ours, files that cannot be used."""
+"""Opening of new files, files of other programs, and unusable files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def entry(path: Path) -> settings.Database:
 
 
 def refused(path: Path, *, create: bool = True) -> errors.AgentctlError:
-    """Why the file is refused; whatever is there is byte for byte what it was."""
+    """Return the error for a file, which must not change."""
     before = path.read_bytes() if path.is_file() else None
     beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else None
     with pytest.raises(errors.AgentctlError) as caught:
@@ -43,7 +43,7 @@ def refused(path: Path, *, create: bool = True) -> errors.AgentctlError:
     return caught.value
 
 
-def test_a_fresh_database_has_the_schema_and_is_its_owners_alone(path: Path) -> None:
+def test_a_new_file_has_the_schema_and_private_permissions(path: Path) -> None:
     open_database(entry(path), create=True).close_blocking()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with closing(sqlite3.connect(path)) as connection:
@@ -62,13 +62,13 @@ def test_a_second_start_keeps_the_file(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_an_empty_file_is_filled_when_it_may_be(path: Path) -> None:
+def test_an_empty_file_gets_the_schema_if_allowed(path: Path) -> None:
     path.touch()
     assert refused(path, create=False).detail == "There is no database yet"
     open_database(entry(path), create=True).close_blocking()
 
 
-def test_no_database_is_told_with_what_makes_one(path: Path) -> None:
+def test_a_missing_database_is_reported_with_a_hint(path: Path) -> None:
     error = refused(path, create=False)
     assert isinstance(error, errors.Unavailable)
     assert error.cause == f"{path} does not exist"
@@ -76,20 +76,22 @@ def test_no_database_is_told_with_what_makes_one(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_missing_folder_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
     error = refused(tmp_path / "absent" / "agentctl.db")
     assert error.detail == "The database cannot be created"
     assert str(tmp_path / "absent") in (error.cause or "")
 
 
-def test_a_directory_is_refused(path: Path) -> None:
+def test_a_directory_is_rejected(path: Path) -> None:
     path.mkdir()
     assert "is a directory" in (refused(path).cause or "")
 
 
 @pytest.mark.parametrize("content", [b"x", b"# settings\n" * 500, bytes(4096), b"SQLite format 3"])
 @pytest.mark.parametrize("create", [True, False])
-def test_a_file_that_is_no_database_is_left_alone(path: Path, content: bytes, create: bool) -> None:
+def test_a_file_that_is_no_database_is_not_changed(
+    path: Path, content: bytes, create: bool
+) -> None:
     path.write_bytes(content)
     error = refused(path, create=create)
     assert isinstance(error, errors.Unavailable)
@@ -98,7 +100,7 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path, content: bytes, cr
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])
 @pytest.mark.parametrize("table", ["notes", "schema_version"])
-def test_the_database_of_another_program_is_left_alone(
+def test_the_database_of_another_program_is_not_changed(
     path: Path, table: str, journal: str
 ) -> None:
     with closing(sqlite3.connect(path)) as connection:
@@ -109,7 +111,9 @@ def test_the_database_of_another_program_is_left_alone(
 
 
 @pytest.mark.parametrize(("stored", "age"), [(SCHEMA_VERSION + 1, "newer"), (1, "older")])
-def test_another_schema_is_refused_with_both_versions(path: Path, stored: int, age: str) -> None:
+def test_another_schema_version_is_rejected_with_both_versions(
+    path: Path, stored: int, age: str
+) -> None:
     open_database(entry(path), create=True).close_blocking()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM schema_version")
@@ -123,7 +127,7 @@ def test_another_schema_is_refused_with_both_versions(path: Path, stored: int, a
     assert age == "newer" or error.hint == "agentctl db migrate"
 
 
-def test_a_damaged_database_is_told(path: Path) -> None:
+def test_a_damaged_database_is_reported(path: Path) -> None:
     open_database(entry(path), create=True).close_blocking()
     content = bytearray(path.read_bytes())
     content[100:4096] = b"\xff" * 3996
@@ -139,7 +143,7 @@ open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True
 """
 
 
-def test_processes_that_create_at_once_all_succeed(path: Path) -> None:
+def test_concurrent_processes_create_one_database(path: Path) -> None:
     command = [sys.executable, "-c", CREATE, str(path)]
     processes = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
@@ -148,7 +152,7 @@ def test_processes_that_create_at_once_all_succeed(path: Path) -> None:
         assert rows == (SCHEMA_VERSION,)
 
 
-def test_threads_that_create_at_once_all_succeed(path: Path) -> None:
+def test_concurrent_threads_create_one_database(path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         opened = list(threads.map(lambda _: open_database(entry(path), create=True), range(8)))
     for database in opened:
@@ -163,7 +167,7 @@ from agentctl.store import open
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection, database as sqlite, schema, writer
 from agentctl.store.visibility import EVERYONE
-from tests.store.made import a_session
+from tests.store.rows import a_session
 import concurrent.futures.thread
 if os.geteuid() == 0:
     os.setgid(65534)
@@ -186,7 +190,7 @@ asyncio.run(main(sys.argv[1]))
 
 
 def as_nobody(path: Path) -> str:
-    """What a user without any rights to the file is told."""
+    """Return the error for a user without permissions for the file."""
     command = [sys.executable, "-c", AS_NOBODY, str(path)]
     environment = without_coverage(os.environ)
     done = subprocess.run(
@@ -199,7 +203,7 @@ def as_nobody(path: Path) -> str:
 
 @pytest.fixture
 def closed() -> Iterator[Path]:
-    """A path in a folder that others can enter and read but not write; pytest's own are shut."""
+    """Return a path in a folder that other users can enter and read, but not write."""
     with tempfile.TemporaryDirectory(prefix="agentctl-store-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder) / "agentctl.db"
@@ -211,14 +215,14 @@ def read_only(folder: Path) -> None:
         folder.chmod(0o555)
 
 
-def test_a_folder_that_is_read_only_is_told(closed: Path) -> None:
+def test_a_read_only_folder_is_reported(closed: Path) -> None:
     read_only(closed.parent)
     told = as_nobody(closed)
     assert told.startswith(f"Unavailable | The database cannot be created | {closed}: Permission")
     assert not closed.exists()
 
 
-def test_a_file_of_someone_else_is_told(closed: Path) -> None:
+def test_a_file_of_another_user_is_reported(closed: Path) -> None:
     open_database(entry(closed), create=True).close_blocking()
     before = closed.read_bytes()
     closed.chmod(0o000)
@@ -229,7 +233,7 @@ def test_a_file_of_someone_else_is_told(closed: Path) -> None:
     assert closed.read_bytes() == before
 
 
-def test_a_file_that_is_read_only_is_told_and_not_written(closed: Path) -> None:
+def test_a_read_only_file_is_reported_and_not_written(closed: Path) -> None:
     open_database(entry(closed), create=True).close_blocking()
     before = closed.read_bytes()
     closed.chmod(0o444)

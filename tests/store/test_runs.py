@@ -1,4 +1,4 @@
-"""Runs: one state after the other, ends written once, what sessions are read from; both engines."""
+"""The repository of runs, on both engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
-from tests.store.made import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
+from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 
 FINAL = ["COMPLETED", "ERROR", "CANCELLED"]
 
@@ -26,7 +26,7 @@ def test_a_new_run_is_pending_and_numbered(store: Store) -> None:
     assert (row.owner, row.user_id, row.messages, row.finished_at) == ("w1", None, None, None)
 
 
-def test_a_run_of_no_session_is_not_created(store: Store) -> None:
+def test_a_run_without_a_session_is_not_created(store: Store) -> None:
     assert store.write(runs.create(a_run())) is None
     assert store.read(runs.get_state("r1")) is None
 
@@ -50,7 +50,7 @@ def test_a_run_is_claimed_once(store: Store) -> None:
     assert (row.status, row.owner, row.started_at) == ("RUNNING", "w1", START + 4)
 
 
-def test_an_end_keeps_what_the_run_left(store: Store) -> None:
+def test_an_end_stores_the_result_of_the_run(store: Store) -> None:
     store.write(a_session_with_run())
     store.write(runs.claim("r1", 1, "w1", START))
     end = an_end(status="ERROR", error_code="TOOL_FAILED", error_detail="x", late_result=True)
@@ -64,7 +64,7 @@ def test_an_end_keeps_what_the_run_left(store: Store) -> None:
 
 
 @pytest.mark.parametrize("first", FINAL)
-def test_a_final_state_is_never_changed(store: Store, first: str) -> None:
+def test_a_final_status_never_changes(store: Store, first: str) -> None:
     store.write(a_session_with_run())
     store.write(runs.claim("r1", 1, "w1", START))
     if first == "CANCELLED":
@@ -80,7 +80,7 @@ def test_a_final_state_is_never_changed(store: Store, first: str) -> None:
     assert store.read(sessions.get("s1", EVERYONE)) == session
 
 
-def test_the_end_of_an_older_attempt_is_refused(store: Store) -> None:
+def test_the_end_of_an_older_attempt_is_rejected(store: Store) -> None:
     store.write(a_session_with_run())
     assert not store.write(runs.finish(an_end(attempt=2)))
     row = store.read(runs.get_state("r1"))
@@ -111,7 +111,7 @@ def test_a_cancel_of_a_running_run_is_recorded_once_and_ends_nothing(store: Stor
     assert (state.cancel_requested_at, state.cancel_requested_by) == (START + 7, "ann")
 
 
-def test_who_works_on_a_pending_run_can_write_its_end(store: Store) -> None:
+def test_the_worker_of_a_pending_run_can_store_its_end(store: Store) -> None:
     store.write(a_session_with_run())
     row = store.write(runs.request_cancel("r1", START, "ann", None, claimed=True))
     assert row is not None
@@ -128,7 +128,7 @@ def test_a_cancel_of_an_unknown_run_stores_nothing(store: Store) -> None:
     assert state.cancel_requested_at is None
 
 
-def test_a_worker_finds_what_it_has_to_stop(store: Store) -> None:
+def test_a_worker_finds_its_cancel_requests(store: Store) -> None:
     store.write(sessions.create(a_session()))
     for run_id, owner in (("r1", "w1"), ("r2", "w1"), ("r3", "w2"), ("r4", "w1")):
         store.write(runs.create(a_run(run_id)))
@@ -140,7 +140,7 @@ def test_a_worker_finds_what_it_has_to_stop(store: Store) -> None:
     assert [(state.run_id, state.cancel_reason) for state in requests] == [("r4", "why")]
 
 
-def test_a_session_is_read_from_its_top_level_runs_in_order(store: Store) -> None:
+def test_histories_are_those_of_top_level_runs_in_order(store: Store) -> None:
     @unit
     def work() -> Steps[None]:
         yield from sessions.create(a_session())
@@ -161,7 +161,7 @@ def test_a_session_is_read_from_its_top_level_runs_in_order(store: Store) -> Non
     assert store.read(runs.list_live_in_session("s1")) == ["r8"]
 
 
-def test_the_runs_of_a_session_come_oldest_first_in_parts(store: Store) -> None:
+def test_runs_of_a_session_are_listed_oldest_first(store: Store) -> None:
     @unit
     def work() -> Steps[None]:
         yield from sessions.create(a_session())

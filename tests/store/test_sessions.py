@@ -1,4 +1,4 @@
-"""Sessions: visibility, creation, changes, counters, deletion; on both engines."""
+"""The repository of sessions, on both engines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from agentctl.store.repositories import events, runs, sessions
 from agentctl.store.repositories.sessions import SessionRow, UnusableSession
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
-from tests.store.made import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
+from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 
 ANN = Visibility(everyone=False, user_id="ann")
 BOB = Visibility(everyone=False, user_id="bob")
 NOBODY = Visibility(everyone=False)
 
 
-def test_a_session_comes_back_as_it_was_stored(store: Store) -> None:
+def test_a_stored_session_is_read_unchanged(store: Store) -> None:
     row = a_session(
         component_id="echo", component_name="Echo", component_data='{"name":"Écho"}',
         session_name="Grüße 👋", session_state="{}", metadata='{"a":[1]}',
@@ -31,7 +31,7 @@ def test_a_session_comes_back_as_it_was_stored(store: Store) -> None:
     assert len(TOKEN_COUNTERS) == 9
 
 
-def test_a_taken_id_is_refused_and_the_session_kept(store: Store) -> None:
+def test_an_existing_id_is_rejected_and_the_session_kept(store: Store) -> None:
     store.write(sessions.create(a_session()))
     assert not store.write(sessions.create(a_session(user_id="bob")))
     found = store.read(sessions.get("s1", EVERYONE))
@@ -40,7 +40,7 @@ def test_a_taken_id_is_refused_and_the_session_kept(store: Store) -> None:
 
 
 @pytest.mark.parametrize("owner", ["ann", None])
-def test_only_the_owner_and_who_sees_everyone_see_a_session(
+def test_a_session_is_visible_to_its_owner_and_to_everyone_scope(
     store: Store, owner: str | None
 ) -> None:
     store.write(sessions.create(a_session(user_id=owner)))
@@ -50,7 +50,7 @@ def test_only_the_owner_and_who_sees_everyone_see_a_session(
         assert seen == (visibility is EVERYONE or visibility.user_id == owner)
 
 
-def test_changes_replace_only_what_was_given(store: Store) -> None:
+def test_an_update_replaces_only_given_values(store: Store) -> None:
     store.write(sessions.create(a_session(metadata='{"a":1}', session_state='{"b":2}')))
     changed = store.write(sessions.update("s1", ANN, {"session_name": "New"}, START + 5))
     assert changed is not None
@@ -65,20 +65,20 @@ def test_changes_replace_only_what_was_given(store: Store) -> None:
     assert store.write(sessions.update("s1", ANN, {}, START + 7)) == cleared
 
 
-def test_who_does_not_see_a_session_cannot_change_it(store: Store) -> None:
+def test_an_invisible_session_cannot_be_changed(store: Store) -> None:
     store.write(sessions.create(a_session()))
     assert store.write(sessions.update("s1", BOB, {"session_name": "x"}, START)) is None
     found = store.read(sessions.get("s1", ANN))
     assert found == a_session()
 
 
-def test_a_run_opens_a_session_that_does_not_exist(store: Store) -> None:
+def test_a_run_creates_a_missing_session(store: Store) -> None:
     new = a_session(component_id="echo", component_data="{}")
     assert store.write(sessions.get_or_create_for_run(new, ANN)) == new
     assert store.read(sessions.get("s1", ANN)) == new
 
 
-def test_a_session_made_beforehand_gets_the_component_of_its_first_run_only(store: Store) -> None:
+def test_an_empty_session_gets_the_component_of_its_first_run(store: Store) -> None:
     store.write(sessions.create(a_session(session_name="Kept")))
     first = a_session(component_id="echo", component_name="Echo", component_data='{"n":1}')
     opened = store.write(sessions.get_or_create_for_run(first, ANN))
@@ -90,7 +90,7 @@ def test_a_session_made_beforehand_gets_the_component_of_its_first_run_only(stor
 
 
 @pytest.mark.parametrize("given", [{"user_id": "bob"}, {"user_id": None}, {"session_type": "team"}])
-def test_a_run_leaves_a_foreign_session_alone(store: Store, given: dict[str, Any]) -> None:
+def test_a_run_does_not_change_an_unusable_session(store: Store, given: dict[str, Any]) -> None:
     stored = a_session(**given)
     store.write(sessions.create(stored))
     opened = store.write(sessions.get_or_create_for_run(a_session(component_data="{}"), ANN))
@@ -98,14 +98,14 @@ def test_a_run_leaves_a_foreign_session_alone(store: Store, given: dict[str, Any
     assert store.read(sessions.get("s1", EVERYONE)) == stored
 
 
-def test_who_sees_everyone_runs_in_any_session_without_taking_it_over(store: Store) -> None:
+def test_everyone_scope_runs_in_any_session_and_keeps_its_owner(store: Store) -> None:
     store.write(sessions.create(a_session(user_id="bob")))
     opened = store.write(sessions.get_or_create_for_run(a_session(user_id="ann"), EVERYONE))
     assert isinstance(opened, SessionRow)
     assert opened.user_id == "bob"
 
 
-def test_the_counters_sum_the_runs(store: Store) -> None:
+def test_the_counters_are_sums_of_the_runs(store: Store) -> None:
     @unit
     def work() -> Steps[None]:
         yield from sessions.create(a_session())
@@ -150,7 +150,7 @@ def test_the_last_status_is_that_of_the_newest_top_level_run(store: Store) -> No
     assert status() == "CANCELLED"
 
 
-def test_a_session_gets_its_name_from_the_first_run_only(store: Store) -> None:
+def test_the_first_run_names_the_session(store: Store) -> None:
     store.write(sessions.create(a_session()))
     store.write(runs.create(a_run("r1", session_name="first")))
     store.write(runs.create(a_run("r2", session_name="second")))
@@ -159,7 +159,7 @@ def test_a_session_gets_its_name_from_the_first_run_only(store: Store) -> None:
     assert row.session_name == "first"
 
 
-def test_a_deleted_session_takes_its_runs_and_events_along(store: Store) -> None:
+def test_deleting_a_session_deletes_its_runs_and_events(store: Store) -> None:
     store.write(a_session_with_run("r1", "s1"))
     store.write(a_session_with_run("r2", "s2"))
     for run_id in ("r1", "r2"):

@@ -1,4 +1,4 @@
-"""The SQLite driver: group commit, snapshots, other processes, its failures."""
+"""The SQLite driver: group commit, snapshots, other processes, failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
-from tests.store.made import START, a_run, a_session, a_session_with_run, an_end
+from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,7 +63,7 @@ def test_many_writers_each_get_their_own_result(sqlite: SqliteDatabase) -> None:
     assert sqlite.read_blocking(count()) == 64 * 20
 
 
-def test_units_that_wait_share_one_commit(sqlite: SqliteDatabase) -> None:
+def test_waiting_units_share_one_commit(sqlite: SqliteDatabase) -> None:
     async def main() -> int:
         await sqlite.write(sessions.create(a_session()))
         before = sqlite.changes()
@@ -84,7 +84,7 @@ def test_units_that_wait_share_one_commit(sqlite: SqliteDatabase) -> None:
     assert asyncio.run(main()) in (1, 2)
 
 
-def test_a_unit_that_fails_does_not_hurt_its_group(sqlite: SqliteDatabase) -> None:
+def test_a_failed_unit_does_not_undo_its_group(sqlite: SqliteDatabase) -> None:
     wrong = Sql("UPDATE sessions SET no_such_column = 1")
     duplicate = Sql("UPDATE runs SET run_id = 'r1' WHERE run_id = 'r2'")
 
@@ -123,7 +123,7 @@ def test_a_failed_statement_shows_no_text_of_the_library(
     assert "secret_name" in caplog.text
 
 
-def test_a_read_sees_one_state_while_others_write(sqlite: SqliteDatabase) -> None:
+def test_a_read_sees_one_snapshot_during_writes(sqlite: SqliteDatabase) -> None:
     async def main() -> None:
         await sqlite.write(sessions.create(a_session()))
         reading, written = threading.Event(), threading.Event()
@@ -177,7 +177,7 @@ def test_a_read_cannot_write(sqlite: SqliteDatabase) -> None:
     assert sqlite.read_blocking(count()) == 0
 
 
-def test_a_write_goes_on_when_its_task_is_cancelled(sqlite: SqliteDatabase) -> None:
+def test_a_write_continues_after_its_task_is_cancelled(sqlite: SqliteDatabase) -> None:
     async def main() -> int:
         await sqlite.write(sessions.create(a_session()))
         gate = threading.Event()
@@ -199,11 +199,11 @@ def test_a_write_goes_on_when_its_task_is_cancelled(sqlite: SqliteDatabase) -> N
 
 
 def _threads() -> set[threading.Thread]:
-    """Threads of databases in this process; other tests may have theirs."""
+    """Return the threads of databases in this process."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("store-")}
 
 
-def test_close_finishes_what_was_handed_over(sqlite: SqliteDatabase, path: Path) -> None:
+def test_close_finishes_accepted_writes(sqlite: SqliteDatabase, path: Path) -> None:
     async def main() -> None:
         await sqlite.write(sessions.create(a_session()))
         writes = [asyncio.ensure_future(sqlite.write(take())) for _ in range(100)]
@@ -226,7 +226,7 @@ def test_close_finishes_what_was_handed_over(sqlite: SqliteDatabase, path: Path)
     assert sorted(file.name for file in path.parent.glob("agentctl.db*")) == ["agentctl.db"]
 
 
-def test_connections_and_threads_are_made_when_needed(sqlite: SqliteDatabase) -> None:
+def test_connections_and_threads_are_created_when_needed(sqlite: SqliteDatabase) -> None:
     before = _threads()
     asyncio.run(sqlite.read(sessions.get("s1", EVERYONE)))
     assert _threads() <= before
@@ -237,7 +237,7 @@ import asyncio, sys
 from agentctl.config import settings
 from agentctl.store.repositories import sessions
 from agentctl.store.open import open_database
-from tests.store.made import a_session
+from tests.store.rows import a_session
 from tests.store.test_sqlite import take
 async def main():
     database = open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True)
@@ -253,7 +253,7 @@ def other_process(path: Path, writes: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", OTHER, str(path), str(writes)], cwd=ROOT)
 
 
-def test_the_commit_of_another_process_is_noticed(sqlite: SqliteDatabase, path: Path) -> None:
+def test_the_commit_of_another_process_is_detected(sqlite: SqliteDatabase, path: Path) -> None:
     before = sqlite.changes()
     assert sqlite.changes() == before
     process = other_process(path, 0)
@@ -287,14 +287,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def holder(path: Path) -> Iterator[apsw.Connection]:
-    """Another program with a connection to the file; only asked for after `sqlite`."""
+    """Another program with a connection to the file. Request it after `sqlite`."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     yield connection
     connection.close(True)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_lock_of_another_program_is_told_and_over_when_it_is_gone(
+def test_a_foreign_lock_is_reported_and_ends(
     sqlite: SqliteDatabase, holder: apsw.Connection
 ) -> None:
     async def main() -> None:
@@ -310,8 +310,8 @@ def test_a_lock_of_another_program_is_told_and_over_when_it_is_gone(
     asyncio.run(main())
 
 
-def test_a_full_disk_loses_the_whole_group_and_says_so(sqlite: SqliteDatabase) -> None:
-    """A page limit stands for the disk: SQLite reports both as SQLITE_FULL."""
+def test_a_full_disk_fails_the_whole_group(sqlite: SqliteDatabase) -> None:
+    """A page limit simulates a full disk: SQLite reports both as SQLITE_FULL."""
 
     @unit
     def narrow() -> Steps[None]:
@@ -343,14 +343,14 @@ def test_a_full_disk_loses_the_whole_group_and_says_so(sqlite: SqliteDatabase) -
 
 @unit
 def one_after(statements: list[str]) -> Steps[int]:
-    """A unit that writes, and then does what no repository does."""
+    """Write, and then do something that no repository does."""
     taken = yield from take()
     for sql in statements:
         yield Statement(Sql(sql))
     return taken
 
 
-# What a failing disk does to SQLite: the commit fails, or the transaction is undone half way.
+# Effects of a failing disk on SQLite: the commit fails, or the transaction is rolled back.
 COMMIT_FAILS = [
     "PRAGMA defer_foreign_keys = ON",
     "UPDATE runs SET session_id = 'absent'",
@@ -359,7 +359,7 @@ UNDONE = ["ROLLBACK", "SELECT no_such_column"]
 
 
 @pytest.mark.parametrize("statements", [COMMIT_FAILS, UNDONE])
-def test_when_a_transaction_is_lost_no_unit_of_it_is_told_that_it_was_kept(
+def test_no_unit_of_a_lost_transaction_succeeds(
     sqlite: SqliteDatabase, statements: list[str]
 ) -> None:
     async def main() -> list[object]:
@@ -388,7 +388,7 @@ def test_when_a_transaction_is_lost_no_unit_of_it_is_told_that_it_was_kept(
     assert not [r for r in results if not isinstance(r, int | errors.InternalError)]
 
 
-def test_the_writer_outlives_a_unit_that_raises_anything(sqlite: SqliteDatabase) -> None:
+def test_the_writer_survives_any_exception_of_a_unit(sqlite: SqliteDatabase) -> None:
     class Odd(BaseException):
         pass
 
@@ -406,7 +406,7 @@ def test_the_writer_outlives_a_unit_that_raises_anything(sqlite: SqliteDatabase)
     asyncio.run(main())
 
 
-def test_a_write_lands_though_its_event_loop_has_closed(
+def test_a_write_is_stored_after_its_event_loop_closed(
     sqlite: SqliteDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = threading.Event()
@@ -442,7 +442,7 @@ def test_a_thread_writes_without_an_event_loop(sqlite: SqliteDatabase) -> None:
         assert connection.execute("SELECT run_count FROM sessions").fetchall() == [(21,)]
 
 
-def test_a_thread_writes_beside_tasks_and_hears_of_its_failure(sqlite: SqliteDatabase) -> None:
+def test_a_thread_writes_next_to_tasks_and_gets_its_error(sqlite: SqliteDatabase) -> None:
     @unit
     def odd() -> Steps[None]:
         yield from take()
@@ -463,13 +463,13 @@ def test_a_thread_writes_beside_tasks_and_hears_of_its_failure(sqlite: SqliteDat
     asyncio.run(main())
 
 
-def test_a_thread_is_refused_by_a_closed_database(sqlite: SqliteDatabase) -> None:
+def test_a_closed_database_rejects_a_thread(sqlite: SqliteDatabase) -> None:
     sqlite.close_blocking()
     with pytest.raises(errors.Unavailable, match="closed"):
         sqlite.write_blocking(take())
 
 
-def test_an_end_is_written_once_by_threads_that_race(sqlite: SqliteDatabase) -> None:
+def test_concurrent_threads_store_one_end(sqlite: SqliteDatabase) -> None:
     asyncio.run(sqlite.write(a_session_with_run()))
     asyncio.run(sqlite.write(runs.claim("r1", 1, "w1", START)))
     asyncio.run(sqlite.write(runs.request_cancel("r1", START, "ann", None)))

@@ -1,4 +1,4 @@
-"""Times as they come and go over the wire."""
+"""Times in requests and responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentctl.records.times import format_rfc3339, parse_rfc3339
         ("2026-11-20T08:18:10.0000019-00:00", 1_795_162_690_000_001),
     ],
 )
-def test_a_date_time_is_read_to_the_microsecond(text: str, expected: int) -> None:
+def test_a_time_is_parsed_to_the_microsecond(text: str, expected: int) -> None:
     assert parse_rfc3339(text) == expected
     assert parse_rfc3339(format_rfc3339(expected)) == expected
 
@@ -34,6 +34,6 @@ def test_a_date_time_is_read_to_the_microsecond(text: str, expected: int) -> Non
         "٢٠٢٦-11-20T08:18:10Z", "2026-11-20T08:18:10Z\n", " 2026-11-20T08:18:10Z",
     ],
 )  # fmt: skip
-def test_what_is_no_date_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"date-time|must be in|out of range|offset"):
         parse_rfc3339(text)

@@ -14,7 +14,7 @@ from agentctl.store.totals import MAXIMUM_LISTS, Totals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.lists import list_runs, list_sessions, statements_of
-from tests.store.made import START, a_session
+from tests.store.rows import START, a_session
 
 ANN = Visibility(False, "ann")
 

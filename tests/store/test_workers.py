@@ -1,4 +1,4 @@
-"""Workers: a row each, from its start to its burial; both engines."""
+"""The repository of workers, on both engines."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from agentctl.records.times import now
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
 from tests.store.conftest import Store
-from tests.store.made import START
+from tests.store.rows import START
 
 ONE = WorkerRow("w1", "höst", "boot/4026531836", 2**22, 123_456, START, START)
 
 
 def known(store: Store, row: WorkerRow | None) -> WorkerRow | None:
-    """The row with the beat of `ONE` for one by PostgreSQL's own clock, which is the present."""
+    """Return the row with the heartbeat of `ONE`, because PostgreSQL stores its present time."""
     if row is None or store.is_embedded:
         return row
     assert abs(row.beat - now()) < 60_000_000
     return replace(row, beat=START)
 
 
-def test_a_worker_is_read_as_it_was_enlisted(store: Store) -> None:
+def test_a_registered_worker_is_read_unchanged(store: Store) -> None:
     store.write(workers.register(ONE))
     assert known(store, store.read(workers.get("w1"))) == ONE
     assert store.read(workers.get("W1")) is None
 
 
-def test_workers_are_listed_the_longest_serving_first(store: Store) -> None:
+def test_workers_are_listed_oldest_first(store: Store) -> None:
     assert store.read(workers.list_workers()) == []
     rows = [
         replace(ONE, worker_id=name, started_at=START + at)
@@ -39,7 +39,7 @@ def test_workers_are_listed_the_longest_serving_first(store: Store) -> None:
     assert listed == [rows[2], rows[0], rows[1]]
 
 
-def test_a_beat_is_noted_and_nothing_else_changes(store: Store) -> None:
+def test_a_heartbeat_changes_nothing_else(store: Store) -> None:
     store.write(workers.register(ONE))
     store.write(workers.register(replace(ONE, worker_id="w2")))
     before = {row.worker_id: row for row in store.read(workers.list_workers())}
@@ -51,7 +51,7 @@ def test_a_beat_is_noted_and_nothing_else_changes(store: Store) -> None:
     assert not store.is_embedded or after["w1"].beat == START + 3
 
 
-def test_a_worker_is_buried_once_and_hears_of_it_at_its_next_beat(store: Store) -> None:
+def test_the_heartbeat_of_a_removed_worker_fails(store: Store) -> None:
     store.write(workers.register(ONE))
     store.write(workers.register(replace(ONE, worker_id="w2")))
     assert store.write(workers.remove("w1"))

@@ -23,7 +23,7 @@ import asyncpg
 
 from agentctl.config.settings import Database
 from agentctl.store.postgres.pool import Pool
-from tests.own_postgres import own_postgres
+from tests.postgres_server import run_postgres_server
 
 ROUNDS = 20
 
@@ -97,7 +97,7 @@ async def measure(server: Path, folder: Path) -> dict[str, Counter[tuple[str, in
 
 def main() -> None:
     """Print the table."""
-    with own_postgres() as server, tempfile.TemporaryDirectory() as folder:
+    with run_postgres_server() as server, tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(measure(server.socket, Path(folder)))
     print("| pool | rounds | exception of the block | rows that were committed |")
     print("| --- | --- | --- | --- |")

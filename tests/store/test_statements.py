@@ -1,4 +1,4 @@
-"""The portable statements, as PostgreSQL takes them."""
+"""The portable statements, compiled for each engine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.store.lists import list_sessions, statements_of
 from tests.store.statements import ALL, OF_MODULES
 
 
-def test_parameters_become_numbers_in_the_order_of_their_first_use() -> None:
+def test_parameters_are_numbered_in_the_order_of_first_use() -> None:
     text, names = compile_for_postgres(Sql("SELECT :b, :a, :b, :a_2"))
     assert text == "SELECT $1, $2, $1, $3"
     assert names == ("b", "a", "a_2")
 
 
-def test_what_only_looks_like_a_parameter_is_left_alone() -> None:
+def test_text_that_looks_like_a_parameter_is_unchanged() -> None:
     sql = Sql(
         "SELECT ':a', 'it''s :b', \"c:d\", \"q\"\":e\" -- :f\n/* :g\n:h */, x::text, 1::bigint, :i"
     )
@@ -42,13 +42,13 @@ def test_a_statement_is_compiled_once() -> None:
     assert compile_for_postgres(Sql("SELECT :once")) is compile_for_postgres(Sql("SELECT :once"))
 
 
-def test_sqlite_is_not_shown_the_locks_on_rows() -> None:
+def test_sqlite_statements_have_no_row_locks() -> None:
     assert compile_for_sqlite(Sql("SELECT 1 FROM t WHERE a = :a FOR UPDATE")).endswith("a = :a")
     assert compile_for_sqlite(Sql("SELECT 1 FROM t FOR SHARE")) == "SELECT 1 FROM t"
     assert compile_for_sqlite(Sql("SELECT ' FOR UPDATE'")) == "SELECT ' FOR UPDATE'"
 
 
-def test_the_bytes_of_a_text_are_asked_of_each_database_in_its_own_way() -> None:
+def test_utf8_is_compiled_for_each_engine() -> None:
     sql = Sql("SELECT utf8(history), :a FROM runs")
     assert compile_for_sqlite(sql) == "SELECT CAST(history AS BLOB), :a FROM runs"
     assert compile_for_postgres(sql)[0] == "SELECT convert_to(history, 'UTF8'), $1 FROM runs"
@@ -130,13 +130,13 @@ def test_both_engines_have_the_same_tables_columns_and_indexes() -> None:
     assert shapes[0] == shapes[1]
 
 
-def test_what_tells_our_databases_are_the_tables_of_the_first_migration() -> None:
+def test_the_known_tables_are_those_of_the_first_migration() -> None:
     first = [statement.split() for statement in load_migrations("sqlite")[0].statements()]
     assert {words[2] for words in first if words[:2] == ["CREATE", "TABLE"]} == TABLES
 
 
 def _shape(engine: Engine) -> list[list[str]]:
-    """The statements word by word, without what is of one engine alone."""
+    """Return the words of the statements, without the parts that only one engine has."""
     statements = [each for step in load_migrations(engine) for each in step.statements()]
     plain = ";".join(statements).replace(' COLLATE "C"', "").replace(") STRICT", ")")
     plain = plain.replace(" INCLUDE (session_name)", "")
@@ -147,10 +147,10 @@ def _shape(engine: Engine) -> list[list[str]]:
 
 
 _BOTH = [["CREATE", "TABLE"], ["CREATE", "INDEX"]]
-"""What each engine has; PostgreSQL has functions and triggers besides."""
+"""The statements that both engines have. PostgreSQL has functions and triggers in addition."""
 
 
-def test_the_newest_migration_is_the_schema_that_is_asked_for() -> None:
+def test_the_newest_migration_is_the_schema_version() -> None:
     for engine in ("sqlite", "postgres"):
         numbers = [
             int(Path(file).name[:4]) for file in sorted(MIGRATIONS_FOLDER.glob(f"*.{engine}.sql"))

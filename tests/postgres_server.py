@@ -1,6 +1,6 @@
-"""A PostgreSQL of a test's own, which it may stop, crash and start again.
+"""A PostgreSQL server that a test may stop, crash and start again.
 
-`tests.postgres` has the one that all tests share; this one is for what would disturb them.
+The server of `tests.postgres` is shared by all tests.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["OwnPostgres", "own_postgres"]
+__all__ = ["PostgresServer", "run_postgres_server"]
 
 START_SECONDS = 60
 
 _USER = "pgserver"
-"""Whom it runs as where we are root, whom PostgreSQL refuses."""
+"""The user of the server if the tests run as root, which PostgreSQL refuses."""
 
 _SETTINGS = ("listen_addresses=''", "max_connections=200", "shared_buffers=64MB")
 
 
-class OwnPostgres:
-    """A server, reached by a socket in its folder.
+class PostgresServer:
+    """A server that listens on a socket in its folder.
 
     Attributes:
-        url: where it is.
-        socket: the socket that it listens on.
+        url: its URL.
+        socket: the path of the socket.
     """
 
     def __init__(self, folder: Path, *, durable: bool) -> None:
@@ -62,12 +62,12 @@ class OwnPostgres:
                              *(() if durable else ("--no-sync",))), **self._as)  # fmt: skip
 
     def start(self) -> None:
-        """Returns when it takes connections."""
+        """Start the server. Return when it accepts connections."""
         options = " ".join(f"-c {setting}" for setting in self._settings)
         self._control("start", "-o", options, "-l", str(self._data / "log"))
 
     def stop(self, mode: str = "immediate") -> None:
-        """`immediate` is a crash: nothing is written any more, and its start recovers."""
+        """Stop the server. `immediate` is a crash: the next start recovers."""
         self._control("stop", "-m", mode)
 
     def _control(self, *arguments: str) -> None:
@@ -76,16 +76,15 @@ class OwnPostgres:
 
 
 @contextlib.contextmanager
-def own_postgres(*, durable: bool = False) -> Iterator[OwnPostgres]:
-    """A running server; stopped and gone at the end.
+def run_postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
+    """Start a server; stop and delete it at the end.
 
     Args:
-        durable: whether what it has acknowledged outlives a crash of the machine, and not only
-            one of its own.
+        durable: True if acknowledged changes must survive a crash of the machine as well.
     """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-pg-"))
     try:
-        server = OwnPostgres(folder, durable=durable)
+        server = PostgresServer(folder, durable=durable)
         server.start()
         try:
             yield server

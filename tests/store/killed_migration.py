@@ -1,10 +1,10 @@
-"""Migrates a file again and again, killed before its first statement, its second, ...
+"""Migrate a file repeatedly, killed before the first statement, the second, and so on.
 
-    python -m tests.store.killed FROM COPY STEP
+    python -m tests.store.killed_migration FROM COPY STEP
 
-(with a step of 4 before its first, its fifth, ...) writes for each time a line of JSON: how the
-process ended, what schema it left, what is wrong with the file, and of what schema it is when it
-was migrated once more.
+With a step of 4 the process is killed before the first statement, the fifth, and so on. Each
+attempt prints a line of JSON: the exit status, the schema version and damages of the file after the
+kill, and after one more migration.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _migrate(path: Path) -> None:
 
 
 def _state(path: Path) -> list[Any]:
-    """The version, None for none; and what differs from it or is damaged."""
+    """Return the schema version (None for none), and the differences and damages."""
     if not path.exists():
         return [None, []]
     connection = apsw.Connection(str(path))

@@ -1,7 +1,7 @@
-"""Writes to a file whose disk fails now and then: `python -m tests.store.eio FILE`.
+"""Write to a file on a disk that fails at times: `python -m tests.store.failing_disk FILE`.
 
-Every write and every flush of the file and its log fails while the disk is broken. Prints what was
-told of each write, and what is there in the end.
+Every write and every flush of the file and its log fails while the disk is broken. Print the result
+of each write, and the stored rows at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentctl import errors
 from agentctl.store.open import open_sqlite
 from agentctl.store.repositories import sessions
 from agentctl.store.visibility import EVERYONE
-from tests.store.made import a_session
+from tests.store.rows import a_session
 
 broken = {"write": False, "sync": False}
 
@@ -50,22 +50,24 @@ class _File(apsw.VFSFile):
 
 def main(path: Path) -> None:
     database = open_sqlite("main", path, create=True)
-    told: dict[str, str] = {}
+    results: dict[str, str] = {}
     for what in ("write", "sync"):
         for state in (False, True, True, False):
             broken[what] = state
-            name = f"s{len(told)}"
-            told[name] = "kept"
+            name = f"s{len(results)}"
+            results[name] = "kept"
             try:
                 database.write_blocking(sessions.create(a_session(name)))
             except errors.Unavailable as failure:
-                told[name] = failure.detail
+                results[name] = failure.detail
             assert (database.read_blocking(sessions.get("s0", EVERYONE))) is not None
     database.close_blocking()
     again = open_sqlite("main", path, create=False)
-    there = [name for name in told if again.read_blocking(sessions.get(name, EVERYONE)) is not None]
+    there = [
+        name for name in results if again.read_blocking(sessions.get(name, EVERYONE)) is not None
+    ]
     again.close_blocking()
-    sys.stdout.write(json.dumps({"told": told, "there": there}))
+    sys.stdout.write(json.dumps({"results": results, "there": there}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Servers on one PostgreSQL, each in a folder of its own with the same keys, seen from a test."""
+"""Servers on one PostgreSQL database, each in a separate folder with the same keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentctl.auth.tokens import mint
 from tests.chaos.cluster import Server
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.outages.proxy import ProxyApart, proxied_apart
-from tests.own_postgres import OwnPostgres
+from tests.postgres_server import PostgresServer
 
 __all__ = ["STATEMENT", "WAIT", "Pair", "running_pair"]
 
@@ -36,13 +36,13 @@ JWKS = Path("keys") / "jwks.json"
 
 @dataclass
 class Pair:
-    """Two servers: `a` reaches the database through a proxy, `b` itself.
+    """Two servers: `a` uses the database through a proxy, `b` directly.
 
     Attributes:
-        headers: of an administrator.
+        headers: request headers of an administrator.
     """
 
-    postgres: OwnPostgres
+    postgres: PostgresServer
     way: ProxyApart
     a: Server
     b: Server
@@ -50,7 +50,7 @@ class Pair:
 
     @contextlib.asynccontextmanager
     async def third(self) -> AsyncIterator[Server]:
-        """One more server, for what ends it."""
+        """Start a third server, for tests that stop it."""
         folder = self.b.deployment.folder.parent / f"c{time.monotonic_ns()}"
         shutil.copytree(self.b.deployment.folder, folder)
         server = Server("c", Deployment(folder))
@@ -75,7 +75,7 @@ class Pair:
             yield client
 
     def second_token(self) -> str:
-        """Signed by the key that only the JWKS file has."""
+        """Return a token that is signed with the key that only the JWKS file has."""
         settings = self.a.deployment.settings
         signing = replace(
             settings.signing, key_file=self.a.deployment.folder / "keys" / "second.pem"
@@ -84,12 +84,12 @@ class Pair:
         return mint.mint_token(replace(settings, signing=signing), "me", [ADMIN], lifetime)
 
     def write_jwks(self, *keys: bytes) -> None:
-        """What both have in their JWKS file from now on."""
+        """Write the JWKS file of both servers."""
         for server in (self.a, self.b):
             _write_jwks(server.deployment.folder, *keys)
 
     async def rows(self, sql: str, *values: Any) -> list[asyncpg.Record]:
-        """What the main database says itself."""
+        """Return the rows of a query of the main database."""
         connection = await asyncpg.connect(
             self.postgres.url, server_settings={"search_path": SCHEMAS["main"]}
         )
@@ -99,7 +99,7 @@ class Pair:
             await connection.close()
 
     async def status(self, run_id: str) -> str:
-        """Of a run, as it is stored."""
+        """Return the stored status of a run."""
         return str((await self.rows("SELECT status FROM runs WHERE run_id = $1", run_id))[0][0])
 
 
@@ -111,8 +111,8 @@ def _write_jwks(folder: Path, *keys: bytes) -> None:
 
 
 @contextlib.contextmanager
-def running_pair(model_url: str, postgres: OwnPostgres) -> Iterator[Pair]:
-    """Both servers, listening."""
+def running_pair(model_url: str, postgres: PostgresServer) -> Iterator[Pair]:
+    """Start both servers; stop them at the end."""
     folder = Path(tempfile.mkdtemp(prefix="agentctl-pair-"))
     try:
         with proxied_apart(postgres.socket) as way:

@@ -1,4 +1,4 @@
-"""The walk of the doctor over all runs, and its changes; both engines."""
+"""The scan and the repairs of `agentctl runs doctor`, on both engines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from agentctl.store.repositories.integrity import ScannedRun, StoredMessages
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store
-from tests.store.made import a_run, a_session, a_session_with_run, a_whole_run, an_end
+from tests.store.rows import a_run, a_session, a_session_with_run, a_whole_run, an_end
 
 CALLS = '[{"role": "assistant", "tool_calls": [{"id": "c", "name": "add"}]}]'
 
 
-def test_the_walk_meets_every_run_once_in_pages(store: Store) -> None:
+def test_a_scan_returns_every_run_once(store: Store) -> None:
     store.write(sessions.create(a_session()))
     for number in range(5):
         store.write(runs.create(a_run(f"r{number}", owner="w1")))
@@ -28,7 +28,7 @@ def test_the_walk_meets_every_run_once_in_pages(store: Store) -> None:
     assert seen[0] == ScannedRun("r0", "s1", "w1", "PENDING", has_session=1, live=1, calls=0)
 
 
-def test_only_ended_runs_are_asked_for_their_calls(store: Store) -> None:
+def test_only_ended_runs_report_tool_calls(store: Store) -> None:
     store.write(sessions.create(a_session()))
     store.write(a_whole_run(a_run("r1"), an_end("r1", messages=CALLS)))
     store.write(a_whole_run(a_run("r2"), an_end("r2")))
@@ -40,7 +40,7 @@ def test_only_ended_runs_are_asked_for_their_calls(store: Store) -> None:
     assert store.read(integrity.get_messages("absent")) is None
 
 
-def test_messages_are_replaced_when_they_are_what_was_read(store: Store) -> None:
+def test_messages_are_replaced_only_if_unchanged(store: Store) -> None:
     store.write(sessions.create(a_session()))
     store.write(a_whole_run(a_run(), an_end(messages=CALLS)))
     assert not store.write(integrity.replace_messages("r1", "[]", StoredMessages("[1]", None)))
@@ -61,7 +61,7 @@ def test_a_run_with_a_session_is_not_deleted(store: Store) -> None:
     assert store.read(runs.get_state("r1")) is not None
 
 
-def test_a_run_without_a_session_goes_with_its_events(sqlite: SqliteDatabase) -> None:
+def test_a_run_without_a_session_is_deleted_with_its_events(sqlite: SqliteDatabase) -> None:
     store = Store(sqlite)
     store.write(sessions.create(a_session()))
     store.write(runs.create(a_run("r1", owner="w1")))

@@ -1,4 +1,4 @@
-"""A run whose row was committed, or was not, when nobody could tell: none stays without an end."""
+"""Runs with an unknown outcome of their first commit: each of them ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.outages.proxy import Proxy, proxied
-from tests.own_postgres import OwnPostgres
+from tests.postgres_server import PostgresServer
 from tests.service.callers import open_service, user
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ BOUNDS = "wait_seconds = 0.5\nstatement_seconds = 0.5"
 
 
 def losing(way: Proxy, when: str) -> None:
-    """Lose the next commit, or its answer, and whatever is sent behind it."""
+    """Lose the next commit, or its response, and all later bytes."""
 
     async def lose() -> str:
         asyncio.get_running_loop().call_soon(way.hold)
@@ -34,7 +34,7 @@ def losing(way: Proxy, when: str) -> None:
 
 
 async def statuses(port: ServiceOperations, session_id: str) -> list[str]:
-    """Of the runs of a session."""
+    """Return the status of each run of a session."""
     page = (await port.get_runs(RunFilter(session_id=session_id))).value
     return [run["status"] for run in page["data"]]
 
@@ -47,10 +47,10 @@ async def statuses(port: ServiceOperations, session_id: str) -> list[str]:
         ("before", None, []),
     ],
 )
-async def test_a_run_that_may_be_there(
+async def test_a_run_with_an_unknown_outcome(
     tmp_path: Path,
     model_endpoint: ModelEndpoint,
-    server: OwnPostgres,
+    server: PostgresServer,
     when: str,
     key: str | None,
     found: list[str],

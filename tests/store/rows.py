@@ -1,4 +1,4 @@
-"""Rows for tests, with what a test does not care about filled in."""
+"""Rows for tests, with default values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Databases of an earlier schema, and killing what brings them up to date."""
+"""Databases with the schema of the first migration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALUES ('r1', 's1', 1, 'agent', 'echo', 'COMPLETED', 0, 1, 1, 2, 0, '[]', 'hello
 
 
 def old_file(path: Path) -> None:
-    """A file as the first migration leaves it, with a session of one run."""
+    """Create a file with the first migration, a session and its run."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = wal")
         connection.executescript(load_migrations("sqlite")[0].text + ROWS)
@@ -31,7 +31,7 @@ def old_file(path: Path) -> None:
 
 
 async def old_schema(connection: asyncpg.Connection[asyncpg.Record], name: str) -> None:
-    """The same in a new schema of a server."""
+    """Create the same in a new schema of a PostgreSQL server."""
     await connection.execute(f"CREATE SCHEMA {name}; SET search_path = {name}")
     await connection.execute(load_migrations("postgres")[0].text + ROWS)
     await connection.execute("INSERT INTO schema_version VALUES (1, 0)")
