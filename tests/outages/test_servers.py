@@ -84,7 +84,7 @@ async def test_a_cancel_reaches_the_other_server_without_notifications(pair: Pai
 
 
 async def heard(client: httpx2.AsyncClient, asked: RequestedRun, after: int) -> list[Event]:
-    """The events behind a number, to the end of the run."""
+    """Return the events after a number, to the end of the run."""
     path = f"{asked.url}/resume?session_id={asked.body['session_id']}"
     async with client.stream("POST", path, headers={"Last-Event-ID": str(after)}) as answer:
         assert answer.status_code == 200, await answer.aread()
