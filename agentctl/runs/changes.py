@@ -138,7 +138,7 @@ async def watch_cancel_requests(
         await asyncio.sleep(POLL_SECONDS)
         if not engine.live_runs():
             continue
-        for database_id, database in databases.opened().items():
+        for database_id, database in databases.get_open().items():
             try:
                 is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS
                 tracker = trackers.get(database_id)

@@ -66,7 +66,7 @@ async def watch_workers(
     next_cleanup = clock() + cleanup_seconds
     while True:
         await asyncio.sleep(sweep_seconds)
-        if not databases.opened():
+        if not databases.get_open():
             continue
         try:
             await sweep_dead_workers(databases, monitor, worker.id)
@@ -100,7 +100,7 @@ async def sweep_dead_workers(
     # Read the owners first: a worker has its row before its first run, so an owner that has no row
     # afterwards is dead.
     owners: dict[str, set[str | None]] = {}
-    for database_id, database in databases.opened().items():
+    for database_id, database in databases.get_open().items():
         try:
             owners[database_id] = set(await database.read(runs.list_live_owners()))
         except errors.AgentctlError as error:
@@ -168,7 +168,7 @@ async def delete_expired(databases: Databases, *, audit_days: int | None = None)
     Raises:
         Unavailable: a database does not answer.
     """
-    for database in databases.opened().values():
+    for database in databases.get_open().values():
         await _delete_older(database, events, now() - EVENT_RETENTION)
         await _delete_older(database, idempotency, now() - idempotency.KEY_LIFETIME)
     if audit_days is not None:

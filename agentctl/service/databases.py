@@ -229,7 +229,7 @@ async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncI
     read = partial(read_unbounded, entry)
     at("tables searched", 0, None)
     broken = await read(integrity.find_violations())
-    found = [(f"{each.what}: {', '.join(each.ids)}, ...") for each in broken]
+    found = [(f"{each.rule}: {', '.join(each.ids)}, ...") for each in broken]
     found += await _check_sessions(read, at)
     for text in found:
         yield wrong(check, text, _CHANGED_BY_HAND)

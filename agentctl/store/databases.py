@@ -53,7 +53,7 @@ class Databases(Mapping[str, Database]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def opened(self) -> dict[str, Database]:
+    def get_open(self) -> dict[str, Database]:
         """Return the open databases by id."""
         return dict(self._open)
 

@@ -139,7 +139,7 @@ class Process:
         if worker._thread is not None:
             worker._thread.join()
         worker._thread = None
-        for database in service.hosting.databases.opened().values():
+        for database in service.hosting.databases.get_open().values():
             assert isinstance(database, SqliteDatabase)
             _close_connections(database)
         if worker._lock is not None:

@@ -26,13 +26,13 @@ def test_databases_have_the_order_of_the_configuration(tmp_path: Path) -> None:
 
 def test_a_database_is_opened_once_on_first_use(tmp_path: Path) -> None:
     databases = Databases(configured(tmp_path, "one", "two"), create=True)
-    assert databases.opened() == {}
+    assert databases.get_open() == {}
     one = databases["one"]
     assert databases["one"] is one
-    assert databases.opened() == {"one": one}
+    assert databases.get_open() == {"one": one}
     assert not (tmp_path / "two.db").exists()
     asyncio.run(databases.close())
-    assert databases.opened() == {}
+    assert databases.get_open() == {}
 
 
 def test_the_others_close_after_one_fails_to_open(tmp_path: Path) -> None:

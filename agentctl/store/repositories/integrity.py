@@ -189,7 +189,7 @@ _VIOLATIONS = {
 class Violation:
     """A violated rule, and the ids of some rows that violate it."""
 
-    what: str
+    rule: str
     ids: list[str]
 
 
@@ -233,8 +233,8 @@ def find_violations() -> Steps[list[Violation]]:
     Every row is read.
     """
     found = []
-    for what, sql in _VIOLATIONS.items():
+    for rule, sql in _VIOLATIONS.items():
         rows = yield Statement(sql)
         if rows:
-            found.append(Violation(what, [row[0] for row in rows]))
+            found.append(Violation(rule, [row[0] for row in rows]))
     return found
