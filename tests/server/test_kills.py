@@ -48,7 +48,7 @@ FINAL_SECONDS = 5.0
 """Maximum seconds of a live run after a restart (docs/security-cases.md R01)."""
 
 TAKEOVER_SECONDS = 20.0
-"""The same where it is another process that has to notice (security.md R47)."""
+"""The same where it is another process that has to notice (docs/security-cases.md, R47)."""
 
 WORKERS, FOLLOWERS = 8, 6
 """Callers that make one request after the other, and callers that follow runs without an end."""
