@@ -35,6 +35,15 @@ def pytest_configure() -> None:
     os.environ.update(_FIXED)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a PostgreSQL server or a terminal as slow."""
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if "postgres" in item.name or "postgres_url" in names or "terminal" in names:
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
