@@ -88,7 +88,7 @@ async def connected(
 def request(host: ThreadedServer, agent: str, message: str, *, stream: bool) -> tuple[bytes, bytes]:
     """Return header and body of a request that starts a run."""
     body = orjson.dumps({"message": message, "session_id": "s1", "stream": stream})
-    fields = {**as_caller(host, "me"), "ThreadedServer": "here", "Content-Type": "application/json"}
+    fields = {**as_caller(host, "me"), "Host": "here", "Content-Type": "application/json"}
     fields["Content-Length"] = str(len(body))
     lines = [f"POST /agents/{agent}/runs HTTP/1.1", *(f"{k}: {v}" for k, v in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode(), body

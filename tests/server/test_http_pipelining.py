@@ -19,7 +19,7 @@ from tests.deployment import Deployment
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-HOST = b"ThreadedServer: x\r\n"
+HOST = b"Host: x\r\n"
 CHUNKED = HOST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -155,7 +155,7 @@ def test_trailers_are_not_header_fields(host: ThreadedServer, fields: bytes) -> 
     head = b"POST / HTTP/1.1\r\n" + fields + CHUNKED
     trailers = (
         b"Authorization: Bearer x\r\nX-Forwarded-For: 1.1.1.1\r\n"
-        b"ThreadedServer: evil\r\nExpect: 100-continue\r\n"
+        b"Host: evil\r\nExpect: 100-continue\r\n"
     )
     with open_raw_connection(host.port) as connection:
         connection.send(head + b"2\r\nab\r\n", b"0\r\n" + trailers + b"\r\n")
