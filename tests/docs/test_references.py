@@ -117,7 +117,7 @@ def test_reports_wrong_references() -> None:
     place = "agentctl/errors.py:1"
     assert is_document(place, "docs/contract.md")
     assert not is_document(place, "contract.md")
-    assert not is_document(place, "../shared/contract.md")
+    assert not is_document(place, "../../contract.md")
     assert SECTION.search('docs/contract.md\n    "Errors"')
     assert "Errors" in headings("docs/contract.md")
     assert "J12" in cases()
