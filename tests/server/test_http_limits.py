@@ -21,6 +21,8 @@ from tests.process import serve_config
 from tests.server.raw_http import RawConnection, check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 0.5
 """Deadline of the tests."""
 

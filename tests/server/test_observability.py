@@ -22,6 +22,8 @@ from tests.server.observed_server import ObservedServer, serve_observed
 from tests.server.raw_http import open_raw_connection
 from tests.server.worker_server import wait_for
 
+pytestmark = pytest.mark.slow
+
 MESSAGE = "words that a user sends to a model"
 ROW = re.compile(r"^\| `(agentctl_\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
 
@@ -289,7 +291,6 @@ def test_metrics_address_serves_nothing_else(seen: ObservedServer) -> None:
         assert seen.value("agentctl_info") == 1
 
 
-@pytest.mark.slow
 def test_metrics_show_a_blocked_worker(pair: ObservedServer) -> None:
     before = pair.value("agentctl_requests_total", operation="get_models")
     for _ in range(30):
