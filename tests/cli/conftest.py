@@ -1,4 +1,4 @@
-"""The command line as it is used: real processes, no terminal, nobody's home directory."""
+"""Fixtures that run commands: in a process, at a terminal, or in this process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Terminal(Protocol):
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """An empty home directory; commands run in it unless told otherwise."""
+    """An empty home directory, the default directory of commands."""
     path = tmp_path / "home"
     path.mkdir()
     return path
@@ -145,7 +145,7 @@ def _until_ended(screen: int, reply: tuple[str, str], process: subprocess.Popen[
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """A demo server; a test takes sessions of its own there."""
+    """A demo server; each test uses its own sessions there."""
     with serving(tmp_path_factory.mktemp("demo") / "data") as demo:
         yield demo
 

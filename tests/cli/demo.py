@@ -1,4 +1,4 @@
-"""A demo server for the tests of the command line: the real one, in a process of its own."""
+"""A demo server in a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Demo", "serving"]
 
 @dataclass(frozen=True)
 class Demo:
-    """A server that listens: where, with what, what it said when it began; and who may do all."""
+    """A running server: its URL, configuration, first output, and an admin token."""
 
     url: str
     config: Path

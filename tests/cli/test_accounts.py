@@ -1,4 +1,4 @@
-"""`agentctl accounts`, through both doors; and what `token` says of an account's token."""
+"""`agentctl accounts`, locally and on a server, and `token` with the token of an account."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_create_prints_the_token_and_nothing_else(through: Agentctl, name: str, 
     assert ended.code == 0
     assert TOKEN.fullmatch(ended.stdout.removesuffix("\n"))
     assert not TOKEN.search(ended.stderr)
-    assert "  allows:  agents:read, teams:read\n" in ended.stderr
+    assert "  grants:  agents:read, teams:read\n" in ended.stderr
     assert re.search(r"  expires: in 90 d \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\)\n", ended.stderr)
     where = (f"on {demo.url}", f"locally ({demo.config})")
-    assert ended.stderr.splitlines()[-1] in [f"made service account {name} {at}" for at in where]
+    assert ended.stderr.splitlines()[-1] in [f"created service account {name} {at}" for at in where]
 
 
-def test_the_token_works(agentctl: Agentctl, through: Agentctl, name: str, demo: Demo) -> None:
+def test_a_new_token_works(agentctl: Agentctl, through: Agentctl, name: str, demo: Demo) -> None:
     token = through("accounts", "create", name, "--scope", "agents:echo:read").stdout.strip()
     there, as_account = ("--url", demo.url), {"AGENTCTL_TOKEN": token}
     listed = agentctl("agents", "list", "-o", "name", *there, env=as_account)
@@ -58,9 +58,7 @@ def test_the_token_works(agentctl: Agentctl, through: Agentctl, name: str, demo:
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "tsv", "table", "name"])
-def test_create_prints_the_whole_record_when_asked_to(
-    through: Agentctl, name: str, form: str
-) -> None:
+def test_create_prints_the_record_with_output(through: Agentctl, name: str, form: str) -> None:
     ended = through("accounts", "create", name, "--scope", "agents:read", "-o", form)
     assert ended.code == 0
     assert bool(TOKEN.search(ended.stdout)) == (form != "name")
@@ -71,7 +69,7 @@ def test_create_prints_the_whole_record_when_asked_to(
         assert ended.lines == [id_of(through, name)]
 
 
-def test_a_variable_does_not_change_what_create_prints(agentctl: Agentctl, demo: Demo) -> None:
+def test_create_ignores_agentctl_output(agentctl: Agentctl, demo: Demo) -> None:
     here = ("--config", str(demo.config))
     made = ("accounts", "create", f"n-{next(_numbers)}", "--scope", "agents:read", *here)
     assert TOKEN.fullmatch(agentctl(*made, env={"AGENTCTL_OUTPUT": "json"}).stdout.strip())
@@ -86,7 +84,7 @@ def test_a_variable_does_not_change_what_create_prints(agentctl: Agentctl, demo:
         (["--never-expires"], "expires: never"),
     ],
 )
-def test_how_long_it_is_good_for(
+def test_create_sets_the_expiry(
     through: Agentctl, name: str, options: list[str], told: str
 ) -> None:
     ended = through("accounts", "create", name, "--scope", "agents:read", *options)
@@ -97,7 +95,7 @@ def test_how_long_it_is_good_for(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--expires-in", "12h"], "'12h' is not a number of whole days"),
+        (["--expires-in", "12h"], "'12h' is not a whole number of days"),
         (["--expires-in", "90"], "a bare number has no unit"),
         (["--expires-in", "4000d"], "expires_in_days must be a number from 1 to 3650"),
         (["--expires-in", "1d", "--never-expires"], "exclude each other"),
@@ -105,7 +103,7 @@ def test_how_long_it_is_good_for(
         (["--scope", "agents reed"], "must have the form"),
     ],
 )
-def test_what_is_not_allowed_is_refused(
+def test_create_rejects_invalid_options(
     through: Agentctl, name: str, options: list[str], told: str
 ) -> None:
     ended = through("accounts", "create", name, "--scope", "agents:read", *options)
@@ -114,16 +112,16 @@ def test_what_is_not_allowed_is_refused(
     assert through("accounts", "list", "--name", name, "-o", "name").lines == []
 
 
-def test_privileged_scopes_have_to_be_meant(through: Agentctl, name: str) -> None:
+def test_privileged_scopes_need_a_flag(through: Agentctl, name: str) -> None:
     create = ("accounts", "create", name, "--scope", "sessions:write")
     refused = through(*create)
     assert (refused.code, refused.stdout) == (1, "")
     assert "sessions:write" in refused.stderr
-    assert "hint: if they are meant, pass --allow-privileged-scopes" in refused.stderr
+    assert "hint: to grant them, pass --allow-privileged-scopes" in refused.stderr
     assert through(*create, "--allow-privileged-scopes").code == 0
 
 
-def test_a_name_is_given_once(through: Agentctl, name: str) -> None:
+def test_a_name_is_unique(through: Agentctl, name: str) -> None:
     create = ("accounts", "create", name, "--scope", "agents:read")
     assert through(*create).code == 0
     assert through(*create).code == 6
@@ -204,7 +202,7 @@ def test_revoke_asks_at_a_terminal(
     assert agentctl("accounts", "revoke", name, "--yes", *here).code == 5
 
 
-def test_inspect_says_what_can_be_said(agentctl: Agentctl) -> None:
+def test_inspect_shows_kind_and_checksum(agentctl: Agentctl) -> None:
     token = generate_account_token("acme")
     for text, checksum in ((token, "right"), (f"{token[:-1]}-", "wrong"), (token[:-1], "wrong")):
         ended = agentctl("token", "inspect", "-", "-o", "json", input=f"{text}\n")
@@ -216,19 +214,19 @@ def test_inspect_says_what_can_be_said(agentctl: Agentctl) -> None:
     assert token[9:] not in shown.stdout + shown.stderr
 
 
-def test_verify_says_who_knows(agentctl: Agentctl) -> None:
+def test_verify_names_the_command_for_account_tokens(agentctl: Agentctl) -> None:
     token = generate_account_token("agentctl")
     ended = agentctl("token", "verify", "-", input=token)
     assert (ended.code, ended.stdout) == (2, "")
-    assert "only its server knows" in ended.stderr
+    assert "only its server can verify it" in ended.stderr
     assert token[13:] not in ended.stderr
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_a_token_on_the_command_line_is_refused(agentctl: Agentctl, command: str) -> None:
+def test_a_token_as_an_argument_is_rejected(agentctl: Agentctl, command: str) -> None:
     token = generate_account_token("agentctl")
     for arguments in ([token], ["--token-file", token]):
         ended = agentctl("token", command, *arguments)
         assert ended.code == 2
-        assert "does not belong on the command line" in ended.stderr
+        assert "do not pass a token on the command line" in ended.stderr
         assert token[13:] not in ended.stderr

@@ -1,4 +1,4 @@
-"""`agentctl audit`, through both doors."""
+"""`agentctl audit`, locally and on a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
-from tests.cli.lonely import in_database, lonely_config, wait_for_line, working
+from tests.cli.local_project import in_database, running_command, wait_for_line, write_config
 
 _numbers = itertools.count()
 
@@ -40,7 +40,7 @@ def _listed(run: Agentctl, *args: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.lines]
 
 
-def test_list_shows_what_was_done_last_and_by_whom(through: Agentctl, session: str) -> None:
+def test_list_shows_the_last_entries_with_caller(through: Agentctl, session: str) -> None:
     assert through("sessions", "rename", session, "Rome").code == 0
     assert through("sessions", "rename", "nowhere", "Rome").code == 5
     failed, renamed = _listed(through, "--limit", "2", "--operation", "rename_session")
@@ -52,7 +52,7 @@ def test_list_shows_what_was_done_last_and_by_whom(through: Agentctl, session: s
     assert any(f"session:{session}," in row["resource"] for row in started)
 
 
-def test_the_heading_of_tsv_stays(through: Agentctl, session: str) -> None:
+def test_the_tsv_heading_is_fixed(through: Agentctl, session: str) -> None:
     heading, row = through("audit", "list", "--limit", "1").lines
     assert heading == HEADING
     assert len(row.split("\t")) == len(HEADING.split("\t"))
@@ -62,12 +62,12 @@ def test_the_heading_of_tsv_stays(through: Agentctl, session: str) -> None:
     assert page.keys() == {"data", "meta"}
 
 
-def test_list_goes_on_at_the_cursor(through: Agentctl, session: str) -> None:
+def test_list_continues_at_the_cursor(through: Agentctl, session: str) -> None:
     for name in ("a", "b", "c"):
         through("sessions", "rename", session, name)
     first = through("audit", "list", "--operation", "rename_session", "--limit", "2", "-o", "name")
     note = first.stderr.splitlines()[-1]
-    assert note.startswith("there are more; the next ones: --cursor ")
+    assert note.startswith("more entries exist; next page: --cursor ")
     cursor = ("--cursor", note.rpartition(" ")[2])
     second = through(
         *("audit", "list", "--operation", "rename_session", "--limit", "1", "-o", "name", *cursor)
@@ -77,7 +77,7 @@ def test_list_goes_on_at_the_cursor(through: Agentctl, session: str) -> None:
     assert len(numbers) == 3
 
 
-def test_filters_and_wrong_ones(through: Agentctl, session: str) -> None:
+def test_list_filters_and_rejects_wrong_filters(through: Agentctl, session: str) -> None:
     assert _listed(through, "--since", "1h")
     assert _listed(through, "--principal", "nobody at all") == []
     assert _listed(through, "--since", "0s", "--principal", "nobody") == []
@@ -93,7 +93,7 @@ def test_filters_and_wrong_ones(through: Agentctl, session: str) -> None:
         assert through("audit", "list", *wrong).code == 2, wrong
 
 
-def test_a_table_leaves_out_what_is_empty(terminal: Terminal, demo: Demo, session: str) -> None:
+def test_a_table_omits_empty_columns(terminal: Terminal, demo: Demo, session: str) -> None:
     here = ("--config", str(demo.config))
     seen = terminal("audit", "list", "--operation", "create_agent_run", "--limit", "3", *here)
     head, row, *_ = seen.screen.splitlines()
@@ -102,7 +102,7 @@ def test_a_table_leaves_out_what_is_empty(terminal: Terminal, demo: Demo, sessio
     assert "allowed" in row
 
 
-def test_export_writes_everything_newest_first(
+def test_export_writes_all_entries_newest_first(
     through: Agentctl, session: str, tmp_path: Path
 ) -> None:
     for name in "abc":
@@ -124,7 +124,7 @@ def test_export_writes_everything_newest_first(
 
 
 def test_export_reads_more_than_a_page(agentctl: Agentctl, tmp_path: Path) -> None:
-    config = lonely_config(tmp_path)
+    config = write_config(tmp_path)
     here = ("--config", str(config))
     assert agentctl("runs", "start", "--agent", "echo", "-m", "x", *here).code == 0
     in_database(config, _MANY)
@@ -141,8 +141,8 @@ _MANY = """
 """
 
 
-def test_what_cannot_be_exported_whole_leaves_no_file(agentctl: Agentctl, tmp_path: Path) -> None:
-    config = lonely_config(tmp_path)
+def test_a_failed_export_leaves_no_file(agentctl: Agentctl, tmp_path: Path) -> None:
+    config = write_config(tmp_path)
     here = ("--config", str(config))
     file = tmp_path / "audit.jsonl"
     assert agentctl("audit", "export", *here, "--to-file", str(file)).code == 7
@@ -156,7 +156,7 @@ def test_what_cannot_be_exported_whole_leaves_no_file(agentctl: Agentctl, tmp_pa
     assert not (tmp_path / "target").exists()
 
 
-def test_reading_needs_the_scope(demo: Demo, agentctl: Agentctl) -> None:
+def test_reading_needs_the_audit_scope(demo: Demo, agentctl: Agentctl) -> None:
     minted = ("token", "mint", "--config", str(demo.config), "--sub", "eve", "--scope")
     there = ("--url", demo.url)
     for scope, code in (("audit:read", 0), ("sessions:read", 4)):
@@ -172,9 +172,11 @@ def test_reading_needs_the_scope(demo: Demo, agentctl: Agentctl) -> None:
 def _tailing(
     stack: ExitStack, environment: dict[str, str], log: Path, *args: str
 ) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    process = stack.enter_context(working("audit", "tail", *args, environment=environment, log=log))
+    process = stack.enter_context(
+        running_command("audit", "tail", *args, environment=environment, log=log)
+    )
     assert process.stdout is not None
-    # Who waits for a line that never comes is told by the end of the output.
+    # The end of the output ends the wait for a line that never comes.
     watchdog = threading.Timer(90.0, process.kill)
     watchdog.start()
     stack.callback(watchdog.cancel)
@@ -182,7 +184,7 @@ def _tailing(
 
 
 @pytest.mark.parametrize("door", ["local", "remote"])
-def test_tail_shows_what_comes_and_ctrl_c_ends_it(
+def test_tail_shows_new_entries_until_ctrl_c(
     demo: Demo,
     environment: dict[str, str],
     agentctl: Agentctl,
@@ -214,10 +216,10 @@ def test_tail_shows_what_comes_and_ctrl_c_ends_it(
     assert {row["resource"] for row in before + after} == {f"session:{session}"}
 
 
-def test_tail_begins_with_nothing_and_heads_tsv(
+def test_tail_with_no_entries_writes_the_tsv_heading(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
-    here = ("--config", str(lonely_config(tmp_path)))
+    here = ("--config", str(write_config(tmp_path)))
     start = ("runs", "start", "--agent", "echo", "-m", "x", "--session", "s1", *here)
     assert agentctl(*start).code == 0
     with ExitStack() as stack:
@@ -231,7 +233,7 @@ def test_tail_begins_with_nothing_and_heads_tsv(
 
 
 @pytest.mark.slow
-def test_tail_goes_on_when_the_server_comes_back(
+def test_tail_continues_after_a_server_restart(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     """A server that ends and another one that takes its place."""
@@ -247,7 +249,7 @@ def test_tail_goes_on_when_the_server_comes_back(
             options = ("-n", "1", "-o", "jsonl", "--url", demo.url)
             process, out = _tailing(stack, variables, log, *options)
             assert json.loads(out.readline())["operation"] == "create_agent_run"
-        wait_for_line(log, "asking again in")
+        wait_for_line(log, "retrying in")
         with serving(folder, "--port", str(port)) as demo:
             demo.run("s1", "x")
             assert json.loads(out.readline())["operation"] == "create_agent_run"

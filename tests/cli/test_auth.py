@@ -55,7 +55,7 @@ def reader(agentctl: Agentctl, project: Path) -> Path:
 # explain
 
 
-def test_what_is_allowed(agentctl: Agentctl, reader: Path) -> None:
+def test_explain_reports_an_allowed_request(agentctl: Agentctl, reader: Path) -> None:
     ended = agentctl("auth", "explain", "GET", "/agents/echo", "--token-file", str(reader))
     assert ended.code == 0
     assert ended.stderr == "allowed: get_agent as me\n"
@@ -66,18 +66,18 @@ def test_what_is_allowed(agentctl: Agentctl, reader: Path) -> None:
     assert reader.read_text().strip() not in ended.stdout + ended.stderr
 
 
-def test_what_is_refused_says_why_and_what_would_do(agentctl: Agentctl, reader: Path) -> None:
+def test_explain_reports_reason_and_fix_of_a_denial(agentctl: Agentctl, reader: Path) -> None:
     ended = agentctl("auth", "explain", "get", "/agents/other", "--token-file", str(reader))
     assert ended.code == 1
     verdict, cause, empty, hint = ended.stderr.splitlines()
-    assert verdict == "403: refused by policy as me"
+    assert verdict == "403: rejected by policy as me"
     assert cause == '  cause: "agents:echo:read" is for another agent, not "other"; ' + (
         '"agents:run" allows run, not read'
     )
     assert (empty, hint[:40]) == ("", "hint: grant one of: agents:other:read or")
 
 
-def test_the_forms_of_an_explanation(agentctl: Agentctl, reader: Path) -> None:
+def test_explain_in_every_output_format(agentctl: Agentctl, reader: Path) -> None:
     asked = ("auth", "explain", "GET", "/sessions", "--token-file", str(reader), "-o")
     seen: dict[str, Any] = json.loads(agentctl(*asked, "json").stdout)
     assert (seen["status"], seen["decided_by"], seen["allowed"]) == (403, "policy", False)
@@ -90,7 +90,7 @@ def test_the_forms_of_an_explanation(agentctl: Agentctl, reader: Path) -> None:
     assert agentctl(*asked, "name").lines == [step["name"] for step in lines]
 
 
-def test_where_the_token_comes_from(agentctl: Agentctl, reader: Path) -> None:
+def test_explain_reads_the_token_from_each_source(agentctl: Agentctl, reader: Path) -> None:
     asked = ("auth", "explain", "GET", "/agents/echo")
     token = reader.read_text()
     assert agentctl(*asked, "--token-file", "-", input=token).code == 0
@@ -98,7 +98,7 @@ def test_where_the_token_comes_from(agentctl: Agentctl, reader: Path) -> None:
     assert (from_environment.code, from_environment.stderr) == (0, "allowed: get_agent as me\n")
     nothing = agentctl(*asked)
     assert nothing.code == 1
-    assert nothing.stderr.startswith("401: refused by credential\n")
+    assert nothing.stderr.startswith("401: rejected by credential\n")
     without = agentctl(*asked, "--no-token", env={"AGENTCTL_TOKEN": token})
     assert without.stderr == nothing.stderr
     both = agentctl(*asked, "--no-token", "--token-file", str(reader))
@@ -116,7 +116,7 @@ def test_where_the_token_comes_from(agentctl: Agentctl, reader: Path) -> None:
         (("GET",), 2, "PATH"),
     ],
 )
-def test_what_is_not_explained(
+def test_explain_rejects_wrong_requests(
     agentctl: Agentctl, project: Path, arguments: tuple[str, ...], code: int, told: str
 ) -> None:
     ended = agentctl("auth", "explain", *arguments)
@@ -124,20 +124,20 @@ def test_what_is_not_explained(
     assert told in ended.stderr
 
 
-def test_keys_that_are_refused_are_an_error(agentctl: Agentctl, project: Path) -> None:
+def test_explain_fails_with_invalid_keys(agentctl: Agentctl, project: Path) -> None:
     (project.parent / "keys" / "signing.pub.pem").write_text("nonsense")
     ended = agentctl("auth", "explain", "GET", "/agents", "--no-token")
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: ")
 
 
-def test_no_database_is_made(agentctl: Agentctl, reader: Path) -> None:
+def test_explain_creates_no_database(agentctl: Agentctl, reader: Path) -> None:
     ended = agentctl("auth", "explain", "GET", "/agents/echo", "--token-file", str(reader))
     assert ended.code == 0
     assert not list(reader.parent.glob("*.db"))
 
 
-def test_a_server_explains_to_its_administrators(
+def test_a_server_explains_only_to_administrators(
     agentctl: Agentctl, demo: Demo, tmp_path: Path
 ) -> None:
     one = mint(agentctl, "--sub", "bob", "--scope", "sessions:read", config=demo.config)
@@ -149,7 +149,7 @@ def test_a_server_explains_to_its_administrators(
     ended = agentctl(*asked, "--token-file", str(file), "-o", "json", env=boss)
     told = json.loads(ended.stdout)
     assert (ended.code, told["status"], told["principal"]) == (1, 404, "bob")
-    assert told["steps"][-1]["cause"] == 'the session is there, and belongs to "ada"'
+    assert told["steps"][-1]["cause"] == 'the session exists and belongs to "ada"'
     own = agentctl(*asked, env=boss)
     assert (own.code, own.stderr) == (0, "allowed: get_session_by_id as ada\n")
     only = agentctl(*asked, "--token-file", str(file))
@@ -165,7 +165,7 @@ def test_a_server_explains_to_its_administrators(
 # whoami
 
 
-def test_who_one_is_here(agentctl: Agentctl, project: Path) -> None:
+def test_whoami_in_local_mode(agentctl: Agentctl, project: Path) -> None:
     ended = agentctl("auth", "whoami", "-o", "json")
     assert ended.code == 0
     seen = json.loads(ended.stdout)
@@ -175,7 +175,7 @@ def test_who_one_is_here(agentctl: Agentctl, project: Path) -> None:
     assert acting.stdout == "ann\n"
 
 
-def test_who_one_is_to_a_server(agentctl: Agentctl, demo: Demo) -> None:
+def test_whoami_on_a_server(agentctl: Agentctl, demo: Demo) -> None:
     asked = ("auth", "whoami", "--url", demo.url)
     env = {"AGENTCTL_TOKEN": demo.token}
     table = agentctl(*asked, "-o", "table", env=env)
@@ -223,7 +223,7 @@ def limited(agentctl: Agentctl, demo: Demo) -> dict[str, str]:
         (("get_workflow", "--workflow", "relay"), False, None),
     ],
 )
-def test_what_one_may(
+def test_can_i_for_a_caller_with_scopes(
     agentctl: Agentctl,
     demo: Demo,
     limited: dict[str, str],
@@ -240,7 +240,7 @@ def test_what_one_may(
     assert (name.code, name.stdout) == (ended.code, "true\n" if yes else "false\n")
 
 
-def test_what_an_administrator_may(agentctl: Agentctl, demo: Demo, project: Path) -> None:
+def test_can_i_for_an_administrator(agentctl: Agentctl, demo: Demo, project: Path) -> None:
     boss = {"AGENTCTL_TOKEN": demo.token}
     for asked in (("explain_auth",), ("agents:run",), ("DELETE", "/sessions/any")):
         for where, env in ((("--url", demo.url), boss), ((), {})):
@@ -255,16 +255,16 @@ def test_what_an_administrator_may(agentctl: Agentctl, demo: Demo, project: Path
         (("agent:rnu",), "did you mean 'agents:run'?"),
         (("get_agnt",), "did you mean 'get_agent'?"),
         (("xyzzy",), "auth scopes"),
-        (("GET",), "name a path too"),
-        (("GET", "/nothing"), "is no operation"),
+        (("GET",), "add a path: agentctl"),
+        (("GET", "/nothing"), "is not an operation"),
         (("GET", "/agents/"), "no slash at the end"),
-        (("PUT", "/agents"), "it has GET, HEAD"),
-        (("get_agents", "--agent", "x"), "--agent makes no sense with get_agents"),
-        (("agents:run", "--team", "x"), "--team makes no sense"),
-        (("GET", "/agents", "--session", "x"), "--session makes no sense"),
+        (("PUT", "/agents"), "its methods are GET, HEAD"),
+        (("get_agents", "--agent", "x"), "--agent has no effect with get_agents"),
+        (("agents:run", "--team", "x"), "--team has no effect"),
+        (("GET", "/agents", "--session", "x"), "--session has no effect"),
     ],
 )
-def test_questions_about_nothing(
+def test_can_i_rejects_unknown_questions(
     agentctl: Agentctl, project: Path, asked: tuple[str, ...], told: str
 ) -> None:
     ended = agentctl("auth", "can-i", *asked)
@@ -272,7 +272,7 @@ def test_questions_about_nothing(
     assert told in ended.stderr
 
 
-def test_a_server_that_does_not_know_the_caller(agentctl: Agentctl, demo: Demo) -> None:
+def test_can_i_fails_with_an_invalid_token(agentctl: Agentctl, demo: Demo) -> None:
     ended = agentctl("auth", "can-i", "agents:run", "--url", demo.url)
     assert (ended.code, ended.stdout) == (4, "")
 
@@ -280,7 +280,7 @@ def test_a_server_that_does_not_know_the_caller(agentctl: Agentctl, demo: Demo) 
 # scopes
 
 
-def test_the_whole_table(agentctl: Agentctl) -> None:
+def test_scopes_lists_every_operation(agentctl: Agentctl) -> None:
     ended = agentctl("auth", "scopes", "-o", "json")
     assert (ended.code, ended.stderr) == (0, "")
     table = json.loads(ended.stdout)
@@ -293,7 +293,7 @@ def test_the_whole_table(agentctl: Agentctl) -> None:
     assert path in run["operations"]
 
 
-def test_the_table_for_people(agentctl: Agentctl, home: Path) -> None:
+def test_scopes_as_a_table(agentctl: Agentctl, home: Path) -> None:
     make_project(home, extra='admin_scope = "own:admin"')
     ended = agentctl("auth", "scopes", "-o", "table")
     assert ended.code == 0
@@ -310,7 +310,7 @@ def test_the_table_for_people(agentctl: Agentctl, home: Path) -> None:
 # What `token inspect` and `token verify` say of permissions
 
 
-def test_inspect_tells_what_is_not_read(agentctl: Agentctl, project: Path) -> None:
+def test_inspect_marks_ignored_claims(agentctl: Agentctl, project: Path) -> None:
     from tests.auth.forge import fixed, token
 
     odd = token(
@@ -319,15 +319,15 @@ def test_inspect_tells_what_is_not_read(agentctl: Agentctl, project: Path) -> No
         fixed(b"x" * 64),
     )
     seen = agentctl("token", "inspect", "-", input=odd).stdout
-    assert "claims.scope\tagents:read\tnot read: what counts is an array named scopes" in seen
-    assert "claims.roles\t[]\tnot read" in seen
-    assert "scope\tagent:rnu\tallows nothing: agents:run is nearest to it" in seen
+    assert "claims.scope\tagents:read\tignored: only the array scopes grants anything" in seen
+    assert "claims.roles\t[]\tignored" in seen
+    assert "scope\tagent:rnu\tgrants nothing: did you mean agents:run?" in seen
     text = token({"alg": "ES256"}, {"scopes": "agents:read"}, fixed(b"x" * 64))
     seen = agentctl("token", "inspect", "-", input=text).stdout
     assert "claims.scopes\tagents:read\tgrants nothing: it is not an array" in seen
 
 
-def test_verify_explains(agentctl: Agentctl, project: Path) -> None:
+def test_verify_reports_reason_and_fix(agentctl: Agentctl, project: Path) -> None:
     from tests.auth.forge import fixed, token
 
     odd = token({"alg": "RS256"}, {"sub": "me"}, fixed(b"x" * 64))

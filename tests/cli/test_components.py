@@ -1,4 +1,4 @@
-"""`agents`, `teams` and `workflows`, through both doors."""
+"""`agents`, `teams` and `workflows`, locally and on a server."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ IDS = {"agents": ["echo", "slow"], "teams": ["duo"], "workflows": ["relay"]}
 
 
 @pytest.mark.parametrize("group", IDS)
-def test_names_are_the_ids_in_order(through: Agentctl, group: str) -> None:
+def test_name_format_is_the_ids_in_order(through: Agentctl, group: str) -> None:
     assert through(group, "list", "-o", "name").lines == IDS[group]
 
 
 @pytest.mark.parametrize("group", IDS)
-def test_json_is_the_same_bytes_through_both_doors(
+def test_json_is_the_same_bytes_locally_and_remotely(
     agentctl: Agentctl, demo: Demo, group: str
 ) -> None:
     for what in (["list"], ["get", IDS[group][0]]):
@@ -39,18 +39,18 @@ def test_tsv_has_a_heading_and_readable_cells(through: Agentctl) -> None:
     assert row[:5] == ["duo", "Duo", "coordinate", "leader", "echo, slow"]
 
 
-def test_one_component_in_a_table_is_a_field_a_line(through: Agentctl) -> None:
+def test_one_component_as_a_table_has_one_field_per_line(through: Agentctl) -> None:
     lines = through("workflows", "get", "relay", "-o", "table").lines
     assert lines[0].split() == ["workflow", "id", "relay"]
     assert any(line.split() == ["steps", "repeat", ">", "discuss"] for line in lines)
 
 
-def test_json_lines_are_one_record_a_line(through: Agentctl) -> None:
+def test_jsonl_is_one_record_per_line(through: Agentctl) -> None:
     records = [json.loads(line) for line in through("agents", "list", "-o", "jsonl").lines]
     assert [record["agent_id"] for record in records] == IDS["agents"]
 
 
-def test_what_is_not_there_is_told_with_where_it_was_looked_for(through: Agentctl) -> None:
+def test_a_missing_component_is_reported_with_the_target(through: Agentctl) -> None:
     ended = through("agents", "get", "nobody")
     assert (ended.code, ended.stdout) == (5, "")
     error, cause, empty, hint = ended.stderr.splitlines()
@@ -59,9 +59,7 @@ def test_what_is_not_there_is_told_with_where_it_was_looked_for(through: Agentct
     assert hint.startswith("hint: list them with: agentctl agents list --")
 
 
-def test_what_is_configured_is_listed_without_a_database(
-    agentctl: Agentctl, tmp_path: Path
-) -> None:
+def test_components_are_listed_without_a_database(agentctl: Agentctl, tmp_path: Path) -> None:
     folder = tmp_path / "fresh"
     folder.mkdir()
     assert agentctl("init", str(folder)).code == 0

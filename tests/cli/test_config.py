@@ -1,4 +1,4 @@
-"""`agentctl config`: what is configured, where it came from, whether it is good."""
+"""`agentctl config`: values, their sources, and the validation."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_secrets_are_masked(agentctl: Agentctl, project: Path) -> None:
         assert "JWT_VERIFICATION_KEY" in ended.stdout
 
 
-def test_check(agentctl: Agentctl, project: Path) -> None:
+def test_check_accepts_a_valid_configuration(agentctl: Agentctl, project: Path) -> None:
     ended = agentctl("config", "check")
     assert (ended.code, ended.stdout) == (0, "")
-    assert ended.stderr == f"{project} is good: 1 agent, 0 teams, 0 workflows\n"
+    assert ended.stderr == f"{project} is valid: 1 agent, 0 teams, 0 workflows\n"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_check(agentctl: Agentctl, project: Path) -> None:
         ("signing.pub.pem", "none.pem", "none.pem does not exist"),
     ],
 )
-def test_check_finds_what_is_wrong(
+def test_check_reports_an_invalid_configuration(
     agentctl: Agentctl, project: Path, old: str, new: str, told: str
 ) -> None:
     project.write_text(project.read_text().replace(old, new))
@@ -87,14 +87,14 @@ def test_check_finds_what_is_wrong(
     assert told in ended.stderr
 
 
-def test_check_of_a_server_without_keys(agentctl: Agentctl, home: Path) -> None:
+def test_check_reports_missing_keys(agentctl: Agentctl, home: Path) -> None:
     (home / "agentctl.toml").write_text("")
     assert agentctl("config", "check").code == 2
     (home / "agentctl.toml").write_text("[authorization]\nenabled = false\n")
     assert agentctl("config", "check").code == 0
 
 
-def test_path(agentctl: Agentctl, project: Path, tmp_path: Path) -> None:
+def test_path_prints_the_file(agentctl: Agentctl, project: Path, tmp_path: Path) -> None:
     assert agentctl("config", "path").stdout == f"{project}\n"
     assert agentctl("config", "path", "--config", "/x/y.toml").stdout == "/x/y.toml\n"
     assert agentctl("config", "path", env={"AGENTCTL_CONFIG": "/z.toml"}).stdout == "/z.toml\n"

@@ -39,13 +39,13 @@ def test_add_list_use_current_remove(agentctl: Agentctl, home: Path, stored: Pat
     assert "https://example.com/os" in agentctl("context", "use", "prod").stderr
     assert agentctl("context", "current").stdout == "prod\n"
     assert agentctl("context", "current", env={"AGENTCTL_CONTEXT": "demo"}).stdout == "demo\n"
-    assert "none is current" not in agentctl("context", "remove", "demo", "--yes").stderr
-    assert "no context is current" in agentctl("context", "remove", "prod", "--yes").stderr
+    assert "no current context" not in agentctl("context", "remove", "demo", "--yes").stderr
+    assert "no current context" in agentctl("context", "remove", "prod", "--yes").stderr
     assert agentctl("context", "list", "-o", "json").stdout == "[]\n"
     assert (home / "t").exists()
 
 
-def test_the_store_is_for_its_owner_and_holds_no_token(
+def test_the_file_is_private_and_contains_no_token(
     agentctl: Agentctl, home: Path, stored: Path
 ) -> None:
     (home / "t").write_text("a.s3cret.c")
@@ -57,14 +57,14 @@ def test_the_store_is_for_its_owner_and_holds_no_token(
     assert [path.name for path in stored.parent.iterdir()] == ["contexts.toml"]
 
 
-def test_no_context(agentctl: Agentctl) -> None:
+def test_current_fails_without_a_context(agentctl: Agentctl) -> None:
     ended = agentctl("context", "current")
     assert (ended.code, ended.stdout) == (5, "")
     assert "work locally" in ended.stderr
     assert agentctl("context", "list").code == 0
 
 
-def test_none_is_current_again(agentctl: Agentctl) -> None:
+def test_use_none_clears_the_current_context(agentctl: Agentctl) -> None:
     _add(agentctl, "demo", "--use")
     assert agentctl("context", "use", "--none").code == 0
     assert agentctl("context", "current").code == 5
@@ -72,7 +72,7 @@ def test_none_is_current_again(agentctl: Agentctl) -> None:
     assert agentctl("context", "use", "demo", "--none").code == 2
 
 
-def test_names_that_are_nearly_right(agentctl: Agentctl) -> None:
+def test_a_wrong_name_gets_a_suggestion(agentctl: Agentctl) -> None:
     _add(agentctl, "production")
     for arguments in (("use", "prodution"), ("remove", "prodution", "--yes")):
         ended = agentctl("context", *arguments)
@@ -83,7 +83,7 @@ def test_names_that_are_nearly_right(agentctl: Agentctl) -> None:
     assert "agentctl context list" in ended.stderr
 
 
-def test_a_name_is_taken_once(agentctl: Agentctl, stored: Path) -> None:
+def test_a_name_is_unique(agentctl: Agentctl, stored: Path) -> None:
     _add(agentctl, "demo")
     before = stored.read_bytes()
     ended = agentctl("context", "add", "demo", "--url", "http://localhost:1")
@@ -102,14 +102,18 @@ def test_a_name_is_taken_once(agentctl: Agentctl, stored: Path) -> None:
         ("demo",),
     ],
 )
-def test_what_is_not_added(agentctl: Agentctl, stored: Path, arguments: tuple[str, ...]) -> None:
+def test_add_rejects_wrong_values(
+    agentctl: Agentctl, stored: Path, arguments: tuple[str, ...]
+) -> None:
     ended = agentctl("context", "add", *arguments)
     assert (ended.code, ended.stdout) == (2, "")
     assert "error: " in ended.stderr
     assert not stored.exists()
 
 
-def test_remove_asks(agentctl: Agentctl, terminal: Terminal, stored: Path) -> None:
+def test_remove_asks_for_a_confirmation(
+    agentctl: Agentctl, terminal: Terminal, stored: Path
+) -> None:
     _add(agentctl, "demo")
     before = stored.read_bytes()
     ended = agentctl("context", "remove", "demo")
@@ -130,7 +134,7 @@ def test_remove_asks(agentctl: Agentctl, terminal: Terminal, stored: Path) -> No
         '[contexts."a b"]\nurl = "http://h"', "\xff",
     ],
 )  # fmt: skip
-def test_a_damaged_store_is_one_clear_line_and_stays(
+def test_a_damaged_file_is_reported_and_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -147,7 +151,7 @@ def test_a_damaged_store_is_one_clear_line_and_stays(
     assert path.read_bytes() == text.encode("latin-1")
 
 
-def test_a_damaged_store_at_the_terminal(agentctl: Agentctl, stored: Path) -> None:
+def test_a_damaged_file_is_reported_at_a_terminal(agentctl: Agentctl, stored: Path) -> None:
     stored.parent.mkdir(parents=True)
     stored.write_text("current = [\n")
     ended = agentctl("context", "list")
@@ -155,9 +159,7 @@ def test_a_damaged_store_at_the_terminal(agentctl: Agentctl, stored: Path) -> No
     assert ended.stderr.startswith(f"error: the contexts in {stored} cannot be read\n")
 
 
-def test_a_change_that_fails_leaves_the_store_as_it_was(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_failed_change_keeps_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with contexts.updating() as stored:
         stored.by_name["a"] = contexts.Context("a", URL)
@@ -167,7 +169,7 @@ def test_a_change_that_fails_leaves_the_store_as_it_was(
     assert contexts.contexts_path().read_bytes() == before
 
 
-def test_two_at_a_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_concurrent_changes_lose_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -181,7 +183,7 @@ def test_two_at_a_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert set(contexts.load_contexts().by_name) == {f"c{number}" for number in range(24)}
 
 
-def test_a_store_that_is_a_link_stays_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_linked_file_stays_a_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "dotfiles").mkdir()
     path = contexts.contexts_path()
@@ -204,7 +206,7 @@ def test_a_store_that_is_a_link_stays_one(monkeypatch: pytest.MonkeyPatch, tmp_p
         ("http://127.0.0.1:7777.evil.example", None),
     ],
 )
-def test_a_credential_belongs_to_its_origin(url: str, same: bool | None) -> None:
+def test_a_token_is_sent_only_to_its_origin(url: str, same: bool | None) -> None:
     context = contexts.Context("a", URL, Path("/t"))
     if same is None:
         with pytest.raises(UsageError):
@@ -215,7 +217,7 @@ def test_a_credential_belongs_to_its_origin(url: str, same: bool | None) -> None
     assert contexts.credential_file(None, url) is None
 
 
-def test_a_place_where_nothing_can_be_kept(agentctl: Agentctl, home: Path) -> None:
+def test_an_unwritable_directory_is_reported(agentctl: Agentctl, home: Path) -> None:
     (home / ".config").write_text("a file")
     for arguments in (("list",), ("add", "demo", "--url", URL)):
         ended = agentctl("context", *arguments)
@@ -223,13 +225,13 @@ def test_a_place_where_nothing_can_be_kept(agentctl: Agentctl, home: Path) -> No
         assert "cannot be used" in ended.stderr
 
 
-def test_a_token_file_that_is_not_there_yet(agentctl: Agentctl, home: Path) -> None:
+def test_a_missing_token_file_is_noted(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("context", "add", "demo", "--url", URL, "--token-file", "later")
     assert ended.code == 0
     assert f"{home / 'later'} cannot be read yet" in ended.stderr
 
 
-def test_a_token_over_plain_http_is_told_of(agentctl: Agentctl, home: Path) -> None:
+def test_a_token_over_plain_http_is_noted(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("context", "add", "a", "--url", "http://10.0.0.1", "--token-file", "t")
     assert ended.code == 0
     assert "--insecure-http" in ended.stderr

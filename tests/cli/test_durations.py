@@ -26,7 +26,7 @@ NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
         ("2026-01-01 12:00:00.5Z", timedelta(milliseconds=500)),
     ],
 )
-def test_spans(text: str, span: timedelta) -> None:
+def test_parse_until_accepts_time_spans(text: str, span: timedelta) -> None:
     assert parse_until(text, now=NOW) == span
 
 
@@ -39,13 +39,13 @@ def test_spans(text: str, span: timedelta) -> None:
         "2026-13-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "tomorrow", "20260102T120000Z",
     ],
 )  # fmt: skip
-def test_no_spans(text: str) -> None:
+def test_parse_until_rejects_other_text(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_until(text, now=NOW)
     assert "15m" in (caught.value.hint or "")
 
 
-def test_a_bare_number_is_told_why() -> None:
+def test_a_number_without_a_unit_is_rejected_with_the_cause() -> None:
     with pytest.raises(UsageError) as caught:
         parse_until("3600", now=NOW)
     assert caught.value.cause == "a bare number has no unit"
@@ -59,19 +59,19 @@ def test_a_bare_number_is_told_why() -> None:
         (86_400, "1 d"), (90_000, "1 d 1 h"), (864_000, "10 d"),
     ],
 )  # fmt: skip
-def test_spoken(seconds: float, text: str) -> None:
+def test_durations_are_formatted_for_people(seconds: float, text: str) -> None:
     assert format_span(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("10m", 600), ("1h30m", 5_400), ("2026-01-01T11:59:30Z", 30), ("0s", 0)]
 )
-def test_a_moment_in_the_past(text: str, seconds: int) -> None:
+def test_parse_ago_accepts_past_times(text: str, seconds: int) -> None:
     assert parse_ago(text, now=NOW) == NOW - timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "10", "-5m", "2026-01-01T12:00:01Z", "40000d", "99999999w"])
-def test_what_is_no_moment_in_the_past(text: str) -> None:
+def test_parse_ago_rejects_other_text(text: str) -> None:
     with pytest.raises(UsageError):
         parse_ago(text, now=NOW)
 
@@ -87,5 +87,5 @@ def test_what_is_no_moment_in_the_past(text: str) -> None:
         (90, "2 min"),
     ],
 )
-def test_how_long_it_took(seconds: float, text: str) -> None:
+def test_elapsed_times_are_formatted(seconds: float, text: str) -> None:
     assert format_elapsed(seconds) == text

@@ -34,7 +34,7 @@ def _help(path: list[str], columns: int) -> str:
 
 
 @every_command
-def test_it_fits_a_terminal_and_has_no_text_of_the_library(path: list[str], command: Any) -> None:
+def test_help_fits_a_terminal_and_has_no_text_of_typer(path: list[str], command: Any) -> None:
     head, _, example = _help(path, 80).rpartition(":\n")
     assert max(map(len, head.splitlines())) <= 80
     assert example.strip() == command.epilog.partition(": ")[2]
@@ -43,7 +43,7 @@ def test_it_fits_a_terminal_and_has_no_text_of_the_library(path: list[str], comm
 
 
 @every_command
-def test_every_argument_and_option_says_what_it_is(path: list[str], command: Any) -> None:
+def test_every_parameter_has_a_help_text(path: list[str], command: Any) -> None:
     for parameter in command.params:
         assert parameter.help, parameter.name
         if not getattr(parameter, "is_flag", False):
@@ -51,12 +51,12 @@ def test_every_argument_and_option_says_what_it_is(path: list[str], command: Any
 
 
 @every_command
-def test_the_example_is_a_command_that_exists(path: list[str], command: Any) -> None:
+def test_the_example_is_an_existing_command(path: list[str], command: Any) -> None:
     words = command.epilog.partition(": ")[2].partition("agentctl ")[2].rstrip(")").split()
     assert words[: len(path)] == path
 
 
-def test_usage_is_what_one_types() -> None:
+def test_the_usage_line_lists_the_parameters() -> None:
     first = {
         name: _help(name.split(), 80).splitlines()[0] for name in ("runs cancel", "context add")
     }
@@ -66,8 +66,8 @@ def test_usage_is_what_one_types() -> None:
     }
 
 
-def test_bounds_and_where_a_command_talks_are_told() -> None:
+def test_help_shows_bounds_and_target_options() -> None:
     shown = " ".join(_help(["runs", "cancel"], 80).split())
-    assert " --wait SECONDS How long to wait " in shown
+    assert " --wait SECONDS Seconds to wait " in shown
     assert "[default: 10; from 0 to 86400]" in shown
-    assert " Where and as whom: --url URL " in shown
+    assert " Connection and identity: --url URL " in shown

@@ -19,7 +19,7 @@ def _files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_what_it_writes_works(agentctl: Agentctl, home: Path) -> None:
+def test_a_new_project_works(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("init")
     assert (ended.code, ended.stdout) == (0, "")
     assert set(_files(home)) == {"agentctl.toml", "keys/signing.pem", "keys/signing.pub.pem"}
@@ -33,7 +33,7 @@ def test_what_it_writes_works(agentctl: Agentctl, home: Path) -> None:
     assert agentctl("token", "verify", "-", input=token).code == 0
 
 
-def test_another_folder(agentctl: Agentctl, home: Path) -> None:
+def test_init_creates_a_given_directory(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("init", "a b/c")
     assert ended.code == 0
     assert set(_files(home / "a b/c")) == {
@@ -45,23 +45,23 @@ def test_another_folder(agentctl: Agentctl, home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["agentctl.toml", "keys/signing.pem", "keys/signing.pub.pem"])
-def test_nothing_is_overwritten(agentctl: Agentctl, home: Path, name: str) -> None:
+def test_init_overwrites_nothing(agentctl: Agentctl, home: Path, name: str) -> None:
     (home / "keys").mkdir()
     (home / name).write_text("precious")
     ended = agentctl("init")
     assert (ended.code, ended.stdout) == (6, "")
-    assert f"{name} exists already" in ended.stderr
+    assert f"{name} already exists" in ended.stderr
     assert _files(home) == {name: "precious"}
 
 
-def test_a_key_folder_that_is_a_file_leaves_nothing_behind(agentctl: Agentctl, home: Path) -> None:
+def test_a_failed_init_leaves_no_files(agentctl: Agentctl, home: Path) -> None:
     (home / "keys").write_text("precious")
     ended = agentctl("init")
     assert (ended.code, ended.stdout) == (2, "")
     assert _files(home) == {"keys": "precious"}
 
 
-def test_a_folder_that_cannot_be_made(agentctl: Agentctl, home: Path) -> None:
+def test_an_uncreatable_directory_is_reported(agentctl: Agentctl, home: Path) -> None:
     (home / "file").write_text("")
     ended = agentctl("init", "file/inside")
     assert (ended.code, ended.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""`agentctl keys`: private keys for their owner only, public ones for everybody."""
+"""`agentctl keys`: private key files readable only by their owner, and public ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "PS512", "ES384", "EdDSA"])
-def test_generate_a_pair(agentctl: Agentctl, home: Path, algorithm: str) -> None:
+def test_generate_writes_a_key_pair(agentctl: Agentctl, home: Path, algorithm: str) -> None:
     ended = agentctl("keys", "generate", "--algorithm", algorithm, "--out", "new/my.pem")
     assert ended.code == 0, ended.stderr
     (key_id,) = ended.lines
@@ -32,7 +32,7 @@ def test_generate_a_pair(agentctl: Agentctl, home: Path, algorithm: str) -> None
     assert len(key_id) == 43
 
 
-def test_generate_a_secret(agentctl: Agentctl, home: Path) -> None:
+def test_generate_writes_a_shared_secret(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("keys", "generate", "--algorithm", "HS512", "--out", "shared.secret")
     assert ended.code == 0
     assert [path.name for path in home.iterdir()] == ["shared.secret"]
@@ -41,14 +41,16 @@ def test_generate_a_secret(agentctl: Agentctl, home: Path) -> None:
     assert secret not in ended.stdout + ended.stderr
 
 
-def test_how_to_use_a_key_is_right_from_any_folder(agentctl: Agentctl, home: Path) -> None:
+def test_the_suggested_configuration_works_from_any_directory(
+    agentctl: Agentctl, home: Path
+) -> None:
     alone = agentctl("keys", "generate", "--algorithm", "ES256", "--out", "a.pem")
-    assert "to use it, in agentctl.toml:\n" in alone.stderr
+    assert "to use it, add to agentctl.toml:\n" in alone.stderr
     assert f'  key_file = "{home}/a.pem"\n' in alone.stderr
     config = make_project(home / "project")
     below = {"AGENTCTL_CONFIG": str(config)}
     out = ("keys", "generate", "--algorithm", "ES256", "--out", "project/keys/b.pem")
-    told = agentctl(*out, env=below).stderr.partition(f"to use it, in {config}:\n")[2]
+    told = agentctl(*out, env=below).stderr.partition(f"to use it, add to {config}:\n")[2]
     written = tomllib.loads(told)
     assert written["authorization"]["verification_key_files"] == ["keys/b.pub.pem"]
     assert written["signing"]["key_file"] == "keys/b.pem"
@@ -56,44 +58,42 @@ def test_how_to_use_a_key_is_right_from_any_folder(agentctl: Agentctl, home: Pat
     assert agentctl("keys", "list", "-o", "name", env=below).code == 0
 
 
-def test_a_key_id_of_ones_own(agentctl: Agentctl) -> None:
+def test_a_key_id_can_be_given(agentctl: Agentctl) -> None:
     ended = agentctl("keys", "generate", "--algorithm", "ES256", "--key-id", "2026-a")
     assert ended.lines == ["2026-a"]
     assert 'key_id = "2026-a"' in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["signing.pem", "signing.pub.pem"])
-def test_nothing_is_overwritten(agentctl: Agentctl, home: Path, name: str) -> None:
+def test_generate_overwrites_nothing(agentctl: Agentctl, home: Path, name: str) -> None:
     (home / name).write_text("precious")
     ended = agentctl("keys", "generate")
     assert (ended.code, ended.stdout) == (6, "")
-    assert f"{name} exists already" in ended.stderr
+    assert f"{name} already exists" in ended.stderr
     assert [path.name for path in home.iterdir()] == [name]
     assert (home / name).read_text() == "precious"
 
 
-def test_a_link_to_nothing_is_not_followed(agentctl: Agentctl, home: Path) -> None:
+def test_generate_follows_no_dangling_link(agentctl: Agentctl, home: Path) -> None:
     (home / "signing.pub.pem").symlink_to("elsewhere")
     assert agentctl("keys", "generate").code == 6
     assert not (home / "elsewhere").exists()
 
 
-def test_a_place_where_nothing_can_be_written(agentctl: Agentctl, home: Path) -> None:
+def test_an_unwritable_directory_is_reported(agentctl: Agentctl, home: Path) -> None:
     (home / "file").write_text("")
     ended = agentctl("keys", "generate", "--out", "file/key.pem")
     assert (ended.code, ended.stdout) == (2, "")
     assert "error: " in ended.stderr
 
 
-def test_an_unknown_algorithm(agentctl: Agentctl, home: Path) -> None:
+def test_an_unknown_algorithm_is_rejected(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("keys", "generate", "--algorithm", "none")
     assert (ended.code, ended.stdout) == (2, "")
     assert list(home.iterdir()) == []
 
 
-def test_list_says_where_keys_come_from_and_what_is_left_out(
-    agentctl: Agentctl, home: Path
-) -> None:
+def test_list_shows_sources_and_unusable_keys(agentctl: Agentctl, home: Path) -> None:
     make_project(home, extra='jwks_file = "jwks.json"')
     jwks = json.loads(agentctl("keys", "jwks").stdout)
     (key,) = jwks["keys"]
@@ -110,21 +110,21 @@ def test_list_says_where_keys_come_from_and_what_is_left_out(
     assert left_out["reason"]
 
 
-def test_a_shared_secret_is_listed_without_a_trace_of_it(agentctl: Agentctl, home: Path) -> None:
+def test_a_shared_secret_is_listed_without_a_hash(agentctl: Agentctl, home: Path) -> None:
     make_project(home, "HS256")
     ended = agentctl("keys", "list", "-o", "json")
     (row,) = json.loads(ended.stdout)
     assert (row["algorithm"], row["thumbprint"]) == ("HS256", None)
 
 
-def test_no_keys_at_all_is_an_empty_list(agentctl: Agentctl, home: Path) -> None:
+def test_list_without_keys_is_empty(agentctl: Agentctl, home: Path) -> None:
     (home / "agentctl.toml").write_text("[authorization]\nenabled = false\n")
     ended = agentctl("keys", "list", "-o", "json")
     assert (ended.code, ended.stdout) == (0, "[]\n")
-    assert "authorization is off" in ended.stderr
+    assert "authorization is disabled" in ended.stderr
 
 
-def test_a_key_that_is_refused(agentctl: Agentctl, home: Path) -> None:
+def test_list_reports_an_invalid_key(agentctl: Agentctl, home: Path) -> None:
     make_project(home)
     (home / "keys/signing.pub.pem").write_text("nonsense")
     ended = agentctl("keys", "list")
@@ -141,7 +141,7 @@ def test_jwks_is_public(agentctl: Agentctl, home: Path) -> None:
     KeySet.from_jwks({"keys": [key]})
 
 
-def test_jwks_of_a_secret_or_of_nothing(agentctl: Agentctl, home: Path) -> None:
+def test_jwks_rejects_a_secret_or_a_missing_key(agentctl: Agentctl, home: Path) -> None:
     make_project(home, "HS256")
     ended = agentctl("keys", "jwks")
     assert (ended.code, ended.stdout) == (2, "")
@@ -151,7 +151,7 @@ def test_jwks_of_a_secret_or_of_nothing(agentctl: Agentctl, home: Path) -> None:
     assert "does not exist" in ended.stderr
 
 
-def test_list_says_what_each_key_is_for(agentctl: Agentctl, home: Path) -> None:
+def test_list_shows_the_use_of_each_key(agentctl: Agentctl, home: Path) -> None:
     make_project(home, extra='jwks_file = "jwks.json"')
     (key,) = json.loads(agentctl("keys", "jwks").stdout)["keys"]
     entries = [
@@ -174,7 +174,7 @@ def test_list_says_what_each_key_is_for(agentctl: Agentctl, home: Path) -> None:
     assert {row["signs"] for row in rows} == {None}
 
 
-def test_keys_without_a_name_in_a_set_of_several(agentctl: Agentctl, home: Path) -> None:
+def test_unnamed_keys_of_a_jwks_are_unusable(agentctl: Agentctl, home: Path) -> None:
     make_project(home, extra='jwks_file = "jwks.json"')
     (key,) = json.loads(agentctl("keys", "jwks").stdout)["keys"]
     nameless = {name: value for name, value in key.items() if name != "kid"}
@@ -185,7 +185,7 @@ def test_keys_without_a_name_in_a_set_of_several(agentctl: Agentctl, home: Path)
         assert [bool(row["reason"]) for row in rows] == [not each for each in used]
 
 
-def test_secrets_of_a_jwks_have_a_name_and_no_hash(agentctl: Agentctl, home: Path) -> None:
+def test_secrets_of_a_jwks_are_listed_by_key_id(agentctl: Agentctl, home: Path) -> None:
     make_project(home, "HS256")
     secret = (home / "keys/signing.pem").read_bytes().strip()
     encoded = base64.urlsafe_b64encode(secret).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""`agentctl keys rotate`: nobody is refused on the way, and the old key is dead at the end."""
+"""`agentctl keys rotate`: no valid token is rejected, and the old key is invalid at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEAD_SECONDS = 5.0
 
 @pytest.fixture
 def agentctl(agentctl: Agentctl) -> Agentctl:
-    """What is begun here and broken off, or goes on beside a server, is a process all the same."""
+    """Environment of the commands that are interrupted or run next to a server, as processes."""
     return agentctl
 
 
@@ -104,7 +104,7 @@ def until_refused(server: ServerProcess, token: str) -> float:
 @pytest.mark.parametrize(
     ("project", "options"), [(pem_project, ()), (jwks_project, ("--wait", "3"))]
 )
-def test_a_server_that_runs_refuses_nobody_during_a_rotation(
+def test_a_running_server_rejects_no_token_during_a_rotation(
     agentctl: Agentctl,
     home: Path,
     project: Callable[[Agentctl, Path], Path],
@@ -136,14 +136,14 @@ def test_a_server_that_runs_refuses_nobody_during_a_rotation(
     assert not holds(agentctl, old)
 
 
-def test_what_it_says_and_prints(agentctl: Agentctl, home: Path) -> None:
+def test_rotate_prints_the_new_key_id(agentctl: Agentctl, home: Path) -> None:
     config = make_project(home)
     (before,) = json.loads(agentctl("keys", "list", "-o", "json").stdout)
     ended = agentctl(*AT_ONCE, "--overlap", "8h", "--config", str(config))
     (kid,) = ended.lines
     aside = home / "keys" / f"signing.{before['kid'][:8]}.pem"
     assert ended.code == 0
-    assert f"put the new public key into {home}/keys/signing.pub.pem" in ended.stderr
+    assert f"added the new public key to {home}/keys/signing.pub.pem" in ended.stderr
     assert f"the old private key is kept in {aside}" in ended.stderr
     assert f"agentctl keys rotate --config {config} --finish" in ended.stderr
     assert (aside.stat().st_mode & 0o777) == 0o600
@@ -154,7 +154,7 @@ def test_what_it_says_and_prints(agentctl: Agentctl, home: Path) -> None:
     assert old["removable_at"].startswith(time.strftime("%Y-%m-%dT%H:", time.gmtime(left)))
 
 
-def test_it_is_finished_before_its_time_only_on_purpose(
+def test_finish_before_the_overlap_ends_needs_a_confirmation(
     agentctl: Agentctl, terminal: Terminal, home: Path
 ) -> None:
     make_project(home)
@@ -174,7 +174,7 @@ def test_it_is_finished_before_its_time_only_on_purpose(
     assert holds(agentctl, new)
 
 
-def test_after_its_time_nothing_is_asked(agentctl: Agentctl, home: Path) -> None:
+def test_finish_after_the_overlap_asks_nothing(agentctl: Agentctl, home: Path) -> None:
     make_project(home)
     (old,) = json.loads(agentctl("keys", "list", "-o", "json").stdout)
     agentctl(*AT_ONCE, "--overlap", "1h", "--drop-old-private")
@@ -187,7 +187,7 @@ def test_after_its_time_nothing_is_asked(agentctl: Agentctl, home: Path) -> None
     ]
 
 
-def test_one_after_the_other(agentctl: Agentctl, home: Path) -> None:
+def test_a_second_rotation_needs_a_finished_first(agentctl: Agentctl, home: Path) -> None:
     make_project(home)
     nothing = agentctl("keys", "rotate", "--finish")
     assert (nothing.code, nothing.stdout) == (6, "")
@@ -202,7 +202,7 @@ def test_one_after_the_other(agentctl: Agentctl, home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_broken_off_while_servers_take_it_up(
+def test_an_interrupted_rotation_can_be_completed(
     agentctl: Agentctl, home: Path, environment: dict[str, str], number: int
 ) -> None:
     config = init_project(agentctl, home / "p")
@@ -232,7 +232,7 @@ def test_broken_off_while_servers_take_it_up(
     assert agentctl("token", "verify", "-", input=second, env=at).code == 0
     ended = agentctl(*AT_ONCE, env=at)
     assert ended.code == 0
-    assert "going on with a rotation that was broken off" in ended.stderr
+    assert "resuming an interrupted rotation" in ended.stderr
     assert len(json.loads(agentctl("keys", "list", "-o", "json", env=at).stdout)) == 2
     for each in (token, second, agentctl("token", "mint", env=at).stdout):
         assert agentctl("token", "verify", "-", input=each, env=at).code == 0
@@ -247,7 +247,7 @@ def test_broken_off_while_servers_take_it_up(
         (("--wait", "-1"), "--wait must be a number from 0 to 3600"),
     ],
 )
-def test_what_makes_no_sense(
+def test_rotate_rejects_wrong_options(
     agentctl: Agentctl, home: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     make_project(home)
@@ -256,7 +256,7 @@ def test_what_makes_no_sense(
     assert told in ended.stderr
 
 
-def test_a_secret_in_a_file_cannot_be_rotated(agentctl: Agentctl, home: Path) -> None:
+def test_a_shared_secret_cannot_be_rotated(agentctl: Agentctl, home: Path) -> None:
     make_project(home, "HS256")
     ended = agentctl(*AT_ONCE)
     assert (ended.code, ended.stdout) == (2, "")

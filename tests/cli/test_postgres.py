@@ -18,7 +18,7 @@ import pytest
 from agentctl.config import load_settings
 from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
-from tests.cli.lonely import working
+from tests.cli.local_project import running_command
 from tests.deployment import SQLITE_DATABASES, create_deployment
 from tests.postgres import postgres_schemas, postgres_url
 
@@ -59,7 +59,7 @@ READS = (
 )  # fmt: skip
 
 
-def test_what_keeps_a_command_from_its_database_is_told(config: Path, agentctl: Agentctl) -> None:
+def test_database_errors_are_reported(config: Path, agentctl: Agentctl) -> None:
     here = ("--config", str(config))
     for command in READS:
         ended = agentctl(*command, *here)
@@ -77,7 +77,7 @@ def test_what_keeps_a_command_from_its_database_is_told(config: Path, agentctl: 
     assert (older.code, "agentctl db migrate" in older.stderr) == (1, True)
 
 
-def test_a_server_that_is_not_to_be_had_is_told_of(
+def test_an_unreachable_database_is_reported(
     tmp_path: Path, postgres_url: str, agentctl: Agentctl
 ) -> None:
     there = postgres_url.partition("?")[2]
@@ -105,7 +105,7 @@ def test_a_server_that_is_not_to_be_had_is_told_of(
             assert "Traceback" not in ended.stderr
 
 
-def test_tail_shows_a_row_that_comes_behind_a_higher_one(
+def test_tail_shows_an_entry_committed_after_a_higher_number(
     config: Path, agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:
     here = ("--config", str(config))
@@ -113,7 +113,7 @@ def test_tail_shows_a_row_that_comes_behind_a_higher_one(
     with ExitStack() as stack:
         args = ("audit", "tail", "-n", "0", "-o", "jsonl", *here)
         process = stack.enter_context(
-            working(*args, environment=environment, log=tmp_path / "tail.log")
+            running_command(*args, environment=environment, log=tmp_path / "tail.log")
         )
         assert process.stdout is not None
         watchdog = threading.Timer(60.0, process.kill)
@@ -128,7 +128,7 @@ def test_tail_shows_a_row_that_comes_behind_a_higher_one(
 async def _out_of_order(
     entry: Database, process: subprocess.Popen[bytes], out: IO[bytes]
 ) -> list[str]:
-    """Add rows of which the second one is there after the third; what was told, in order."""
+    """Commit the second of three rows last, and return the output of `tail` in order."""
     row = "INSERT INTO audit_log (at, via, operation, outcome) VALUES (1, 'http', $1, 'allowed')"
     one, other = await connected(entry), await connected(entry)
 

@@ -1,4 +1,4 @@
-"""`agentctl runs`: start, look, cancel; through both doors where both can."""
+"""`agentctl runs`: start, list, get and cancel, locally and on a server where both work."""
 
 from __future__ import annotations
 
@@ -60,17 +60,19 @@ def session() -> str:
     return f"r-{next(_numbers)}"
 
 
-def test_stdout_is_the_answer_and_stderr_the_rest(through: Agentctl, session: str) -> None:
+def test_stdout_has_only_the_text_of_the_run(through: Agentctl, session: str) -> None:
     ended = through(*ECHO, "--message", "hello\n wörld", "--session", session)
     assert (ended.code, ended.stdout) == (0, "hello\n wörld\n")
     started, finished = ended.stderr.splitlines()[-2:]
     assert started.startswith("started run ")
     assert f" of session {session} " in started
-    assert " is COMPLETED, " in finished
+    assert " completed, " in finished
 
 
 @pytest.mark.parametrize("kind", [("--team", "duo"), ("--workflow", "relay")])
-def test_members_and_steps_are_not_the_answer(through: Agentctl, kind: tuple[str, str]) -> None:
+def test_text_of_members_and_steps_is_not_on_stdout(
+    through: Agentctl, kind: tuple[str, str]
+) -> None:
     assert through("runs", "start", *kind, "--message", "hello there").stdout == "hello there\n"
 
 
@@ -83,7 +85,7 @@ def test_the_message_can_come_from_stdin(through: Agentctl) -> None:
     assert through(*ECHO, "--message", "-").code == 2
 
 
-def test_json_is_the_record_and_json_lines_the_events(through: Agentctl, session: str) -> None:
+def test_json_is_the_record_and_jsonl_the_events(through: Agentctl, session: str) -> None:
     record = json.loads(through(*ECHO, "-m", "hi", "--session", session, "-o", "json").raw)
     assert (record["status"], record["content"]) == ("COMPLETED", "hi")
     stored = through("runs", "get", record["run_id"], "-o", "json")
@@ -114,7 +116,7 @@ def test_runs_are_listed_with_filters(through: Agentctl, demo: Demo, session: st
         ("--agent", "echo", "--message", ""),
     ],
 )
-def test_what_cannot_be_started_is_a_usage_error(through: Agentctl, args: tuple[str, ...]) -> None:
+def test_wrong_options_of_start_are_usage_errors(through: Agentctl, args: tuple[str, ...]) -> None:
     ended = through("runs", "start", *args)
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: ")
@@ -129,14 +131,14 @@ def test_background_needs_a_server(agentctl: Agentctl, demo: Demo, tmp_path: Pat
     assert not (tmp_path / "new" / "agentctl.db").exists()
 
 
-def test_a_run_that_fails_ends_with_1(agentctl: Agentctl, tmp_path: Path) -> None:
+def test_a_failed_run_is_exit_code_1(agentctl: Agentctl, tmp_path: Path) -> None:
     config = tmp_path / "agentctl.toml"
     config.write_text(FAILING)
     start = ("runs", "start", "--agent", "broken", "-m", "x", "--config", str(config))
     ended = agentctl(*start)
     assert (ended.code, ended.stdout) == (1, "")
     error, cause, _, hint = ended.stderr.splitlines()[1:]
-    assert error.endswith(" ended as ERROR")
+    assert error.endswith(" failed")
     assert cause.startswith("  cause: MODEL_UNAVAILABLE: The model is not available now (the model")
     assert hint.startswith(f"hint: check base_url and the key of the model in {config}")
     recorded = agentctl(*start, "-o", "json")
@@ -166,7 +168,7 @@ def test_a_run_that_fails_ends_with_1(agentctl: Agentctl, tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_local_failure_is_told_once_with_what_to_do(
+def test_a_local_failure_is_reported_once_with_a_hint(
     tmp_path: Path, named: tuple[str, str], cause: str, hint: str
 ) -> None:
     config = tmp_path / "agentctl.toml"
@@ -180,7 +182,7 @@ def test_a_local_failure_is_told_once_with_what_to_do(
     assert said[2:] == [f"  cause: {cause}", "", f"hint: {hint}"]
 
 
-def test_what_a_member_lacked_is_told_when_the_team_could_do_without(tmp_path: Path) -> None:
+def test_a_failed_member_of_a_successful_team_is_noted(tmp_path: Path) -> None:
     config = tmp_path / "agentctl.toml"
     config.write_text(FAILING.replace('"HOME"', '"KEY_OF_GONE"') + MORE_FAILING)
     ended = CliRunner().invoke(
@@ -192,7 +194,7 @@ def test_what_a_member_lacked_is_told_when_the_team_could_do_without(tmp_path: P
     )
 
 
-def test_cancel_stops_and_says_so(through: Agentctl, demo: Demo, session: str) -> None:
+def test_cancel_stops_a_run_and_reports_it(through: Agentctl, demo: Demo, session: str) -> None:
     run_id = demo.run(session, "hello", agent="slow", leave=True)
     stopped = through("runs", "cancel", run_id, "--reason", "wrong question", "-o", "json")
     record = json.loads(stopped.raw)
@@ -204,20 +206,20 @@ def test_cancel_stops_and_says_so(through: Agentctl, demo: Demo, session: str) -
     assert "already final, CANCELLED" in again.stderr
 
 
-def test_cancel_without_waiting_may_still_be_pending(
+def test_cancel_without_waiting_is_exit_code_8(
     agentctl: Agentctl, demo: Demo, session: str
 ) -> None:
     run_id = demo.run(session, "hello", agent="slow", leave=True)
     ended = agentctl("runs", "cancel", run_id, "--wait", "0", "--config", str(demo.config))
     assert (ended.code, ended.lines[1].split("\t")[2]) == (8, "requested")
-    assert "error: asked to stop, and not stopped yet" in ended.stderr
+    assert "error: cancel requested, but 1 run not stopped yet" in ended.stderr
     hint = ended.stderr.splitlines()[-1]
-    assert hint == f"hint: look again: agentctl runs get {run_id} --config {demo.config}"
-    again = hint.removeprefix("hint: look again: agentctl ").split()
+    assert hint == f"hint: check again with: agentctl runs get {run_id} --config {demo.config}"
+    again = hint.removeprefix("hint: check again with: agentctl ").split()
     assert agentctl(*again, "-o", "name").lines == [run_id]
 
 
-def test_a_long_wait_is_as_many_requests_as_it_takes(
+def test_a_long_wait_takes_several_requests(
     through: Agentctl, demo: Demo, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentctl.cli.commands.runs.cancel.MAXIMUM_CANCEL_WAIT", 0.001)
@@ -226,20 +228,20 @@ def test_a_long_wait_is_as_many_requests_as_it_takes(
     assert (ended.code, json.loads(ended.raw)["status"]) == (0, "CANCELLED")
 
 
-def test_a_terminal_shows_that_it_still_waits(terminal: Terminal, demo: Demo) -> None:
+def test_a_terminal_shows_progress(terminal: Terminal, demo: Demo) -> None:
     seen = terminal(
         *("runs", "start", "--agent", "slow", "-m", "hello", "--no-stream"),
         *("--config", str(demo.config)),
         env={"TERM": "xterm"},
         types="\x03",
-        when="waiting for the answer, Ctrl-C cancels the run, ",
+        when="waiting for the run, Ctrl-C cancels it, ",
     )
     assert seen.code == 130
     last = re.sub(r"\x1b\[[?0-9]*[A-Za-z]|\r", "", seen.screen.splitlines()[-1])
-    assert last.startswith("interrupted: see what became ")
+    assert last.startswith("interrupted: check the run with")
 
 
-def test_cancel_of_several_tells_of_each(through: Agentctl, demo: Demo, session: str) -> None:
+def test_cancel_of_several_runs_reports_each(through: Agentctl, demo: Demo, session: str) -> None:
     run_id = demo.run(session, "hello")
     ended = through("runs", "cancel", run_id, "nowhere", "-o", "jsonl")
     assert ended.code == 1
@@ -279,7 +281,7 @@ def test_a_signal_cancels_the_run(
     assert found.lines[1].split("\t")[4] == "CANCELLED"
 
 
-def test_interrupt_at_a_terminal_ends_the_line(terminal: Terminal, demo: Demo) -> None:
+def test_an_interrupt_at_a_terminal_ends_the_line(terminal: Terminal, demo: Demo) -> None:
     seen = terminal(
         *("runs", "start", "--agent", "slow", "-m", "hello", "--config", str(demo.config)),
         types="\x03",
@@ -290,7 +292,7 @@ def test_interrupt_at_a_terminal_ends_the_line(terminal: Terminal, demo: Demo) -
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_is_no_error(
+def test_a_closed_pipe_is_no_error(
     agentctl: Agentctl, demo: Demo, environment: dict[str, str], session: str
 ) -> None:
     reading, writing = os.pipe()
@@ -309,7 +311,7 @@ def test_a_reader_that_leaves_is_no_error(
     os.close(writing)
 
 
-def test_a_full_disk_is_one_line(demo: Demo, environment: dict[str, str]) -> None:
+def test_a_full_disk_is_reported(demo: Demo, environment: dict[str, str]) -> None:
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "agentctl", "teams", "list", "--config", str(demo.config)],

@@ -1,4 +1,4 @@
-"""`agentctl runs cancel --all`: many runs at once, chosen by filters, through both doors."""
+"""`agentctl runs cancel --all`: many runs selected by filters, locally and on a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentctl.cli.commands.runs import cancel
 from agentctl.cli.show.progress import Counter
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-from tests.cli.lonely import lonely_config, working
+from tests.cli.local_project import running_command, write_config
 
 _numbers = itertools.count()
 
@@ -27,7 +27,7 @@ def session() -> str:
 
 @pytest.fixture
 def three(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[set[str]]:
-    """Three runs at work in a session of their own; their ids."""
+    """The ids of three live runs in a new session."""
     run_ids = {demo.run(session, "one two", agent="slow", leave=True) for _ in range(3)}
     while statuses(agentctl, demo, session) != ["RUNNING"] * 3:
         pass
@@ -40,7 +40,7 @@ def statuses(agentctl: Agentctl, demo: Demo, session: str) -> list[str]:
     return [line.split("\t")[4] for line in ended.lines[1:]]
 
 
-def test_all_that_the_filter_leaves_is_stopped(
+def test_all_matching_runs_are_stopped(
     through: Agentctl, agentctl: Agentctl, demo: Demo, session: str, three: set[str]
 ) -> None:
     other = demo.run(f"{session}-other", "one", agent="slow", leave=True)
@@ -56,7 +56,7 @@ def test_all_that_the_filter_leaves_is_stopped(
     agentctl("runs", "cancel", other, "--config", str(demo.config))
 
 
-def test_every_page_is_read(
+def test_cancel_all_reads_every_page(
     through: Agentctl, session: str, three: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cancel, "MAXIMUM_LIMIT", 1)
@@ -91,27 +91,27 @@ def test_a_dry_run_changes_nothing(
         (("--older-than", "1h"), 0),
     ],
 )
-def test_filters(
+def test_cancel_all_filters(
     through: Agentctl, session: str, three: set[str], options: tuple[str, str], count: int
 ) -> None:
     found = through(*CANCEL, "--session", session, *options, "--dry-run", "-o", "name")
     assert (found.code, len(found.lines)) == (0, count)
 
 
-def test_nothing_to_cancel_is_0_and_said(through: Agentctl, session: str) -> None:
+def test_no_matching_runs_is_exit_code_0(through: Agentctl, session: str) -> None:
     ended = through(*CANCEL, "--session", session, "--yes", "-o", "table")
     assert (ended.code, ended.stdout) == (0, "")
-    assert ended.stderr.startswith("there is nothing to cancel ")
+    assert ended.stderr.startswith("no live runs to cancel ")
     assert through(*CANCEL, "--session", session, "--yes", "-o", "json").stdout == "[]\n"
 
 
 def test_members_stop_with_their_team(
     agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    here = ("--config", str(lonely_config(tmp_path)))
+    here = ("--config", str(write_config(tmp_path)))
     start = ("runs", "start", "--team", "pair", "-m", "word", *here)
     agentctl("runs", "start", "--agent", "echo", "-m", "x", *here)
-    with working(*start, environment=environment, log=tmp_path / "team.log") as worker:
+    with running_command(*start, environment=environment, log=tmp_path / "team.log") as worker:
         while len(agentctl("runs", "list", "--live", "-o", "name", *here).lines) < 2:
             assert worker.poll() is None
         shown = agentctl(*CANCEL, "--dry-run", "-o", "tsv", *here)
@@ -126,19 +126,19 @@ def test_members_stop_with_their_team(
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        (("runs", "cancel", "some-id", "--all"), "--all and ids of runs exclude each other"),
-        (("runs", "cancel"), "no run to cancel is named"),
-        (("runs", "cancel", "--agent", "slow"), "no run to cancel is named"),
-        (("runs", "cancel", "--older-than", "1h"), "--older-than chooses among runs, which needs"),
-        (("runs", "cancel", "some-id", "--user", "ada"), "--user chooses among runs, which needs"),
-        (("runs", "cancel", "some-id", "--dry-run"), "--dry-run chooses among runs, which needs"),
+        (("runs", "cancel", "some-id", "--all"), "--all and RUN_ID exclude each other"),
+        (("runs", "cancel"), "no runs given"),
+        (("runs", "cancel", "--agent", "slow"), "no runs given"),
+        (("runs", "cancel", "--older-than", "1h"), "--older-than is a filter and needs"),
+        (("runs", "cancel", "some-id", "--user", "ada"), "--user is a filter and needs"),
+        (("runs", "cancel", "some-id", "--dry-run"), "--dry-run is a filter and needs"),
         ((*CANCEL, "--status", "COMPLETED", "--yes"), "--status must be PENDING or RUNNING, not"),
         ((*CANCEL, "--older-than", "10", "--yes"), "a bare number has no unit"),
-        ((*CANCEL, "--agent", "slow", "--team", "duo", "--yes"), "a run is of one component"),
+        ((*CANCEL, "--agent", "slow", "--team", "duo", "--yes"), "--agent, --team and --workflow exclude each other"),
         (CANCEL, "confirmation required, but"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_wrong_options_are_rejected(
     agentctl: Agentctl, demo: Demo, args: tuple[str, ...], part: str
 ) -> None:
     ended = agentctl(*args, "--config", str(demo.config))
@@ -146,7 +146,7 @@ def test_what_makes_no_sense_is_refused(
     assert part in ended.stderr
 
 
-def test_a_terminal_is_asked(
+def test_cancel_all_asks_at_a_terminal(
     terminal: Terminal, agentctl: Agentctl, demo: Demo, session: str, three: set[str]
 ) -> None:
     command = (*CANCEL, "--session", session, "--config", str(demo.config))
@@ -159,7 +159,7 @@ def test_a_terminal_is_asked(
     assert statuses(agentctl, demo, session) == ["CANCELLED"] * 3
 
 
-def test_what_has_not_stopped_yet_is_8(
+def test_runs_that_have_not_stopped_are_exit_code_8(
     agentctl: Agentctl, demo: Demo, session: str, three: set[str]
 ) -> None:
     command = (*CANCEL, "--session", session, "--yes", "--wait", "0")
@@ -169,7 +169,7 @@ def test_what_has_not_stopped_yet_is_8(
     assert ended.code == (8 if "requested" in outcomes else 0)
 
 
-def test_one_that_fails_does_not_keep_the_others(
+def test_a_failed_cancel_does_not_stop_the_others(
     through: Agentctl, session: str, three: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = min(three)
@@ -192,5 +192,5 @@ def test_one_that_fails_does_not_keep_the_others(
         (Counter("have stopped", 0, 0), "0 have stopped"),
     ],
 )
-def test_how_far_it_is(counter: Counter, shown: str) -> None:
+def test_a_counter_describes_its_progress(counter: Counter, shown: str) -> None:
     assert str(counter) == shown

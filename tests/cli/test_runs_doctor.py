@@ -1,4 +1,4 @@
-"""`agentctl runs doctor`: what looks wrong, repaired, and told as it was."""
+"""`agentctl runs doctor`: inconsistent runs, and their repair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl, Result, Terminal
 from tests.cli.demo import Demo
-from tests.cli.lonely import in_database, lonely_config, working
+from tests.cli.local_project import in_database, running_command, write_config
 
 CALLS = json.dumps(
     [
@@ -40,7 +40,7 @@ TOOLS = json.dumps(
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    return lonely_config(tmp_path)
+    return write_config(tmp_path)
 
 
 @pytest.fixture
@@ -65,7 +65,9 @@ def kill_while_working(config: Path, environment: dict[str, str]) -> str:
     """Start a run, and kill the process that works on it; the run's id."""
     command = ("runs", "start", "--agent", "slow", "-m", "word", "--session", "lost")
     log = config.parent / "killed.log"
-    with working(*command, "--config", str(config), environment=environment, log=log) as process:
+    with running_command(
+        *command, "--config", str(config), environment=environment, log=log
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.read(4) == b"word"
         process.kill()
@@ -73,33 +75,33 @@ def kill_while_working(config: Path, environment: dict[str, str]) -> str:
     return log.read_text().partition("started run ")[2].split()[0]
 
 
-def test_nothing_wrong_is_0(agentctl: Agentctl, config: Path, run: str) -> None:
+def test_no_problems_is_exit_code_0(agentctl: Agentctl, config: Path, run: str) -> None:
     ended = doctor(agentctl, config)
     assert (ended.code, len(ended.lines)) == (0, 1)
-    assert ended.stderr == f"nothing wrong in 1 run locally ({config})\n"
+    assert ended.stderr == f"no problems in 1 run locally ({config})\n"
     assert doctor(agentctl, config, "-o", "json").stdout == "[]\n"
     assert doctor(agentctl, config, "--fix", "--yes").code == 0
 
 
-def test_a_server_cannot_be_examined(agentctl: Agentctl, demo: Demo, config: Path) -> None:
+def test_runs_doctor_rejects_a_server(agentctl: Agentctl, demo: Demo, config: Path) -> None:
     ended = agentctl("runs", "doctor", "--url", demo.url)
     assert (ended.code, ended.stdout) == (2, "")
-    assert ended.stderr.endswith("run it where that is, with --config FILE\n")
+    assert ended.stderr.endswith("run it on the machine of the database, with --config FILE\n")
     assert doctor(agentctl, config, "--as-user", "ada").code == 2
 
 
-def test_a_database_that_is_not_there_is_not_made(agentctl: Agentctl, config: Path) -> None:
+def test_a_missing_database_is_not_created(agentctl: Agentctl, config: Path) -> None:
     assert doctor(agentctl, config).code == 7
     assert not (config.parent / "agentctl.db").exists()
 
 
-def test_a_run_whose_worker_was_killed_is_ended(
+def test_a_run_of_a_killed_worker_is_ended(
     agentctl: Agentctl, config: Path, environment: dict[str, str]
 ) -> None:
     run_id = kill_while_working(config, environment)
     listed = doctor(agentctl, config)
     assert listed.code == 1
-    assert f"hint: to repair: agentctl runs doctor --fix --config {config}" in listed.stderr
+    assert f"hint: repair them with: agentctl runs doctor --fix --config {config}" in listed.stderr
     problems = found(agentctl, config)
     assert [(each["kind"], each["run_id"]) for each in problems] == [
         ("lost", run_id),
@@ -122,7 +124,7 @@ def test_a_run_whose_worker_was_killed_is_ended(
     assert in_database(config, "SELECT count(*) FROM workers") == [(0,)]
 
 
-def test_a_cancel_that_was_asked_for_is_the_end(
+def test_a_requested_cancel_becomes_the_final_status(
     agentctl: Agentctl, config: Path, environment: dict[str, str]
 ) -> None:
     run_id = kill_while_working(config, environment)
@@ -161,17 +163,15 @@ def test_a_tool_call_without_a_result_gets_one(agentctl: Agentctl, config: Path,
     assert agentctl(*again, "--config", str(config)).stdout == "more\n"
 
 
-def test_what_cannot_be_repaired_is_left_and_told(
-    agentctl: Agentctl, config: Path, run: str
-) -> None:
+def test_an_unrepairable_problem_is_reported(agentctl: Agentctl, config: Path, run: str) -> None:
     in_database(config, """UPDATE runs SET messages = '{"tool_calls": 1}'""")
     ended = doctor(agentctl, config, "--fix", "--yes")
     assert (ended.code, ended.lines[1].split("\t")[4]) == (1, "unreadable")
-    assert "error: 1 problem found, nothing of it can be repaired from here" in ended.stderr
+    assert "error: 1 problem found, none can be repaired here" in ended.stderr
     assert in_database(config, "SELECT messages FROM runs") == [('{"tool_calls": 1}',)]
 
 
-def test_a_silent_worker_elsewhere_is_suspect_and_left_alone(
+def test_a_silent_worker_of_another_host_is_left_alone(
     agentctl: Agentctl, config: Path, run: str
 ) -> None:
     beat = int((time.time() - 100) * 1_000_000)
@@ -188,7 +188,7 @@ def test_a_silent_worker_elsewhere_is_suspect_and_left_alone(
     assert in_database(config, "SELECT count(*) FROM workers") == [(1,)]
 
 
-def test_several_things_at_once_and_one_that_stays(
+def test_several_problems_are_repaired_and_one_is_left(
     agentctl: Agentctl, config: Path, run: str
 ) -> None:
     other = ("runs", "start", "--agent", "echo", "-m", "hi", "--session", "s2")
@@ -205,7 +205,9 @@ def test_several_things_at_once_and_one_that_stays(
     ]
 
 
-def test_repair_asks(agentctl: Agentctl, terminal: Terminal, config: Path, run: str) -> None:
+def test_repair_asks_for_a_confirmation(
+    agentctl: Agentctl, terminal: Terminal, config: Path, run: str
+) -> None:
     in_database(config, "UPDATE runs SET messages = ?", (CALLS,))
     refused = doctor(agentctl, config, "--fix")
     assert (refused.code, refused.stdout) == (2, "")
@@ -214,14 +216,14 @@ def test_repair_asks(agentctl: Agentctl, terminal: Terminal, config: Path, run: 
     no = terminal(*command, types="n\n", env={"COLUMNS": "200"})
     assert no.code == 2
     assert f"Repair 1 of 1 problem locally ({config})? [y/N] " in no.screen
-    assert "TO DO" in no.screen
+    assert "FIX" in no.screen
     assert in_database(config, "SELECT messages FROM runs") == [(CALLS,)]
     yes = terminal(*command, types="y\n", env={"COLUMNS": "200"})
     assert yes.code == 0
     assert 'added 1 result "cancelled"' in yes.screen
 
 
-def test_one_database_alone(agentctl: Agentctl, config: Path, run: str) -> None:
+def test_one_database_can_be_selected(agentctl: Agentctl, config: Path, run: str) -> None:
     second = '[[databases]]\nid = "second"\nurl = "sqlite:///second.db"\n'
     config.write_text(config.read_text() + second)
     in_database(config, "DELETE FROM sessions")

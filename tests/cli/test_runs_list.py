@@ -1,4 +1,4 @@
-"""`agentctl runs list`: by state, component and age, through both doors."""
+"""`agentctl runs list`: filters by status, component and age, locally and on a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def session() -> str:
 
 @pytest.fixture
 def two(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[tuple[str, str]]:
-    """A run that has ended and one that is at work, in a session of their own."""
+    """A finished run and a live one in a new session."""
     ended = demo.run(session, "hello")
     live = demo.run(session, "one two", agent="slow", leave=True)
     yield ended, live
@@ -46,7 +46,7 @@ def two(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[tuple[str, str
         (("--user", "ada", "--status", "completed"), "ended"),
     ],
 )
-def test_filters(
+def test_list_filters(
     through: Agentctl,
     session: str,
     two: tuple[str, str],
@@ -64,19 +64,17 @@ def test_filters(
         (("--live", "--status", "RUNNING"), "--live and --status exclude each other"),
         (("--agent", "echo", "--type", "team"), "exclude --type and --component"),
         (("--agent", "echo", "--component", "slow"), "exclude --type and --component"),
-        (("--older-than", "soon"), "'soon' is not a span of time"),
+        (("--older-than", "soon"), "'soon' is not a time span"),
         (("--newer-than", "2999-01-01T00:00:00Z"), "is not within the last hundred years"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    through: Agentctl, options: tuple[str, ...], part: str
-) -> None:
+def test_wrong_options_are_rejected(through: Agentctl, options: tuple[str, ...], part: str) -> None:
     ended = through("runs", "list", *options)
     assert (ended.code, ended.stdout) == (2, "")
     assert part in ended.stderr
 
 
-def test_a_table_has_the_age_and_how_long_it_took(
+def test_a_table_shows_age_and_duration(
     through: Agentctl, session: str, two: tuple[str, str]
 ) -> None:
     table = through("runs", "list", "--session", session, "-o", "table").lines

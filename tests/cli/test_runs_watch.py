@@ -1,4 +1,4 @@
-"""`agentctl runs watch`: a live transcript, through both doors; whoever looks stops nothing."""
+"""`agentctl runs watch`, locally and on a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from agentctl.cli.commands.runs import watch
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
-from tests.cli.lonely import lonely_config, wait_for_line, working
+from tests.cli.local_project import running_command, wait_for_line, write_config
 from tests.cli.proxy import proxied
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def slow(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[str]:
     agentctl("runs", "cancel", run_id, "--config", str(demo.config))
 
 
-def test_a_run_that_ended_is_told_again(through: Agentctl, demo: Demo, session: str) -> None:
+def test_a_finished_run_is_replayed(through: Agentctl, demo: Demo, session: str) -> None:
     run_id = demo.run(session, "hello\n there", leave=True)
     ended = through("runs", "watch", run_id)
     assert (ended.code, ended.stdout) == (0, "hello\n there\n")
@@ -43,7 +43,7 @@ def test_a_run_that_ended_is_told_again(through: Agentctl, demo: Demo, session: 
     assert last.startswith(f"run {run_id} is COMPLETED, ")
 
 
-def test_the_other_forms(through: Agentctl, demo: Demo, session: str) -> None:
+def test_watch_in_every_output_format(through: Agentctl, demo: Demo, session: str) -> None:
     run_id = demo.run(session, "hello", leave=True)
     lines = through("runs", "watch", run_id, "-o", "jsonl").lines
     events = [json.loads(line)["event"] for line in lines]
@@ -53,7 +53,7 @@ def test_the_other_forms(through: Agentctl, demo: Demo, session: str) -> None:
     assert through("runs", "watch", run_id, "-o", "name").lines == [run_id]
 
 
-def test_it_can_begin_behind_an_event(through: Agentctl, demo: Demo, session: str) -> None:
+def test_watch_resumes_after_an_event(through: Agentctl, demo: Demo, session: str) -> None:
     run_id = demo.run(session, "hello", leave=True)
     through("runs", "watch", run_id)
     whole = through("runs", "watch", run_id, "-o", "jsonl").lines
@@ -64,7 +64,7 @@ def test_it_can_begin_behind_an_event(through: Agentctl, demo: Demo, session: st
     assert through("runs", "watch", run_id, "--after", "-1").code == 2
 
 
-def test_where_it_is_can_be_given(through: Agentctl, demo: Demo, session: str) -> None:
+def test_watch_with_component_and_session(through: Agentctl, demo: Demo, session: str) -> None:
     run_id = demo.run(session, "hello", leave=True)
     known = ("--agent", "echo", "--session", session)
     assert through("runs", "watch", run_id, *known).stdout == "hello\n"
@@ -74,7 +74,7 @@ def test_where_it_is_can_be_given(through: Agentctl, demo: Demo, session: str) -
 
 
 @pytest.mark.parametrize("kind", ["team", "workflow"])
-def test_members_and_steps_are_told_beside_the_answer(
+def test_members_and_steps_are_on_stderr(
     agentctl: Agentctl, demo: Demo, session: str, kind: str
 ) -> None:
     name = {"team": "duo", "workflow": "relay"}[kind]
@@ -95,7 +95,7 @@ def test_members_and_steps_are_told_beside_the_answer(
         assert "Duo: good day" in beside
 
 
-def test_what_is_beside_the_answer_is_dim_on_a_terminal(
+def test_stderr_is_dim_at_a_terminal(
     terminal: Terminal, agentctl: Agentctl, demo: Demo, session: str
 ) -> None:
     here = ("--config", str(demo.config))
@@ -108,12 +108,12 @@ def test_what_is_beside_the_answer_is_dim_on_a_terminal(
     assert "\x1b" not in terminal("runs", "watch", run_id, *here).screen
 
 
-def test_who_watches_sees_the_end_that_another_brings(
+def test_watch_sees_a_cancel_by_another_command(
     demo: Demo, slow: str, environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     here = ("--config", str(demo.config))
     log = tmp_path / "watch.log"
-    with working("runs", "watch", slow, *here, environment=environment, log=log) as process:
+    with running_command("runs", "watch", slow, *here, environment=environment, log=log) as process:
         assert process.stdout is not None
         assert process.stdout.read(8) == b"one two "
         assert agentctl("runs", "cancel", slow, "--reason", "enough", *here).code == 0
@@ -123,7 +123,7 @@ def test_who_watches_sees_the_end_that_another_brings(
 
 
 @pytest.mark.parametrize("remotely", [False, True])
-def test_interrupt_leaves_the_run_alive_and_says_so(
+def test_an_interrupt_does_not_cancel_the_run(
     terminal: Terminal, demo: Demo, slow: str, agentctl: Agentctl, remotely: bool
 ) -> None:
     door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
@@ -132,20 +132,20 @@ def test_interrupt_leaves_the_run_alive_and_says_so(
     assert seen.code == 130
     goes_on, again, stop = seen.screen.splitlines()[-3:]
     assert goes_on.endswith(f"interrupted: run {slow} goes on")
-    assert again.startswith(f"look again: agentctl runs watch {slow} --after ")
+    assert again.startswith(f"resume with: agentctl runs watch {slow} --after ")
     assert stop == f"stop it: agentctl runs cancel {slow} {' '.join(door)}"
     state = agentctl("runs", "get", slow, "-o", "json", "--config", str(demo.config))
     assert json.loads(state.raw)["status"] == "RUNNING"
 
 
-def test_the_command_that_is_told_goes_on_without_a_gap(
+def test_the_suggested_command_resumes_without_a_gap(
     demo: Demo, slow: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     command = f"runs watch {slow} --config {demo.config}"
     text = b""
     for number in range(3):
         log = tmp_path / f"{number}.log"
-        with working(*command.split(), environment=environment, log=log) as process:
+        with running_command(*command.split(), environment=environment, log=log) as process:
             assert process.stdout is not None
             text += process.stdout.read(8)
             process.send_signal(signal.SIGINT)
@@ -157,21 +157,24 @@ def test_the_command_that_is_told_goes_on_without_a_gap(
     assert words == (["one", "two", "three"] * len(words))[: len(words)]
 
 
-def test_a_run_without_kept_events_is_waited_for(
+def test_a_run_without_stored_events_is_waited_for(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
-    config = lonely_config(tmp_path)
+    config = write_config(tmp_path)
     here = ("--config", str(config))
     start = ("runs", "start", "--agent", "slow", "-m", "word", "--no-stream", "--session", "p")
     agentctl("runs", "start", "--agent", "echo", "-m", "x", *here)
     log = tmp_path / "plain.log"
-    with working(*start, *here, environment=environment, log=log) as worker:
+    with running_command(*start, *here, environment=environment, log=log) as worker:
         while not (live := agentctl("runs", "list", "--live", "-o", "name", *here).lines):
             assert worker.poll() is None
         watching = tmp_path / "watch.log"
-        with working("runs", "watch", live[0], *here, environment=environment, log=watching) as eye:
+        with running_command(
+            "runs", "watch", live[0], *here, environment=environment, log=watching
+        ) as eye:
             wait_for_line(
-                watching, "no event has come: they are kept of runs that were started with --stream"
+                watching,
+                "no events yet: they are stored only for runs that were started with --stream",
             )
             worker.send_signal(signal.SIGINT)
             assert eye.wait(30) == 1
@@ -180,14 +183,14 @@ def test_a_run_without_kept_events_is_waited_for(
         assert watching.read_text().splitlines()[-2].endswith("was cancelled")
 
 
-def test_nobody_works_on_it_any_more(
+def test_a_run_without_a_worker_is_reported(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
-    config = lonely_config(tmp_path)
+    config = write_config(tmp_path)
     here = ("--config", str(config))
     start = ("runs", "start", "--agent", "slow", "-m", "word")
     log = tmp_path / "killed.log"
-    with working(*start, *here, environment=environment, log=log) as worker:
+    with running_command(*start, *here, environment=environment, log=log) as worker:
         assert worker.stdout is not None
         assert worker.stdout.read(10) == b"word word "
         worker.kill()
@@ -195,20 +198,20 @@ def test_nobody_works_on_it_any_more(
     run_id = wait_for_line(log, "started run ").partition("started run ")[2].split()[0]
     ended = agentctl("runs", "watch", run_id, *here)
     assert (ended.code, ended.stdout[:4]) == (1, "word")
-    assert f"error: nobody works on run {run_id} any more" in ended.stderr
+    assert f"error: run {run_id} has no worker" in ended.stderr
     assert ended.stderr.endswith(
         f"hint: write its end: agentctl runs doctor --fix {' '.join(here)}\n"
     )
 
 
-def test_a_stream_that_is_cut_off_is_gone_on_with(
+def test_an_interrupted_stream_is_resumed(
     demo: Demo, slow: str, agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:
     log = tmp_path / "watch.log"
     with proxied(demo.url, cut_behind=b"RunContent", times=2) as proxy:
         token = environment | {"AGENTCTL_TOKEN": demo.token}
         command = ("runs", "watch", slow, "--url", proxy.url)
-        with working(*command, environment=token, log=log) as process:
+        with running_command(*command, environment=token, log=log) as process:
             assert process.stdout is not None
             seen = process.stdout.read(len("one two three one two three one "))
             agentctl("runs", "cancel", slow, "--config", str(demo.config))
@@ -218,10 +221,10 @@ def test_a_stream_that_is_cut_off_is_gone_on_with(
     assert proxy.cut == 2
     assert words == (["one", "two", "three"] * len(words))[: len(words)]
     said = log.read_text()
-    assert said.count("the stream was cut off, going on with it in 0.5 s") == 2
+    assert said.count("the stream was interrupted, resuming in 0.5 s") == 2
 
 
-def test_a_server_that_was_killed_is_waited_for(
+def test_a_killed_server_is_waited_for(
     tmp_path: Path, agentctl: Agentctl, environment: dict[str, str]
 ) -> None:
     folder = tmp_path / "data"
@@ -231,18 +234,18 @@ def test_a_server_that_was_killed_is_waited_for(
         port = server.url.rpartition(":")[2]
         token = environment | {"AGENTCTL_TOKEN": server.token}
         command = ("runs", "watch", run_id, "--url", server.url)
-        with working(*command, environment=token, log=log) as process:
+        with running_command(*command, environment=token, log=log) as process:
             assert process.stdout is not None
             assert process.stdout.read(4) == b"word"
             server.process.kill()
             server.process.wait()
-            wait_for_line(log, "the stream was cut off")
+            wait_for_line(log, "the stream was interrupted")
             with serving(folder, "--port", port):
                 assert process.wait(60) == 1
     assert f"error: run {run_id} ended as ERROR\n  cause: WORKER_LOST: " in log.read_text()
 
 
-def test_a_server_that_does_not_come_back_is_given_up(
+def test_a_server_that_stays_away_is_an_error(
     agentctl: Agentctl, demo: Demo, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "RECONNECT_DELAYS", (0.01, 0.02))
@@ -250,13 +253,11 @@ def test_a_server_that_does_not_come_back_is_given_up(
         token = {"AGENTCTL_TOKEN": demo.token}
         ended = agentctl("runs", "watch", slow, "--url", proxy.url, env=token)
     assert ended.code == 7
-    assert "error: the stream was cut off, and could not be gone on with" in ended.stderr
-    assert f"look again: agentctl runs watch {slow} --" in ended.stderr
+    assert "error: the stream was interrupted and could not be resumed" in ended.stderr
+    assert f"resume with: agentctl runs watch {slow} --" in ended.stderr
 
 
-def test_an_idempotency_key_gives_the_run_of_the_first_command(
-    through: Agentctl, session: str
-) -> None:
+def test_an_idempotency_key_returns_the_first_run(through: Agentctl, session: str) -> None:
     start = ("runs", "start", "--agent", "echo", "-m", "once", "--session", session)
     keyed = (*start, "--idempotency-key", session, "--no-stream")
     first, second = (through(*keyed, "-o", "json") for _ in range(2))
@@ -267,21 +268,21 @@ def test_an_idempotency_key_gives_the_run_of_the_first_command(
     assert "used for another request" in other.stderr
 
 
-def test_interrupting_a_run_with_a_key_leaves_what_becomes_of_it_to_its_owner(
+def test_an_interrupt_with_a_key_does_not_cancel_the_first_run(
     agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    here = ("--config", str(lonely_config(tmp_path)))
+    here = ("--config", str(write_config(tmp_path)))
     start = ("runs", "start", "--agent", "slow", "-m", "word", "--idempotency-key", "k")
     first, second = tmp_path / "first.log", tmp_path / "second.log"
-    with working(*start, *here, environment=environment, log=first) as owner:
+    with running_command(*start, *here, environment=environment, log=first) as owner:
         assert owner.stdout is not None
         assert owner.stdout.read(4) == b"word"
-        with working(*start, *here, environment=environment, log=second) as guest:
+        with running_command(*start, *here, environment=environment, log=second) as guest:
             assert guest.stdout is not None
             assert guest.stdout.read(9) == b"word word"
             guest.send_signal(signal.SIGINT)
             assert guest.wait(30) == 130
-        assert "interrupted: see what became of the run: agentctl runs get " in second.read_text()
+        assert "interrupted: check the run with: agentctl runs get " in second.read_text()
         assert len(agentctl("runs", "list", "--live", "-o", "name", *here).lines) == 1
         owner.send_signal(signal.SIGINT)
         assert owner.wait(30) == 130

@@ -1,4 +1,4 @@
-"""`agentctl serve`: the demo, what it says, and what it refuses."""
+"""`agentctl serve`: the demo, its messages, and wrong options."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.cli.demo import Demo, serving
 pytestmark = pytest.mark.slow
 
 
-def test_it_says_where_it_listens_and_who_may_come(demo: Demo) -> None:
+def test_serve_reports_address_and_authorization(demo: Demo) -> None:
     first, second, *_ = demo.said.splitlines()
     assert first.endswith(f" listens on {demo.url}, configured by {demo.config}")
     assert second == "authorization: jwt, RS256"
 
 
-def test_the_lines_to_paste_work_in_a_fresh_shell(demo: Demo, home: Path) -> None:
+def test_the_demo_commands_work_in_a_new_shell(demo: Demo, home: Path) -> None:
     lines = demo.said.partition("paste this into another terminal:")[2].strip().splitlines()
     assert lines[0].startswith("export PATH=")
     assert "AGENTCTL_CONFIG=" in lines[0]
@@ -44,7 +44,7 @@ def test_the_lines_to_paste_work_in_a_fresh_shell(demo: Demo, home: Path) -> Non
     assert out[-1] == "hello"
 
 
-def test_the_demo_is_for_its_owner_and_stays(tmp_path: Path) -> None:
+def test_the_demo_directory_is_private_and_kept(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     files = [folder / "agentctl.toml", folder / "keys/signing.pem", folder / "keys/signing.pub.pem"]
     with serving(folder) as demo:
@@ -58,35 +58,37 @@ def test_the_demo_is_for_its_owner_and_stays(tmp_path: Path) -> None:
         assert _status(f"{demo.url}/sessions/s1", demo.token) == 200
 
 
-def test_without_authorization_everybody_may_do_all(tmp_path: Path) -> None:
+def test_without_authorization_every_caller_is_an_administrator(tmp_path: Path) -> None:
     with serving(tmp_path / "open", "--insecure-no-auth") as demo:
         assert "authorization: none" in demo.said
         assert _status(f"{demo.url}/sessions", None) == 200
 
 
-def test_the_demo_may_have_several_workers(tmp_path: Path) -> None:
+def test_the_demo_supports_several_workers(tmp_path: Path) -> None:
     with serving(tmp_path / "several", "--workers", "2", "--insecure-no-auth") as demo:
         assert "workers: 2 processes" in demo.said.splitlines()
         assert _status(f"{demo.url}/sessions", None) == 200
         demo.run("s1", "hello", agent="slow", leave=True)
         demo.process.send_signal(signal.SIGINT)
-        _wait_for(tmp_path / "several.log", "stopping: waits for 1 run, 5 s at most; Ctrl-C again ")
+        _wait_for(
+            tmp_path / "several.log", "stopping: waiting up to 5 s for 1 run; press Ctrl-C again "
+        )
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(15) == 0
 
 
-def test_it_says_that_it_stops_and_for_what_it_waits(tmp_path: Path) -> None:
+def test_shutdown_reports_the_runs_that_it_waits_for(tmp_path: Path) -> None:
     with serving(tmp_path / "stopped") as demo:
         log = tmp_path / "stopped.log"
         demo.run("s1", "hello", agent="slow", leave=True)
         demo.process.send_signal(signal.SIGINT)
-        _wait_for(log, "stopping: waits for 1 run, 5 s at most; Ctrl-C again ")
+        _wait_for(log, "stopping: waiting up to 5 s for 1 run; press Ctrl-C again ")
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(15) == 0
         assert log.read_text().splitlines()[-1] == "stopped"
 
 
-def test_a_port_in_use_is_one_clear_error(agentctl: Agentctl, demo: Demo) -> None:
+def test_a_port_in_use_is_one_error(agentctl: Agentctl, demo: Demo) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = agentctl("serve", "--config", str(demo.config), "--port", port)
@@ -106,15 +108,15 @@ def test_a_port_in_use_is_one_clear_error(agentctl: Agentctl, demo: Demo) -> Non
         (["--demo", "--demo-dir", "/dev/null/demo"], "/dev/null/demo"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(
-    agentctl: Agentctl, args: list[str], named: str
-) -> None:
+def test_wrong_options_are_usage_errors(agentctl: Agentctl, args: list[str], named: str) -> None:
     ended = agentctl("serve", *args)
     assert (ended.code, ended.stdout) == (2, "")
     assert named in ended.stderr
 
 
-def test_an_open_server_without_authorization_is_refused(agentctl: Agentctl, demo: Demo) -> None:
+def test_an_exposed_server_without_authorization_is_rejected(
+    agentctl: Agentctl, demo: Demo
+) -> None:
     ended = agentctl(
         *("serve", "--config", str(demo.config), "--host", "0.0.0.0", "--port", "0"),
         env={"AGENTCTL_AUTHORIZATION__ENABLED": "false"},

@@ -1,4 +1,4 @@
-"""`agentctl sessions`, through both doors."""
+"""`agentctl sessions`, locally and on a server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_get_shows_the_record(through: Agentctl, session: str) -> None:
     assert through("sessions", "get", session, "--type", "agent", "-o", "name").lines == [session]
 
 
-def test_get_is_the_same_bytes_through_both_doors(
+def test_get_is_the_same_bytes_locally_and_remotely(
     agentctl: Agentctl, demo: Demo, session: str
 ) -> None:
     here = agentctl("sessions", "get", session, "-o", "json", "--config", str(demo.config))
@@ -55,13 +55,13 @@ def test_a_terminal_shows_the_conversation(terminal: Terminal, demo: Demo, sessi
     "options",
     [["--type", "team"], ["--user", "nobody"], ["--db", "nowhere"], ["--table", "other"]],
 )
-def test_what_does_not_hold_of_a_session_hides_it(
+def test_filters_that_do_not_match_hide_a_session(
     through: Agentctl, session: str, options: list[str]
 ) -> None:
     assert through("sessions", "get", session, *options).code == 5
 
 
-def test_list_goes_on_at_the_cursor(through: Agentctl, demo: Demo) -> None:
+def test_list_continues_at_the_cursor(through: Agentctl, demo: Demo) -> None:
     made = [_new_session(demo) for _ in range(3)]
     first = through("sessions", "list", "--limit", "2", "-o", "name")
     assert first.lines == [made[2], made[1]]
@@ -94,7 +94,7 @@ def test_runs_of_a_session(through: Agentctl, session: str) -> None:
     assert (record["session_id"], record["status"]) == (session, "COMPLETED")
 
 
-def test_rename_says_where(through: Agentctl, session: str, demo: Demo) -> None:
+def test_rename_reports_the_target(through: Agentctl, session: str, demo: Demo) -> None:
     ended = through("sessions", "rename", session, "Trip\tto Rome", "-o", "json")
     assert json.loads(ended.raw)["session_name"] == "Trip\tto Rome"
     said = ended.stderr.splitlines()[-1]
@@ -102,7 +102,7 @@ def test_rename_says_where(through: Agentctl, session: str, demo: Demo) -> None:
     assert said in [f"renamed session {session} {place}" for place in where]
 
 
-def test_control_characters_of_a_name_do_not_reach_the_screen(
+def test_control_characters_of_a_name_are_escaped(
     terminal: Terminal, agentctl: Agentctl, demo: Demo, session: str
 ) -> None:
     here = ("--config", str(demo.config))
@@ -134,7 +134,7 @@ def test_delete_asks_at_a_terminal(
     assert agentctl("sessions", "get", session, *here).code == 5
 
 
-def test_several_are_deleted_together_or_not_at_all(
+def test_several_sessions_are_deleted_together_or_not_at_all(
     through: Agentctl, demo: Demo, session: str
 ) -> None:
     other = _new_session(demo)
@@ -144,7 +144,9 @@ def test_several_are_deleted_together_or_not_at_all(
     assert through("sessions", "get", other).code == 5
 
 
-def test_a_session_at_work_is_deleted_only_with_cancel(agentctl: Agentctl, demo: Demo) -> None:
+def test_a_session_with_a_live_run_is_deleted_only_with_cancel(
+    agentctl: Agentctl, demo: Demo
+) -> None:
     there = {"AGENTCTL_TOKEN": demo.token}
     remote = ("--url", demo.url)
     name = f"busy-{next(_numbers)}"

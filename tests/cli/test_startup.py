@@ -33,20 +33,20 @@ def _loaded(environment: dict[str, str], *args: str) -> set[str]:
     return set(ended.stderr.decode().splitlines()[-1].split())
 
 
-def test_version_does_not_even_load_typer(environment: dict[str, str]) -> None:
+def test_version_does_not_import_typer(environment: dict[str, str]) -> None:
     assert not _loaded(environment, "--version") & {"typer", "asyncio", "dataclasses"}
 
 
 @pytest.mark.parametrize("args", [["--help"], ["teams", "--help"], ["nonsense"]])
-def test_help_loads_nothing_heavy(environment: dict[str, str], args: list[str]) -> None:
+def test_help_imports_nothing_heavy(environment: dict[str, str], args: list[str]) -> None:
     assert not _loaded(environment, *args) & HEAVY
 
 
-def test_help_of_the_root_loads_nothing_for_work(environment: dict[str, str]) -> None:
+def test_root_help_imports_no_work_libraries(environment: dict[str, str]) -> None:
     assert not _loaded(environment, "--help") & FOR_WORK
 
 
-def test_a_branch_does_not_load_the_others(environment: dict[str, str]) -> None:
+def test_a_command_does_not_import_the_others(environment: dict[str, str]) -> None:
     probe = PROBE.replace('.partition(".")[0]', "")
     command = [sys.executable, "-c", probe, "context", "--help"]
     ended = subprocess.run(
@@ -71,7 +71,7 @@ def test_completion_offers_commands_options_and_values(agentctl: Agentctl) -> No
     assert offered("agentctl", "sessions", "list", "--type", "") == {"agent", "team", "workflow"}
 
 
-def test_completion_installs(agentctl: Agentctl, environment: dict[str, str]) -> None:
+def test_completion_can_be_installed(agentctl: Agentctl, environment: dict[str, str]) -> None:
     ended = agentctl("--install-completion", "bash")
     assert ended.code == 0
     assert "bash completion installed" in ended.stdout

@@ -59,7 +59,7 @@ def test_columns_without_values_are_left_out() -> None:
         ("soon", "soon"),
     ],
 )
-def test_times_are_to_the_second(text: str, shown: str) -> None:
+def test_times_are_shown_to_the_second(text: str, shown: str) -> None:
     assert format_time(text) == shown
 
 
@@ -92,7 +92,7 @@ def test_a_record_is_shown_without_its_empty_fields() -> None:
     ]
 
 
-def test_a_terminal_says_what_there_was_no_room_for(terminal: Terminal, demo: Demo) -> None:
+def test_a_terminal_names_the_hidden_columns(terminal: Terminal, demo: Demo) -> None:
     demo.run("t-1", "hello")
     here = ("--session", "t-1", "--config", str(demo.config))
     narrow = terminal("runs", "list", *here, env={"COLUMNS": "74"}).screen.splitlines()
@@ -103,7 +103,7 @@ def test_a_terminal_says_what_there_was_no_room_for(terminal: Terminal, demo: De
     assert wide[0].split()[-4:] == ["SESSION", "ID", "TOKENS", "USER"]
 
 
-def test_a_terminal_shows_a_run_and_what_was_said(terminal: Terminal, demo: Demo) -> None:
+def test_a_terminal_shows_input_and_content_of_a_run(terminal: Terminal, demo: Demo) -> None:
     run_id = demo.run("t-2", "hello\nthere")
     seen = terminal("runs", "get", run_id, "--config", str(demo.config))
     assert "parent run id" not in seen.screen

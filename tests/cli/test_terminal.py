@@ -16,14 +16,14 @@ def context(agentctl: Agentctl) -> str:
 
 
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
-def test_yes_goes_ahead(terminal: Terminal, context: str, answer: str) -> None:
+def test_yes_confirms(terminal: Terminal, context: str, answer: str) -> None:
     seen = terminal("context", "remove", context, types=answer)
     assert seen.code == 0
     assert "[y/N] " in seen.screen
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "maybe\n", "\x04"])
-def test_anything_else_changes_nothing(
+def test_any_other_answer_changes_nothing(
     terminal: Terminal, agentctl: Agentctl, context: str, answer: str
 ) -> None:
     seen = terminal("context", "remove", context, types=answer)
@@ -32,7 +32,7 @@ def test_anything_else_changes_nothing(
     assert agentctl("context", "current").stdout == f"{context}\n"
 
 
-def test_interrupt_at_a_question_is_130(terminal: Terminal, context: str) -> None:
+def test_an_interrupt_at_a_question_is_exit_code_130(terminal: Terminal, context: str) -> None:
     seen = terminal("context", "remove", context, types="\x03")
     assert seen.code == 130
     assert "Traceback" not in seen.screen
@@ -63,7 +63,7 @@ def test_a_terminal_gets_a_table_and_a_pipe_gets_tsv(
     assert lines[1] == f"{context}\ttrue\thttp://127.0.0.1:1\t"
 
 
-def test_the_variable_chooses_the_form(agentctl: Agentctl, context: str) -> None:
+def test_agentctl_output_selects_the_format(agentctl: Agentctl, context: str) -> None:
     assert agentctl("context", "list", env={"AGENTCTL_OUTPUT": "name"}).stdout == f"{context}\n"
     asked = agentctl("context", "list", "-o", "jsonl", env={"AGENTCTL_OUTPUT": "name"})
     assert asked.stdout.startswith('{"name":')
@@ -82,14 +82,14 @@ def test_the_variable_chooses_the_form(agentctl: Agentctl, context: str) -> None
         ("half \ud83d", r"half \ud83d"),
     ],
 )
-def test_control_characters_are_written_out(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert escape_controls(text) == shown
 
 
-def test_text_of_several_lines_keeps_its_lines() -> None:
+def test_text_of_several_lines_keeps_line_feeds() -> None:
     assert escape_controls("one\n\ttwo\x1b[2J\r", lines=True) == "one\n\ttwo\\x1b[2J\\r"
 
 
 @pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("漢字", 4), ("e\u0301", 1), ("👍", 2)])
-def test_width_is_in_columns(text: str, columns: int) -> None:
+def test_display_width_counts_columns(text: str, columns: int) -> None:
     assert display_width(text) == columns

@@ -37,7 +37,7 @@ def test_only_the_token_is_on_stdout(agentctl: Agentctl, project: Path) -> None:
     assert re.search(r"expires in 1 h \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\)\n", ended.stderr)
 
 
-def test_every_claim_that_was_asked_for(agentctl: Agentctl, project: Path) -> None:
+def test_mint_sets_every_requested_claim(agentctl: Agentctl, project: Path) -> None:
     token = _mint(
         agentctl, "--sub", "me", "--scope", "agents:run", "--scope", "agents:w:read",
         "--expires-in", "15m", "--audience", "them", "--issuer", "us", "--session-id", "s1",
@@ -68,7 +68,7 @@ def test_every_claim_that_was_asked_for(agentctl: Agentctl, project: Path) -> No
         (("--sub", "x" * 256), "would not accept", ""),
     ],
 )
-def test_what_is_not_minted(
+def test_mint_rejects_wrong_options(
     agentctl: Agentctl, project: Path, options: tuple[str, ...], told: str, hint: str
 ) -> None:
     ended = agentctl("token", "mint", *options)
@@ -77,7 +77,7 @@ def test_what_is_not_minted(
     assert hint in ended.stderr
 
 
-def test_another_issuer_than_the_configured_one(agentctl: Agentctl, home: Path) -> None:
+def test_mint_rejects_another_issuer(agentctl: Agentctl, home: Path) -> None:
     make_project(home, extra='issuer = "us"')
     ended = agentctl("token", "mint", "--issuer", "them")
     assert (ended.code, ended.stdout) == (2, "")
@@ -86,10 +86,10 @@ def test_another_issuer_than_the_configured_one(agentctl: Agentctl, home: Path) 
 
 
 ADMIN = ("--sub", "me", "--scope", "teams:read", "--scope", "agent_os:admin")
-WARNING = "warning: agent_os:admin allows everything, on the data of every user\n"
+WARNING = "warning: agent_os:admin grants everything, on the data of every user\n"
 
 
-def test_the_admin_scope_warns_and_needs_a_yes(agentctl: Agentctl, project: Path) -> None:
+def test_the_admin_scope_needs_yes_off_a_terminal(agentctl: Agentctl, project: Path) -> None:
     alone = agentctl("token", "mint", *ADMIN)
     assert (alone.code, alone.stdout) == (2, "")
     assert alone.stderr.startswith(WARNING)
@@ -100,7 +100,7 @@ def test_the_admin_scope_warns_and_needs_a_yes(agentctl: Agentctl, project: Path
     assert agentctl("token", "verify", "-", input=sure.stdout).code == 0
 
 
-def test_the_admin_scope_has_the_name_that_was_configured(agentctl: Agentctl, home: Path) -> None:
+def test_the_admin_scope_can_be_renamed(agentctl: Agentctl, home: Path) -> None:
     make_project(home, extra='admin_scope = "ops:root"')
     assert agentctl("token", "mint", "--scope", "ops:root").code == 2
     assert agentctl("token", "mint", "--scope", "ops:root", "--yes").code == 0
@@ -108,16 +108,16 @@ def test_the_admin_scope_has_the_name_that_was_configured(agentctl: Agentctl, ho
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2)])
-def test_a_person_is_asked_about_the_admin_scope(
+def test_the_admin_scope_asks_at_a_terminal(
     terminal: Terminal, project: Path, answer: str, code: int
 ) -> None:
     seen = terminal("token", "mint", *ADMIN, types=answer)
     assert seen.code == code
-    assert "Mint such a token? [y/N]" in seen.screen
+    assert "Mint this token? [y/N]" in seen.screen
     assert ("minted for me" in seen.screen) == (code == 0)
 
 
-def test_an_unknown_scope_beside_the_admin_scope_is_told_before_the_question(
+def test_an_unknown_scope_is_reported_before_the_question(
     agentctl: Agentctl, project: Path
 ) -> None:
     ended = agentctl("token", "mint", *ADMIN, "--scope", "team:read")
@@ -126,7 +126,7 @@ def test_an_unknown_scope_beside_the_admin_scope_is_told_before_the_question(
     assert "warning" not in ended.stderr
 
 
-def test_what_every_token_has(agentctl: Agentctl, project: Path) -> None:
+def test_every_token_has_the_required_claims(agentctl: Agentctl, project: Path) -> None:
     first, second = (
         json.loads(agentctl("token", "inspect", "-", "-o", "json", input=token).stdout)
         for token in (_mint(agentctl), _mint(agentctl))
@@ -139,7 +139,7 @@ def test_what_every_token_has(agentctl: Agentctl, project: Path) -> None:
     assert first["claims"]["jti"] != second["claims"]["jti"]
 
 
-def test_a_key_that_others_can_read_signs_nothing(agentctl: Agentctl, project: Path) -> None:
+def test_a_readable_key_signs_nothing(agentctl: Agentctl, project: Path) -> None:
     key = project.parent / "keys" / "signing.pem"
     key.chmod(0o644)
     ended = agentctl("token", "mint", "--sub", "me")
@@ -147,7 +147,7 @@ def test_a_key_that_others_can_read_signs_nothing(agentctl: Agentctl, project: P
     assert f"chmod 600 {key}" in ended.stderr
 
 
-def test_no_configuration(agentctl: Agentctl) -> None:
+def test_mint_without_a_configuration_fails(agentctl: Agentctl) -> None:
     ended = agentctl("token", "mint", "--sub", "me")
     assert (ended.code, ended.stdout) == (2, "")
     assert "agentctl init" in ended.stderr
@@ -171,7 +171,9 @@ def test_the_token_comes_from_stdin_a_file_or_the_environment(
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_a_token_as_an_argument_is_refused(agentctl: Agentctl, project: Path, command: str) -> None:
+def test_a_token_as_an_argument_is_rejected(
+    agentctl: Agentctl, project: Path, command: str
+) -> None:
     token = _mint(agentctl, "--sub", "me")
     for arguments in ((token,), ("--token-file", token)):
         ended = agentctl("token", command, *arguments)
@@ -184,42 +186,44 @@ def test_a_token_as_an_argument_is_refused(agentctl: Agentctl, project: Path, co
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "no token was given"),
-        (("nonsense",), "the only argument is a dash"),
-        (("-", "--token-file", "f"), "either on stdin or in a file"),
+        ((), "no token given"),
+        (("nonsense",), "the only argument is -, for stdin"),
+        (("-", "--token-file", "f"), "- and --token-file exclude each other"),
         (("-",), "no token can be read from stdin"),
         (("--token-file", "none-there"), "no token can be read from none-there"),
         (("--token-file", "/"), "no token can be read from /"),
     ],
 )
-def test_no_token(agentctl: Agentctl, project: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_a_missing_token_is_an_error(
+    agentctl: Agentctl, project: Path, arguments: tuple[str, ...], told: str
+) -> None:
     ended = agentctl("token", "verify", *arguments)
     assert (ended.code, ended.stdout) == (2, "")
     assert told in ended.stderr
 
 
 @pytest.mark.parametrize("token", ["nonsense", "a.b.c", "e30.e30.", "..", "e30.e30.e30"])
-def test_verify_says_no_with_the_reason(agentctl: Agentctl, project: Path, token: str) -> None:
+def test_verify_reports_the_reason(agentctl: Agentctl, project: Path, token: str) -> None:
     ended = agentctl("token", "verify", "-", input=token)
     assert (ended.code, ended.stdout) == (4, "")
     assert "  cause: " in ended.stderr
     assert "token inspect" in ended.stderr
 
 
-def test_inspect_of_what_is_no_token(agentctl: Agentctl, project: Path) -> None:
+def test_inspect_rejects_other_text(agentctl: Agentctl, project: Path) -> None:
     ended = agentctl("token", "inspect", "-", input="nonsense")
     assert (ended.code, ended.stdout) == (4, "")
     assert "three segments" in ended.stderr
 
 
-def test_inspect_says_whether_it_verified(
+def test_inspect_reports_the_verification(
     agentctl: Agentctl, project: Path, tmp_path: Path
 ) -> None:
     token = _mint(agentctl, "--sub", "me", "--scope", "agents:writer:run")
     good = agentctl("token", "inspect", "-", input=token)
     assert good.code == 0
     assert good.stderr == "verified\n"
-    assert "\tallows create_agent_run, cancel_agent_run" in good.stdout
+    assert "\tgrants create_agent_run, cancel_agent_run" in good.stdout
     assert "expires in 1 h" in good.stdout
     stranger = make_project(tmp_path / "other")
     bad = agentctl("token", "inspect", "-", "--config", str(stranger), "-o", "json", input=token)
@@ -232,21 +236,21 @@ def test_inspect_needs_no_configuration(agentctl: Agentctl, tmp_path: Path, proj
     token = _mint(agentctl, "--sub", "me")
     ended = agentctl("token", "inspect", "-", input=token, cwd=tmp_path)
     assert ended.code == 0
-    assert ended.stderr.startswith("NOT VERIFIED: there is nothing to verify it with")
+    assert ended.stderr.startswith("NOT VERIFIED: no key to verify it with")
     assert "claims.sub\tme" in ended.stdout
     named = agentctl("token", "inspect", "-", "--config", "none.toml", input=token, cwd=tmp_path)
     assert (named.code, named.stdout) == (2, "")
 
 
-def test_inspect_with_keys_that_are_refused(agentctl: Agentctl, project: Path) -> None:
+def test_inspect_with_invalid_keys(agentctl: Agentctl, project: Path) -> None:
     token = _mint(agentctl, "--sub", "me")
     (project.parent / "keys" / "signing.pub.pem").write_text("nonsense")
     ended = agentctl("token", "inspect", "-", input=token)
     assert ended.code == 0
-    assert ended.stderr.startswith("NOT VERIFIED: there is nothing to verify it with")
+    assert ended.stderr.startswith("NOT VERIFIED: no key to verify it with")
 
 
-def test_inspect_survives_claims_of_any_kind(agentctl: Agentctl, project: Path) -> None:
+def test_inspect_shows_claims_of_any_type(agentctl: Agentctl, project: Path) -> None:
     import base64
 
     claims = {
@@ -263,11 +267,11 @@ def test_inspect_survives_claims_of_any_kind(agentctl: Agentctl, project: Path) 
     ended = agentctl("token", "inspect", "-", input=f"{token}.AAAA")
     assert ended.code == 0, ended.stderr
     assert "\x1b" not in ended.stdout + ended.stderr
-    assert "agents:read\tallows get_agents" in ended.stdout
-    assert "allows nothing" in ended.stdout
+    assert "agents:read\tgrants get_agents" in ended.stdout
+    assert "grants nothing" in ended.stdout
 
 
-def test_an_expired_token(agentctl: Agentctl, project: Path) -> None:
+def test_an_expired_token_is_rejected(agentctl: Agentctl, project: Path) -> None:
     with shift_clock(-7_200):
         token = _mint(agentctl, "--sub", "me", "--expires-in", "1h")
     ended = agentctl("token", "verify", "-", input=token)
@@ -276,7 +280,7 @@ def test_an_expired_token(agentctl: Agentctl, project: Path) -> None:
     assert "expired " in agentctl("token", "inspect", "-", input=token).stdout
 
 
-def test_a_shared_secret(agentctl: Agentctl, home: Path) -> None:
+def test_a_token_of_a_shared_secret_is_valid(agentctl: Agentctl, home: Path) -> None:
     make_project(home, "HS256")
     token = _mint(agentctl, "--sub", "me")
     assert agentctl("token", "verify", "-", input=token).code == 0

@@ -1,4 +1,4 @@
-"""What a user can get wrong: one clear error, the right exit code, and nothing is lost."""
+"""Common mistakes: one clear error, the right exit code, and no changed data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LOOKUPS: dict[str, tuple[tuple[str, ...], int, str]] = {
 
 
 @pytest.mark.parametrize("name", LOOKUPS)
-def test_what_is_not_there_or_not_allowed(through: Agentctl, name: str) -> None:
+def test_missing_things_and_wrong_values(through: Agentctl, name: str) -> None:
     arguments, code, part = LOOKUPS[name]
     check(through(*arguments), code, part)
 
@@ -77,7 +77,7 @@ def test_what_is_not_there_or_not_allowed(through: Agentctl, name: str) -> None:
         (("keys", "generate", "--algorithm", "none"), "--algorithm must be RS256, RS384, "),
     ],
 )
-def test_what_a_value_may_be_is_said_in_our_words(arguments: tuple[str, ...], said: str) -> None:
+def test_errors_describe_the_allowed_values(arguments: tuple[str, ...], said: str) -> None:
     ended = CliRunner().invoke(app, arguments, prog_name="agentctl")
     assert (ended.exit_code, ended.stdout) == (2, "")
     error, _, hint = ended.stderr.splitlines()
@@ -85,7 +85,7 @@ def test_what_a_value_may_be_is_said_in_our_words(arguments: tuple[str, ...], sa
     assert hint.startswith(f"hint: `agentctl {arguments[0]} ")
 
 
-def test_a_configuration_that_does_not_parse(agentctl: Agentctl, tmp_path: Path) -> None:
+def test_an_unparsable_configuration_is_reported(agentctl: Agentctl, tmp_path: Path) -> None:
     config = tmp_path / "agentctl.toml"
     config.write_text("[server]\nport = \n")
     check(agentctl("sessions", "list", "--config", str(config)), 2, str(config), "line 2")
@@ -93,14 +93,14 @@ def test_a_configuration_that_does_not_parse(agentctl: Agentctl, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".db"] == []
 
 
-def test_a_configuration_that_is_not_there(agentctl: Agentctl, home: Path) -> None:
+def test_a_missing_configuration_is_reported(agentctl: Agentctl, home: Path) -> None:
     check(agentctl("sessions", "list"), 2, hint="agentctl init")
     check(agentctl("serve", "--config", "nowhere.toml"), 2, "nowhere.toml")
 
 
 @pytest.fixture
 def project(agentctl: Agentctl, tmp_path: Path) -> Path:
-    """What `agentctl init` makes."""
+    """A project of `agentctl init`."""
     folder = tmp_path / "project"
     folder.mkdir()
     assert agentctl("init", str(folder)).code == 0
@@ -120,7 +120,7 @@ def _foreign(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_garbage, _foreign, Path.mkdir])
-def test_a_database_that_cannot_be_opened_stays_as_it_is(
+def test_an_unreadable_database_is_not_changed(
     agentctl: Agentctl, project: Path, spoil: Callable[[Path], None]
 ) -> None:
     database = project / "agentctl.db"
@@ -131,7 +131,7 @@ def test_a_database_that_cannot_be_opened_stays_as_it_is(
     assert (database.read_bytes() if database.is_file() else None) == before
 
 
-def test_a_signing_key_that_others_can_read(agentctl: Agentctl, project: Path) -> None:
+def test_a_readable_signing_key_is_rejected(agentctl: Agentctl, project: Path) -> None:
     key = project / "keys" / "signing.pem"
     os.chmod(key, 0o640)  # noqa: PTH101
     config = str(project / "agentctl.toml")
@@ -139,14 +139,14 @@ def test_a_signing_key_that_others_can_read(agentctl: Agentctl, project: Path) -
     check(finished, 2, str(key), hint="chmod 600")
 
 
-def test_a_verification_key_that_is_not_there(agentctl: Agentctl, project: Path) -> None:
+def test_a_missing_verification_key_is_reported(agentctl: Agentctl, project: Path) -> None:
     key = project / "keys" / "signing.pub.pem"
     key.unlink()
     config = str(project / "agentctl.toml")
     check(agentctl("serve", "--port", "0", "--config", config), 2, str(key))
 
 
-def test_a_scope_that_does_not_exist(agentctl: Agentctl, project: Path) -> None:
+def test_an_unknown_scope_is_rejected(agentctl: Agentctl, project: Path) -> None:
     config = str(project / "agentctl.toml")
     finished = agentctl(
         "token", "mint", "--sub", "me", "--scope", "session:read", "--config", config
@@ -154,7 +154,7 @@ def test_a_scope_that_does_not_exist(agentctl: Agentctl, project: Path) -> None:
     check(finished, 2, "session:read", hint="sessions:read")
 
 
-def test_a_port_in_use(agentctl: Agentctl, project: Path) -> None:
+def test_a_port_in_use_is_reported(agentctl: Agentctl, project: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -163,7 +163,7 @@ def test_a_port_in_use(agentctl: Agentctl, project: Path) -> None:
         check(agentctl("serve", "--port", port, "--config", config), 1, port, hint="--port")
 
 
-def test_a_server_that_does_not_answer(agentctl: Agentctl) -> None:
+def test_a_server_without_a_response_is_reported(agentctl: Agentctl) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -171,11 +171,11 @@ def test_a_server_that_does_not_answer(agentctl: Agentctl) -> None:
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://host", "http://", "http://host:port"])
-def test_a_url_that_is_none(agentctl: Agentctl, url: str) -> None:
+def test_an_invalid_url_is_rejected(agentctl: Agentctl, url: str) -> None:
     check(agentctl("teams", "list", "--url", url), 2)
 
 
-def test_a_missing_a_broken_and_an_expired_token(agentctl: Agentctl, demo: Demo) -> None:
+def test_missing_broken_and_expired_tokens_are_rejected(agentctl: Agentctl, demo: Demo) -> None:
     expired = agentctl(
         "token", "mint", "--sub", "me", "--expires-in", "1s", "--config", str(demo.config)
     ).stdout.strip()
@@ -189,7 +189,7 @@ def test_a_missing_a_broken_and_an_expired_token(agentctl: Agentctl, demo: Demo)
     assert expired not in agentctl(*command, env={"AGENTCTL_TOKEN": expired}).stderr
 
 
-def test_a_token_without_the_scope_is_told_which_would_do(agentctl: Agentctl, demo: Demo) -> None:
+def test_a_missing_scope_is_named(agentctl: Agentctl, demo: Demo) -> None:
     token = agentctl("token", "mint", "--sub", "me", "--config", str(demo.config)).stdout.strip()
     finished = agentctl("teams", "list", "--url", demo.url, env={"AGENTCTL_TOKEN": token})
     check(finished, 4, hint="teams:read")

@@ -134,7 +134,7 @@ def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> Non
         assert 3 <= time.monotonic() - began < 8
         ends = "SELECT status, cancel_requested_by FROM runs"
         assert server.rows(ends) == [("CANCELLED", "system:shutdown")] * (kept + 1)
-        assert f"stopping: waits for {kept + 1} runs, 3 s at most" in server.served.log_text
+        assert f"stopping: waiting up to 3 s for {kept + 1} runs" in server.served.log_text
 
 
 def test_workers_stop_together_so_streams_get_their_end(
@@ -174,7 +174,7 @@ def test_signal_to_every_process_counts_once(deployment: Deployment) -> None:
         for pid in (*server.workers(), server.parent):
             os.kill(pid, signal.SIGTERM)
         server.await_draining()
-        server.served.wait_for("stopping: waits for")
+        server.served.wait_for("stopping: waiting up to")
         assert server.run(run_id)["status"] == "RUNNING"
         for (known,) in server.rows("SELECT run_id FROM runs WHERE status = 'RUNNING'"):
             session_id = server.run(known)["session_id"]

@@ -177,7 +177,8 @@ async def _cancel_by_ids(
         for document in done:
             show_record(document, columns.CANCELS, form, id_field="run_id")
     elif done:
-        joined = Document[list[CancelRecord]](b"[" + b",".join(each.raw for each in done) + b"]")
+        whole = b"[" + b",".join(each.raw for each in done) + b"]"
+        joined: Document[list[CancelRecord]] = Document(whole)
         show_list(joined, columns.CANCELS, form, id_field="run_id")
     for document in done:
         record = document.value

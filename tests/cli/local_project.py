@@ -1,4 +1,4 @@
-"""A folder with demo models and no server: work is done by the commands themselves."""
+"""A local project with demo models and without a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import apsw
 
 from tests.process import start_agentctl
 
-__all__ = ["in_database", "lonely_config", "wait_for_line", "working"]
+__all__ = ["in_database", "running_command", "wait_for_line", "write_config"]
 
 CONFIG = """
 [[databases]]
@@ -45,7 +45,7 @@ members = ["slow"]
 SECONDS = 30.0
 
 
-def lonely_config(folder: Path) -> Path:
+def write_config(folder: Path) -> Path:
     """Write the configuration."""
     config = folder / "agentctl.toml"
     config.write_text(CONFIG)
@@ -53,10 +53,10 @@ def lonely_config(folder: Path) -> Path:
 
 
 @contextmanager
-def working(
+def running_command(
     *args: str, environment: dict[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that goes on while the block lasts; what it says on stderr goes to `log`."""
+    """Run a command within the block; its stderr is written to `log`."""
     with log.open("wb") as said:
         process = start_agentctl(
             *args,
@@ -74,7 +74,7 @@ def working(
 
 
 def wait_for_line(file: Path, text: str) -> str:
-    """Wait until a text is in a file; what is in it then."""
+    """Wait until a text is in a file, and return the content of the file."""
     deadline = time.monotonic() + SECONDS
     while text not in (found := file.read_text()):
         assert time.monotonic() < deadline, found
@@ -85,7 +85,7 @@ def wait_for_line(file: Path, text: str) -> str:
 def in_database(
     config: Path, sql: str, values: tuple[object, ...] = ()
 ) -> list[tuple[object, ...]]:
-    """Do to the database what a person could who edits it by hand, with foreign keys off."""
+    """Execute SQL on the database with foreign keys off, as a manual edit would."""
     connection = apsw.Connection(str(config.parent / "agentctl.db"))
     try:
         connection.set_busy_timeout(5_000)

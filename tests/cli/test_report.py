@@ -1,4 +1,4 @@
-"""What every command has in common: help, versions, usage errors."""
+"""Properties of every command: help, version, errors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_help_is_on_stdout(agentctl: Agentctl) -> None:
         assert ended.stderr == ""
 
 
-def test_no_command_is_a_usage_error_that_shows_the_help(agentctl: Agentctl) -> None:
+def test_a_group_without_a_command_shows_its_help(agentctl: Agentctl) -> None:
     ended = agentctl()
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr.startswith("Usage: agentctl ")
 
 
-def test_unknown_option_names_the_near_one(agentctl: Agentctl) -> None:
+def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
     ended = agentctl("--versio")
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr == "error: no such option: --versio\n\nhint: did you mean --version?\n"
@@ -55,7 +55,7 @@ def test_unknown_option_names_the_near_one(agentctl: Agentctl) -> None:
         ),
     ],
 )
-def test_usage_errors_have_the_shape_of_all_errors(
+def test_usage_errors_have_the_common_format(
     agentctl: Agentctl, args: list[str], said: str
 ) -> None:
     ended = agentctl(*args)
@@ -69,7 +69,7 @@ def _exit_code(failure: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[
 
 
 @pytest.mark.parametrize("kind", [*iter_error_classes()], ids=lambda kind: kind.__name__)
-def test_every_failure_has_its_exit_code(
+def test_every_error_class_has_an_exit_code(
     kind: type[AgentctlError], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, said = _exit_code(kind("What failed"), capsys)
@@ -79,7 +79,7 @@ def test_every_failure_has_its_exit_code(
     assert said.count("\n") == len(said.splitlines())
 
 
-def test_a_failure_says_what_why_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_has_detail_cause_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
     failure = Unavailable("Cannot do it", cause="no\x1b[31m power", hint="plug it in")
     assert _exit_code(failure, capsys) == (
         7,
@@ -87,7 +87,7 @@ def test_a_failure_says_what_why_and_what_to_do(capsys: pytest.CaptureFixture[st
     )
 
 
-def test_an_unexpected_failure_is_one_line_without_its_text(
+def test_an_internal_error_hides_its_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, said = _exit_code(KeyError("secret"), capsys)
@@ -100,7 +100,7 @@ def test_the_end_of_input_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -
     assert _exit_code(EOFError(), capsys)[0] == 2
 
 
-def test_failures_come_out_under_the_test_runner_of_typer() -> None:
+def test_errors_are_reported_under_the_runner_of_typer() -> None:
     ended = CliRunner().invoke(app, ["teams", "list", "--config", "nowhere.toml"])
     assert ended.exit_code == 2
     assert ended.stdout == ""

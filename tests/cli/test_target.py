@@ -1,4 +1,4 @@
-"""Which door a command goes through, and which token it shows there."""
+"""The target of a command, and the token that it sends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_token_comes_from_a_file_stdin_or_the_environment(
     assert wins.lines == ["duo"]
 
 
-def test_a_context_chooses_server_and_token(
+def test_a_context_selects_server_and_token(
     agentctl: Agentctl, demo: Demo, token_file: Path
 ) -> None:
     added = agentctl("context", "add", "demo", "--url", demo.url, "--token-file", str(token_file))
@@ -45,15 +45,13 @@ def test_a_context_chooses_server_and_token(
     assert elsewhere.code == 4
 
 
-def test_a_named_configuration_is_local_whatever_context_is_current(
-    agentctl: Agentctl, demo: Demo
-) -> None:
+def test_config_selects_local_mode_despite_a_context(agentctl: Agentctl, demo: Demo) -> None:
     assert agentctl("context", "add", "far", "--url", "http://127.0.0.1:9", "--use").code == 0
     assert agentctl(*LIST).code == 7
     assert agentctl(*LIST, "--config", str(demo.config)).lines == ["duo"]
 
 
-def test_a_token_is_not_read_locally_and_that_is_said_once(agentctl: Agentctl, demo: Demo) -> None:
+def test_an_unused_token_is_noted_once_in_local_mode(agentctl: Agentctl, demo: Demo) -> None:
     ended = agentctl(*LIST, "--config", str(demo.config), env={"AGENTCTL_TOKEN": "whatever"})
     assert ended.lines == ["duo"]
     assert ended.stderr == "note: local mode, AGENTCTL_TOKEN is not used\n"
@@ -66,7 +64,7 @@ def test_a_missing_or_bad_token_is_not_authenticated(agentctl: Agentctl, demo: D
         assert "hint: " in ended.stderr
 
 
-def test_as_user_sees_and_owns_what_is_that_users(agentctl: Agentctl, demo: Demo) -> None:
+def test_as_user_acts_as_that_user(agentctl: Agentctl, demo: Demo) -> None:
     here = ("--config", str(demo.config), "--as-user", "bob")
     demo.run("adas", "hello")
     assert agentctl("sessions", "get", "adas", *here).code == 5
@@ -89,7 +87,7 @@ def test_as_user_sees_and_owns_what_is_that_users(agentctl: Agentctl, demo: Demo
         (["--url", "ftp://example.com"], "http://"),
     ],
 )
-def test_options_that_would_do_nothing_are_refused(
+def test_options_without_effect_are_rejected(
     agentctl: Agentctl, args: list[str], named: str
 ) -> None:
     ended = agentctl(*LIST, *args)
@@ -103,9 +101,7 @@ def test_an_unreachable_server_is_unavailable(agentctl: Agentctl) -> None:
     assert ended.stderr.startswith("error: cannot reach the server\n  cause: ")
 
 
-def test_a_database_that_is_not_there_is_named_and_not_made(
-    agentctl: Agentctl, tmp_path: Path
-) -> None:
+def test_a_missing_database_is_named_and_not_created(agentctl: Agentctl, tmp_path: Path) -> None:
     folder = tmp_path / "new"
     assert agentctl("init", str(folder)).code == 0
     ended = agentctl("sessions", "list", "--config", str(folder / "agentctl.toml"))
