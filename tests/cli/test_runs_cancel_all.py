@@ -134,7 +134,10 @@ def test_members_stop_with_their_team(
         (("runs", "cancel", "some-id", "--dry-run"), "--dry-run is a filter and needs"),
         ((*CANCEL, "--status", "COMPLETED", "--yes"), "--status must be PENDING or RUNNING, not"),
         ((*CANCEL, "--older-than", "10", "--yes"), "a bare number has no unit"),
-        ((*CANCEL, "--agent", "slow", "--team", "duo", "--yes"), "--agent, --team and --workflow exclude each other"),
+        (
+            (*CANCEL, "--agent", "slow", "--team", "duo", "--yes"),
+            "--agent, --team and --workflow exclude each other",
+        ),
         (CANCEL, "confirmation required, but"),
     ],
 )
