@@ -8,7 +8,7 @@ import pytest
 
 from tests.architecture.prose import REPOSITORY, files, offences
 
-NOT_YET_REWRITTEN = ("tests/cli",)
+NOT_YET_REWRITTEN: tuple[str, ...] = ()
 """Beginnings of paths that are still to be rewritten. The aim is an empty table."""
 
 

@@ -116,7 +116,7 @@ def test_export_writes_all_entries_newest_first(
     file = tmp_path / "audit.jsonl"
     written = through("audit", "export", *only, "--to-file", str(file))
     assert (written.code, written.stdout) == (0, "")
-    assert written.stderr.splitlines()[-1] == f"wrote {len(rows)} rows to {file}"
+    assert written.stderr.splitlines()[-1] == f"wrote {len(rows)} entries to {file}"
     assert file.read_bytes() == exported.raw
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     again = through("audit", "export", *only, "--to-file", str(file))

@@ -146,7 +146,9 @@ def test_progress_is_shown_at_a_terminal_and_can_be_interrupted(
     holder.set_busy_timeout(5_000)
     holder.execute("BEGIN IMMEDIATE")
     try:
-        seen = terminal("doctor", when="looking at database main, ", types="\x03")
+        seen = terminal(
+            "doctor", when="checking database main, ", types="\x03", env={"TERM": "xterm"}
+        )
     finally:
         holder.execute("ROLLBACK")
         holder.close()

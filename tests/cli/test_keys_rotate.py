@@ -163,8 +163,8 @@ def test_finish_before_the_overlap_ends_needs_a_confirmation(
     new = mint(agentctl)
     early = agentctl("keys", "rotate", "--finish")
     assert (early.code, early.stdout) == (2, "")
-    assert "may be good until 20" in early.stderr
-    assert "for another 1 h" in early.stderr
+    assert "can be valid until 20" in early.stderr
+    assert "Z, for 1 h" in early.stderr
     assert "--yes" in early.stderr
     assert terminal("keys", "rotate", "--finish", types="n\n").code == 2
     assert holds(agentctl, old)
@@ -226,7 +226,7 @@ def test_an_interrupted_rotation_can_be_completed(
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert ("the old key still signs" in rest) == (number == signal.SIGINT)
     half = agentctl("keys", "rotate", "--finish", env=at)
-    assert (half.code, "half done" in half.stderr) == (6, True)
+    assert (half.code, "incomplete" in half.stderr) == (6, True)
     assert agentctl("token", "verify", "-", input=token, env=at).code == 0
     second = agentctl("token", "mint", "--sub", "me", env=at).stdout
     assert agentctl("token", "verify", "-", input=second, env=at).code == 0
@@ -241,9 +241,9 @@ def test_an_interrupted_rotation_can_be_completed(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--finish", "--overlap", "1h"), "--finish goes without"),
-        (("--finish", "--drop-old-private"), "--finish goes without"),
-        (("--overlap", "60"), "'60' is not a span of time"),
+        (("--finish", "--overlap", "1h"), "--finish excludes"),
+        (("--finish", "--drop-old-private"), "--finish excludes"),
+        (("--overlap", "60"), "'60' is not a time span"),
         (("--wait", "-1"), "--wait must be a number from 0 to 3600"),
     ],
 )

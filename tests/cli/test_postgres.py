@@ -91,7 +91,7 @@ def test_an_unreachable_database_is_reported(
     if there:
         faults |= {
             f'url = "postgresql://none_{uuid4().hex}@/postgres?{there}"': (7, "refuses the user"),
-            f'url = "postgresql://postgres@/none_{uuid4().hex}?{there}"': (7, "no such database"),
+            f'url = "postgresql://postgres@/none_{uuid4().hex}?{there}"': (7, "does not exist"),
         }
     for number, (lines, (code, text)) in enumerate(faults.items()):
         folder = tmp_path / str(number)

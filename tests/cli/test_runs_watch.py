@@ -40,7 +40,7 @@ def test_a_finished_run_is_replayed(through: Agentctl, demo: Demo, session: str)
     assert (ended.code, ended.stdout) == (0, "hello\n there\n")
     first, *_, last = ended.stderr.splitlines()
     assert first.startswith(f"run {run_id} of agent echo, session {session}, is ")
-    assert last.startswith(f"run {run_id} is COMPLETED, ")
+    assert last.startswith(f"run {run_id} completed, ")
 
 
 def test_watch_in_every_output_format(through: Agentctl, demo: Demo, session: str) -> None:
@@ -86,11 +86,11 @@ def test_members_and_steps_are_on_stderr(
     beside = [line.strip() for line in seen.stderr.splitlines()[1:-1]]
     if kind == "team":
         assert beside[0].startswith('calls delegate_task_to_member {"')
-        assert beside[1:4] == ["Echo: begins", "Echo: good day", "Echo: is done"]
-        assert beside[4] == "delegate_task_to_member answers: good day"
+        assert beside[1:4] == ["Echo: started", "Echo: good day", "Echo: completed"]
+        assert beside[4] == "delegate_task_to_member returned: good day"
     else:
         assert [line for line in beside if line.startswith("step")] == [
-            "step repeat", "step repeat is done", "step discuss", "step discuss is done",
+            "step repeat", "step repeat completed", "step discuss", "step discuss completed",
         ]  # fmt: skip
         assert "Duo: good day" in beside
 
@@ -131,9 +131,9 @@ def test_an_interrupt_does_not_cancel_the_run(
     seen = terminal("runs", "watch", slow, *door, types="\x03", when="one two ", env=variables)
     assert seen.code == 130
     goes_on, again, stop = seen.screen.splitlines()[-3:]
-    assert goes_on.endswith(f"interrupted: run {slow} goes on")
+    assert goes_on.endswith(f"interrupted: run {slow} continues")
     assert again.startswith(f"resume with: agentctl runs watch {slow} --after ")
-    assert stop == f"stop it: agentctl runs cancel {slow} {' '.join(door)}"
+    assert stop == f"cancel it with: agentctl runs cancel {slow} {' '.join(door)}"
     state = agentctl("runs", "get", slow, "-o", "json", "--config", str(demo.config))
     assert json.loads(state.raw)["status"] == "RUNNING"
 
@@ -151,7 +151,7 @@ def test_the_suggested_command_resumes_without_a_gap(
             process.send_signal(signal.SIGINT)
             text += process.stdout.read().removesuffix(b"\n")
             assert process.wait(30) == 130
-        again = log.read_text().partition("look again: agentctl ")[2]
+        again = log.read_text().partition("resume with: agentctl ")[2]
         command = again.splitlines()[0]
     words = text.decode().split()
     assert words == (["one", "two", "three"] * len(words))[: len(words)]
@@ -200,7 +200,7 @@ def test_a_run_without_a_worker_is_reported(
     assert (ended.code, ended.stdout[:4]) == (1, "word")
     assert f"error: run {run_id} has no worker" in ended.stderr
     assert ended.stderr.endswith(
-        f"hint: write its end: agentctl runs doctor --fix {' '.join(here)}\n"
+        f"hint: write it with: agentctl runs doctor --fix {' '.join(here)}\n"
     )
 
 
@@ -242,7 +242,7 @@ def test_a_killed_server_is_waited_for(
             wait_for_line(log, "the stream was interrupted")
             with serving(folder, "--port", port):
                 assert process.wait(60) == 1
-    assert f"error: run {run_id} ended as ERROR\n  cause: WORKER_LOST: " in log.read_text()
+    assert f"error: run {run_id} failed\n  cause: WORKER_LOST: " in log.read_text()
 
 
 def test_a_server_that_stays_away_is_an_error(
